@@ -1,0 +1,56 @@
+"""The arrays of the paged KV cache: one pool of slots per layer.
+
+A slot holds a token's key and value side by side, so that a block is one contiguous piece: one copy gathers both.
+Upstream keeps keys and values apart, (2, num_blocks, block_size, num_kv_heads, head_size):
+upstream/vllm/v1/attention/backends/flash_attn.py:140 — `FlashAttentionBackend.get_kv_cache_shape`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class KVCache:
+    """`data` is [num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim]; index 3 is key, value.
+
+    The pool starts as zeros, and its pages become resident when they are first written.
+    """
+
+    def __init__(
+        self, num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int,
+        dtype: str | np.dtype[Any] = "float32",
+    ) -> None:  # fmt: skip
+        self.num_layers, self.num_blocks, self.block_size = num_layers, num_blocks, block_size
+        self.num_kv_heads, self.head_dim = num_kv_heads, head_dim
+        self.data = np.zeros((num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim), dtype)
+        slots = self.data.reshape(num_layers, num_blocks * block_size, 2, num_kv_heads, head_dim)
+        self._key_slots = [layer[:, 0] for layer in slots]
+        self._value_slots = [layer[:, 1] for layer in slots]
+        self._blocks = list(self.data.reshape(num_layers, num_blocks, -1))
+
+    def key(self, layer: int) -> Array:
+        """Keys of a layer, [num_blocks, block_size, num_kv_heads, head_dim] (a view)."""
+        return self.data[layer, :, :, 0]
+
+    def value(self, layer: int) -> Array:
+        """Values of a layer, as `key`."""
+        return self.data[layer, :, :, 1]
+
+    def write(self, layer: int, slot_mapping: Array, k: Array, v: Array) -> None:
+        """Store k and v, each [T, num_kv_heads, head_dim], in slots `slot_mapping` [T]."""
+        self._key_slots[layer][slot_mapping] = k
+        self._value_slots[layer][slot_mapping] = v
+
+    def gather(self, layer: int, block_ids: Array, out: Array) -> None:
+        """Copy whole blocks: block_ids [N] -> out [N, block_size * 2 * num_kv_heads * head_dim]."""
+        self._blocks[layer].take(block_ids, axis=0, out=out, mode="clip")
+
+    def clear_blocks(self, block_ids: Array) -> None:
+        """Zero those of these blocks that hold a NaN, so that whoever gets them next cannot read it as padding."""
+        for block in block_ids:
+            if np.isnan(self.data[:, block]).any():
+                self.data[:, block] = 0.0

@@ -1,0 +1,43 @@
+"""What attention has to know about a step, the same for all layers. Upstream twin: `vllm/v1/attention/backend.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """A ragged batch of R requests with T tokens, one request after the other.
+
+    query_start_loc [R + 1]: first token of each request, then T.
+    seq_lens [R]: tokens of each request whose keys are in the cache once this step has written its own.
+    block_tables [R, max_blocks]: physical block of each logical block; entries past a request's last are 0.
+    slot_mapping [T]: where each token's key and value go, block * block_size + offset.
+
+    Upstream: upstream/vllm/v1/attention/backend.py — then `CommonAttentionMetadata`.
+    """
+
+    query_start_loc: Array
+    seq_lens: Array
+    block_tables: Array
+    slot_mapping: Array
+
+    @property
+    def num_reqs(self) -> int:
+        """R."""
+        return len(self.seq_lens)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.slot_mapping)
+
+    @property
+    def query_lens(self) -> Array:
+        """Tokens of each request in this step, [R]."""
+        return np.diff(self.query_start_loc)

@@ -1,0 +1,233 @@
+"""The default backend: gather the blocks of a request, then ordinary attention as batched matrix products.
+
+What depends on the step alone (which blocks, masks, views into scratch memory) is planned once and used by every
+layer. Requests with one new token (decode) are computed together, a few rows at a time, so that the gathered keys and
+values stay in the processor's cache; longer ones (prefill) one after the other, in tiles of queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.attention.metadata import Array, AttentionMetadata
+from mini_vllm.models.layers import Workspace
+
+CHUNK_BYTES = 1 << 20
+"""Keys and values gathered at a time for decode rows."""
+MAX_SCORES = 1 << 19
+"""Scores computed at a time for a prefill tile."""
+SORT_WASTE = 1.25
+"""Decode rows are sorted by length when padding them all to the longest would gather this much too much."""
+
+
+@dataclass(slots=True)
+class DecodeChunk:
+    """Some decode rows: which tokens, their blocks, and views into scratch memory for their shapes."""
+
+    tokens: slice | Array
+    block_ids: Array  # [rows * blocks]
+    gathered: Array  # [rows * blocks, block elements]
+    key_t: Array  # [rows, Hkv, D, S] view of gathered
+    value: Array  # [rows, Hkv, S, D] view of gathered
+    scores: Array  # [rows, Hkv, G, S]
+    out: Array  # [rows, Hkv, G, D]
+    bias: Array | None  # [rows, 1, 1, S], 0 or -inf
+
+
+@dataclass(slots=True)
+class PrefillTile:
+    """Consecutive queries of one request, all its keys up to the last of them."""
+
+    first: int
+    last: int
+    num_keys: int
+    bias: Array  # [queries, masked keys], 0 or -inf, for the last `bias.shape[1]` keys
+
+
+@dataclass(slots=True)
+class PrefillRow:
+    """One request with more than one new token."""
+
+    block_ids: Array
+    gathered: Array
+    key: Array  # [S, Hkv, D] view of gathered
+    value: Array
+    tiles: list[PrefillTile]
+
+
+class PagedGatherBackend:
+    """Arguments as for every backend: see `attention/registry.py`."""
+
+    def __init__(self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None]) -> None:
+        self.kv_cache, self.num_heads, self.sliding_windows = kv_cache, num_heads, tuple(sliding_windows)
+        self.workspace = Workspace(kv_cache.data.dtype)
+        self.block_elements = kv_cache.data[0, 0].size if kv_cache.num_layers else 0
+
+    def begin_step(self, metadata: AttentionMetadata) -> PagedGatherStep:
+        """Plan the step: one plan for each window size that the model's layers have."""
+        return PagedGatherStep(self, metadata)
+
+    def kv_views(self, num_blocks: int) -> tuple[Array, Array]:
+        """Scratch for `num_blocks` gathered blocks: [num_blocks, block elements], and as [slots, 2, Hkv, D]."""
+        gathered = self.workspace.get("gathered", num_blocks, self.block_elements)
+        return gathered, gathered.reshape(-1, 2, self.kv_cache.num_kv_heads, self.kv_cache.head_dim)
+
+
+class PagedGatherStep:
+    """The attention of one step, called once per layer."""
+
+    def __init__(self, backend: PagedGatherBackend, metadata: AttentionMetadata) -> None:
+        self.backend, self.metadata, self.cache = backend, metadata, backend.kv_cache
+        self.group = backend.num_heads // self.cache.num_kv_heads
+        self.scale = self.cache.head_dim**-0.5
+        lens = metadata.query_lens
+        self.decode_rows = np.flatnonzero(lens == 1)
+        self.prefill_rows = np.flatnonzero(lens > 1)
+        self.out = backend.workspace.get("out", metadata.num_tokens, backend.num_heads, self.cache.head_dim)
+        self._reserve()
+        self.plans = {
+            window: (self._plan_decode(window), self._plan_prefill(window)) for window in set(backend.sliding_windows)
+        }
+
+    def _reserve(self) -> None:
+        """Grow the shared scratch to its largest use before views into it are made."""
+        size = self.cache.block_size
+        blocks = -(-self.metadata.seq_lens // size)
+        most = int(blocks.max(initial=1))
+        per_chunk = max(1, CHUNK_BYTES // (self.backend.block_elements * self.backend.workspace.dtype.itemsize))
+        self.backend.kv_views(max(most, per_chunk))
+        self.backend.workspace.get("scores", max(MAX_SCORES, self.backend.num_heads * most * size))
+
+    def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
+        """Write k and v, then attend. q [T, Hq, D], k and v [T, Hkv, D] -> [T, Hq * D], valid until the next call."""
+        self.cache.write(layer, self.metadata.slot_mapping, k, v)
+        chunks, rows = self.plans[self.backend.sliding_windows[layer]]
+        num_tokens, _, dim = q.shape
+        grouped = (num_tokens, self.cache.num_kv_heads, self.group, dim)
+        queries, out = q.reshape(grouped), self.out.reshape(grouped)
+        for chunk in chunks:
+            self._decode(layer, chunk, queries, out)
+        for row in rows:
+            self._prefill(layer, row, queries, out)
+        return self.out.reshape(num_tokens, -1)
+
+    def _plan_decode(self, window: int | None) -> list[DecodeChunk]:
+        rows = self.decode_rows
+        if not len(rows):
+            return []
+        lens = self.metadata.seq_lens[rows]
+        first, blocks = self._block_span(lens, window)
+        if blocks.max() * len(rows) > SORT_WASTE * blocks.sum():
+            order = np.argsort(blocks, kind="stable")
+            rows, lens, first, blocks = rows[order], lens[order], first[order], blocks[order]
+        item = self.backend.workspace.dtype.itemsize
+        limit = max(1, CHUNK_BYTES // (self.backend.block_elements * item))
+        chunks: list[DecodeChunk] = []
+        start = 0
+        while start < len(rows):
+            stop = start + max(1, limit // int(blocks[start]))
+            stop = min(len(rows), start + max(1, limit // int(blocks[start:stop].max())))
+            part = slice(start, stop)
+            chunks.append(self._decode_chunk(rows[part], lens[part], first[part], int(blocks[part].max()), window))
+            start = stop
+        return chunks
+
+    def _block_span(self, lens: Array, window: int | None) -> tuple[Array, Array]:
+        """First logical block that a decode row needs, and how many from there."""
+        size = self.cache.block_size
+        first = np.zeros_like(lens) if window is None else np.maximum(lens - window, 0) // size
+        return first, -(-lens // size) - first
+
+    def _decode_chunk(self, rows: Array, lens: Array, first: Array, blocks: int, window: int | None) -> DecodeChunk:
+        num_rows, size, cache = len(rows), self.cache.block_size, self.cache
+        starts = self.metadata.query_start_loc[rows]
+        tokens: slice | Array = starts
+        if starts[-1] - starts[0] == num_rows - 1 and np.all(starts[1:] > starts[:-1]):
+            tokens = slice(int(starts[0]), int(starts[-1]) + 1)
+        table = self.metadata.block_tables
+        columns = np.minimum(first[:, None] + np.arange(blocks), table.shape[1] - 1)
+        gathered, slots = self.backend.kv_views(num_rows * blocks)
+        begin = first * size
+        num_keys = int((lens - begin).max())
+        kv = slots.reshape(num_rows, blocks * size, 2, cache.num_kv_heads, cache.head_dim)[:, :num_keys]
+        position = begin[:, None] + np.arange(num_keys)
+        hidden = position >= lens[:, None]
+        if window is not None:
+            hidden |= position < (lens - window)[:, None]
+        bias = None
+        if hidden.any():
+            bias = np.where(hidden, -np.inf, 0.0).astype(gathered.dtype)[:, None, None, :]
+        get = self.backend.workspace.get
+        return DecodeChunk(
+            tokens,
+            table[rows[:, None], columns].ravel(),
+            gathered,
+            kv[:, :, 0].transpose(0, 2, 3, 1),
+            kv[:, :, 1].transpose(0, 2, 1, 3),
+            get("scores", num_rows, cache.num_kv_heads, self.group, num_keys),
+            get("decode_out", num_rows, cache.num_kv_heads, self.group, cache.head_dim),
+            bias,
+        )
+
+    def _decode(self, layer: int, chunk: DecodeChunk, queries: Array, out: Array) -> None:
+        self.cache.gather(layer, chunk.block_ids, chunk.gathered)
+        scores = chunk.scores
+        np.matmul(queries[chunk.tokens], chunk.key_t, out=scores)
+        scores *= self.scale
+        if chunk.bias is not None:
+            scores += chunk.bias
+        total = _softmax_numerator(scores)
+        np.matmul(scores, chunk.value, out=chunk.out)
+        chunk.out /= total
+        out[chunk.tokens] = chunk.out
+
+    def _plan_prefill(self, window: int | None) -> list[PrefillRow]:
+        return [self._prefill_row(int(row), window) for row in self.prefill_rows]
+
+    def _prefill_row(self, row: int, window: int | None) -> PrefillRow:
+        start, stop = (int(i) for i in self.metadata.query_start_loc[row : row + 2])
+        seq_len = int(self.metadata.seq_lens[row])
+        blocks = -(-seq_len // self.cache.block_size)
+        gathered, slots = self.backend.kv_views(blocks)
+        step = max(16, min(256, MAX_SCORES // (self.backend.num_heads * seq_len)))
+        context = seq_len - (stop - start)
+        tiles = []
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            query = np.arange(context + first - start, context + last - start)[:, None]
+            num_keys = int(query[-1, 0]) + 1
+            key = np.arange(0 if window is not None else int(query[0, 0]), num_keys)[None, :]
+            hidden = key > query
+            if window is not None:
+                hidden |= key <= query - window
+            bias = np.where(hidden, -np.inf, 0.0).astype(gathered.dtype)
+            tiles.append(PrefillTile(first, last, num_keys, bias))
+        table = self.metadata.block_tables[row, :blocks]
+        return PrefillRow(table, gathered, slots[:, 0], slots[:, 1], tiles)
+
+    def _prefill(self, layer: int, row: PrefillRow, queries: Array, out: Array) -> None:
+        self.cache.gather(layer, row.block_ids, row.gathered)
+        for tile in row.tiles:
+            q = queries[tile.first : tile.last].transpose(1, 2, 0, 3)  # [Hkv, G, queries, D]
+            key_t = row.key[: tile.num_keys].transpose(1, 2, 0)[:, None]  # [Hkv, 1, D, S]
+            value = row.value[: tile.num_keys].transpose(1, 0, 2)[:, None]  # [Hkv, 1, S, D]
+            scores = self.backend.workspace.get("scores", *q.shape[:3], tile.num_keys)
+            np.matmul(q, key_t, out=scores)
+            scores *= self.scale
+            scores[..., tile.num_keys - tile.bias.shape[1] :] += tile.bias
+            total = _softmax_numerator(scores)
+            target = out[tile.first : tile.last].transpose(1, 2, 0, 3)
+            np.matmul(scores, value, out=target)
+            target /= total
+
+
+def _softmax_numerator(scores: Array) -> Any:
+    """exp(scores - max) in place; returns the sums over the last axis, to divide the (smaller) result by."""
+    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    return np.add.reduce(scores, axis=-1, keepdims=True)

@@ -1,0 +1,37 @@
+"""Attention backends by name. Upstream twin: `vllm/v1/attention/backends/registry.py` and `selector.py`.
+
+A backend is built once per engine, `Backend(kv_cache, num_heads, sliding_windows)`, and asked once per step:
+`backend.begin_step(metadata)` gives the callable that the model calls in each layer,
+`attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+DEFAULT_BACKEND = "paged_gather"
+_BACKENDS: dict[str, tuple[str, str] | type] = {
+    "paged_gather": ("paged_gather", "PagedGatherBackend"),
+    "dense": ("dense", "DenseBackend"),
+}
+
+
+def register_backend(name: str, backend_class: type) -> None:
+    """Add a backend, or replace one (upstream/vllm/v1/attention/backends/registry.py — then `register_backend`)."""
+    _BACKENDS[name] = backend_class
+
+
+def get_attention_backend(name: str | None = None) -> Any:
+    """The backend class; None: the default.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+    """
+    entry = _BACKENDS.get(name or DEFAULT_BACKEND)
+    if entry is None:
+        raise ValueError(f"attention_backend must be one of {', '.join(sorted(_BACKENDS))}, got {name!r}")
+    if isinstance(entry, tuple):
+        module, class_name = entry
+        return getattr(importlib.import_module(f"mini_vllm.attention.{module}"), class_name)
+    return entry

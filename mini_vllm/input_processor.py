@@ -1,0 +1,114 @@
+"""From a user's prompt to token ids and checked parameters. Upstream twin: `vllm/v1/engine/input_processor.py`.
+
+Everything that can be wrong with a request is found here, before anything is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.sampling_params import SamplingParams
+
+Prompt = str | Mapping[str, Any]
+_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+
+
+@dataclass(slots=True)
+class ProcessedInput:
+    """A request ready for the engine core; `params` is a copy that the engine owns."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    cache_salt: str | None = None
+
+
+class InputProcessor:
+    """Tokenizes and checks.
+
+    Args:
+        tokenizer: or None, where prompts have to be token ids.
+        vocab_size: number of tokens that the model knows.
+        max_model_len: context length in tokens.
+        eos_token_ids: ends of sequence by the model's configuration.
+
+    Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int, max_model_len: int, eos_token_ids: Sequence[int]) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self.eos_token_ids = list(eos_token_ids)
+
+    def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
+        """Turn one prompt into a `ProcessedInput`.
+
+        Raises:
+            ValueError, TypeError: names the argument, the value and what is allowed.
+        """
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
+        text, token_ids, cache_salt = self._tokenize(prompt)
+        self._validate_token_ids(token_ids)
+        params.verify(self.vocab_size)
+        params = params.clone()
+        if params.max_tokens is None:
+            params.max_tokens = self.max_model_len - len(token_ids)
+        eos = getattr(self.tokenizer, "eos_token_id", None)
+        params.update_from_generation_config(self.eos_token_ids, eos)
+        if params.bad_words:
+            self._need_tokenizer("bad_words")
+            params.update_from_tokenizer(self.tokenizer)
+        if params.stop:
+            self._need_tokenizer("stop")
+        return ProcessedInput(text, token_ids, params, cache_salt)
+
+    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int], str | None]:
+        if isinstance(prompt, str):
+            self._need_tokenizer("a prompt given as text")
+            return prompt, list(self.tokenizer.encode(prompt)), None
+        if not isinstance(prompt, Mapping):
+            raise TypeError(
+                "prompt must be a string or a dict with 'prompt' or 'prompt_token_ids', "
+                f"got {type(prompt).__name__}: {str(prompt)[:60]}"
+            )
+        unknown = set(prompt) - _PROMPT_KEYS
+        if unknown:
+            raise ValueError(f"unknown key {sorted(unknown)[0]!r} in prompt; allowed: {sorted(_PROMPT_KEYS)}")
+        salt = prompt.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and salt):
+            raise ValueError(f"cache_salt must be a string that is not empty, got {salt!r}")
+        token_ids = prompt.get("prompt_token_ids")
+        if token_ids is None:
+            if not isinstance(prompt.get("prompt"), str):
+                raise ValueError(f"a prompt dict needs 'prompt' or 'prompt_token_ids', got keys {sorted(prompt)}")
+            text, ids, _ = self._tokenize(prompt["prompt"])
+            return text, ids, salt
+        if isinstance(token_ids, str) or not isinstance(token_ids, Sequence | np.ndarray):
+            raise TypeError(f"prompt_token_ids must be a list of ints, got {type(token_ids).__name__}")
+        return prompt.get("prompt"), list(token_ids), salt
+
+    def _validate_token_ids(self, token_ids: list[int]) -> None:
+        if not token_ids:
+            raise ValueError("prompt must have at least one token, got an empty prompt")
+        for i, token in enumerate(token_ids):
+            if isinstance(token, bool) or not isinstance(token, int | np.integer):
+                raise ValueError(f"prompt_token_ids[{i}] must be an int, got {token!r}")
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(
+                    f"prompt_token_ids[{i}] = {token} is outside the vocabulary (0 to {self.vocab_size - 1})"
+                )
+        if len(token_ids) >= self.max_model_len:
+            raise ValueError(
+                f"prompt has {len(token_ids)} tokens; it must be shorter than max_model_len = {self.max_model_len}, "
+                "so that there is room for at least one output token"
+            )
+
+    def _need_tokenizer(self, what: str) -> None:
+        if self.tokenizer is None:
+            raise ValueError(f"{what} needs a tokenizer, and this model has none: give prompt_token_ids")

@@ -1,0 +1,79 @@
+"""Checks the KV cache of a model that has none.
+
+Equal outputs of the toy model say nothing about the cache: it never looks there. The oracle stands in for the
+attention layer. For each physical slot it remembers a hash of *all* tokens up to the one written there, as real keys
+and values would depend on them; before a request reads its context, every slot must hold exactly its own history. A
+wrong block id, a block reused too early, a hash that forgot its parent: each is an error, at the step where it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_MASK = (1 << 64) - 1
+
+
+class KVMismatchError(RuntimeError):
+    """A request would have read keys and values that are not its own."""
+
+
+@dataclass(slots=True)
+class OracleRow:
+    """One scheduled request: its tokens, how many were computed before, how many are computed now, its block table."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    num_computed_tokens: int
+    num_scheduled_tokens: int
+    block_ids: Sequence[int]
+
+
+def history_hashes(token_ids: Sequence[int]) -> np.ndarray:
+    """`[n]` uint64: entry t is a hash of `token_ids[0..t]`, order included."""
+    out = np.empty(len(token_ids), dtype=np.uint64)
+    value = 0xCBF29CE484222325
+    for t, token in enumerate(token_ids):
+        value = ((value ^ (int(token) + 1)) * 0x9E3779B97F4A7C15 + 0x7F4A7C15) & _MASK
+        value ^= value >> 29
+        out[t] = value
+    return out
+
+
+class KVOracle:
+    """Remembers what was written to each slot, and checks what is read.
+
+    Args:
+        num_blocks, block_size: as the pool's.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.slots = np.zeros(num_blocks * block_size, dtype=np.uint64)
+        self.num_reads_checked = 0
+
+    def on_step(self, rows: Sequence[OracleRow]) -> None:
+        """Write all new tokens of the step, as a layer does, then check all that is read.
+
+        Raises:
+            KVMismatchError: names the request, the position, the block and the slot.
+        """
+        seen = []
+        for row in rows:
+            end = row.num_computed_tokens + row.num_scheduled_tokens
+            hashes = history_hashes(row.token_ids[:end])
+            positions = np.arange(end)
+            slots = np.asarray(row.block_ids)[positions // self.block_size] * self.block_size + positions % self.block_size
+            self.slots[slots[row.num_computed_tokens :]] = hashes[row.num_computed_tokens :]
+            seen.append((row, hashes, slots))
+        for row, hashes, slots in seen:
+            wrong = np.flatnonzero(self.slots[slots] != hashes)
+            self.num_reads_checked += len(slots)
+            if len(wrong):
+                position = int(wrong[0])
+                raise KVMismatchError(
+                    f"request {row.request_id!r} would read foreign keys and values at position {position}: "
+                    f"block {int(slots[position]) // self.block_size}, slot {int(slots[position])} holds another history"
+                )

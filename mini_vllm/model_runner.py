@@ -1,0 +1,269 @@
+"""From the plan of a step to sampled tokens: persistent batch, flat inputs, forward pass, sampling.
+
+    execute_model:  update states -> prepare inputs -> forward -> logits of the rows to sample
+    sample_tokens:  NaN check -> sampler -> tokens appended to the batch
+
+Upstream twin: `vllm/v1/worker/gpu_model_runner.py`. There a chunk of an unfinished prompt is sampled too and its token
+thrown away; here such rows get no logits at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.registry import get_attention_backend
+from mini_vllm.input_batch import CachedRequestState, InputBatch
+from mini_vllm.kv_oracle import OracleRow
+from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.sampler import SamplingMetadata, SamplingRow
+from mini_vllm.scheduler_output import CachedRequestData, NewRequestData, SchedulerOutput
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class ModelInputs:
+    """A step as flat arrays of T tokens. `logits_indices` [S]: last token of each row in `sampled_rows` [S]."""
+
+    input_ids: Array
+    positions: Array
+    logits_indices: Array
+    sampled_rows: Array
+    metadata: AttentionMetadata
+
+
+class ModelRunner:
+    """Runs a model over the paged KV cache.
+
+    Args:
+        model: obeys the contract of `mini_vllm.models`; one with `num_layers == 0` gets no KV arrays.
+        sampler: see `mini_vllm.sampler.Sampler`.
+        num_blocks, block_size: the pool, the null block included.
+        dtype: of the KV arrays; by default the model's.
+        seed: start of the random streams of requests that have no seed of their own.
+        attention_backend: name in `mini_vllm.attention.registry`; None: the default.
+
+    Attributes:
+        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle: see `kv_oracle.py`.
+
+    Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:415 — `GPUModelRunner`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        sampler: Any,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        dtype: Any = None,
+        seed: int = 0,
+        attention_backend: str | None = None,
+    ) -> None:
+        self.model, self.sampler = model, sampler
+        self.block_size, self.seed = block_size, seed
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.requests: dict[str, CachedRequestState] = {}
+        self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size)
+        self.kv_oracle: Any = None
+        self.last_metadata: AttentionMetadata | None = None
+        self._num_streams = 0
+        self._parked: tuple[Array | None, Array] | None = None
+        self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
+        backend_class = get_attention_backend(attention_backend)
+        self.kv_cache: KVCache | None = None
+        self.attention: Any = None
+        if model.num_layers:
+            shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+            self.kv_cache = KVCache(*shape, dtype or model.dtype)
+            self.attention = backend_class(self.kv_cache, model.num_heads, model.sliding_windows)
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Compute what the plan says and park the logits for `sample_tokens`.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3955 — `GPUModelRunner.execute_model`.
+        """
+        self._update_states(scheduler_output)
+        if not scheduler_output.total_num_scheduled_tokens:
+            self._parked = None
+            return
+        inputs = self.prepare_inputs(scheduler_output.num_scheduled_tokens)
+        self.last_metadata = inputs.metadata
+        if self.kv_oracle is not None:
+            self._watch(scheduler_output.num_scheduled_tokens)
+        logits = None
+        with np.errstate(invalid="ignore", over="ignore"):
+            attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
+            hidden = self.model.forward(inputs.input_ids, inputs.positions, attn)
+            if len(inputs.sampled_rows):
+                all_rows = len(inputs.sampled_rows) == len(hidden)
+                logits = self.model.compute_logits(hidden if all_rows else hidden[inputs.logits_indices])
+        self._parked = logits, inputs.sampled_rows
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """Sample from the parked logits and append the tokens to the batch.
+
+        A row whose logits hold a NaN is not sampled: its request is named in `errors`, and its blocks are cleaned.
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4320 — `GPUModelRunner.sample_tokens`.
+        """
+        if self._parked is None:
+            return ModelRunnerOutput([], [])
+        logits, rows = self._parked
+        self._parked = None
+        batch = self.input_batch
+        sampled: list[list[int]] = [[] for _ in batch.req_ids]
+        logprobs: list[list[dict[int, tuple[float, int]]]] | None = None
+        errors: dict[str, str] = {}
+        if logits is not None:
+            good = ~np.isnan(logits.max(axis=-1))
+            if not good.all():
+                self._report_nan(rows[~good], errors)
+                logits, rows = logits[good], rows[good]
+        if logits is not None and len(rows):
+            result = self.sampler.forward(logits, self._sampling_metadata(rows))
+            for at, message in result.errors.items():
+                errors[batch.req_ids[rows[at]]] = message
+            if result.logprobs is not None:
+                logprobs = [[] for _ in batch.req_ids]
+            batch.token_ids[rows, np.minimum(batch.num_tokens[rows], batch.token_ids.shape[1] - 1)] = (
+                result.sampled_token_ids
+            )
+            batch.num_tokens[rows] += 1
+            for at, (row, token) in enumerate(zip(rows.tolist(), result.sampled_token_ids.tolist(), strict=True)):
+                if at in result.errors:
+                    continue
+                sampled[row] = [token]
+                batch.states[row].output_token_ids.append(token)
+                if logprobs is not None and result.logprobs[at]:
+                    logprobs[row] = [result.logprobs[at]]
+        return ModelRunnerOutput(list(batch.req_ids), sampled, logprobs, errors)
+
+    def _update_states(self, scheduler_output: SchedulerOutput) -> None:
+        """Bring the persistent batch in step with the plan.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1116 — `GPUModelRunner._update_states`.
+        """
+        batch = self.input_batch
+        for req_id in scheduler_output.finished_req_ids:
+            self.requests.pop(req_id, None)
+            batch.remove_request(req_id)
+        cached = scheduler_output.scheduled_cached_reqs
+        scheduled = scheduler_output.num_scheduled_tokens.keys()
+        for req_id in batch.req_id_to_index.keys() - scheduled:
+            batch.remove_request(req_id)
+        to_add = [self._new_state(new) for new in scheduler_output.scheduled_new_reqs]
+        if cached.req_ids == batch.req_ids and not cached.resumed_req_ids:
+            batch.num_computed_tokens[: batch.num_reqs] = cached.num_computed_tokens
+            for row, block_ids in enumerate(cached.new_block_ids):
+                if block_ids:
+                    batch.states[row].block_ids.extend(block_ids)
+                    batch.append_blocks(row, block_ids)
+        else:
+            to_add += self._update_cached(cached)
+        for state in to_add:
+            batch.add_request(state)
+        batch.condense()
+
+    def _update_cached(self, cached: CachedRequestData) -> list[CachedRequestState]:
+        """Apply the differences; returns the requests that need a row again."""
+        batch, to_add = self.input_batch, []
+        for i, req_id in enumerate(cached.req_ids):
+            state = self.requests[req_id]
+            state.num_computed_tokens = cached.num_computed_tokens[i]
+            block_ids = cached.new_block_ids[i] or []
+            if req_id in cached.resumed_req_ids:
+                state.block_ids = list(block_ids)
+                batch.remove_request(req_id)
+            else:
+                state.block_ids.extend(block_ids)
+            row = batch.req_id_to_index.get(req_id)
+            if row is not None:
+                batch.num_computed_tokens[row] = state.num_computed_tokens
+                batch.append_blocks(row, block_ids)
+                continue
+            if req_id in cached.all_token_ids:
+                state.output_token_ids = cached.all_token_ids[req_id][len(state.prompt_token_ids) :]
+            to_add.append(state)
+        return to_add
+
+    def _new_state(self, new: NewRequestData) -> CachedRequestState:
+        params = new.sampling_params
+        state = CachedRequestState(
+            new.req_id, list(new.prompt_token_ids), params, list(new.block_ids), new.num_computed_tokens
+        )
+        if not params.is_greedy:
+            stream = np.random.SeedSequence(self.seed, spawn_key=(self._num_streams,))
+            state.generator = np.random.default_rng(stream if params.seed is None else params.seed)
+        self._num_streams += 1
+        self.requests[new.req_id] = state
+        return state
+
+    def prepare_inputs(self, num_scheduled_tokens: dict[str, int]) -> ModelInputs:
+        """Flat arrays for the rows of the batch, in its order.
+
+        The token at position p of row r has slot block_table[r, p // block_size] * block_size + p % block_size.
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1863 — `GPUModelRunner._prepare_inputs`.
+        """
+        batch, size = self.input_batch, self.block_size
+        num_reqs = batch.num_reqs
+        computed = batch.num_computed_tokens[:num_reqs]
+        rows = np.arange(num_reqs)
+        query_start_loc = np.arange(num_reqs + 1)
+        if sum(num_scheduled_tokens.values()) == num_reqs:
+            seq_lens, token_rows, positions = computed + 1, rows, computed.copy()
+        else:
+            scheduled = np.fromiter(map(num_scheduled_tokens.__getitem__, batch.req_ids), np.int64, num_reqs)
+            np.cumsum(scheduled, out=query_start_loc[1:])
+            seq_lens, token_rows = computed + scheduled, np.repeat(rows, scheduled)
+            positions = np.arange(len(token_rows)) + (computed - query_start_loc[:-1])[token_rows]
+        table = batch.block_table[:num_reqs, : -(-int(seq_lens.max()) // size)]
+        slots = table[token_rows, positions // size] * np.int64(size) + positions % size
+        sampled_rows = np.flatnonzero(seq_lens >= batch.num_tokens[:num_reqs])
+        return ModelInputs(
+            batch.token_ids[token_rows, positions],
+            positions,
+            query_start_loc[1:][sampled_rows] - 1,
+            sampled_rows,
+            AttentionMetadata(query_start_loc, seq_lens, table, slots),
+        )
+
+    def _sampling_metadata(self, rows: Array) -> SamplingMetadata:
+        """Built again only when the sampled rows are others than in the step before."""
+        key = self.input_batch.version, rows.tobytes()
+        if self._sampling is None or self._sampling[0] != key:
+            states = [self.input_batch.states[row] for row in rows]
+            sampling_rows = [
+                SamplingRow(s.sampling_params, s.prompt_token_ids, s.output_token_ids, s.generator) for s in states
+            ]
+            self._sampling = key, SamplingMetadata.from_rows(sampling_rows, self.model.vocab_size)
+        return self._sampling[1]
+
+    def _report_nan(self, rows: Array, errors: dict[str, str]) -> None:
+        for row in rows.tolist():
+            state = self.input_batch.states[row]
+            position = int(self.input_batch.num_tokens[row]) - 1
+            errors[state.req_id] = f"NaN in the logits of request {state.req_id!r} at position {position}"
+            if self.kv_cache is not None:
+                self.kv_cache.clear_blocks(self.input_batch.block_table[row, : int(self.input_batch.num_blocks[row])])
+
+    def _watch(self, num_scheduled_tokens: dict[str, int]) -> None:
+        """Tell the oracle what is about to be written and read."""
+        batch = self.input_batch
+        self.kv_oracle.on_step([
+            OracleRow(
+                req_id,
+                batch.token_ids[row, : int(batch.num_tokens[row])].tolist(),
+                int(batch.num_computed_tokens[row]),
+                num_scheduled_tokens[req_id],
+                batch.block_table[row, : int(batch.num_blocks[row])].tolist(),
+            )
+            for row, req_id in enumerate(batch.req_ids)
+        ])  # fmt: skip

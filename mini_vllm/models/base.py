@@ -1,0 +1,76 @@
+"""What every architecture has in common: the attributes that the engine reads, and arrays to be filled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.models.config import HFConfig
+from mini_vllm.models.layers import Array, Workspace, logits_of
+
+Attention = Callable[[int, Array, Array, Array], Array]
+"""attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]; writes k and v to the KV cache first."""
+
+
+class CausalLM:
+    """The contract of a model here (upstream's protocol: upstream/vllm/model_executor/models/interfaces_base.py).
+
+    `forward(input_ids [T] int64, positions [T] int64, attn) -> hidden [T, H]`;
+    `compute_logits(hidden [R, H]) -> [R, V]`, called only with the rows to be sampled.
+    Subclasses allocate their arrays in `__init__` and name them in `weights`; `load_model` fills them once.
+    """
+
+    lm_head: Array
+    embed: Array
+
+    def __init__(self, config: HFConfig, dtype: str = "float32") -> None:
+        self.config = config
+        self.dtype = np.dtype(dtype)
+        self.num_layers = config.num_hidden_layers
+        self.num_heads = config.num_attention_heads
+        self.num_kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+        self.vocab_size = config.vocab_size
+        self.max_model_len = config.max_model_len
+        self.bos_token_id = config.bos_token_id
+        self.eos_token_ids = config.eos_token_ids
+        self.sliding_windows = config.sliding_windows
+        self.sliding_window = config.sliding_window
+        self._workspace = Workspace(self.dtype)
+
+    @property
+    def default_sampling_params(self) -> dict[str, Any]:
+        """What `generation_config.json` says, under the names of `SamplingParams`.
+
+        Upstream: upstream/vllm/config/model.py — then `get_diff_sampling_param`.
+        """
+        defaults = dict(self.config.generation_defaults)
+        if "max_new_tokens" in defaults:
+            defaults["max_tokens"] = defaults.pop("max_new_tokens")
+        return defaults
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights in all; tied embeddings count once."""
+        return sum(array.size for _, array in self.weights())
+
+    def _new(self, *shape: int) -> Array:
+        return np.empty(shape, self.dtype)
+
+    def weights(self) -> Iterator[tuple[str, Array]]:
+        """Every tensor of the checkpoint, and the (part of an) array that it fills."""
+        raise NotImplementedError
+
+    def is_ignorable(self, name: str) -> bool:
+        """True for a tensor of the checkpoint that is not a weight, or repeats one."""
+        return name == "lm_head.weight" and self.lm_head is self.embed
+
+    def forward(self, input_ids: Array, positions: Array, attn: Attention) -> Array:
+        """Hidden states after the last norm: a view of scratch memory, valid until the next call."""
+        raise NotImplementedError
+
+    def compute_logits(self, hidden: Array) -> Array:
+        """Hidden rows [R, H] -> logits [R, V]."""
+        return logits_of(hidden, self.lm_head)

@@ -1,0 +1,80 @@
+"""Which keys of `config.json` each architecture may have: used, inert, or supported with certain values only.
+
+One table per architecture, so that adding a model is a declaration that a reader can check against its paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# Metadata, training, and what only the Python class of another library looks at: no influence on the logits.
+IGNORABLE = frozenset({
+    "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "use_cache",
+    "initializer_range", "init_std", "attention_dropout", "dropout", "layerdrop", "hidden_dropout", "pad_token_id",
+    "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id", "forced_bos_token_id",
+    "forced_eos_token_id", "prefix", "output_hidden_states", "output_attentions", "return_dict", "problem_type",
+    "id2label", "label2id", "task_specific_params", "chunk_size_feed_forward", "pretraining_tp", "finetuning_task",
+    "tokenizer_class", "max_length", "temperature", "top_k", "top_p", "do_sample", "repetition_penalty",
+    "unsloth_fixed", "unsloth_version", "keys_to_ignore_at_inference", "rope_interleaved_note", "auto_map",
+})  # fmt: skip
+
+GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+"""What `generation_config.json` may say about sampling (upstream/vllm/config/model.py — the same six)."""
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False, True),
+    "add_cross_attention": (False,),
+    "pruned_heads": ({},),
+    "torchscript": (False,),
+    "tie_encoder_decoder": (False,),
+}
+_CORE = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
+         "tie_word_embeddings"}  # fmt: skip
+_ROTARY = {"intermediate_size", "num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters"}
+_SWIGLU: dict[str, tuple[Any, ...]] = {**_FIXED, "hidden_act": ("silu",), "partial_rotary_factor": (1.0,),
+                                       "quantization_config": (), "use_mrope": (False,)}  # fmt: skip
+_QWEN = _CORE | _ROTARY | {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}
+
+
+@dataclass(frozen=True)
+class KeyTable:
+    """`used`: read by the parser. `fixed`: allowed with these values. `ignorable`: inert for this architecture.
+    `defaults`: what the family assumes where a key is absent."""
+
+    used: frozenset[str]
+    fixed: dict[str, tuple[Any, ...]]
+    ignorable: frozenset[str] = frozenset()
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+
+ARCHITECTURES: dict[str, KeyTable] = {
+    "LlamaForCausalLM": KeyTable(
+        frozenset(_CORE | _ROTARY | {"head_dim", "attention_bias", "mlp_bias"}),
+        {**_SWIGLU, "rope_interleaved": (False,)},
+        defaults={"tie_word_embeddings": False},
+    ),
+    "MistralForCausalLM": KeyTable(
+        frozenset(_CORE | _ROTARY | {"head_dim", "sliding_window"}),
+        {**_SWIGLU, "attention_bias": (False,), "mlp_bias": (False,)},
+        defaults={"tie_word_embeddings": False, "num_key_value_heads": 8, "sliding_window": 4096},
+    ),
+    "Qwen2ForCausalLM": KeyTable(
+        frozenset(_QWEN),
+        {**_SWIGLU, "attention_bias": (True,)},
+        ignorable=frozenset({"head_dim"}),
+        defaults={"tie_word_embeddings": False, "max_window_layers": 28},
+    ),
+    "Qwen3ForCausalLM": KeyTable(
+        frozenset(_QWEN | {"head_dim", "attention_bias"}),
+        _SWIGLU,
+        defaults={"tie_word_embeddings": False, "max_window_layers": 28, "head_dim": 128},
+    ),
+    "OPTForCausalLM": KeyTable(
+        frozenset(_CORE | {"ffn_dim", "word_embed_proj_dim", "do_layer_norm_before", "enable_bias"}),
+        {**_FIXED, "activation_function": ("relu",), "_remove_final_layer_norm": (False,),
+         "layer_norm_elementwise_affine": (True,), "quantization_config": ()},
+        defaults={"tie_word_embeddings": True},
+    ),
+}  # fmt: skip

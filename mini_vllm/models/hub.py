@@ -1,0 +1,44 @@
+"""A model by folder, or by name on the Hugging Face hub (extra `hub`).
+
+Upstream twin: `vllm/model_executor/model_loader/weight_utils.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+"""What is fetched of a repository: configuration, tokenizer, weights; no other copies of the weights."""
+_NAME = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
+
+
+def get_checkpoint_folder(model: str | Path, revision: str | None = None) -> Path:
+    """The folder of a checkpoint: `model` itself, or the hub's snapshot of that name, downloaded if it is not there.
+
+    huggingface_hub shows the progress, keeps its own cache, and honours `HF_HUB_OFFLINE=1` (cache only).
+
+    Raises:
+        FileNotFoundError: neither a folder nor a hub name, or not found on the hub or in the offline cache.
+        ImportError: a hub name, but huggingface_hub is not installed.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        return folder
+    name = str(model)
+    looks_like_path = folder.is_absolute() or name.startswith((".", "~")) or not _NAME.fullmatch(name)
+    if looks_like_path or name.count("/") != 1:
+        raise FileNotFoundError(f"model folder {name!r} does not exist (a hub name has the form 'owner/name')")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise ImportError(
+            f"{name!r} is no folder here; to load it from the hub install the extra `hub` "
+            "(pip install 'mini-vllm-course[hub]')"
+        ) from None
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        message = f"model {name!r}: no such folder, and the hub gave {type(error).__name__}: {error}"
+        raise FileNotFoundError(message) from error

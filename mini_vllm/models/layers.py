@@ -1,0 +1,145 @@
+"""The arithmetic that the architectures share: norms, rotary positions, SwiGLU, linear layers.
+
+Activations are kept feature-major, [features, tokens]: `weight @ x` with the weight as checkpoints store it
+([out, in]) is the fastest product that BLAS has for few tokens, and gate and up are two contiguous halves.
+Upstream twins: `vllm/model_executor/layers/` (`layernorm.py`, `rotary_embedding/`, `activation.py`, `linear.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.models.config import RopeConfig
+
+Array = np.ndarray[Any, Any]
+
+
+class Workspace:
+    """Named scratch arrays that grow and are used again, so that a step allocates nothing.
+
+    A view handed out is valid until the same name is asked for with another shape.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self._flat: dict[str, Array] = {}
+
+    def get(self, name: str, *shape: int) -> Array:
+        """An array of this shape with arbitrary contents."""
+        size = math.prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or flat.size < size:
+            self._flat[name] = flat = np.empty(size, self.dtype)
+        return flat[:size].reshape(shape)
+
+
+def rms_norm(x: Array, weight: Array, eps: float, out: Array) -> None:
+    """`out = x / sqrt(mean(x^2) + eps) * weight` for each token.
+
+    x, out: [features, tokens]; weight: [features, 1]. Upstream: upstream/vllm/model_executor/layers/layernorm.py —
+    then `RMSNorm`.
+    """
+    np.multiply(x, x, out=out)
+    scale = np.add.reduce(out, axis=0)
+    scale *= 1.0 / x.shape[0]
+    scale += eps
+    np.sqrt(scale, out=scale)
+    np.divide(x, scale, out=out)
+    out *= weight
+
+
+def rms_norm_heads(x: Array, weight: Array, eps: float) -> None:
+    """RMS norm of every head of every token, in place. x: [heads, head_dim, tokens]; weight: [head_dim, 1]."""
+    scale = np.add.reduce(x * x, axis=1, keepdims=True)
+    scale *= 1.0 / x.shape[1]
+    scale += eps
+    np.sqrt(scale, out=scale)
+    x /= scale
+    x *= weight
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float, out: Array) -> None:
+    """Layer norm for each token. x, out: [features, tokens]; weight, bias: [features, 1]."""
+    np.subtract(x, np.add.reduce(x, axis=0) * (1.0 / x.shape[0]), out=out)
+    variance = np.add.reduce(out * out, axis=0)
+    variance *= 1.0 / x.shape[0]
+    variance += eps
+    np.sqrt(variance, out=variance)
+    out /= variance
+    out *= weight
+    out += bias
+
+
+def silu_and_mul(gate: Array, up: Array, tmp: Array) -> None:
+    """SwiGLU's middle, in place: `gate = gate / (1 + exp(-gate)) * up`. All [features, tokens].
+
+    exp overflows to inf for a very negative gate, and gate / inf is 0, which is right; callers silence the warning.
+    Upstream: upstream/vllm/model_executor/layers/activation.py — then `SiluAndMul`.
+    """
+    np.negative(gate, out=tmp)
+    np.exp(tmp, out=tmp)
+    tmp += 1.0
+    np.divide(gate, tmp, out=gate)
+    gate *= up
+
+
+def inverse_frequencies(head_dim: int, rope: RopeConfig) -> Array:
+    """Angle per position of each pair of features, float32 [head_dim / 2], after the scaling rule.
+
+    Upstream: upstream/vllm/model_executor/layers/rotary_embedding/llama3_rope.py:33 — then `_compute_inv_freq`.
+    """
+    exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    freq = (1.0 / (np.float32(rope.theta) ** exponent)).astype(np.float32)
+    if rope.rope_type == "linear":
+        return (freq / np.float32(rope.factor)).astype(np.float32)
+    if rope.rope_type != "llama3":
+        return freq
+    length, low, high = rope.original_max_position_embeddings, rope.low_freq_factor, rope.high_freq_factor
+    wavelength = 2 * math.pi / freq
+    smooth = (length / wavelength - low) / (high - low) if low != high else np.zeros_like(freq)
+    mixed = (1 - smooth) * freq / rope.factor + smooth * freq
+    scaled = np.where(wavelength > length / low, freq / rope.factor, mixed)
+    return np.where(wavelength < length / high, freq, scaled).astype(np.float32)
+
+
+class RotaryEmbedding:
+    """Rotates queries and keys by their position (the two halves of a head are the pairs: "neox" style).
+
+    Cosines and sines come from a table that grows with the longest position seen.
+    """
+
+    def __init__(self, head_dim: int, rope: RopeConfig, dtype: np.dtype[Any]) -> None:
+        self.inv_freq = inverse_frequencies(head_dim, rope)
+        self.dtype = dtype
+        self._cos_sin = np.empty((0, 2, len(self.inv_freq)), dtype)
+
+    def cos_sin(self, positions: Array) -> tuple[Array, Array]:
+        """Cosines and sines of these positions, each [head_dim / 2, tokens]; the angles are computed in float32."""
+        longest = int(positions.max(initial=0)) + 1
+        if longest > len(self._cos_sin):
+            size = max(1024, 1 << (longest - 1).bit_length())
+            angles = np.arange(size, dtype=np.float32)[:, None] * self.inv_freq
+            self._cos_sin = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(self.dtype)
+        picked = self._cos_sin.take(positions, axis=0)
+        return np.ascontiguousarray(picked[:, 0].T), np.ascontiguousarray(picked[:, 1].T)
+
+    @staticmethod
+    def rotate(x: Array, cos: Array, sin: Array, tmp: Array) -> None:
+        """Rotate in place. x, tmp: [heads, 2, head_dim / 2, tokens]; cos, sin: [head_dim / 2, tokens]."""
+        np.multiply(x, sin, out=tmp)
+        x *= cos
+        x[:, 0] -= tmp[:, 1]
+        x[:, 1] += tmp[:, 0]
+
+
+def logits_of(hidden: Array, lm_head: Array) -> Array:
+    """Hidden rows [rows, features] times the output embedding [vocab, features] -> [rows, vocab], C order.
+
+    With few rows `lm_head @ hidden.T` and a transposing copy is faster; with many, the copy costs more than it saves.
+    """
+    if len(hidden) >= 48:
+        return np.matmul(hidden, lm_head.T)
+    return np.ascontiguousarray(np.matmul(lm_head, hidden.T).T)

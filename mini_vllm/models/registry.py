@@ -1,0 +1,45 @@
+"""Architecture name (as in `config.json`) -> class, imported when asked for. Upstream twin: `models/registry.py`.
+
+A package outside this one adds an architecture with `register_model`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODELS: dict[str, tuple[str, str] | type] = {
+    "LlamaForCausalLM": ("llama", "LlamaForCausalLM"),
+    "MistralForCausalLM": ("llama", "MistralForCausalLM"),
+    "Qwen2ForCausalLM": ("qwen2", "Qwen2ForCausalLM"),
+    "Qwen3ForCausalLM": ("qwen3", "Qwen3ForCausalLM"),
+    "OPTForCausalLM": ("opt", "OPTForCausalLM"),
+}
+
+
+def get_supported_archs() -> list[str]:
+    """Names of all registered architectures, sorted."""
+    return sorted(_MODELS)
+
+
+def register_model(architecture: str, model_class: type) -> None:
+    """Add an architecture, or replace one.
+
+    Upstream: upstream/vllm/model_executor/models/registry.py:963 — `_ModelRegistry.register_model`.
+    """
+    _MODELS[architecture] = model_class
+
+
+def get_model_class(architecture: str) -> Any:
+    """The class for this name.
+
+    Raises:
+        ValueError: names the architecture and what is allowed.
+    """
+    entry = _MODELS.get(architecture)
+    if entry is None:
+        raise ValueError(f"architecture {architecture!r} is not supported; allowed: {', '.join(get_supported_archs())}")
+    if isinstance(entry, tuple):
+        module, name = entry
+        return getattr(importlib.import_module(f"mini_vllm.models.{module}"), name)
+    return entry

@@ -1,0 +1,205 @@
+"""Reads safetensors files, single or sharded, straight into arrays that the model owns.
+
+A file is eight bytes (the length N of the header, little endian), N bytes of JSON (name -> dtype, shape, offsets) and
+the raw data. The data is mapped, copied in pieces and let go again, so that loading never holds a second copy.
+Upstream uses the `safetensors` library: upstream/vllm/model_executor/model_loader/weight_utils.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""Stored types we read; bf16 is the upper half of a float32, so it is read as 16-bit integers and shifted."""
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+_PIECE = 1 << 22  # elements copied before the mapped pages are let go
+_MAX_HEADER = 100_000_000
+
+
+class CheckpointError(ValueError):
+    """A weight file is damaged, or does not hold what the model needs."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies: `start` counts bytes from the beginning of the file."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+class SafetensorsFile:
+    """One mapped file. `tensors` maps names to `TensorInfo`.
+
+    Raises:
+        CheckpointError: header unreadable, an unknown dtype, or data that ends before a tensor does; names the file
+            and the tensor.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = path.stat().st_size
+        with path.open("rb") as file:
+            header, offset = self._read_header(file.read(8), file)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.tensors = {
+            name: self._check(name, entry, offset) for name, entry in header.items() if name != "__metadata__"
+        }
+
+    def _read_header(self, prefix: bytes, file: Any) -> tuple[dict[str, Any], int]:
+        if len(prefix) < 8:
+            raise CheckpointError(f"{self.path}: {self.size} bytes are too few for a safetensors file")
+        (length,) = struct.unpack("<Q", prefix)
+        if length > min(self.size - 8, _MAX_HEADER):
+            raise CheckpointError(
+                f"{self.path}: truncated or not safetensors: header of {length} bytes in a file of {self.size}"
+            )
+        try:
+            header = json.loads(file.read(length))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise CheckpointError(f"{self.path}: header is not JSON ({error})") from None
+        if not isinstance(header, dict):
+            raise CheckpointError(f"{self.path}: header must be a JSON object, got {type(header).__name__}")
+        return header, 8 + length
+
+    def _check(self, name: str, entry: Any, offset: int) -> TensorInfo:
+        try:
+            dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(f"{self.path}: tensor {name!r} has a damaged header entry {entry!r}") from None
+        if dtype in DTYPES and end - start != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
+            raise CheckpointError(f"{self.path}: tensor {name!r} of shape {shape} ({dtype}) has {end - start} bytes")
+        if start < 0 or offset + end > self.size:
+            raise CheckpointError(
+                f"{self.path}: truncated: tensor {name!r} ends at byte {offset + end}, the file has {self.size}"
+            )
+        return TensorInfo(self.path.name, dtype, shape, offset + start)
+
+    def read_into(self, name: str, dest: np.ndarray) -> None:
+        """Copy a tensor into `dest` (same shape, any float dtype), converting; `dest` may be a view with strides."""
+        info = self.tensors[name]
+        if info.dtype not in DTYPES:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has dtype {info.dtype}; allowed: {', '.join(DTYPES)}")
+        if info.shape != dest.shape:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, expected {dest.shape}")
+        count = math.prod(info.shape)
+        source = np.frombuffer(self._map, DTYPES[info.dtype], count, info.start).reshape(info.shape)
+        rows = max(1, _PIECE // max(1, count // max(1, info.shape[0])))
+        for first in range(0, info.shape[0], rows):
+            piece = source[first : first + rows]
+            if info.dtype == "BF16":
+                piece = (piece.astype(np.uint32) << 16).view(np.float32)
+            dest[first : first + rows] = piece
+            self._let_go()
+        del source, piece
+
+    def _let_go(self) -> None:
+        """Give the mapped pages back, so that they do not count as resident memory."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._map.close()
+
+
+class Checkpoint:
+    """All tensors of a checkpoint folder, whether in one file or in shards.
+
+    Use as a context manager. `names()` are the tensors on disk; `read_into` copies one into an array.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.files: dict[str, SafetensorsFile] = {}
+        self._where: dict[str, str] = {}
+        index, single = self.folder / INDEX_NAME, self.folder / SINGLE_NAME
+        try:
+            if index.is_file():
+                self._open_shards(index)
+            elif single.is_file():
+                self._where = dict.fromkeys(self._open(single.name).tensors, single.name)
+            else:
+                raise FileNotFoundError(f"no {SINGLE_NAME} or {INDEX_NAME} in {str(self.folder)!r}")
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, name: str) -> SafetensorsFile:
+        if name not in self.files:
+            path = self.folder / name
+            if Path(name).name != name or not path.is_file():
+                raise CheckpointError(f"{self.folder / INDEX_NAME}: the shard {name!r} is not in the folder")
+            self.files[name] = SafetensorsFile(path)
+        return self.files[name]
+
+    def _open_shards(self, index: Path) -> None:
+        try:
+            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError):
+            raise CheckpointError(f"{index}: not a JSON object with a weight_map") from None
+        for tensor, file in weight_map.items():
+            if tensor not in self._open(file).tensors:
+                raise CheckpointError(f"{self.folder / file}: tensor {tensor!r} is missing, the index says it is here")
+        self._where = dict(weight_map)
+
+    def names(self) -> set[str]:
+        """Names of all tensors."""
+        return set(self._where)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of one tensor as stored."""
+        return self.files[self._where[name]].tensors[name].shape
+
+    def read_into(self, name: str, dest: np.ndarray) -> None:
+        """Copy tensor `name` into `dest`.
+
+        Raises:
+            CheckpointError: the tensor is missing, or has another shape or an unreadable dtype.
+        """
+        if name not in self._where:
+            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing, expected shape {dest.shape}")
+        self.files[self._where[name]].read_into(name, dest)
+
+    def close(self) -> None:
+        """Unmap all files."""
+        for file in self.files.values():
+            file.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_safetensors(path: str | Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write arrays (f32, f16, f64, or uint16 holding bf16 bits) as one safetensors file, for tests and benchmarks."""
+    names = {np.dtype(v): k for k, v in DTYPES.items()}
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, array in tensors.items():
+        header[name] = {
+            "dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]
+        }  # fmt: skip
+        offset += array.nbytes
+    blob = json.dumps(header).encode()
+    blob += b" " * (-len(blob) % 8)
+    with Path(path).open("wb") as file:
+        file.write(struct.pack("<Q", len(blob)) + blob)
+        for array in tensors.values():
+            np.ascontiguousarray(array).tofile(file)

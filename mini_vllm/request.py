@@ -1,0 +1,150 @@
+"""A request inside the engine core: its tokens, its two counters and its state.
+
+Upstream twin: `vllm/v1/request.py`. Left out there is everything of later phases (LoRA, images, grammars).
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable
+
+from mini_vllm.outputs import FinishReason
+from mini_vllm.sampling_params import SamplingParams
+
+BlockHasher = Callable[["Request"], list[bytes]]
+_serial = itertools.count()
+
+
+class RequestStatus(enum.IntEnum):
+    """States of a request. The order matters: everything after PREEMPTED has finished.
+
+    Upstream: upstream/vllm/v1/request.py:315 — `RequestStatus`, which has three more waiting states and two more ends.
+    """
+
+    WAITING = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    FINISHED_STOPPED = 4
+    FINISHED_LENGTH_CAPPED = 5
+    FINISHED_ABORTED = 6
+    FINISHED_ERROR = 7
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def is_finished(status: RequestStatus) -> bool:
+        """True for every FINISHED_* state."""
+        return status > RequestStatus.PREEMPTED
+
+    @staticmethod
+    def get_finished_reason(status: RequestStatus) -> FinishReason | None:
+        """The API's word for a finished state; None for the others."""
+        return _FINISHED_REASON_MAP.get(status)
+
+
+_FINISHED_REASON_MAP = {
+    RequestStatus.FINISHED_STOPPED: FinishReason.STOP,
+    RequestStatus.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
+    RequestStatus.FINISHED_ABORTED: FinishReason.ABORT,
+    RequestStatus.FINISHED_ERROR: FinishReason.ERROR,
+}
+
+
+class Request:
+    """One sequence to be continued.
+
+    The whole engine turns on two counters: `num_tokens`, how many tokens exist (prompt and output), and
+    `num_computed_tokens`, how many of them have their keys and values in the cache. A step lets the second catch up
+    with the first; when it has, a token is sampled and the first moves on by one.
+
+    The request does not know its blocks: the KV cache manager keeps the block table by request id. It carries only
+    the hashes of its full blocks, each computed once.
+
+    Args:
+        request_id: unique among the unfinished requests of an engine.
+        prompt_token_ids: at least one token id.
+        sampling_params: owned by this request.
+        arrival_time: seconds; breaks ties between equal priorities.
+        priority: lower runs first under the "priority" policy.
+        block_hasher: returns the hashes of full blocks that have none yet (`get_request_block_hasher`); None when
+            prefix caching is off.
+
+    Upstream: upstream/vllm/v1/request.py:59 — `Request`.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling_params: SamplingParams,
+        *,
+        arrival_time: float = 0.0,
+        priority: int = 0,
+        block_hasher: BlockHasher | None = None,
+        cache_salt: str | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_token_ids = prompt_token_ids
+        self.sampling_params = sampling_params
+        self.arrival_time = arrival_time
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.serial = next(_serial)
+
+        self.status = RequestStatus.WAITING
+        self.stop_reason: int | str | None = None
+        self.num_computed_tokens = 0
+        self.is_prefill_chunk = False
+        self.num_preemptions = 0
+        self.num_cached_tokens: int | None = None
+
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.output_token_ids: list[int] = []
+        self.all_token_ids: list[int] = list(prompt_token_ids)
+        self.max_tokens = sampling_params.max_tokens if sampling_params.max_tokens is not None else 1 << 62
+
+        self._block_hasher = block_hasher
+        self.block_hashes: list[bytes] = []
+        self.update_block_hashes()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that exist: prompt and output."""
+        return len(self.all_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.output_token_ids)
+
+    def append_output_token_ids(self, token_id: int) -> None:
+        """Append one sampled token, and the hash of the block that it may have filled."""
+        self.output_token_ids.append(token_id)
+        self.all_token_ids.append(token_id)
+        self.update_block_hashes()
+
+    def update_block_hashes(self) -> None:
+        """Hash the blocks that became full since the last call."""
+        if self._block_hasher is not None:
+            self.block_hashes.extend(self._block_hasher(self))
+
+    def is_finished(self) -> bool:
+        """True once the request has reached a FINISHED_* state."""
+        return RequestStatus.is_finished(self.status)
+
+    def get_finished_reason(self) -> FinishReason | None:
+        """Why the request ended; None while it has not."""
+        return RequestStatus.get_finished_reason(self.status)
+
+    def __lt__(self, other: Request) -> bool:
+        """Order under the priority policy: priority, then arrival, then id."""
+        mine = (self.priority, self.arrival_time, self.request_id, self.serial)
+        return mine < (other.priority, other.arrival_time, other.request_id, other.serial)
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.name}, "
+            f"computed={self.num_computed_tokens}, tokens={self.num_tokens})"
+        )

@@ -1,0 +1,86 @@
+"""The waiting queue, in order of arrival or of priority. Upstream twin: `vllm/v1/core/sched/request_queue.py`."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from mini_vllm.request import Request
+
+
+class FCFSRequestQueue:
+    """First come, first served; a preempted request goes back to the front."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Request] = deque()
+
+    def add_request(self, request: Request) -> None:
+        """Queue at the end."""
+        self._queue.append(request)
+
+    def peek_request(self) -> Request:
+        """The next request, left in place."""
+        return self._queue[0]
+
+    def pop_request(self) -> Request:
+        """Take the next request."""
+        return self._queue.popleft()
+
+    def prepend_request(self, request: Request) -> None:
+        """Put a preempted request before all others."""
+        self._queue.appendleft(request)
+
+    def remove_requests(self, requests: set[Request]) -> None:
+        """Drop these requests, wherever they stand."""
+        self._queue = deque(request for request in self._queue if request not in requests)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._queue)
+
+
+class PriorityRequestQueue:
+    """Lowest `(priority, arrival_time, request_id)` first. There is no front to put a preempted request at."""
+
+    def __init__(self) -> None:
+        self._heap: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        """Queue at the place that the request's priority gives it."""
+        heapq.heappush(self._heap, request)
+
+    prepend_request = add_request
+
+    def peek_request(self) -> Request:
+        """The next request, left in place."""
+        return self._heap[0]
+
+    def pop_request(self) -> Request:
+        """Take the next request."""
+        return heapq.heappop(self._heap)
+
+    def remove_requests(self, requests: set[Request]) -> None:
+        """Drop these requests, wherever they stand."""
+        self._heap = [request for request in self._heap if request not in requests]
+        heapq.heapify(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(sorted(self._heap))
+
+
+RequestQueue = FCFSRequestQueue | PriorityRequestQueue
+
+
+def create_request_queue(policy: str) -> RequestQueue:
+    """The queue for a scheduling policy: "fcfs" or "priority"."""
+    if policy == "fcfs":
+        return FCFSRequestQueue()
+    if policy == "priority":
+        return PriorityRequestQueue()
+    raise ValueError(f"scheduling_policy must be 'fcfs' or 'priority', got {policy!r}")

@@ -1,0 +1,61 @@
+"""The plan of one step: what the scheduler tells the model runner. Upstream twin: `vllm/v1/core/sched/output.py`.
+
+A request is described in full once, when it is first scheduled; afterwards only what changed is sent, because the
+runner keeps the rest. Upstream sends these over a process boundary; here the saving is only the habit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mini_vllm.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class NewRequestData:
+    """A request on its first step. `block_ids` is its block table (upstream: one for each KV cache group).
+
+    Upstream: upstream/vllm/v1/core/sched/output.py:31 — `NewRequestData`.
+    """
+
+    req_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    block_ids: list[int]
+    num_computed_tokens: int
+
+
+@dataclass(slots=True)
+class CachedRequestData:
+    """Requests that the runner knows, as differences; the lists are aligned with `req_ids`.
+
+    `new_block_ids[i]` is to be appended to the block table, or replaces it where the request is in `resumed_req_ids`
+    (it was preempted and its old blocks are gone); None: no new block. `all_token_ids` has the tokens of the requests
+    that were not scheduled in the step before: the runner may have dropped their rows.
+
+    Upstream: upstream/vllm/v1/core/sched/output.py:112 — `CachedRequestData`.
+    """
+
+    req_ids: list[str] = field(default_factory=list)
+    resumed_req_ids: set[str] = field(default_factory=set)
+    new_block_ids: list[list[int] | None] = field(default_factory=list)
+    num_computed_tokens: list[int] = field(default_factory=list)
+    num_output_tokens: list[int] = field(default_factory=list)
+    all_token_ids: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """What to compute in one step. The order of `num_scheduled_tokens` is the order of scheduling.
+
+    `finished_req_ids` are those that ended since the last plan: the runner forgets them.
+
+    Upstream: upstream/vllm/v1/core/sched/output.py:181 — `SchedulerOutput`.
+    """
+
+    scheduled_new_reqs: list[NewRequestData]
+    scheduled_cached_reqs: CachedRequestData
+    num_scheduled_tokens: dict[str, int]
+    total_num_scheduled_tokens: int
+    preempted_req_ids: set[str] = field(default_factory=set)
+    finished_req_ids: set[str] = field(default_factory=set)
