@@ -137,8 +137,8 @@ def apply_top_k_top_p(logits: np.ndarray, top_k: np.ndarray | None, top_p: np.nd
     """Keep the `top_k` likeliest tokens, then of these the smallest set whose probability reaches `top_p`.
 
     top_k: int[R], 0 (or V and more) = off; top_p: float[R], 1 = off; None = off for all rows. Ties at the k-th value
-    all stay. Among equal tokens at the edge of top-p, the higher ids stay: what upstream's ascending, stable sort does
-    (upstream/vllm/v1/sample/ops/topk_topp_sampler.py:328 — `apply_top_k_top_p_pytorch`).
+    all stay. Among equal tokens at the edge of top-p as many stay as are needed, here the higher ids; upstream leaves
+    it to a sort that is not stable (upstream/vllm/v1/sample/ops/topk_topp_sampler.py:328).
     """
     vocab_size = logits.shape[1]
     if top_k is not None:

@@ -46,7 +46,7 @@ class CausalLM:
 
         Upstream: upstream/vllm/config/model.py — then `get_diff_sampling_param`.
         """
-        defaults = dict(self.config.generation_defaults)
+        defaults = {key: value for key, value in self.config.generation_defaults.items() if value is not None}
         if "max_new_tokens" in defaults:
             defaults["max_tokens"] = defaults.pop("max_new_tokens")
         return defaults

@@ -185,21 +185,3 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def write_safetensors(path: str | Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write arrays (f32, f16, f64, or uint16 holding bf16 bits) as one safetensors file, for tests and benchmarks."""
-    names = {np.dtype(v): k for k, v in DTYPES.items()}
-    header: dict[str, Any] = {}
-    offset = 0
-    for name, array in tensors.items():
-        header[name] = {
-            "dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]
-        }  # fmt: skip
-        offset += array.nbytes
-    blob = json.dumps(header).encode()
-    blob += b" " * (-len(blob) % 8)
-    with Path(path).open("wb") as file:
-        file.write(struct.pack("<Q", len(blob)) + blob)
-        for array in tensors.values():
-            np.ascontiguousarray(array).tofile(file)

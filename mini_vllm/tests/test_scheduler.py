@@ -155,7 +155,9 @@ def test_failed_request_ends_alone_and_is_not_found_again():
         add(scheduler, name, 8, base=ord(name) * 100)
     output = scheduler.schedule()
     outputs = scheduler.update_from_output(output, ModelRunnerOutput(["a", "b"], [[], [3]], errors={"a": "NaN"}))
-    assert [(o.request_id, str(o.finish_reason), o.stop_reason) for o in outputs if o.finished] == [("a", "error", "NaN")]
+    assert [(o.request_id, str(o.finish_reason), o.stop_reason) for o in outputs if o.finished] == [
+        ("a", "error", "NaN")
+    ]
     again = make_request("c", [ord("a") * 100 + i for i in range(9)], block_size=4)
     assert scheduler.kv_cache_manager.get_computed_blocks(again) == ([], 0)
     check_scheduler(scheduler)
@@ -210,7 +212,11 @@ def test_random_workloads_keep_every_invariant(policy, seed):
             prefix = [1, 2, 3, 4] * int(rng.integers(0, 3))
             prompt = prefix + rng.integers(0, 9, int(rng.integers(1, 20))).tolist()
             request = make_request(
-                f"r{step}", prompt, block_size=4, priority=int(rng.integers(3)), arrival=step,
+                f"r{step}",
+                prompt,
+                block_size=4,
+                priority=int(rng.integers(3)),
+                arrival=step,
                 max_tokens=int(rng.integers(1, 20)),
             )
             scheduler.add_request(request)
