@@ -1,6 +1,6 @@
 """The engine's settings, checked at the door. Names and defaults are upstream's unless said otherwise.
 
-Upstream twin: the package `vllm/config/` (`CacheConfig`, `SchedulerConfig`, `ModelConfig`) and `vllm/engine/arg_utils.py`.
+Upstream twins: the package `vllm/config/` (`CacheConfig`, `SchedulerConfig`) and `vllm/engine/arg_utils.py`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SchedulerConfig:
         if self.scheduling_policy not in POLICIES:
             raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")
         if self.async_scheduling:
-            raise ValueError("async_scheduling must be False: this engine runs the model in the calling thread, got True")
+            raise ValueError("async_scheduling must be False (the model runs in the calling thread here), got True")
 
 
 @dataclass

@@ -65,15 +65,16 @@ class KVOracle:
             end = row.num_computed_tokens + row.num_scheduled_tokens
             hashes = history_hashes(row.token_ids[:end])
             positions = np.arange(end)
-            slots = np.asarray(row.block_ids)[positions // self.block_size] * self.block_size + positions % self.block_size
+            block_ids = np.asarray(row.block_ids)[positions // self.block_size]
+            slots = block_ids * self.block_size + positions % self.block_size
             self.slots[slots[row.num_computed_tokens :]] = hashes[row.num_computed_tokens :]
             seen.append((row, hashes, slots))
         for row, hashes, slots in seen:
             wrong = np.flatnonzero(self.slots[slots] != hashes)
             self.num_reads_checked += len(slots)
             if len(wrong):
-                position = int(wrong[0])
+                position, slot = int(wrong[0]), int(slots[wrong[0]])
                 raise KVMismatchError(
                     f"request {row.request_id!r} would read foreign keys and values at position {position}: "
-                    f"block {int(slots[position]) // self.block_size}, slot {int(slots[position])} holds another history"
+                    f"block {slot // self.block_size}, slot {slot} holds another history"
                 )

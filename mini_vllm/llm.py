@@ -71,6 +71,8 @@ class LLM:
 
         Upstream: upstream/vllm/entrypoints/llm.py:422 — `LLM.generate`.
         """
+        if not isinstance(prompts, str | Mapping | Sequence):
+            raise TypeError(f"prompts must be a string, a dict, or a list of these, got {type(prompts).__name__}")
         batch = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
         params = self._params_for_each(sampling_params, len(batch))
         priorities = [0] * len(batch) if priority is None else list(priority)
@@ -137,7 +139,10 @@ class LLM:
         return list(params)
 
     def _run_engine(self, ids: list[str], show_progress: bool) -> list[RequestOutput]:
-        """Step until all of `ids` have finished. Upstream: upstream/vllm/entrypoints/offline_utils.py:573 — `_run_engine`."""
+        """Step until all of `ids` have finished.
+
+        Upstream: upstream/vllm/entrypoints/offline_utils.py:573 — `_run_engine`.
+        """
         done: dict[str, RequestOutput] = {}
         with _Progress(len(ids), show_progress) as advance:
             while len(done) < len(ids):

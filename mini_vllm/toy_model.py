@@ -52,4 +52,6 @@ class ToyModel:
         """Hidden states `[R, 2]` -> logits `[R, vocab_size]`, each row independent of the others."""
         if len(hidden) == 0:
             return np.empty((0, self.vocab_size))
-        return np.stack([_logits_row(self.seed, int(token), int(position), self.vocab_size) for token, position in hidden])
+        return np.stack(
+            [_logits_row(self.seed, int(token), int(position), self.vocab_size) for token, position in hidden]
+        )

@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.tests.tiny_checkpoints import FAMILIES, make_weights, save_safetensors, save_tiny
 
@@ -16,10 +17,20 @@ OK = {"max_tokens": 4}
 REQUESTS = [
     ("empty prompt", "", OK, "prompt must have at least one token"),
     ("empty token list", {"prompt_token_ids": []}, OK, "prompt must have at least one token"),
-    ("token outside the vocabulary", {"prompt_token_ids": [1, 257]}, OK, r"prompt_token_ids\[1\] = 257 is outside the vocabulary \(0 to 256\)"),
+    (
+        "token outside the vocabulary",
+        {"prompt_token_ids": [1, 257]},
+        OK,
+        r"prompt_token_ids\[1\] = 257 is outside the vocabulary \(0 to 256\)",
+    ),
     ("negative token", {"prompt_token_ids": [-1]}, OK, r"prompt_token_ids\[0\] = -1 is outside"),
     ("token of a wrong type", {"prompt_token_ids": [1, "2"]}, OK, r"prompt_token_ids\[1\] must be an int, got '2'"),
-    ("prompt as long as the context", "x" * 128, OK, "prompt has 128 tokens; it must be shorter than max_model_len = 128"),
+    (
+        "prompt as long as the context",
+        "x" * 128,
+        OK,
+        "prompt has 128 tokens; it must be shorter than max_model_len = 128",
+    ),
     ("can never fit the pool", "x" * 100, {"max_tokens": 20}, r"needs room for 119 tokens, but the KV cache holds 96"),
     ("prompt of a wrong type", 7, OK, "prompt must be a string or a dict"),
     ("unknown key in a prompt", {"promt": "hi"}, OK, "unknown key 'promt' in prompt"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from mini_vllm.block_pool import BlockPool, KVCacheBlock, get_request_block_hasher, hash_block_tokens
 from mini_vllm.block_queue import FreeKVCacheBlockQueue
 from mini_vllm.tests.helpers import check_pool, make_request

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from mini_vllm import LLM, LLMEngine, RequestOutputKind, SamplingParams
 from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
 from mini_vllm.toy_model import ToyModel

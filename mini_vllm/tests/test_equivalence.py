@@ -7,6 +7,7 @@ real keys and values: whatever reads a wrong slot gives another token, and the l
 from pathlib import Path
 
 import pytest
+
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.block_pool import hash_block_tokens
 
@@ -130,7 +131,9 @@ def test_an_unchained_hash_changes_the_tokens(model, monkeypatch):
     expected = alone(model, prompts, params)
     args = {"num_blocks": 32, "block_size": 8}
     assert run(model, prompts, params, **args)[0] == expected
-    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda parent, ids, extra=None: hash_block_tokens(None, ids))
+    monkeypatch.setattr(
+        "mini_vllm.block_pool.hash_block_tokens", lambda parent, ids, extra=None: hash_block_tokens(None, ids)
+    )
     assert run(model, prompts, params, **args)[0] != expected
 
 

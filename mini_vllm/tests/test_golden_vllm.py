@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.tests import tiny_checkpoints as tiny
 
@@ -34,7 +35,9 @@ def compare(expected, completion):
     """Compare one answer; returns (steps compared, whether a near tie ended the comparison)."""
     for t, token in enumerate(expected["token_ids"]):
         theirs = {int(k): v for k, v in expected["logprobs"][t].items()}
-        assert t < len(completion.token_ids), f"ours ended after {t} tokens ({completion.finish_reason}), theirs went on"
+        assert t < len(completion.token_ids), (
+            f"ours ended after {t} tokens ({completion.finish_reason}), theirs went on"
+        )
         ours = completion.logprobs[t]
         if is_tie(theirs, token):
             return t, True

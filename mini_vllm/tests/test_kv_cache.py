@@ -1,6 +1,7 @@
 """`KVCacheManager`: slots, prefix hits, and the refusals that must change nothing."""
 
 import pytest
+
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.tests.helpers import check_pool, make_request
 

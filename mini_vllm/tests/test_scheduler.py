@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from mini_vllm.config import SchedulerConfig
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import RequestStatus

@@ -102,7 +102,9 @@ def _gated_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             layer + "mlp.down_proj.weight": (hidden, INTERMEDIATE),
         }
         if config["model_type"] == "qwen2":
-            shapes |= {layer + f"self_attn.{p}_proj.bias": (n,) for p, n in (("q", heads), ("k", kv_heads), ("v", kv_heads))}
+            shapes |= {
+                layer + f"self_attn.{p}_proj.bias": (n,) for p, n in (("q", heads), ("k", kv_heads), ("v", kv_heads))
+            }
         if config["model_type"] == "qwen3":
             shapes |= {layer + f"self_attn.{p}_norm.weight": (HEAD_DIM,) for p in "qk"}
     return shapes

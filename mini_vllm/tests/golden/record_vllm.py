@@ -118,7 +118,9 @@ def record(name: str) -> None:
     target = HERE / f"vllm-{name}.json.gz"
     target.write_bytes(gzip.compress(data, mtime=0))
     reasons = [answer["finish_reason"] for answer in document["answers"]]
-    print(f"{target.name}: {len(reasons)} answers, {({r: reasons.count(r) for r in set(reasons)})}, {len(data)} bytes")
+    print(
+        f"{target.name}: {len(reasons)} answers, { ({r: reasons.count(r) for r in set(reasons)}) }, {len(data)} bytes"
+    )
 
 
 def main() -> None:
