@@ -1,4 +1,4 @@
-"""Writes checkpoints with random weights in Hugging Face layout: for tests and benchmarks, where only the shape counts."""
+"""Checkpoints with random weights in Hugging Face layout: for tests and benchmarks, where only the shape counts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ def _write(path: Path, shapes: Mapping[str, tuple[Any, tuple[int, ...]]], arrays
 
 
 def save_random_checkpoint(
-    folder: str | Path, config: Mapping[str, Any], *, seed: int = 0, std: float = 0.2, dtype: str = "F32", shards: int = 1
+    folder: str | Path,
+    config: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    std: float = 0.2,
+    dtype: str = "F32",
+    shards: int = 1,
 ) -> Path:
     """Make `folder` with config.json and weights: norms are 1 + noise, all else is normal with deviation `std`.
 
@@ -73,7 +79,7 @@ def save_random_checkpoint(
     if shards == 1:
         _write(folder / SINGLE_NAME, {n: (DTYPES[dtype], shapes[n]) for n in names}, map(make, names))
         return folder
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i in range(shards):
         file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
         part = names[i::shards]

@@ -15,10 +15,8 @@ from mini_vllm.attention.registry import get_attention_backend, register_backend
 HEAD_DIM = 8
 
 
-def make_batch(
-    rng: np.random.Generator, lens: list[tuple[int, int]], block_size: int
-) -> tuple[AttentionMetadata, int]:
-    """`lens` holds (new tokens, tokens in all) per request; physical blocks in random order. Returns the pool size too."""
+def make_batch(rng: np.random.Generator, lens: list[tuple[int, int]], block_size: int) -> tuple[AttentionMetadata, int]:
+    """`lens` holds (new tokens, tokens in all) per request; blocks in random order. Returns the pool size too."""
     query_lens, seq_lens = (np.array(x) for x in zip(*lens, strict=True))
     blocks = -(-seq_lens // block_size)
     num_blocks = int(blocks.sum()) + 1

@@ -143,7 +143,7 @@ def test_missing_folder(tmp_path):
 
 def test_pool_smaller_than_the_context(tmp_path):
     folder = save_tiny("llama", tmp_path / "llama")
-    with pytest.raises(ValueError, match="kv_cache_memory_bytes=100000 holds .* but max_model_len is 256"):
+    with pytest.raises(ValueError, match=r"kv_cache_memory_bytes=100000 holds .* but max_model_len is 256"):
         LLM(str(folder), kv_cache_memory_bytes=100_000)
 
 

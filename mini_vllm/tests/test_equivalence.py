@@ -126,7 +126,7 @@ def test_a_wrong_block_table_changes_the_tokens(model):
 def test_an_unchained_hash_changes_the_tokens(model, monkeypatch):
     """Block 0 of the second prompt equals block 1 of the first: only the parent's hash tells them apart."""
     first, piece = list(range(100, 108)), list(range(500, 508))
-    prompts = [first + piece + [7], piece + [900, 901, 902]]
+    prompts = [[*first, *piece, 7], [*piece, 900, 901, 902]]
     params = [SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)] * 2
     expected = alone(model, prompts, params)
     args = {"num_blocks": 32, "block_size": 8}

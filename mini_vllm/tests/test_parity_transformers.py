@@ -6,6 +6,7 @@ that we chose, then its own greedy generation is ours (induction over the prefix
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_logits(pair: Pair) -> None:
     for cuts in ([0, len(tokens)], [0, 5, 6, len(tokens) - 20, len(tokens)]):
         cache = KVCache(model.num_layers, 40, size, model.num_kv_heads, model.head_dim)
         backend = get_attention_backend()(cache, model.num_heads, model.sliding_windows)
-        for first, last in zip(cuts, cuts[1:], strict=False):
+        for first, last in itertools.pairwise(cuts):
             at = np.arange(first, last)
             slots = table[0][at // size] * size + at % size
             metadata = AttentionMetadata(np.array([0, last - first]), np.array([last]), table, slots)

@@ -102,7 +102,9 @@ def test_an_index_that_is_not_json(folder: Path) -> None:
 def test_a_truncated_file(folder: Path) -> None:
     file = folder / SINGLE_NAME
     file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: truncated: tensor 'b' ends at byte \d+, the file has"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors: truncated: tensor 'b' ends at byte \d+, the file has"
+    ):
         Checkpoint(folder)
 
 

@@ -117,7 +117,7 @@ def test_priority_admits_the_urgent_and_preempts_the_least():
 
 
 def test_priority_victim_before_the_cursor_skips_nobody():
-    """The victim stands before the current request and had nothing scheduled: upstream then skips one (see the code)."""
+    """The victim stands before the cursor and had nothing scheduled: upstream then skips a request (see the code)."""
     scheduler = make_scheduler(num_blocks=7, caching=False, scheduling_policy="priority", max_model_len=1024)
     victim = add(scheduler, "victim", 7, priority=9, max_tokens=64 - 48)
     for name in ("x", "y"):

@@ -1,0 +1,201 @@
+"""Drives the real `Scheduler` and `KVCacheManager` of vLLM 0.22.1 over random workloads and writes down every decision.
+
+Run from the repository root under the CPU build of the pinned release (`course vllm`):
+
+    .venv-vllm/bin/python mini_vllm/tests/golden/record_scheduler.py 300
+
+No weights are needed: sampled tokens come from a seeded stand-in. The result is `scheduler-traces.json.gz`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+for name, value in {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}.items():
+    os.environ.setdefault(name, value)
+
+import torch  # noqa: E402
+from scheduler_workload import EOS, Workload, make_workload, pick, sampled_token  # noqa: E402
+from vllm import SamplingParams, __version__  # noqa: E402
+from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig  # noqa: E402
+from vllm.utils.hashing import sha256  # noqa: E402
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
+from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # noqa: E402
+from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
+from vllm.v1.request import Request, RequestStatus  # noqa: E402
+from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
+
+STEP_LIMIT = 2000
+
+
+def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
+    """The real scheduler over a pool without arrays."""
+    model = ModelConfig(
+        model=model_folder,
+        dtype="float32",
+        seed=0,
+        skip_tokenizer_init=True,
+        max_model_len=config["max_model_len"],
+    )
+    scheduling = SchedulerConfig(
+        max_num_seqs=config["max_num_seqs"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_model_len=config["max_model_len"],
+        long_prefill_token_threshold=config["threshold"],
+        enable_chunked_prefill=True,
+        async_scheduling=False,
+        is_encoder_decoder=False,
+        policy=config["policy"],
+        scheduler_reserve_full_isl=config["reserve"],
+    )
+    cache = CacheConfig(block_size=config["block_size"], enable_prefix_caching=config["caching"])
+    cache.num_gpu_blocks = config["num_blocks"]
+    vllm_config = VllmConfig(
+        scheduler_config=scheduling, model_config=model, cache_config=cache, parallel_config=ParallelConfig()
+    )
+    spec = FullAttentionSpec(block_size=config["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float32)
+    return Scheduler(
+        vllm_config=vllm_config,
+        kv_cache_config=KVCacheConfig(config["num_blocks"], [], [KVCacheGroupSpec(["layer"], spec)]),
+        block_size=config["block_size"],
+        log_stats=True,
+        structured_output_manager=StructuredOutputManager(vllm_config),
+    )
+
+
+class Recorder:
+    """One workload through the real scheduler."""
+
+    def __init__(self, workload: Workload, model_folder: str) -> None:
+        self.workload = workload
+        self.scheduler = make_scheduler(workload.config, model_folder)
+        self.hasher = get_request_block_hasher(workload.config["block_size"], sha256)
+        self.num_sampled: Counter[str] = Counter()
+        self.hits = [0, 0, 0, 0]
+
+    def run(self) -> list[dict[str, Any]]:
+        steps: list[dict[str, Any]] = []
+        while len(steps) < len(self.workload.arrivals) or self.scheduler.has_unfinished_requests():
+            if len(steps) == STEP_LIMIT:
+                raise RuntimeError(f"workload {self.workload.seed} does not end")
+            steps.append(self._step(len(steps)))
+        return steps
+
+    def _step(self, index: int) -> dict[str, Any]:
+        if index < len(self.workload.arrivals):
+            self._before(index)
+        output = self.scheduler.schedule()
+        stats = self.scheduler.kv_cache_manager.prefix_cache_stats
+        seen = (stats.queries, stats.hits, stats.preempted_queries, stats.preempted_hits)
+        self.hits = [total + new for total, new in zip(self.hits, seen, strict=True)]
+        cached = output.scheduled_cached_reqs
+        record = {
+            "tokens": dict(output.num_scheduled_tokens),
+            "new": [[new.req_id, new.block_ids[0], new.num_computed_tokens] for new in output.scheduled_new_reqs],
+            "cached": [
+                [req_id, blocks[0] if blocks else None, computed, outputs]
+                for req_id, blocks, computed, outputs in zip(
+                    cached.req_ids,
+                    cached.new_block_ids,
+                    cached.num_computed_tokens,
+                    cached.num_output_tokens,
+                    strict=True,
+                )
+            ],
+            "resumed": sorted(cached.resumed_req_ids),
+            "preempted": sorted(output.preempted_req_ids),
+            "finished": sorted(output.finished_req_ids),
+            "hits": self.hits,
+        }
+        self._update(output)
+        free = self.scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()
+        record["free"] = [len(free), *(block.block_id for block in free[:4])]
+        return record
+
+    def _before(self, index: int) -> None:
+        for arrival in self.workload.arrivals[index]:
+            params = SamplingParams(
+                max_tokens=arrival.max_tokens,
+                stop_token_ids=list(arrival.stop_token_ids),
+                ignore_eos=arrival.ignore_eos,
+            )
+            params.update_from_generation_config({}, EOS)
+            self.scheduler.add_request(
+                Request(
+                    request_id=arrival.request_id,
+                    prompt_token_ids=list(arrival.prompt),
+                    sampling_params=params,
+                    pooling_params=None,
+                    arrival_time=float(arrival.request_id[1:]),
+                    priority=arrival.priority,
+                    block_hasher=self.hasher,
+                )
+            )
+        abort, reset = self.workload.aborts[index], self.workload.resets[index]
+        if abort is not None and self.scheduler.requests:
+            self.scheduler.finish_requests(pick(list(self.scheduler.requests), abort), RequestStatus.FINISHED_ABORTED)
+        if reset is not None:
+            self.scheduler.reset_prefix_cache(reset_running_requests=reset)
+
+    def _update(self, output: Any) -> None:
+        ids = list(output.num_scheduled_tokens)
+        sampled: list[list[int]] = []
+        for request_id in ids:
+            due = not self.scheduler.requests[request_id].is_prefill_chunk
+            sampled.append([sampled_token(self.workload.seed, request_id, self.num_sampled[request_id])] if due else [])
+            self.num_sampled[request_id] += due
+        self.scheduler.update_from_output(
+            output,
+            ModelRunnerOutput(
+                req_ids=ids,
+                req_id_to_index={request_id: row for row, request_id in enumerate(ids)},
+                sampled_token_ids=sampled,
+                logprobs=None,
+                prompt_logprobs_dict={},
+                pooler_output=[],
+            ),
+        )
+
+
+def main() -> None:
+    num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    init_none_hash(sha256)
+    traces, features = [], Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": 2048}
+        Path(folder, "config.json").write_text(json.dumps(config))
+        for seed in range(num_workloads):
+            workload = make_workload(seed)
+            traces.append(Recorder(workload, folder).run())
+            features.update(workload.features)
+    steps = [step for trace in traces for step in trace]
+    document = {
+        "provenance": {
+            "vllm": __version__,
+            "python": platform.python_version(),
+            "command": f"record_scheduler.py {num_workloads}",
+            "workloads": len(traces),
+            "steps": len(steps),
+            "steps_with_preemption": sum(bool(step["preempted"]) for step in steps),
+            "workloads_by_feature": dict(sorted(features.items())),
+        },
+        "traces": traces,
+    }
+    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+    (HERE / "scheduler-traces.json.gz").write_bytes(data)
+    print(json.dumps(document["provenance"], indent=1), len(data), "bytes")
+
+
+if __name__ == "__main__":
+    main()
