@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mini_vllm.cli import common as c
-from mini_vllm.cli.stream import Answer, stream_answer
+from mini_vllm.cli.stream import Answer, StreamWriter, stream_answer
 
 HELP = """/stats        what the engine did: tokens, cache hits, speed
 /system TEXT  set the system message and start over (without TEXT: remove it)
@@ -39,18 +39,14 @@ class Session:
     def ask(self, text: str) -> None:
         """One turn: render the conversation, stream the answer, remember it."""
         self.messages.append({"role": "user", "content": text})
+        writer = StreamWriter(self.console)
         try:
-            answer = stream_answer(
-                self.llm.llm_engine,
-                self._prompt(),
-                self.params,
-                lambda piece: self.console.out(piece, end=""),
-                f"chat-{len(self.answers)}",
-            )
+            prompt = self._prompt()
+            answer = stream_answer(self.llm.llm_engine, prompt, self.params, writer.write, f"chat-{len(self.answers)}")
         except ValueError:
             self.messages.pop()
             raise
-        self.console.out("")
+        writer.close()
         self.answers.append(answer)
         if answer.finish_reason == "error":
             self.messages.pop()
@@ -127,7 +123,8 @@ def chat(
     )  # fmt: skip
     console = c.out()
     session = Session(llm, params, console, system)
-    console.print(f"{llm.llm_engine.folder}, context {llm.llm_engine.max_model_len} tokens. /help, /quit", style="dim")
+    name = c.short_path(llm.llm_engine.folder)
+    console.print(f"{name}, context {llm.llm_engine.max_model_len} tokens. /help, /quit", style="dim")
     for line in read_lines(console):
         try:
             if not handle(session, line):

@@ -81,6 +81,12 @@ def find_model(model: str | None) -> str | None:
     )
 
 
+def short_path(path: str | Path) -> str:
+    """A path as one would type it: relative where it lies below the working directory."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def load_llm(model: str | None, engine: list[str] | None = None, **engine_args: Any) -> Any:
     """An `LLM` for the `--model` and engine options, with a spinner while the weights are read."""
     from mini_vllm.llm import LLM
@@ -90,7 +96,7 @@ def load_llm(model: str | None, engine: list[str] | None = None, **engine_args: 
     console = err()
     if not console.is_terminal:
         return LLM(name, **args)
-    with console.status(f"Loading {name or 'the toy model'} …"):
+    with console.status(f"Loading {short_path(name) if name else 'the toy model'} …"):
         return LLM(name, **args)
 
 
@@ -128,10 +134,17 @@ def format_bytes(number: float) -> str:
 
 
 def sampling_params(llm: Any, **options: Any) -> Any:
-    """The checkpoint's defaults, `max_tokens` as far as the context goes, and over both what the user gave."""
-    from mini_vllm.sampling_params import SamplingParams
+    """The checkpoint's defaults, `max_tokens` as far as the context goes, and over both what the user gave.
 
-    defaults = getattr(llm.llm_engine.model, "default_sampling_params", {})
+    `do_sample: false` in generation_config.json means greedy here, as in transformers (upstream passes it over).
+    """
+    from mini_vllm.sampling_params import SamplingParams
+    from mini_vllm.tokenizer_files import load_json_if_there
+
+    defaults = dict(getattr(llm.llm_engine.model, "default_sampling_params", {}))
+    folder = llm.llm_engine.folder
+    if folder and load_json_if_there(Path(folder) / "generation_config.json").get("do_sample") is False:
+        defaults["temperature"] = 0.0
     given = {name: value for name, value in options.items() if value is not None and value != []}
     merged = {"max_tokens": None, **defaults, **given}
     if given.get("temperature") == 0:

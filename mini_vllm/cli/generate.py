@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from mini_vllm.cli import common as c
-from mini_vllm.cli.stream import stream_answer
+from mini_vllm.cli.stream import StreamWriter, stream_answer
 
 FIRST_PROMPT = "What is a KV block?"
 
@@ -105,9 +105,9 @@ def render_prompts(llm: Any, prompts: list[str], raw: bool, system: str | None) 
 
 
 def _stream(llm: Any, prompt: Any, params: Any) -> None:
-    console = c.out()
-    answer = stream_answer(llm.llm_engine, prompt, params, lambda text: console.out(text, end=""), "generate-0")
-    console.out("")
+    writer = StreamWriter(c.out())
+    answer = stream_answer(llm.llm_engine, prompt, params, writer.write, "generate-0")
+    writer.close()
     c.err().print(answer.summary(), style="dim")
     if answer.finish_reason == "error":
         raise ValueError(f"the request ended with an error: {answer.stop_reason}")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from mini_vllm.cli import common as c
 
-DTYPE_BYTES = {"float32": 4, "float64": 8, "float16 (as upstream would)": 2, "fp8 (as upstream can)": 1}
+DTYPE_BYTES = {"float32": 4, "float64": 8, "float16 (vLLM)": 2, "fp8 (vLLM)": 1}
 
 
 @c.reports_errors
@@ -32,7 +32,7 @@ def info(
     folder = get_checkpoint_folder(name)
     config = HFConfig.from_folder(folder)
     console = c.out()
-    console.print(architecture_table(str(folder), config))
+    console.print(architecture_table(c.short_path(folder), count_weights(str(folder)), config))
     console.print(kv_table(config, memory, block_size))
 
 
@@ -52,9 +52,9 @@ def count_weights(folder: str) -> tuple[int, int, dict[str, int]]:
     return parameters, sum(by_dtype.values()), by_dtype
 
 
-def architecture_table(folder: str, config: Any) -> Table:
-    """Shape of the model."""
-    parameters, size, by_dtype = count_weights(folder)
+def architecture_table(title: str, weights: tuple[int, int, dict[str, int]], config: Any) -> Table:
+    """Shape of the model. weights: see `count_weights`."""
+    parameters, size, by_dtype = weights
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     kind = "MHA" if heads == kv_heads else "MQA" if kv_heads == 1 else f"GQA, {heads // kv_heads} queries per KV head"
     rows = {
@@ -70,7 +70,7 @@ def architecture_table(folder: str, config: Any) -> Table:
         "sliding window": config.sliding_window or "none",
         "end tokens": ", ".join(map(str, config.eos_token_ids)) or "none",
     }
-    table = Table("", "value", title=folder, show_header=False)
+    table = Table("", "value", title=title, show_header=False)
     for name, value in rows.items():
         table.add_row(name, str(value))
     return table

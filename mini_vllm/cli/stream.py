@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
 
 from mini_vllm.outputs import RequestOutputKind
 
@@ -38,6 +42,42 @@ class Answer:
         prompt = f"{self.num_prompt_tokens} prompt tokens{cached}"
         first = f"first after {self.ttft * 1000:.0f} ms"
         return f"{prompt} → {self.num_tokens} tokens, {first}{speed}, finished: {self.finish_reason}"
+
+
+class StreamWriter:
+    """Prints pieces of text as they come. On a terminal a line breaks before a word that does not fit, for which a
+    word waits until it is complete; elsewhere every piece goes out as it is."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._width = console.width if console.is_terminal else 0
+        self._column = 0
+        self._word = ""
+
+    def write(self, text: str) -> None:
+        """Print what is complete."""
+        if not self._width:
+            self.console.out(text, end="")
+            return
+        *complete, self._word = re.split(r"(\s)", self._word + text)
+        for part in complete:
+            self._put(part)
+
+    def _put(self, part: str) -> None:
+        if part == "\n":
+            self._column = 0
+        elif self._column + cell_len(part) > self._width and self._column:
+            part = "\n" if part.isspace() else "\n" + part
+            self._column = cell_len(part.lstrip("\n"))
+        else:
+            self._column += cell_len(part)
+        self.console.out(part, end="")
+
+    def close(self) -> None:
+        """Print the last word, and end the line."""
+        self._put(self._word)
+        self._word = ""
+        self.console.out("")
 
 
 def stream_answer(engine: Any, prompt: Any, params: Any, write: Callable[[str], None], request_id: str) -> Answer:

@@ -39,6 +39,51 @@ class LlamaLayer:
     k_norm: Array | None = None
 
 
+TILE = 256
+"""Tokens that go through a layer together: their activations stay in the processor's cache between two products."""
+
+
+class LlamaTile:
+    """Scratch for some tokens [T], feature-major; all but `hidden` and `rows` is shared by the tiles of a step."""
+
+    cos: Array
+    sin: Array
+
+    def __init__(self, model: LlamaForCausalLM, tokens: slice, rows: Array, hidden: Array) -> None:
+        c, num_tokens = model.config, tokens.stop - tokens.start
+        get, rotated = model._workspace.get, model.num_heads + model.num_kv_heads
+        self.tokens, self.rows = tokens, rows
+        self.hidden = hidden.reshape(c.hidden_size, num_tokens)
+        self.normed = get("normed", c.hidden_size, num_tokens)
+        self.proj = get("proj", c.hidden_size, num_tokens)
+        self.qkv = get("qkv", model.q_size + 2 * model.kv_size, num_tokens)
+        self.heads = self.qkv[: model.q_size + model.kv_size].reshape(rotated, model.head_dim, num_tokens)
+        self.pairs = self.heads.reshape(rotated, 2, model.head_dim // 2, num_tokens)
+        self.pairs_tmp = get("rope", *self.pairs.shape)
+        self.gate_up = get("gate_up", 2 * c.intermediate_size, num_tokens)
+        self.gate, self.up = self.gate_up[: c.intermediate_size], self.gate_up[c.intermediate_size :]
+        self.silu_tmp = get("silu", c.intermediate_size, num_tokens)
+
+
+class LlamaScratch:
+    """Scratch for a step of `num_tokens`, kept while the number stays: in steady decode nothing is made anew.
+
+    `rows` [T, Hq + 2 Hkv, D] is token-major, as attention wants it; q, k, v are views of it.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        h, dim, heads, kv_heads = model.config.hidden_size, model.head_dim, model.num_heads, model.num_kv_heads
+        get = model._workspace.get
+        rows = get("rows", num_tokens, model.q_size + 2 * model.kv_size)
+        by_head = rows.reshape(num_tokens, heads + 2 * kv_heads, dim)
+        self.q, self.k, self.v = np.split(by_head, [heads, heads + kv_heads], axis=1)
+        hidden = get("hidden", num_tokens * h)
+        self.out = get("out", num_tokens if num_tokens > TILE else 0, h)
+        spans = [slice(a, min(a + TILE, num_tokens)) for a in range(0, num_tokens, TILE)]
+        self.tiles = [LlamaTile(model, s, rows[s], hidden[s.start * h : s.stop * h]) for s in spans]
+
+
 class LlamaForCausalLM(CausalLM):
     """Decoder with RMS norms, rotary positions and SwiGLU.
 
@@ -56,6 +101,7 @@ class LlamaForCausalLM(CausalLM):
         self.layers = [self._new_layer() for _ in range(self.num_layers)]
         self.norm = self._new(config.hidden_size, 1)
         self.lm_head = self.embed if config.tie_word_embeddings else self._new(config.vocab_size, config.hidden_size)
+        self._scratch = LlamaScratch(self, 0)
 
     def _new_layer(self) -> LlamaLayer:
         c = self.config
@@ -119,56 +165,53 @@ class LlamaForCausalLM(CausalLM):
         Returns:
             [T, H], a view of scratch memory: valid until the next call.
         """
-        num_tokens, h = len(input_ids), self.config.hidden_size
-        get = self._workspace.get
-        hidden, normed, proj = get("hidden", h, num_tokens), get("normed", h, num_tokens), get("proj", h, num_tokens)
-        np.copyto(hidden, self.embed.take(input_ids, axis=0).T)
-        rope = self.rotary.cos_sin(positions)
+        if len(input_ids) != self._scratch.num_tokens:
+            self._scratch = LlamaScratch(self, len(input_ids))
+        scratch, eps = self._scratch, self.config.norm_eps
+        for tile in scratch.tiles:
+            np.copyto(tile.hidden, self.embed.take(input_ids[tile.tokens], axis=0).T)
+            tile.cos, tile.sin = self.rotary.cos_sin(positions[tile.tokens])
         with np.errstate(over="ignore"):
             for i, layer in enumerate(self.layers):
-                rms_norm(hidden, layer.input_norm, self.config.norm_eps, normed)
-                self._attention(i, layer, normed, rope, attn, proj)
-                hidden += proj
-                rms_norm(hidden, layer.post_norm, self.config.norm_eps, normed)
-                self._mlp(layer, normed, proj)
-                hidden += proj
-        rms_norm(hidden, self.norm, self.config.norm_eps, normed)
-        return normed.T
+                for tile in scratch.tiles:
+                    self._project_qkv(layer, tile)
+                mixed = attn(i, scratch.q, scratch.k, scratch.v)
+                for tile in scratch.tiles:
+                    self._finish_layer(layer, tile, mixed[tile.tokens])
+        for tile in scratch.tiles:
+            rms_norm(tile.hidden, self.norm, eps, tile.normed)
+            if len(scratch.tiles) == 1:
+                return tile.normed.T
+            np.copyto(scratch.out[tile.tokens], tile.normed.T)
+        return scratch.out
 
-    def _attention(
-        self, index: int, layer: LlamaLayer, x: Array, rope: tuple[Array, Array], attn: Attention, out: Array
-    ) -> None:
-        """x, out: [H, T]. Upstream: upstream/vllm/model_executor/models/llama.py:223 — `LlamaAttention.forward`."""
-        num_tokens, dim = x.shape[1], self.head_dim
-        qkv = self._workspace.get("qkv", len(layer.qkv), num_tokens)
-        np.matmul(layer.qkv, x, out=qkv)
+    def _project_qkv(self, layer: LlamaLayer, tile: LlamaTile) -> None:
+        """Norm, q, k and v, rotation. Upstream: upstream/vllm/model_executor/models/llama.py:223 — `LlamaAttention.forward`."""
+        rms_norm(tile.hidden, layer.input_norm, self.config.norm_eps, tile.normed)
+        np.matmul(layer.qkv, tile.normed, out=tile.qkv)
         if layer.qkv_bias is not None:
-            qkv += layer.qkv_bias
-        num_rotated = self.num_heads + self.num_kv_heads
+            tile.qkv += layer.qkv_bias
         if layer.q_norm is not None and layer.k_norm is not None:
-            heads = qkv[: num_rotated * dim].reshape(num_rotated, dim, num_tokens)
-            rms_norm_heads(heads[: self.num_heads], layer.q_norm, self.config.norm_eps)
-            rms_norm_heads(heads[self.num_heads :], layer.k_norm, self.config.norm_eps)
-        pairs = qkv[: num_rotated * dim].reshape(num_rotated, 2, dim // 2, num_tokens)
-        self.rotary.rotate(pairs, *rope, self._workspace.get("rope", *pairs.shape))
-        rows = np.ascontiguousarray(qkv.T).reshape(num_tokens, -1, dim)
-        mixed = attn(index, rows[:, : self.num_heads], rows[:, self.num_heads : num_rotated], rows[:, num_rotated:])
-        np.matmul(layer.o, mixed.T, out=out)
-        if layer.o_bias is not None:
-            out += layer.o_bias
+            rms_norm_heads(tile.heads[: self.num_heads], layer.q_norm, self.config.norm_eps)
+            rms_norm_heads(tile.heads[self.num_heads :], layer.k_norm, self.config.norm_eps)
+        self.rotary.rotate(tile.pairs, tile.cos, tile.sin, tile.pairs_tmp)
+        np.copyto(tile.rows, tile.qkv.T)
 
-    def _mlp(self, layer: LlamaLayer, x: Array, out: Array) -> None:
-        """x, out: [H, T]. Upstream: upstream/vllm/model_executor/models/llama.py:117 — `LlamaMLP.forward`."""
-        inter = self.config.intermediate_size
-        both = self._workspace.get("gate_up", 2 * inter, x.shape[1])
-        np.matmul(layer.gate_up, x, out=both)
+    def _finish_layer(self, layer: LlamaLayer, tile: LlamaTile, mixed: Array) -> None:
+        """Output projection of attention, then the MLP, each added to the residual. mixed: [tokens, Hq * D]."""
+        np.matmul(layer.o, mixed.T, out=tile.proj)
+        if layer.o_bias is not None:
+            tile.proj += layer.o_bias
+        tile.hidden += tile.proj
+        rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
+        np.matmul(layer.gate_up, tile.normed, out=tile.gate_up)
         if layer.gate_up_bias is not None:
-            both += layer.gate_up_bias
-        gate = both[:inter]
-        silu_and_mul(gate, both[inter:], self._workspace.get("silu", inter, x.shape[1]))
-        np.matmul(layer.down, gate, out=out)
+            tile.gate_up += layer.gate_up_bias
+        silu_and_mul(tile.gate, tile.up, tile.silu_tmp)
+        np.matmul(layer.down, tile.gate, out=tile.proj)
         if layer.down_bias is not None:
-            out += layer.down_bias
+            tile.proj += layer.down_bias
+        tile.hidden += tile.proj
 
 
 class MistralForCausalLM(LlamaForCausalLM):

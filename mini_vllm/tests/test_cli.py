@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
+from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 from typer.testing import CliRunner
 
 from mini_vllm.cli import app
 from mini_vllm.cli.common import find_model, format_bytes, parse_bytes, parse_engine_args
-from mini_vllm.cli.stream import stream_answer
+from mini_vllm.cli.stream import StreamWriter, stream_answer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.models.random_checkpoint import save_random_checkpoint
 from mini_vllm.sampling_params import SamplingParams
@@ -196,6 +200,32 @@ def test_ctrl_c_ends_the_answer_and_the_engine_stays_usable():
         engine, "hi", SamplingParams(max_tokens=4, temperature=0, ignore_eos=True), pieces.append, "r"
     )
     assert again.finish_reason == "length" and again.num_tokens == 4
+
+
+def test_a_streamed_word_is_not_cut_by_the_edge_of_the_terminal():
+    for width in range(4, 30):
+        file = io.StringIO()
+        writer = StreamWriter(Console(file=file, force_terminal=True, width=width, highlight=False, soft_wrap=True))
+        for piece in ("Hel", "lo wor", "ld, ", "a", "b\n\nnext", " 日本", "語 extraordinarily lo", "ng"):
+            writer.write(piece)
+        writer.close()
+        text = file.getvalue()
+        assert text.split() == ["Hello", "world,", "ab", "next", "日本語", "extraordinarily", "long"]
+        assert all(cell_len(line.rstrip()) <= max(width, len("extraordinarily")) for line in text.splitlines())
+    file = io.StringIO()
+    writer = StreamWriter(Console(file=file, width=4))
+    writer.write("a long line")
+    assert file.getvalue() == "a long line"
+
+
+def test_do_sample_false_means_greedy(checkpoint):
+    path = Path(checkpoint) / "generation_config.json"
+    path.write_text('{"do_sample": false}', encoding="utf-8")
+    try:
+        texts = {run("generate", "-m", checkpoint, "-p", "hello", "-n", "8").stdout for _ in range(3)}
+    finally:
+        path.unlink()
+    assert len(texts) == 1
 
 
 def test_info(checkpoint):

@@ -73,12 +73,12 @@ def run(model, prompts, params, **engine_args):
 def alone(model, prompts, params):
     """The reference: every prompt by itself, whole, uncached."""
     return [
-        run(model, [p], [q], enable_prefix_caching=False, num_blocks=64, block_size=16)[0][0]
+        run(model, [p], [q], enable_prefix_caching=False, num_blocks=256, block_size=16)[0][0]
         for p, q in zip(prompts, params, strict=True)
     ]
 
 
-@settings(max_examples=25, **SETTINGS)
+@settings(max_examples=20, **SETTINGS)
 @given(data=st.data())
 def test_tokens_do_not_depend_on_how_they_are_scheduled(model, data):
     prompts, params = data.draw(workloads())
@@ -103,24 +103,39 @@ def test_every_mechanism_was_really_at_work(model):
     assert tokens == expected and stats.num_preemptions > 0 and stats.prefix_cache.hits == 0
 
 
-def test_a_wrong_block_table_changes_the_tokens(model):
-    prompts = [[100 + i for i in range(40)], [300 + i for i in range(40)]]
-    params = [SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)] * 2
-    expected = alone(model, prompts, params)
-    llm = LLM(model, num_blocks=32, block_size=8)
+@pytest.mark.parametrize("entry", range(4))
+def test_a_wrong_block_table_changes_the_tokens(model, entry):
+    """One entry points at its neighbour's block, after the prompt: the story takes another course, the other does not.
+
+    The first blocks hold the template and the opening words; there only the probabilities move, by millions of times
+    the rounding error.
+    """
+    question = [{"role": "user", "content": "Tell me a story about a dragon and a lamp."}]
+    tokens = LLM(str(POCKET), num_blocks=64, max_model_len=512).render_chat(question)["prompt_token_ids"]
+    prompts = [tokens, tokens[::-1]]
+    params = [SamplingParams(temperature=1.0, seed=1, max_tokens=60, ignore_eos=True, logprobs=0)] * 2
+    clean = LLM(model, num_blocks=128, enable_prefix_caching=False)
+    expected = clean.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    llm = LLM(model, num_blocks=128, block_size=4, enable_prefix_caching=False)
     runner = llm.llm_engine.engine_core.model_runner
     original = runner.prepare_inputs
 
     def corrupted(num_scheduled_tokens):
-        table = runner.input_batch.block_table
-        if runner.input_batch.num_tokens[0] > 40:  # once, after the prompt: entry 1 now points at entry 2's block
-            table[0, 1] = table[0, 2]
+        batch = runner.input_batch
+        if batch.num_tokens[0] > len(tokens):
+            batch.block_table[0, entry] = batch.block_table[0, entry + 1]
         return original(num_scheduled_tokens)
 
     runner.prepare_inputs = corrupted
     outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
-    assert outputs[0].outputs[0].token_ids != expected[0]
-    assert outputs[1].outputs[0].token_ids == expected[1]
+    drift = [
+        abs(ours.outputs[0].cumulative_logprob - it.outputs[0].cumulative_logprob)
+        for ours, it in zip(outputs, expected, strict=True)
+    ]
+    assert drift[0] > 1e-4 and drift[1] < 1e-9
+    assert outputs[1].outputs[0].token_ids == expected[1].outputs[0].token_ids
+    if entry >= 2:
+        assert outputs[0].outputs[0].token_ids != expected[0].outputs[0].token_ids
 
 
 def test_an_unchained_hash_changes_the_tokens(model, monkeypatch):

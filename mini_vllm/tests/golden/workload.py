@@ -1,4 +1,4 @@
-"""The fifty prompts that real vLLM and mini_vllm both answer; the same list for every checkpoint without a tokenizer."""
+"""The fifty prompts that real vLLM and mini_vllm both answer; one list for all checkpoints without a tokenizer."""
 
 from __future__ import annotations
 
