@@ -49,7 +49,8 @@ class SchedulerConfig:
     `max_num_batched_tokens` is the token budget of a step. `max_num_seqs` caps the running requests; unset, it is 256
     or the budget where that is less. `long_prefill_token_threshold` caps the tokens of one request in a step (0: no
     cap). With `scheduler_reserve_full_isl` a request is admitted only when its whole input fits the free blocks.
-    `async_scheduling` is upstream's default; this engine computes in the calling thread and has only False.
+    `async_scheduling` plans a step before the results of the one before are taken in. It is upstream's default; here,
+    where the model runs in the calling thread, it hides nothing and shows only the decisions.
     """
 
     max_num_batched_tokens: int = 2048
@@ -73,8 +74,6 @@ class SchedulerConfig:
         _whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if self.scheduling_policy not in POLICIES:
             raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")
-        if self.async_scheduling:
-            raise ValueError("async_scheduling must be False (the model runs in the calling thread here), got True")
 
 
 @dataclass

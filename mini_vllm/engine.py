@@ -9,10 +9,11 @@ behind a message queue; here it is an object of the same process.
 
 from __future__ import annotations
 
-import itertools
 import time
+from collections import deque
 from typing import Any
 
+from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.block_pool import get_request_block_hasher
 from mini_vllm.config import EngineConfig
 from mini_vllm.input_processor import InputProcessor, ProcessedInput, Prompt
@@ -30,9 +31,9 @@ from mini_vllm.stats import EngineStats
 from mini_vllm.tokenizer import ByteTokenizer
 from mini_vllm.toy_model import ToyModel
 
-# Steps in a row without a token after which the core gives up. A step may rightly plan nothing, when its only running
-# request has just preempted itself; the next one admits it again.
+# Steps in a row that plan nothing before the core gives up; one is in order, when a lone request preempts itself.
 _MAX_EMPTY_STEPS = 8
+_BATCH_QUEUE_SIZE = 2
 
 
 class EngineCore:
@@ -48,13 +49,15 @@ class EngineCore:
     def __init__(self, model: Any, config: EngineConfig) -> None:
         self.config = config
         self.max_model_len = config.resolve_max_model_len(model.max_model_len)
-        kv_dtype_size = model.dtype.itemsize
-        bytes_per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * kv_dtype_size
+        bytes_per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * model.dtype.itemsize
         self.num_blocks = config.resolve_num_blocks(bytes_per_token * config.block_size, self.max_model_len)
         self.kv_cache_manager = KVCacheManager(
             self.num_blocks, config.block_size, config.enable_prefix_caching, self.max_model_len
         )
-        self.scheduler = Scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
+        scheduler_class = AsyncScheduler if config.async_scheduling else Scheduler
+        self.scheduler = scheduler_class(config.scheduler, self.kv_cache_manager, self.max_model_len)
+        self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
         self.sampler = Sampler()
         assert config.max_num_seqs is not None
         self.model_runner = ModelRunner(
@@ -95,6 +98,28 @@ class EngineCore:
         self._watch_progress(scheduler_output)
         return self.scheduler.update_from_output(scheduler_output, model_output)
 
+    def step_with_batch_queue(self) -> list[EngineCoreOutput]:
+        """As `step`, but a plan is made and sent to the model before the results of the one before are taken in.
+
+        On a GPU the two overlap: while the device computes step n, the CPU takes in step n - 1 and plans n + 1. An
+        end that only the token itself can tell (EOS, a stop id) is noticed one step late; what that step computed for
+        the request is dropped. Here the model runs in the calling thread, so only the order of decisions is upstream's.
+
+        Upstream: upstream/vllm/v1/engine/core.py:469 — `EngineCore.step_with_batch_queue`.
+        """
+        if self.has_requests():
+            scheduler_output = self.scheduler.schedule()
+            self.batch_queue.appendleft((scheduler_output, self._run_model(scheduler_output)))
+            self._watch_progress(scheduler_output)
+            if scheduler_output.total_num_scheduled_tokens and len(self.batch_queue) < _BATCH_QUEUE_SIZE:
+                return []
+        if not self.batch_queue:
+            return []
+        outputs = self.scheduler.update_from_output(*self.batch_queue.pop())
+        if not self.scheduler.has_unfinished_requests():
+            self.batch_queue.clear()  # only wasted steps are left in flight
+        return outputs
+
     def _run_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         try:
             self.model_runner.execute_model(scheduler_output)
@@ -125,6 +150,11 @@ class EngineCore:
     def abort_requests(self, request_ids: list[str]) -> None:
         """End these requests now and free their blocks; ids that are unknown are passed over."""
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+        for _, in_flight in self.batch_queue:  # a later request may take the same id
+            for row, request_id in enumerate(in_flight.req_ids):
+                if request_id in request_ids:
+                    in_flight.sampled_token_ids[row] = []
+                    in_flight.errors.pop(request_id, None)
 
     def has_requests(self) -> bool:
         """True while there is work, or an ended request of which the model runner has not heard."""
@@ -168,7 +198,6 @@ class LLMEngine:
         self.input_processor = InputProcessor(tokenizer, model.vocab_size, self.max_model_len, model.eos_token_ids)
         self._stats = EngineStats(prefix_cache=self.engine_core.kv_cache_manager.prefix_cache_stats)
         self.output_processor = OutputProcessor(tokenizer, self._stats)
-        self._arrivals = itertools.count()
 
     @property
     def stats(self) -> EngineStats:
@@ -199,7 +228,7 @@ class LLMEngine:
     def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
         """Tokenize and check everything that can be checked before queueing."""
         processed = self.input_processor.process_inputs(prompt, params)
-        self.scheduler.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
+        self.engine_core.kv_cache_manager.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
         return processed
 
     def add_processed(
@@ -244,7 +273,7 @@ class LLMEngine:
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:287 — `LLMEngine.step`.
         """
-        core_outputs = self.engine_core.step()
+        core_outputs = self.engine_core.step_fn()
         request_outputs, reqs_to_abort = self.output_processor.process_outputs(core_outputs)
         if reqs_to_abort:  # a stop string is known only here
             self.engine_core.abort_requests(reqs_to_abort)

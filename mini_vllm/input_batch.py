@@ -31,7 +31,7 @@ class CachedRequestState:
 class InputBatch:
     """Rows 0 .. num_reqs - 1 are in use, without holes after `condense`.
 
-    token_ids [max_num_seqs, max_model_len] int64, block_table [max_num_seqs, max_blocks] int32; entries of a block
+    token_ids [max_num_seqs, max_model_len] int64, block_table [max_num_seqs, max_blocks] int64; entries of a block
     table past a request's last block are 0, the null block. `version` changes whenever a row comes, goes or moves.
     Upstream: upstream/vllm/v1/worker/gpu_input_batch.py:91 — `InputBatch`.
     """
@@ -39,7 +39,7 @@ class InputBatch:
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
         self.max_num_seqs, self.block_size = max_num_seqs, block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
-        self.block_table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
+        self.block_table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int64)
         self.num_blocks = np.zeros(max_num_seqs, np.int64)
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_computed_tokens = np.zeros(max_num_seqs, np.int64)

@@ -160,15 +160,31 @@ class KVCacheManager:
             table.num_cached = len(hits)
         new_blocks = self.block_pool.get_new_blocks(num_new) if num_new else []
         table.blocks.extend(new_blocks)
-        if self.enable_caching:
-            self._cache_full_blocks(request, table, min(num_tokens, request.num_tokens))
+        self.cache_blocks(request, min(num_tokens, request.num_tokens))
         return new_blocks
 
-    def _cache_full_blocks(self, request: Request, table: _RequestBlocks, num_tokens: int) -> None:
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Make the full blocks among the request's first `num_tokens` tokens findable."""
+        table = self.req_to_blocks[request.request_id]
         num_full = num_tokens // self.block_size
-        if num_full > table.num_cached:
+        if self.enable_caching and num_full > table.num_cached:
             self.block_pool.cache_full_blocks(request.block_hashes, table.blocks, table.num_cached, num_full)
             table.num_cached = num_full
+
+    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
+        """Raise ValueError if a request of this size could never be finished, even alone in the pool.
+
+        The last token's keys and values are never needed, hence the - 1. Upstream makes sure at start-up that one
+        sequence of `max_model_len` fits; here the pool may be smaller, so each request is looked at.
+        """
+        longest = self.max_model_len if max_tokens is None else min(num_prompt_tokens + max_tokens, self.max_model_len)
+        usable = self.block_pool.num_gpu_blocks - 1
+        if longest - 1 > usable * self.block_size:
+            raise ValueError(
+                f"prompt of {num_prompt_tokens} tokens with max_tokens={max_tokens} needs room for {longest - 1} "
+                f"tokens, but the KV cache holds {usable * self.block_size} (num_blocks={usable + 1}, "
+                f"block_size={self.block_size}): shorten it, or allow more blocks"
+            )
 
     def free(self, request: Request) -> None:
         """Give back the request's blocks, last block first, so that the tail of a sequence is reused first."""

@@ -120,10 +120,11 @@ class LLM:
         """The conversation as a prompt of token ids; special tokens come from the template, none are added."""
         from mini_vllm.chat import apply_chat_template
 
-        source = chat_template if chat_template is not None else self.llm_engine.folder
-        if source is None or self.llm_engine.tokenizer is None:
-            raise ValueError("chat needs a checkpoint with a tokenizer and a chat template, or chat_template=")
-        text = apply_chat_template(source, messages, add_generation_prompt=add_generation_prompt)
+        if self.llm_engine.folder is None or self.llm_engine.tokenizer is None:
+            raise ValueError("chat needs a checkpoint with a tokenizer, and a chat template there or as chat_template=")
+        text = apply_chat_template(
+            self.llm_engine.folder, messages, add_generation_prompt=add_generation_prompt, chat_template=chat_template
+        )
         token_ids = self.llm_engine.tokenizer.encode(text, add_special_tokens=False)
         return {"prompt": text, "prompt_token_ids": token_ids}
 

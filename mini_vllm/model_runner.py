@@ -71,6 +71,7 @@ class ModelRunner:
         self.model, self.sampler = model, sampler
         self.block_size, self.seed = block_size, seed
         self.max_num_batched_tokens = max_num_batched_tokens
+        self._arange = np.arange(max_num_seqs + 1)
         self.requests: dict[str, CachedRequestState] = {}
         self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size)
         self.kv_oracle: Any = None
@@ -95,7 +96,9 @@ class ModelRunner:
         if not scheduler_output.total_num_scheduled_tokens:
             self._parked = None
             return
-        inputs = self.prepare_inputs(scheduler_output.num_scheduled_tokens)
+        inputs = self.prepare_inputs(
+            scheduler_output.num_scheduled_tokens, scheduler_output.total_num_scheduled_tokens
+        )
         self.last_metadata = inputs.metadata
         if self.kv_oracle is not None:
             self._watch(scheduler_output.num_scheduled_tokens)
@@ -123,9 +126,10 @@ class ModelRunner:
         logprobs: list[list[dict[int, tuple[float, int]]]] | None = None
         errors: dict[str, str] = {}
         if logits is not None:
-            good = ~np.isnan(logits.max(axis=-1))
-            if not good.all():
-                self._report_nan(rows[~good], errors)
+            bad = np.isnan(logits.max(axis=-1))
+            if bad.any():
+                good = ~bad
+                self._report_nan(rows[bad], errors)
                 logits, rows = logits[good], rows[good]
         if logits is not None and len(rows):
             result = self.sampler.forward(logits, self._sampling_metadata(rows))
@@ -206,27 +210,27 @@ class ModelRunner:
         self.requests[new.req_id] = state
         return state
 
-    def prepare_inputs(self, num_scheduled_tokens: dict[str, int]) -> ModelInputs:
+    def prepare_inputs(self, num_scheduled_tokens: dict[str, int], total_num_tokens: int) -> ModelInputs:
         """Flat arrays for the rows of the batch, in its order.
 
         The token at position p of row r has slot block_table[r, p // block_size] * block_size + p % block_size.
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1863 — `GPUModelRunner._prepare_inputs`.
         """
-        batch, size = self.input_batch, self.block_size
+        batch = self.input_batch
         num_reqs = batch.num_reqs
         computed = batch.num_computed_tokens[:num_reqs]
-        rows = np.arange(num_reqs)
-        query_start_loc = np.arange(num_reqs + 1)
-        if sum(num_scheduled_tokens.values()) == num_reqs:
-            seq_lens, token_rows, positions = computed + 1, rows, computed.copy()
+        rows, query_start_loc = self._arange[:num_reqs], self._arange[: num_reqs + 1]
+        if total_num_tokens == num_reqs:  # one token each
+            token_rows, positions, seq_lens = rows, computed.copy(), computed + 1
         else:
             scheduled = np.fromiter(map(num_scheduled_tokens.__getitem__, batch.req_ids), np.int64, num_reqs)
-            np.cumsum(scheduled, out=query_start_loc[1:])
+            query_start_loc = np.concatenate([[0], np.cumsum(scheduled)])
             seq_lens, token_rows = computed + scheduled, np.repeat(rows, scheduled)
-            positions = np.arange(len(token_rows)) + (computed - query_start_loc[:-1])[token_rows]
-        table = batch.block_table[:num_reqs, : -(-int(seq_lens.max()) // size)]
-        slots = table[token_rows, positions // size] * np.int64(size) + positions % size
-        sampled_rows = np.flatnonzero(seq_lens >= batch.num_tokens[:num_reqs])
+            positions = np.arange(total_num_tokens) + (computed - query_start_loc[:-1])[token_rows]
+        table = batch.block_table[:num_reqs, : -(-int(seq_lens.max()) // self.block_size)]
+        block, offset = np.divmod(positions, self.block_size)
+        slots = table[token_rows, block] * self.block_size + offset
+        sampled_rows = (seq_lens >= batch.num_tokens[:num_reqs]).nonzero()[0]
         return ModelInputs(
             batch.token_ids[token_rows, positions],
             positions,

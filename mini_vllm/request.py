@@ -99,6 +99,9 @@ class Request:
         self.is_prefill_chunk = False
         self.num_preemptions = 0
         self.num_cached_tokens: int | None = None
+        # Async scheduling: tokens that a step in flight will bring, and those of them to drop on arrival.
+        self.num_output_placeholders = 0
+        self.async_tokens_to_discard = 0
 
         self.num_prompt_tokens = len(prompt_token_ids)
         self.output_token_ids: list[int] = []
@@ -118,6 +121,12 @@ class Request:
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self.output_token_ids)
+
+    @property
+    def will_reach_max_tokens(self) -> bool:
+        """True when tokens in flight are sure to end the request: another step for it would be wasted."""
+        in_flight = self.num_output_placeholders
+        return in_flight > 0 and self.num_computed_tokens + 2 - in_flight >= self.num_prompt_tokens + self.max_tokens
 
     def append_output_token_ids(self, token_id: int) -> None:
         """Append one sampled token, and the hash of the block that it may have filled."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 SAMPLING_EPS = 1e-5
-"""Below this temperature a request is greedy (upstream/vllm/sampling_params.py:24)."""
+"""Below this temperature a request is greedy (upstream/vllm/sampling_params.py:25 — `_SAMPLING_EPS`)."""
 MIN_TEMPERATURE = 1e-2
 """Temperatures between 0 and this are raised to it; upstream calls the constant `_MAX_TEMP`."""
 MAX_N = 16384

@@ -77,9 +77,10 @@ class Scheduler:
         index = 0
         while index < len(self.running) and step.token_budget > 0:
             request = self.running[index]
-            num_new_tokens = self._clamp(request.num_tokens - request.num_computed_tokens, step.token_budget)
+            missing = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+            num_new_tokens = self._clamp(missing, step.token_budget)
             num_new_tokens = min(num_new_tokens, self.max_model_len - 1 - request.num_computed_tokens)
-            if num_new_tokens <= 0:
+            if num_new_tokens <= 0 or request.will_reach_max_tokens:
                 index += 1
                 continue
             while (new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)) is None:
@@ -166,7 +167,9 @@ class Scheduler:
         for request_id, num_tokens in output.num_scheduled_tokens.items():
             request = self.requests[request_id]
             request.num_computed_tokens += num_tokens
-            request.is_prefill_chunk = request.num_computed_tokens < len(request.all_token_ids)
+            request.is_prefill_chunk = (
+                request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
+            )
 
     # ---- results --------------------------------------------------------------------------------------------------
 
@@ -179,11 +182,13 @@ class Scheduler:
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1283 — `Scheduler.update_from_output`.
         """
         outputs: list[EngineCoreOutput] = []
-        stopped: set[Request] = set()
+        stopped_running: set[Request] = set()
+        stopped_waiting: set[Request] = set()  # preempted while their last token was in flight
         for row, request_id in enumerate(model_output.req_ids):
             request = self.requests.get(request_id)
             if request is None:
                 continue
+            status_before = request.status
             if request_id in model_output.errors:
                 self._fail(request, model_output.errors[request_id])
                 has_stopped, new_token_ids = True, []
@@ -195,8 +200,10 @@ class Scheduler:
             finish_reason = None
             if has_stopped:
                 finish_reason = request.get_finished_reason()
-                stopped.add(request)
+                (stopped_running if status_before == RequestStatus.RUNNING else stopped_waiting).add(request)
                 self._free_request(request)
+            elif not new_token_ids:
+                continue
             logprobs = model_output.logprobs[row][: len(new_token_ids)] if model_output.logprobs else None
             outputs.append(
                 EngineCoreOutput(
@@ -209,8 +216,10 @@ class Scheduler:
                     request.num_preemptions,
                 )
             )
-        if stopped:
-            self.running = [request for request in self.running if request not in stopped]
+        if stopped_running:
+            self.running = [request for request in self.running if request not in stopped_running]
+        if stopped_waiting:
+            self.waiting.remove_requests(stopped_waiting)
         return outputs
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
@@ -237,25 +246,9 @@ class Scheduler:
         """
         if request.request_id in self.requests:
             raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
-        self.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
+        self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
         self.requests[request.request_id] = request
         self.waiting.add_request(request)
-
-    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
-        """Raise ValueError if a request of this size could never be finished, even alone in the pool.
-
-        The last token's keys and values are never needed, hence the - 1. Upstream makes sure at start-up that one
-        sequence of `max_model_len` fits; here the pool may be smaller, so each request is looked at.
-        """
-        longest = self.max_model_len if max_tokens is None else min(num_prompt_tokens + max_tokens, self.max_model_len)
-        block_size = self.kv_cache_manager.block_size
-        usable = self.kv_cache_manager.block_pool.num_gpu_blocks - 1
-        if longest - 1 > usable * block_size:
-            raise ValueError(
-                f"prompt of {num_prompt_tokens} tokens with max_tokens={max_tokens} needs room for {longest - 1} "
-                f"tokens, but the KV cache holds {usable * block_size} (num_blocks={usable + 1}, "
-                f"block_size={block_size}): shorten it, or allow more blocks"
-            )
 
     def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
         """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended.
@@ -295,6 +288,9 @@ class Scheduler:
         """
         if reset_running_requests:
             while self.running:
-                self._preempt_request(self.running.pop())
+                request = self.running.pop()
+                self._preempt_request(request)
+                request.async_tokens_to_discard = request.num_output_placeholders
+                request.num_output_placeholders = 0
             self.prev_step_scheduled_req_ids = set()
         return self.kv_cache_manager.reset_prefix_cache()

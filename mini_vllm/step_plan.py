@@ -64,6 +64,6 @@ class StepPlan:
             resumed_req_ids={request.request_id for request in self.resumed},
             new_block_ids=[self.new_block_ids[request.request_id] or None for request in requests],
             num_computed_tokens=[request.num_computed_tokens for request in requests],
-            num_output_tokens=[len(request.output_token_ids) for request in requests],
+            num_output_tokens=[len(r.output_token_ids) + r.num_output_placeholders for r in requests],
             all_token_ids={r.request_id: list(r.all_token_ids) for r in requests if r.request_id not in previous},
         )

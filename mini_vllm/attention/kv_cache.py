@@ -40,8 +40,8 @@ class KVCache:
         """Values of a layer, as `key`."""
         return self.data[layer, :, :, 1]
 
-    def write(self, layer: int, slot_mapping: Array, k: Array, v: Array) -> None:
-        """Store k and v, each [T, num_kv_heads, head_dim], in slots `slot_mapping` [T]."""
+    def write(self, layer: int, slot_mapping: Array | slice, k: Array, v: Array) -> None:
+        """Store k and v, each [T, num_kv_heads, head_dim], in slots `slot_mapping` [T], or a run of slots."""
         self._key_slots[layer][slot_mapping] = k
         self._value_slots[layer][slot_mapping] = v
 

@@ -35,7 +35,7 @@ class DecodeChunk:
     key_t: Array  # [rows, Hkv, D, S] view of gathered
     value: Array  # [rows, Hkv, S, D] view of gathered
     scores: Array  # [rows, Hkv, G, S]
-    out: Array  # [rows, Hkv, G, D]
+    out: Array  # [rows, Hkv, G, D]: the result itself where `tokens` is a slice, else scratch
     bias: Array | None  # [rows, 1, 1, S], 0 or -inf
 
 
@@ -65,8 +65,11 @@ class PagedGatherBackend:
 
     def __init__(self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None]) -> None:
         self.kv_cache, self.num_heads, self.sliding_windows = kv_cache, num_heads, tuple(sliding_windows)
+        self.distinct_windows = tuple(dict.fromkeys(self.sliding_windows))
         self.workspace = Workspace(kv_cache.data.dtype)
-        self.block_elements = kv_cache.data[0, 0].size if kv_cache.num_layers else 0
+        self.block_elements = kv_cache.data[0, 0].size
+        self.blocks_per_chunk = max(1, CHUNK_BYTES // kv_cache.data[0, 0].nbytes)
+        self.group, self.scale = num_heads // kv_cache.num_kv_heads, kv_cache.head_dim**-0.5
 
     def begin_step(self, metadata: AttentionMetadata) -> PagedGatherStep:
         """Plan the step: one plan for each window size that the model's layers have."""
@@ -83,111 +86,102 @@ class PagedGatherStep:
 
     def __init__(self, backend: PagedGatherBackend, metadata: AttentionMetadata) -> None:
         self.backend, self.metadata, self.cache = backend, metadata, backend.kv_cache
-        self.group = backend.num_heads // self.cache.num_kv_heads
-        self.scale = self.cache.head_dim**-0.5
-        lens = metadata.query_lens
-        self.decode_rows = np.flatnonzero(lens == 1)
-        self.prefill_rows = np.flatnonzero(lens > 1)
-        self.out = backend.workspace.get("out", metadata.num_tokens, backend.num_heads, self.cache.head_dim)
-        self._reserve()
+        num_tokens = metadata.num_tokens
+        self.grouped = (num_tokens, self.cache.num_kv_heads, backend.group, self.cache.head_dim)
+        self.out = backend.workspace.get("out", *self.grouped)
+        self.flat_out = self.out.reshape(num_tokens, -1)
+        self.slots: slice | Array = metadata.slot_mapping
+        if num_tokens == metadata.num_reqs:
+            self.decode_rows, self.prefill_rows = np.arange(num_tokens), ()
+        else:
+            lens = metadata.query_lens
+            self.decode_rows, self.prefill_rows = np.flatnonzero(lens == 1), np.flatnonzero(lens > 1)
+        if num_tokens == 1 or (len(self.prefill_rows) and (np.diff(self.slots) == 1).all()):
+            self.slots = slice(int(self.slots[0]), int(self.slots[0]) + num_tokens)  # no index list needed
+        most = metadata.block_tables.shape[1]  # grow the shared scratch before views into it are made
+        backend.kv_views(max(most, backend.blocks_per_chunk))
+        backend.workspace.get("scores", max(MAX_SCORES, backend.num_heads * most * self.cache.block_size))
         self.plans = {
-            window: (self._plan_decode(window), self._plan_prefill(window)) for window in set(backend.sliding_windows)
+            window: (self._plan_decode(window), [self._prefill_row(int(row), window) for row in self.prefill_rows])
+            for window in backend.distinct_windows
         }
-
-    def _reserve(self) -> None:
-        """Grow the shared scratch to its largest use before views into it are made."""
-        size = self.cache.block_size
-        blocks = -(-self.metadata.seq_lens // size)
-        most = int(blocks.max(initial=1))
-        per_chunk = max(1, CHUNK_BYTES // (self.backend.block_elements * self.backend.workspace.dtype.itemsize))
-        self.backend.kv_views(max(most, per_chunk))
-        self.backend.workspace.get("scores", max(MAX_SCORES, self.backend.num_heads * most * size))
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
         """Write k and v, then attend. q [T, Hq, D], k and v [T, Hkv, D] -> [T, Hq * D], valid until the next call."""
-        self.cache.write(layer, self.metadata.slot_mapping, k, v)
+        self.cache.write(layer, self.slots, k, v)
         chunks, rows = self.plans[self.backend.sliding_windows[layer]]
-        num_tokens, _, dim = q.shape
-        grouped = (num_tokens, self.cache.num_kv_heads, self.group, dim)
-        queries, out = q.reshape(grouped), self.out.reshape(grouped)
+        queries = q.reshape(self.grouped)
         for chunk in chunks:
-            self._decode(layer, chunk, queries, out)
+            self._decode(layer, chunk, queries[chunk.tokens])
         for row in rows:
-            self._prefill(layer, row, queries, out)
-        return self.out.reshape(num_tokens, -1)
+            self._prefill(layer, row, queries)
+        return self.flat_out
 
     def _plan_decode(self, window: int | None) -> list[DecodeChunk]:
-        rows = self.decode_rows
+        rows, size, limit = self.decode_rows, self.cache.block_size, self.backend.blocks_per_chunk
         if not len(rows):
             return []
         lens = self.metadata.seq_lens[rows]
-        first, blocks = self._block_span(lens, window)
-        if blocks.max() * len(rows) > SORT_WASTE * blocks.sum():
+        first = None if window is None else np.maximum(lens - window, 0) // size
+        blocks = -(-lens // size) if first is None else -(-lens // size) - first
+        longest = int(blocks.max())
+        if longest * len(rows) > SORT_WASTE * blocks.sum():
             order = np.argsort(blocks, kind="stable")
-            rows, lens, first, blocks = rows[order], lens[order], first[order], blocks[order]
-        item = self.backend.workspace.dtype.itemsize
-        limit = max(1, CHUNK_BYTES // (self.backend.block_elements * item))
+            rows, lens, blocks = rows[order], lens[order], blocks[order]
+            first = None if first is None else first[order]
         chunks: list[DecodeChunk] = []
         start = 0
         while start < len(rows):
-            stop = start + max(1, limit // int(blocks[start]))
-            stop = min(len(rows), start + max(1, limit // int(blocks[start:stop].max())))
+            stop = min(len(rows), start + max(1, limit // int(blocks[start])))
+            if longest * (stop - start) > limit:
+                stop = min(stop, start + max(1, limit // int(blocks[start:stop].max())))
             part = slice(start, stop)
-            chunks.append(self._decode_chunk(rows[part], lens[part], first[part], int(blocks[part].max()), window))
+            chunks.append(self._decode_chunk(rows[part], lens[part], None if first is None else first[part], window))
             start = stop
         return chunks
 
-    def _block_span(self, lens: Array, window: int | None) -> tuple[Array, Array]:
-        """First logical block that a decode row needs, and how many from there."""
-        size = self.cache.block_size
-        first = np.zeros_like(lens) if window is None else np.maximum(lens - window, 0) // size
-        return first, -(-lens // size) - first
-
-    def _decode_chunk(self, rows: Array, lens: Array, first: Array, blocks: int, window: int | None) -> DecodeChunk:
-        num_rows, size, cache = len(rows), self.cache.block_size, self.cache
+    def _decode_chunk(self, rows: Array, lens: Array, first: Array | None, window: int | None) -> DecodeChunk:
+        """`first` [rows]: the first logical block that the window leaves, None without a window."""
+        cache, size, get = self.cache, self.cache.block_size, self.backend.workspace.get
+        num_rows, table = len(rows), self.metadata.block_tables
+        begin = 0 if first is None else first[:, None] * size
+        num_keys = int((lens if first is None else lens - begin[:, 0]).max())
+        blocks = -(-num_keys // size)
+        if first is None:
+            block_ids = table[rows, :blocks]
+        else:
+            block_ids = table[rows[:, None], np.minimum(first[:, None] + np.arange(blocks), table.shape[1] - 1)]
+        bias = None
+        if window is not None or int(lens.min()) < num_keys:
+            position = begin + np.arange(num_keys)
+            hidden = position >= lens[:, None]
+            if window is not None:
+                hidden |= position < (lens - window)[:, None]
+            bias = np.where(hidden, -np.inf, 0.0).astype(self.out.dtype)[:, None, None, :]
         starts = self.metadata.query_start_loc[rows]
         tokens: slice | Array = starts
-        if starts[-1] - starts[0] == num_rows - 1 and np.all(starts[1:] > starts[:-1]):
-            tokens = slice(int(starts[0]), int(starts[-1]) + 1)
-        table = self.metadata.block_tables
-        columns = np.minimum(first[:, None] + np.arange(blocks), table.shape[1] - 1)
+        if num_rows == 1 or (np.diff(starts) == 1).all():
+            tokens = slice(int(starts[0]), int(starts[0]) + num_rows)
         gathered, slots = self.backend.kv_views(num_rows * blocks)
-        begin = first * size
-        num_keys = int((lens - begin).max())
         kv = slots.reshape(num_rows, blocks * size, 2, cache.num_kv_heads, cache.head_dim)[:, :num_keys]
-        position = begin[:, None] + np.arange(num_keys)
-        hidden = position >= lens[:, None]
-        if window is not None:
-            hidden |= position < (lens - window)[:, None]
-        bias = None
-        if hidden.any():
-            bias = np.where(hidden, -np.inf, 0.0).astype(gathered.dtype)[:, None, None, :]
-        get = self.backend.workspace.get
-        return DecodeChunk(
-            tokens,
-            table[rows[:, None], columns].ravel(),
-            gathered,
-            kv[:, :, 0].transpose(0, 2, 3, 1),
-            kv[:, :, 1].transpose(0, 2, 1, 3),
-            get("scores", num_rows, cache.num_kv_heads, self.group, num_keys),
-            get("decode_out", num_rows, cache.num_kv_heads, self.group, cache.head_dim),
-            bias,
-        )
+        key_t, value = kv[:, :, 0].transpose(0, 2, 3, 1), kv[:, :, 1].transpose(0, 2, 1, 3)
+        scores = get("scores", num_rows, *self.grouped[1:3], num_keys)
+        out = self.out[tokens] if isinstance(tokens, slice) else get("decode_out", num_rows, *self.grouped[1:])
+        return DecodeChunk(tokens, block_ids.ravel(), gathered, key_t, value, scores, out, bias)
 
-    def _decode(self, layer: int, chunk: DecodeChunk, queries: Array, out: Array) -> None:
+    def _decode(self, layer: int, chunk: DecodeChunk, queries: Array) -> None:
+        """queries: [rows, Hkv, G, D]."""
         self.cache.gather(layer, chunk.block_ids, chunk.gathered)
         scores = chunk.scores
-        np.matmul(queries[chunk.tokens], chunk.key_t, out=scores)
-        scores *= self.scale
+        np.matmul(queries, chunk.key_t, out=scores)
+        scores *= self.backend.scale
         if chunk.bias is not None:
             scores += chunk.bias
         total = _softmax_numerator(scores)
         np.matmul(scores, chunk.value, out=chunk.out)
         chunk.out /= total
-        out[chunk.tokens] = chunk.out
-
-    def _plan_prefill(self, window: int | None) -> list[PrefillRow]:
-        return [self._prefill_row(int(row), window) for row in self.prefill_rows]
+        if not isinstance(chunk.tokens, slice):
+            self.out[chunk.tokens] = chunk.out
 
     def _prefill_row(self, row: int, window: int | None) -> PrefillRow:
         start, stop = (int(i) for i in self.metadata.query_start_loc[row : row + 2])
@@ -210,7 +204,8 @@ class PagedGatherStep:
         table = self.metadata.block_tables[row, :blocks]
         return PrefillRow(table, gathered, slots[:, 0], slots[:, 1], tiles)
 
-    def _prefill(self, layer: int, row: PrefillRow, queries: Array, out: Array) -> None:
+    def _prefill(self, layer: int, row: PrefillRow, queries: Array) -> None:
+        """queries: [T, Hkv, G, D], of which the tiles take theirs."""
         self.cache.gather(layer, row.block_ids, row.gathered)
         for tile in row.tiles:
             q = queries[tile.first : tile.last].transpose(1, 2, 0, 3)  # [Hkv, G, queries, D]
@@ -218,10 +213,10 @@ class PagedGatherStep:
             value = row.value[: tile.num_keys].transpose(1, 0, 2)[:, None]  # [Hkv, 1, S, D]
             scores = self.backend.workspace.get("scores", *q.shape[:3], tile.num_keys)
             np.matmul(q, key_t, out=scores)
-            scores *= self.scale
+            scores *= self.backend.scale
             scores[..., tile.num_keys - tile.bias.shape[1] :] += tile.bias
             total = _softmax_numerator(scores)
-            target = out[tile.first : tile.last].transpose(1, 2, 0, 3)
+            target = self.out[tile.first : tile.last].transpose(1, 2, 0, 3)
             np.matmul(scores, value, out=target)
             target /= total
 

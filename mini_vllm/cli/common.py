@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -58,6 +60,9 @@ def reports_errors(command: Function) -> Function:
         except KeyboardInterrupt:
             err().print("interrupted", style="dim")
             raise typer.Exit(130) from None
+        except BrokenPipeError:  # e.g. `| head`: the reader has gone, and so has stdout
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
         except USAGE_ERRORS as error:
             if kwargs.get("debug"):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.block_pool import BlockPool, get_request_block_hasher
 from mini_vllm.config import SchedulerConfig
 from mini_vllm.kv_cache import KVCacheManager
@@ -35,7 +36,8 @@ def make_scheduler(
 ) -> Scheduler:
     """A scheduler over a fresh pool."""
     manager = KVCacheManager(num_blocks, block_size, caching, max_model_len)
-    return Scheduler(SchedulerConfig(**limits), manager, max_model_len)
+    config = SchedulerConfig(**limits)
+    return (AsyncScheduler if config.async_scheduling else Scheduler)(config, manager, max_model_len)
 
 
 def run_step(scheduler: Scheduler, token: int = 7) -> SchedulerOutput:

@@ -57,7 +57,6 @@ ENGINES = [
     ("budget 0", {"max_num_batched_tokens": 0}, "max_num_batched_tokens must be at least 1, got 0"),
     ("budget below seats", {"max_num_batched_tokens": 4, "max_num_seqs": 8}, "at least max_num_seqs"),
     ("unknown policy", {"scheduling_policy": "lifo"}, "scheduling_policy must be one of"),
-    ("async_scheduling", {"async_scheduling": True}, "async_scheduling must be False"),
     ("unknown dtype", {"dtype": "int8"}, "dtype must be one of"),
     ("context beyond the model's", {"max_model_len": 1 << 20}, "max_model_len must be at most the model's context"),
     ("unknown attention backend", {"attention_backend": "flash"}, "attention_backend|attention backend"),

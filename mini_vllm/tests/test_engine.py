@@ -169,6 +169,33 @@ def test_priority_policy_serves_the_urgent_first():
     assert list(drain(engine)) == ["urgent", "normal", "later"]
 
 
+def test_async_scheduling_gives_the_same_tokens_and_wastes_a_step_at_eos():
+    prompts = ["hello", "a longer prompt than that", "x"]
+    [plain] = LLM(num_blocks=64).generate("hello", greedy(max_tokens=8))
+    stop = plain.outputs[0].token_ids[3]
+    params = [greedy(max_tokens=8, stop_token_ids=[stop]), greedy(max_tokens=20), greedy(max_tokens=1)]
+    results, tokens = {}, {}
+    for is_async in (False, True):
+        llm = LLM(num_blocks=16, block_size=4, max_num_batched_tokens=8, max_num_seqs=4, async_scheduling=is_async)
+        outputs = llm.generate(prompts, params)
+        results[is_async] = [(o.outputs[0].token_ids, o.outputs[0].finish_reason) for o in outputs]
+        tokens[is_async] = llm.llm_engine.stats.num_scheduled_tokens
+        assert not llm.llm_engine.engine_core.batch_queue and not llm.llm_engine.has_unfinished_requests()
+    assert results[True] == results[False] and results[True][0][1] == "stop"
+    assert tokens[True] == tokens[False] + 1  # the step after the stop token, whose result was dropped
+
+
+def test_async_abort_and_reuse_of_the_id():
+    engine = LLMEngine(num_blocks=64, async_scheduling=True)
+    engine.add_request("a", "hello", greedy(max_tokens=50))
+    for _ in range(4):
+        engine.step()
+    engine.abort_request("a")
+    engine.add_request("a", "other", greedy(max_tokens=5))
+    tokens = drain(engine)["a"].outputs[0].token_ids
+    assert tokens == LLM(num_blocks=64).generate("other", greedy(max_tokens=5))[0].outputs[0].token_ids
+
+
 def test_nan_ends_one_request_with_an_error():
     class Poisoned(ToyModel):
         def compute_logits(self, hidden):

@@ -61,6 +61,7 @@ def engines(draw, longest):
         "long_prefill_token_threshold": draw(st.sampled_from([0, 3])),
         "enable_prefix_caching": draw(st.booleans()),
         "scheduler_reserve_full_isl": draw(st.booleans()),
+        "async_scheduling": draw(st.booleans()),
     }
 
 

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections import Counter
+from collections import Counter, deque
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,7 +40,9 @@ class Replay:
             long_prefill_token_threshold=config["threshold"],
             scheduling_policy=config["policy"],
             scheduler_reserve_full_isl=config["reserve"],
+            async_scheduling=config["async"],
         )
+        self.in_flight = deque()
         self.hasher = get_request_block_hasher(config["block_size"]) if config["caching"] else None
         self.num_sampled = Counter()
 
@@ -102,7 +104,10 @@ class Replay:
             token = sampled_token(self.workload.seed, request_id, self.num_sampled[request_id])
             sampled.append([token] if due else [])
             self.num_sampled[request_id] += due
-        self.scheduler.update_from_output(output, ModelRunnerOutput(ids, sampled))
+        self.in_flight.append((output, ModelRunnerOutput(ids, sampled)))
+        if self.workload.config["async"] and ids and len(self.in_flight) < 2:
+            return
+        self.scheduler.update_from_output(*self.in_flight.popleft())
 
 
 def two_columns(theirs, ours):

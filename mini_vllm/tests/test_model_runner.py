@@ -70,7 +70,7 @@ def test_inputs_against_a_loop_over_tokens() -> None:
         requests.append(new(req_id, tokens, blocks, computed))
     scheduled_tokens = {req_id: scheduled for req_id, (_, scheduled) in rows.items()}
     runner._update_states(plan(scheduled_tokens, requests))
-    inputs = runner.prepare_inputs(scheduled_tokens)
+    inputs = runner.prepare_inputs(scheduled_tokens, sum(scheduled_tokens.values()))
     ids, positions, slots, logits_indices = [], [], [], []
     for request in requests:
         computed, scheduled = rows[request.req_id]

@@ -189,7 +189,6 @@ def test_config_errors():
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be at least 1, got 0"),
         ({"max_num_batched_tokens": 4, "max_num_seqs": 8}, "must be at least max_num_seqs"),
         ({"scheduling_policy": "lifo"}, "scheduling_policy must be one of"),
-        ({"async_scheduling": True}, "async_scheduling must be False"),
     ):
         with pytest.raises(ValueError, match=message):
             SchedulerConfig(**limits)

@@ -15,7 +15,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from vllm import SamplingParams, __version__  # noqa: E402
 from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # noqa: E402
 from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
@@ -54,7 +55,7 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
         max_model_len=config["max_model_len"],
         long_prefill_token_threshold=config["threshold"],
         enable_chunked_prefill=True,
-        async_scheduling=False,
+        async_scheduling=config["async"],
         is_encoder_decoder=False,
         policy=config["policy"],
         scheduler_reserve_full_isl=config["reserve"],
@@ -65,7 +66,8 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
         scheduler_config=scheduling, model_config=model, cache_config=cache, parallel_config=ParallelConfig()
     )
     spec = FullAttentionSpec(block_size=config["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float32)
-    return Scheduler(
+    scheduler_class = AsyncScheduler if config["async"] else Scheduler
+    return scheduler_class(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(config["num_blocks"], [], [KVCacheGroupSpec(["layer"], spec)]),
         block_size=config["block_size"],
@@ -83,6 +85,7 @@ class Recorder:
         self.hasher = get_request_block_hasher(workload.config["block_size"], sha256)
         self.num_sampled: Counter[str] = Counter()
         self.hits = [0, 0, 0, 0]
+        self.in_flight: deque[Any] = deque()
 
     def run(self) -> list[dict[str, Any]]:
         steps: list[dict[str, Any]] = []
@@ -96,7 +99,7 @@ class Recorder:
         if index < len(self.workload.arrivals):
             self._before(index)
         output = self.scheduler.schedule()
-        stats = self.scheduler.kv_cache_manager.prefix_cache_stats
+        stats = self.scheduler.kv_cache_manager.make_prefix_cache_stats()  # and reset them
         seen = (stats.queries, stats.hits, stats.preempted_queries, stats.preempted_hits)
         self.hits = [total + new for total, new in zip(self.hits, seen, strict=True)]
         cached = output.scheduled_cached_reqs
@@ -149,23 +152,25 @@ class Recorder:
             self.scheduler.reset_prefix_cache(reset_running_requests=reset)
 
     def _update(self, output: Any) -> None:
+        """Take in the results of this step, or of the one before when scheduling runs ahead (two batches in flight)."""
         ids = list(output.num_scheduled_tokens)
         sampled: list[list[int]] = []
         for request_id in ids:
             due = not self.scheduler.requests[request_id].is_prefill_chunk
             sampled.append([sampled_token(self.workload.seed, request_id, self.num_sampled[request_id])] if due else [])
             self.num_sampled[request_id] += due
-        self.scheduler.update_from_output(
-            output,
-            ModelRunnerOutput(
-                req_ids=ids,
-                req_id_to_index={request_id: row for row, request_id in enumerate(ids)},
-                sampled_token_ids=sampled,
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-            ),
+        result = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={request_id: row for row, request_id in enumerate(ids)},
+            sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
         )
+        self.in_flight.append((output, result))
+        if self.workload.config["async"] and ids and len(self.in_flight) < 2:
+            return
+        self.scheduler.update_from_output(*self.in_flight.popleft())
 
 
 def main() -> None:

@@ -44,6 +44,7 @@ class Workload:
             f"block_size={config['block_size']}",
             f"reserve_full_isl={config['reserve']}",
             f"prefix_caching={config['caching']}",
+            f"async_scheduling={config['async']}",
             f"long_prefill_token_threshold={'on' if config['threshold'] else 'off'}",
         }
         arrivals = [arrival for step in self.arrivals for arrival in step]
@@ -75,6 +76,7 @@ def make_workload(seed: int) -> Workload:
         "reserve": rng.random() < 0.6,
         "caching": rng.random() < 0.75,
         "num_blocks": enough + rng.choice([0, 1, 3, enough]),
+        "async": random.Random(f"async/{seed}").random() < 0.35,
     }
     workload = Workload(seed, config)
     pieces = [[rng.randrange(5) for _ in range(rng.randint(1, 24))] for _ in range(4)]
