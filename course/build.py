@@ -1,0 +1,200 @@
+"""`course build NN`: a copy of the engine in which what phase NN teaches is still to be written.
+
+``workspace/mini_vllm`` is a copy of ``mini_vllm``; the functions that ``build.toml`` lists for the phase keep
+signature and docstring and raise NotImplementedError with what to do. ``course build NN --test`` runs
+the tests that prove them, on the copy.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.labs import ROOT, LabError, functions, tomllib
+from course.warm import environment
+
+TABLE = Path(__file__).with_name("build.toml")
+RECORD = "build.json"
+SETTINGS = """\
+# Made by `course build`: the copy of mini_vllm in this folder wins over the installed one.
+[pytest]
+addopts = --import-mode=importlib -ra
+pythonpath = .
+timeout = 120
+markers =
+    gpu: needs an NVIDIA GPU (skipped without one)
+"""
+CONFTEST = """\
+# Made by `course build`: short reports for what is not written yet.
+pytest_plugins = ["course.workspace"]
+"""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One function to write: where it is, what to do, which tests prove it."""
+
+    symbol: str
+    message: str
+    tests: tuple[str, ...]
+
+    @property
+    def file(self) -> Path:
+        """Path below the repository."""
+        return Path(*self.symbol.partition(":")[0].split(".")).with_suffix(".py")
+
+    @property
+    def name(self) -> str:
+        return self.symbol.partition(":")[2]
+
+
+@dataclass(frozen=True)
+class PhaseBuild:
+    """What one phase builds."""
+
+    number: int
+    title: str
+    builds: tuple[Build, ...]
+
+    @property
+    def tests(self) -> list[str]:
+        """All tests of the phase, each once, in order."""
+        return list(dict.fromkeys(test for build in self.builds for test in build.tests))
+
+
+@functools.cache
+def phase_builds() -> dict[int, PhaseBuild]:
+    """The table, by phase number."""
+    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    made = {}
+    for key, row in sorted(rows.items()):
+        builds = tuple(Build(b["symbol"], b["message"], tuple(b["tests"])) for b in row["builds"])
+        made[int(key[6:])] = PhaseBuild(int(key[6:]), row["title"], builds)
+    return made
+
+
+def phase_build(number: int) -> PhaseBuild:
+    """The row of a phase. Raises :class:`LabError` naming those that exist."""
+    if number not in phase_builds():
+        have = ", ".join(f"{n:02d} ({p.title})" for n, p in phase_builds().items())
+        raise LabError(f"phase {number:02d} has no mini-build; there are: {have}")
+    return phase_builds()[number]
+
+
+def stub(source: str, messages: dict[str, str]) -> str:
+    """``source`` in which the functions named by ``messages`` (dotted) have lost their bodies; all else stays as it
+    was, to the character.
+
+    Raises :class:`LabError` where a name is not a function of the source.
+    """
+    found = dict(functions(ast.parse(source)))
+    if missing := messages.keys() - found.keys():
+        raise LabError(f"there is no function called {sorted(missing)[0]}")
+    lines = source.splitlines(keepends=True)
+    for name in sorted(messages, key=lambda n: found[n].lineno, reverse=True):
+        node = found[name]
+        documented = ast.get_docstring(node, clean=False) is not None
+        start = node.body[0].end_lineno if documented else node.body[0].lineno - 1
+        assert start is not None and node.end_lineno is not None
+        indent = " " * node.body[0].col_offset
+        text = json.dumps(messages[name], ensure_ascii=False)
+        body = f"{indent}raise NotImplementedError({text})\n"
+        if len(body) > 120:
+            body = f"{indent}raise NotImplementedError(\n{indent}    {text}\n{indent})\n"
+        lines[start : node.end_lineno] = [body]
+    return "".join(lines)
+
+
+def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT) -> None:
+    """Puts a copy of ``root/mini_vllm`` with stubs, and pytest's settings, into ``target``."""
+    ignored = shutil.ignore_patterns("__pycache__", "golden")
+    shutil.copytree(root / "mini_vllm", target / "mini_vllm", ignore=ignored)
+    for file in {build.file for build in builds}:
+        path = target / file
+        messages = {build.name: build.message for build in builds if build.file == file}
+        path.write_text(stub(path.read_text(encoding="utf-8"), messages), encoding="utf-8")
+    (target / "pytest.ini").write_text(SETTINGS, encoding="utf-8")
+    (target / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+
+
+def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) -> Path | None:
+    """Makes ``workspace/`` for a phase; returns where an edited one went (with ``force``), else None.
+
+    Raises :class:`LabError` where the workspace there was edited and ``force`` is not given.
+    """
+    target, kept = root / "workspace", None
+    if edited := edits(target):
+        if not force:
+            names = ", ".join(edited[:5]) + (" ..." if len(edited) > 5 else "")
+            raise LabError(
+                f"workspace/ holds work of yours ({names}); test it with `course build NN --test`, "
+                "or start anew with --force, which keeps a copy under .course/"
+            )
+        kept = _set_aside(target, root)
+    elif target.exists():
+        shutil.rmtree(target)
+    target.mkdir()
+    write_copy(target, phase.builds, root)
+    files = {p.relative_to(target).as_posix(): _digest(p) for p in _python_files(target)}
+    record = {"phase": phase.number, "files": files}
+    (target / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return kept
+
+
+def _set_aside(target: Path, root: Path) -> Path:
+    number = 1
+    while (kept := root / ".course" / f"workspace-{number}").exists():
+        number += 1
+    kept.parent.mkdir(exist_ok=True)
+    target.rename(kept)
+    return kept
+
+
+def _python_files(target: Path) -> list[Path]:
+    return sorted(p for p in target.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def read_record(target: Path) -> dict | None:
+    """What ``course build`` wrote down about a workspace; None where there is none."""
+    try:
+        return json.loads((target / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def edits(target: Path) -> list[str]:
+    """Files of a workspace that are no longer as they were made; everything where the record is gone."""
+    if not target.exists():
+        return []
+    record = read_record(target)
+    have = {p.relative_to(target).as_posix(): _digest(p) for p in _python_files(target)}
+    if record is None:
+        return sorted(have) or (["files not made by this command"] if any(target.iterdir()) else [])
+    made = record["files"]
+    return sorted(name for name in have.keys() | made.keys() if have.get(name) != made.get(name))
+
+
+def test_command(tests: list[str]) -> list[str]:
+    """The pytest command that runs ``tests`` on the copy; its working directory is the workspace."""
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *tests]
+
+
+test_command.__test__ = False  # type: ignore[attr-defined]
+
+
+def run_tests(target: Path, tests: list[str], capture: bool = False) -> subprocess.CompletedProcess[str]:
+    """Runs tests inside a workspace, on the workspace's copy of the engine."""
+    env = environment()
+    env["PYTHONPATH"] = f"{target}{';' if sys.platform == 'win32' else ':'}{env['PYTHONPATH']}"
+    return subprocess.run(test_command(tests), cwd=target, env=env, capture_output=capture, text=True, check=False)

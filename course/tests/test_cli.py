@@ -1,0 +1,161 @@
+"""The verbs of `course`, on the repository where they only read and on a small course where they write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from course import build, cli, doctor, pages, progress, verify
+from course.labs import ROOT, LabError, edited_starters, find_labs, lab_folders
+from course.outcomes import RECORD, digest
+from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
+
+runner = CliRunner()
+
+
+def invoke(*args: str) -> str:
+    result = runner.invoke(cli.app, list(args))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("verb", ["test", "upstream", "vllm", "build", "verify", "doctor"])
+def test_every_verb_explains_itself(verb: str) -> None:
+    assert verb in invoke("--help")
+    assert len(invoke(verb, "--help").splitlines()) > 5
+
+
+def test_where_you_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not lab_folders():
+        pytest.skip("no labs here")
+    monkeypatch.setattr(cli, "out", Console(width=200))
+    with cli.out.capture() as captured:
+        cli.show_progress(cli.out)
+    assert "00 foundations" in captured.get() and "course test" in captured.get()
+
+
+def test_an_error_is_one_line() -> None:
+    command = [sys.executable, "-m", "course", "test", "99-99"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("course: no lab or phase is called '99-99'")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_test_runs_your_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not lab_folders():
+        pytest.skip("no labs here")
+    calls = []
+
+    def fake(command: list[str], **kwargs: object) -> subprocess.CompletedProcess[str]:
+        calls.append((command, kwargs["env"]["LAB_IMPL"]))  # type: ignore[index]
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(cli.subprocess, "run", fake)
+    invoke("test", "00")
+    invoke("test", "00-01", "--solution", "--full")
+    (phase, impl), (lab, reference) = calls
+    assert phase[-1].replace("\\", "/") == "phase-00-foundations/labs" and impl == "starter"
+    assert lab[-1].replace("\\", "/") == FIRST and reference == "solution" and "--tb=short" in lab
+    with pytest.raises(LabError, match="no lab or phase"):
+        invoke("test", "nothing-like-it")
+
+
+def test_build_lists_makes_and_tests(small_course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "check_stop" in invoke("build")
+    with pytest.raises(LabError, match="no mini-build"):
+        invoke("build", "19")
+    with pytest.raises(LabError, match="is not a phase"):
+        invoke("build", "sampler")
+    shutil.copytree(ROOT / "mini_vllm", small_course / "mini_vllm", ignore=shutil.ignore_patterns("golden"))
+    monkeypatch.setattr(cli, "ROOT", small_course)
+    with pytest.raises(LabError, match="there is no workspace/ yet"):
+        invoke("build", "00", "--test")
+    build.make_workspace(build.phase_build(1), small_course)
+    with pytest.raises(LabError, match="workspace/ is of phase 01"):
+        invoke("build", "00", "--test")
+
+
+def test_progress_follows_files_and_record(small_course: Path) -> None:
+    first, second = small_course / FIRST / "starter.py", small_course / SECOND / "starter.py"
+    assert [p.state for p in progress.all_progress(small_course)] == ["not started", "not started"]
+    first.write_text(STARTER.replace('raise NotImplementedError("Return twice x.")', "return x + x"))
+    (one, other) = progress.all_progress(small_course)
+    assert (one.state, one.written, one.to_write) == ("begun", 1, 2) and other.state == "not started"
+    second.write_text(SOLUTION)
+    record = {"phase-00-foundations/lab-02-kv-memory-calculator": {"starter": digest(second), "state": "done"}}
+    (small_course / ".course").mkdir()
+    (small_course / RECORD).write_text(json.dumps(record))
+    labs = progress.all_progress(small_course)
+    assert labs[1].done and progress.next_lab(labs) == labs[0].lab
+    second.write_text(SOLUTION + "\n# one more thought\n")
+    assert progress.all_progress(small_course)[1].stale and not progress.all_progress(small_course)[1].done
+    (small_course / RECORD).write_text("{broken")
+    first.write_text("def f(:")
+    assert [p.state for p in progress.all_progress(small_course)] == ["does not load", "begun"]
+
+
+def test_doctor_names_a_remedy_for_all_that_can_be_mended() -> None:
+    found = list(doctor.findings())
+    assert {"Python", "base packages", "pinned vLLM source", "real vLLM on the CPU"} <= {f.what for f in found}
+    assert all(f.mend for f in found if not f.good and f.what != "NVIDIA GPU")
+
+
+def test_verify_reports_and_counts(small_course: Path) -> None:
+    (small_course / "GLOSSARY.md").write_text(
+        "# Glossary\n\n### Token\nA piece of text.\n\nSee [nothing](nowhere.md).\n"
+    )
+    captured = small_course / FIRST / "captured"
+    captured.mkdir()
+    (captured / "provenance.json").write_text('{"run": {"machine": "x", "versions": {}, "commands": {}}}')
+    console = Console(width=200, record=True, file=open(small_course / "log.txt", "w"))  # noqa: SIM115
+    wrong = verify.run([], False, console, small_course)
+    text = console.export_text()
+    assert wrong > 5 and "nowhere.md" in text and "upstream/ is absent" in text
+    assert "provenance.json:1: does not say: date" in text
+    assert "red for the right reason" in text and f"{FIRST}/README.md" in text
+
+
+def test_changed_labs_come_from_git(small_course: Path) -> None:
+    git = ["git", "-C", str(small_course), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    assert verify.changed_labs(small_course, "HEAD") == []
+    (small_course / FIRST / "solution.py").write_text(SOLUTION + "\n")
+    assert verify.changed_labs(small_course, "HEAD") == [small_course / FIRST]
+    (small_course / SECOND / "notes.md").write_text("new")
+    assert len(verify.changed_labs(small_course, "HEAD")) == 2
+    assert len(verify.changed_labs(small_course, "no-such-commit")) == 2
+
+
+def test_what_is_yours_is_left_alone(small_course: Path) -> None:
+    git = ["git", "-C", str(small_course), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    edited_starters.cache_clear()
+    mine = small_course / FIRST / "starter.py"
+    note = "TO" + "DO"
+    mine.write_text(SOLUTION + f"# {note}: think\n")
+    (small_course / "notebook").mkdir()
+    (small_course / "notebook" / "day-1.md").write_text(f"{note} [x](nowhere.md)\n")
+    assert edited_starters(small_course) == {mine}
+    subprocess.run([*git, "commit", "-qam", "my work"], check=True, capture_output=True)
+    edited_starters.cache_clear()
+    assert edited_starters(small_course) == {mine}
+    found = pages.text_files(small_course)
+    assert mine not in found and small_course / SECOND / "starter.py" in found
+    assert not any("notebook" in path.parts for path in found)
+
+
+def test_targets_are_whole_phases_where_possible() -> None:
+    if not lab_folders():
+        pytest.skip("no labs here")
+    assert cli.targets(find_labs("00")) == [str(Path("phase-00-foundations/labs"))]

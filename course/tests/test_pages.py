@@ -1,0 +1,151 @@
+"""Every page of the repository: links, executed blocks, shape, leftovers; and the checks themselves, on pages that
+are wrong on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from course import pages, snippets
+from course.labs import ROOT, lab_folders
+from course.markdown import parse, read, slug
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def clean(problems: list) -> None:
+    assert not problems, "\n" + "\n".join(map(str, problems))
+
+
+@pytest.mark.parametrize("path", pages.all_pages(), ids=named)
+def test_links_lead_somewhere(path: Path) -> None:
+    clean(pages.check_links(read(path)))
+
+
+@pytest.mark.parametrize("path", [p for p in pages.all_pages() if snippets.steps(read(p))], ids=named)
+def test_python_blocks_run(path: Path) -> None:
+    clean(snippets.run_page(read(path)))
+
+
+def test_every_exception_has_its_reason() -> None:
+    clean([problem for path in pages.all_pages() for problem in snippets.check_marks(read(path))])
+
+
+def test_no_leftovers() -> None:
+    clean([problem for path in pages.text_files() for problem in pages.check_leftovers(path)])
+
+
+@pytest.mark.parametrize("folder", pages.phases(), ids=named)
+def test_phase_has_the_common_shape(folder: Path) -> None:
+    clean(pages.check_phase(folder))
+
+
+@pytest.mark.parametrize("folder", lab_folders(), ids=named)
+def test_lab_has_the_common_shape(folder: Path) -> None:
+    clean(pages.check_lab_folder(folder))
+
+
+def test_glossary_defines_each_term_once() -> None:
+    clean(pages.check_glossary(read(ROOT / "GLOSSARY.md")))
+
+
+# the checks themselves
+
+BROKEN = """# A page
+
+See [there](nowhere.md), [here](#a-page), [below](#missing) and [code](upstream/vllm/v1/request.py).
+
+```python
+x = 2
+print(x + 1)
+```
+
+<!-- output -->
+```text
+4
+```
+
+<!-- no-run: -->
+```python
+this is not python
+```
+"""
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text(BROKEN, encoding="utf-8")
+    found = [str(p) for p in pages.check_links(read(tmp_path / "b.md"), tmp_path)]
+    assert len(found) == 3
+    assert "nowhere.md" in found[0] and "#missing" in found[1] and "cite it instead" in found[2]
+
+
+def test_shown_output_is_compared(tmp_path: Path) -> None:
+    problems = snippets.run_page(parse(BROKEN, Path("a.md")), tmp_path)
+    assert [str(p) for p in problems] == ["a.md:12: the page shows '4', the code prints '3'"]
+    assert not snippets.run_page(parse(BROKEN.replace("4\n", "3\n"), Path("a.md")), tmp_path)
+
+
+def test_no_run_needs_a_reason() -> None:
+    assert [p.line for p in snippets.check_marks(parse(BROKEN))] == [17]
+
+
+def test_a_failing_block_names_its_line(tmp_path: Path) -> None:
+    text = "# P\n\n```python\na = 1\n```\n\nwords\n\n```python\na += 1\nb = a / 0\n```\n"
+    problems = snippets.run_page(parse(text, Path("p.md")), tmp_path)
+    assert [str(p) for p in problems] == ["p.md:11: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [("while True: pass", "ran longer"), ("import os; os._exit(3)", "died"), ("raise SystemExit(1)", "SystemExit")],
+)
+def test_a_block_that_hangs_or_dies_is_told(block: str, text: str, tmp_path: Path) -> None:
+    problems = snippets.run_page(parse(f"```python\n{block}\n```\n"), tmp_path, timeout=1.5)
+    assert len(problems) == 1 and text in problems[0].text
+
+
+def test_fences_inside_lists_and_details() -> None:
+    page = parse("- item\n\n  ```python\n  x = 1\n  if x:\n      y = 2\n  ```\n\n~~~text\n```\n~~~\nafter\n")
+    assert [(f.language, f.line) for f in page.fences] == [("python", 4), ("text", 10)]
+    assert page.fences[0].text == "x = 1\nif x:\n    y = 2"
+    assert page.prose.splitlines()[11] == "after"
+
+
+@pytest.mark.parametrize(
+    ("title", "anchor"),
+    [
+        ("0.3 Tokens, bytes & `BPE`", "03-tokens-bytes--bpe"),
+        ("What you should see", "what-you-should-see"),
+        ("A [link](x.md) — dash", "a-link--dash"),
+    ],
+)
+def test_slugs_are_githubs(title: str, anchor: str) -> None:
+    assert slug(title) == anchor
+
+
+def test_lab_readme_sections_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "phase-00-x" / "labs" / "lab-01-y"
+    folder.mkdir(parents=True)
+    heads = list(pages.SECTIONS)
+    heads[1], heads[2] = heads[2], heads[1]
+    body = "\n\n".join(f"## {h.capitalize()}\n\n{'word ' * 60}" for h in heads if h != "references")
+    (folder / "README.md").write_text(f"# Lab\n\n[CPU-OK] Time 10 min. Prerequisites: none. Outcomes: x\n\n{body}\n")
+    found = [p.text for p in pages.check_lab_folder(folder)]
+    assert found.count("missing") == 3
+    assert any("References" in text for text in found)
+    assert any("out of order" in text for text in found)
+    assert any("0 folded hints" in text for text in found)
+
+
+def test_leftovers_are_found(tmp_path: Path) -> None:
+    note, path = "TO" + "DO", "/ro" + "ot/x"
+    (tmp_path / "a.md").write_text(f"fine\n{note}: later\nrun {path}/y\n")
+    assert [p.line for p in pages.check_leftovers(tmp_path / "a.md")] == [2, 3]
+
+
+def test_a_term_defined_twice_is_found() -> None:
+    page = parse("# G\n\n### KV block\nA.\n\n### `kv block`\nB.\n")
+    assert [p.line for p in pages.check_glossary(page)] == [6]

@@ -1,0 +1,37 @@
+"""Pytest plugin of ``workspace/``: makes sure that the copy is what runs, and reports unwritten functions in one
+line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course.pytest_plugin import unwritten
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Stops where the tests would run on the installed engine instead of the copy."""
+    import mini_vllm
+
+    here = session.config.rootpath.resolve()
+    if here not in Path(mini_vllm.__file__ or "").resolve().parents:
+        raise pytest.UsageError(
+            f"mini_vllm comes from {mini_vllm.__file__}, not from {here}: run pytest inside workspace/"
+        )
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    outcome: Any = yield
+    report = outcome.get_result()
+    if not report.failed or call.excinfo is None or item.config.getoption("tbstyle", "auto") != "auto":
+        return
+    here = item.config.rootpath.resolve()
+    if stub := unwritten(call.excinfo.value, here):
+        sentence, function, file, line = stub
+        report.longrepr = (
+            f"not written yet: {function}, {file.relative_to(here.parent).as_posix()}:{line}\n    {sentence}"
+        )

@@ -1,0 +1,92 @@
+"""Lab 00-03: from a row of logits to one token id, in the order that vLLM uses.
+
+Your work: every function that raises NotImplementedError.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+MIN_TEMPERATURE = 0.01
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Turn scores into probabilities: exp(logit) over the sum of all exp(logit).
+
+    The largest logit is subtracted first. That changes no probability and keeps exp() from overflowing.
+
+    Args:
+        logits: [vocab] scores; -inf stands for "impossible" and gets probability 0.
+
+    Returns:
+        [vocab] float64, non-negative, summing to 1. A new array.
+    """
+    raise NotImplementedError("subtract the largest logit, take exp, divide by the sum")
+
+
+def apply_top_k(logits: np.ndarray, k: int) -> np.ndarray:
+    """Keep the `k` largest logits; set the others to -inf.
+
+    Logits equal to the k-th largest are all kept, so that ties may leave more than `k`, as upstream does.
+
+    Args:
+        logits: [vocab] scores.
+        k: how many to keep; k <= 0 or k >= vocab keeps all.
+
+    Returns:
+        [vocab] float64. A new array; `logits` is not modified.
+    """
+    raise NotImplementedError(
+        "find the k-th largest logit with np.partition and set every smaller one to -inf, in a copy"
+    )
+
+
+def apply_top_p(logits: np.ndarray, p: float) -> np.ndarray:
+    """Keep the smallest set of most likely tokens whose probabilities sum to at least `p`; set the others to -inf.
+
+    The token that crosses `p` is part of the set. At least one token is always kept.
+
+    Args:
+        logits: [vocab] scores.
+        p: probability mass to keep, in [0, 1]; 1 keeps all, 0 keeps the one most likely token.
+
+    Returns:
+        [vocab] float64. A new array; `logits` is not modified.
+    """
+    raise NotImplementedError(
+        "walk the tokens from the most likely down and set to -inf each one whose predecessors already sum "
+        "to p or more, in a copy"
+    )
+
+
+def sample(
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int | np.random.Generator | None = None,
+) -> int:
+    """Choose one token id.
+
+    Temperature 0 is greedy: the index of the largest logit (the lowest index among equals), no randomness, the other
+    knobs ignored. Otherwise: divide by the temperature (values below 0.01 count as 0.01), top-k, top-p, softmax, and
+    draw with probabilities p as `argmax(p / rng.exponential(size=vocab))`.
+
+    Args:
+        logits: [vocab] scores.
+        temperature: 0 for greedy, else > 0.
+        top_k: see `apply_top_k`.
+        top_p: in (0, 1]; see `apply_top_p`.
+        seed: an int starts a new stream (the same int, the same token); a Generator is used and advanced; None draws
+            fresh entropy from the operating system.
+
+    Returns:
+        A token id, a plain int in [0, vocab).
+
+    Raises:
+        ValueError: `temperature` is negative or NaN, or `top_p` is outside (0, 1].
+    """
+    raise NotImplementedError(
+        "check the knobs, return argmax at temperature 0, else temperature, top-k, top-p, softmax, argmax(p "
+        "/ exponential)"
+    )

@@ -1,0 +1,71 @@
+"""Lab 01-05: when a request ends, and what its owner is told."""
+
+from collections.abc import Iterable
+
+from mini_vllm.request import Request, RequestStatus
+
+_REASONS = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_ERROR: "error",
+}
+
+
+def check_stop(request: Request, max_model_len: int) -> bool:
+    """Judge the token that was just appended; on an end, write the final status into the request.
+
+    The questions are asked in this order, and the first that says yes decides:
+      1. fewer than `min_tokens` outputs, and room left in the context: the request goes on;
+      2. the last token is `sampling_params.eos_token_id`: FINISHED_STOPPED;
+      3. it is one of `sampling_params.stop_token_ids`: FINISHED_STOPPED, and `stop_reason` is that id;
+      4. prompt and output fill `max_model_len`, or the outputs have reached `request.max_tokens`:
+         FINISHED_LENGTH_CAPPED.
+
+    Args:
+        request: has at least one output token; not finished.
+        max_model_len: tokens of prompt and output together that the model's context holds.
+
+    Returns:
+        True when the request has ended. Otherwise False, and the request is unchanged.
+    """
+    params = request.sampling_params
+    if request.num_output_tokens < params.min_tokens and request.num_tokens < max_model_len:
+        return False
+
+    last = request.output_token_ids[-1]
+    if last == params.eos_token_id:
+        request.status = RequestStatus.FINISHED_STOPPED
+        return True
+    if last in params.stop_token_ids:
+        request.status = RequestStatus.FINISHED_STOPPED
+        request.stop_reason = last
+        return True
+    if request.num_tokens >= max_model_len or request.num_output_tokens >= request.max_tokens:
+        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        return True
+    return False
+
+
+def finish_reason(request: Request) -> str | None:
+    """What the API reports for the request's status: "stop", "length", "abort", "error"; None before the end."""
+    return _REASONS.get(request.status)
+
+
+def run_until_stop(request: Request, token_stream: Iterable[int], max_model_len: int) -> Request:
+    """Feed sampled tokens to the request, one by one, until one of them ends it; take no token beyond that one.
+
+    Args:
+        request: WAITING, without outputs; it becomes RUNNING before the first token.
+        token_stream: what a model would sample, one id a step.
+        max_model_len: as for `check_stop`.
+
+    Returns:
+        The same request: finished, or still RUNNING where the stream was exhausted first.
+    """
+    request.status = RequestStatus.RUNNING
+    for token_id in token_stream:
+        request.append_output_token_ids(token_id)
+        if check_stop(request, max_model_len):
+            break
+    return request
