@@ -101,7 +101,7 @@ def counters() -> Svg:
             points += [at(i, values[i - 1]), at(i, values[i])]
         svg.path(points, colour)
         for i, value in enumerate(values):
-            svg.text(at(i, 0)[0] + 4, at(0, value)[1] + drop, str(value), "start", colour, 12)
+            svg.text(at(i, 0)[0] + 4, at(0, value)[1] + (drop if value else -6), str(value), "start", colour, 12)
     svg.legend(
         left, 20, [(PREFILL, "num_tokens: tokens that exist"), (DECODE, "num_computed_tokens: tokens in the KV cache")]
     )

@@ -1,4 +1,4 @@
-"""Makes `captured/` anew: runs real_run.py in every variant, keeps the lines that the lab reads, writes the provenance.
+"""Makes `captured/` anew: runs real_run.py in every variant, and ahead.py; writes logs, results and provenance.
 
     python capture.py --python .venv-vllm/bin/python --model models/pocket
 
@@ -18,7 +18,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CAPTURED = HERE / "captured"
-RUNS = [("default", "one"), ("sync", "one"), ("inproc", "one"), ("inproc", "two"), ("inproc", "ends"), ("inproc", "stuck")]
+RUNS = [
+    ("default", "one"),
+    ("sync", "one"),
+    ("inproc", "one"),
+    ("inproc", "two"),
+    ("inproc", "ends"),
+    ("inproc", "stuck"),
+]
 KEEP = re.compile(
     r"Initializing a V1 LLM engine|Asynchronous scheduling is|Chunked prefill is enabled|Batch queue is enabled"
     r"|KV cache memory|KV cache on node|GPU KV cache size|Maximum concurrency|init engine|Enabling multiprocessing"
@@ -33,14 +40,13 @@ def keep_lines(log: str, model: str) -> str:
     return "\n".join(line if len(line) <= 220 else line[:217] + "..." for line in short) + "\n"
 
 
-def run(python: str, model: str, variant: str, workload: str) -> tuple[str, dict]:
+def run(python: str, model: str, script: str, *options: str) -> tuple[str, dict]:
     """One run in a fresh process: (log, result)."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [python, str(HERE / "real_run.py"), "--model", model, "--out", folder]
-        command += ["--variant", variant, "--workload", workload]
+        command = [python, str(HERE / script), "--model", model, "--out", folder, *options]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         if done.returncode != 0:
-            raise SystemExit(f"{variant}/{workload} failed:\n{done.stdout[-3000:]}")
+            raise SystemExit(f"{script} {' '.join(options)} failed:\n{done.stdout[-3000:]}")
         return done.stdout, json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
 
 
@@ -68,7 +74,7 @@ def main() -> None:
     provenance = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     files = {}
     for variant, workload in RUNS:
-        log, result = run(args.python, args.model, variant, workload)
+        log, result = run(args.python, args.model, "real_run.py", "--variant", variant, "--workload", workload)
         stem = f"cpu-{variant}-{workload}"
         (CAPTURED / f"{stem}.log").write_text(keep_lines(log, args.model), encoding="utf-8")
         (CAPTURED / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -79,6 +85,9 @@ def main() -> None:
             files[f"{stem}.log"] = command
         files[f"{stem}.json"] = command
         print(stem, "done")
+    _, result = run(args.python, args.model, "ahead.py")
+    (CAPTURED / "cpu-ahead.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    files["cpu-ahead.json"] = f"ahead.py --model models/{Path(args.model).name}"
     provenance["cpu"] = {
         "machine": f"x86-64 virtual machine, {os.cpu_count()} cores",
         "cpu": cpu_name(),
