@@ -45,7 +45,7 @@ def limit_threads(count: int, environment: dict[str, str]) -> dict[str, str]:
 
 
 def checkpoint(shape: str, workdir: Path) -> tuple[Path, str]:
-    """Folder for a shape, and where its weights are from: the committed pocket, or random ones made once in `workdir`."""
+    """Folder for a shape and the origin of its weights: the committed pocket, or random ones made in `workdir`."""
     committed = ROOT / "models" / "pocket"
     if shape == "pocket" and (committed / "model.safetensors").is_file():
         return committed, "committed checkpoint"
@@ -133,8 +133,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
-def save(name: str, result: dict[str, Any], markdown: str) -> None:
-    """Write `results/NAME.json` and `.md`, and print the table."""
+def save(name: str, result: dict[str, Any], markdown: str, keep: bool = True) -> None:
+    """Print the tables, and write `results/NAME.json` and `.md` unless it was only a quick run."""
+    if not keep:
+        print(markdown)
+        return
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     (RESULTS / f"{name}.md").write_text(markdown.rstrip() + "\n", encoding="utf-8")

@@ -38,11 +38,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--vllm-python", default=str(ROOT / ".venv-vllm" / "bin" / "python"))
     parser.add_argument("--workdir", type=Path, help="where random checkpoints are made (default: a temporary folder)")
     parser.add_argument("--name", default="engines", help="name of the result files")
-    parser.add_argument("--quick", action="store_true", help="pocket, batches 1 and 8, two repeats, 32 tokens out")
+    parser.add_argument(
+        "--quick", action="store_true", help="pocket, batches 1 and 8, two repeats, 32 tokens out, nothing written"
+    )
     args = parser.parse_args()
     if args.quick:
-        args.models, args.batches, args.repeats, args.output_len = ["pocket"], [1, 8], 2, 32
-        args.name = "engines-quick" if args.name == "engines" else args.name
+        models = ["pocket"] if args.models == list(SHAPES) else args.models
+        args.models, args.batches, args.repeats, args.output_len = models, [1, 8], 2, 32
     return args
 
 
@@ -112,9 +114,10 @@ def extra_lines(job: dict[str, Any], arms: dict[str, Any]) -> list[str]:
         prefill = one["bound"]["prefill_products"]
         step = (one["seconds"] - prefill) / (job["output_len"] - 1)
         limit = mini["memory"]["weights"] / mini["bandwidth"]
+        speed = f"{mini['bandwidth'] / 1e9:.1f} GB/s (a matrix-vector product over 1 GiB)"
         lines.append(
-            f"- decode at batch 1: {step * 1e3:.1f} ms per step; reading the weights once at {mini['bandwidth'] / 1e9:.1f} "
-            f"GB/s (a matrix-vector product over 1 GiB) takes {limit * 1e3:.1f} ms: {limit / step:.0%} of that bound"
+            f"- decode at batch 1: {step * 1e3:.1f} ms per step; to read the weights once at {speed} takes "
+            f"{limit * 1e3:.1f} ms: {limit / step:.0%} of that bound"
         )
     return lines
 
@@ -148,7 +151,7 @@ def main() -> None:
             }
             title = f"## {shape} ({origin}): {job['prompt_len']} tokens in, {job['output_len']} out, output tokens/s"
             parts.append("\n\n".join([title, table(header, rows), "\n".join(extra_lines(job, arms))]))
-    save(args.name, result, "\n\n".join(parts))
+    save(args.name, result, "\n\n".join(parts), keep=not args.quick)
 
 
 if __name__ == "__main__":

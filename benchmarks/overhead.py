@@ -34,8 +34,8 @@ def measure(folder: Path, batch: int, context: int, num_blocks: int, steps: int)
         timer.step()
     total, outside = timer.decode(steps)
     return {
-        "batch": batch, "context": context, "num_blocks": num_blocks, "step_ms": total * 1e3, "outside_ms": outside * 1e3,
-        "share": outside / total,
+        "batch": batch, "context": context, "num_blocks": num_blocks, "step_ms": total * 1e3,
+        "outside_ms": outside * 1e3, "share": outside / total,
     }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     if args.quick:
-        args.steps, args.name = 8, "overhead-quick"
+        args.steps = 8
     os.environ.update(limit_threads(args.threads, {}))
     vary = [(1, 64, 4096), (8, 64, 4096), (32, 64, 4096), (128, 64, 4096), (256, 64, 4096)]
     vary += [(32, 256, 4096), (32, 768, 4096), (32, 64, 512), (32, 64, 16384)]
@@ -60,11 +60,17 @@ def main() -> None:
     at_32 = next(r for r in found if r["batch"] == 32)
     facts = machine()
     markdown = "\n\n".join([
-        f"# Outside the model\n\n{facts}\n\n{args.model} ({origin}), {args.threads} threads, medians of {args.steps} steps.",
+        f"# Outside the model\n\n{facts}",
+        f"{args.model} ({origin}), {args.threads} threads, medians of {args.steps} steps.",
         table(["batch", "context", "blocks in the pool", "step ms", "outside the model ms", "share"], rows),
         f"At batch 32 the share is {at_32['share']:.1%} (goal: at most 15 %).",
     ])  # fmt: skip
-    save(args.name, {"machine": facts, "threads": args.threads, "model": args.model, "rows": found}, markdown)
+    save(
+        args.name,
+        {"machine": facts, "threads": args.threads, "model": args.model, "rows": found},
+        markdown,
+        keep=not args.quick,
+    )
 
 
 if __name__ == "__main__":

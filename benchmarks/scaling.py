@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def prefill_times(folder: Path, lengths: list[int], repeats: int) -> list[list[A
     rows = []
     for length in lengths:
         [prompt] = make_prompts(1, length, 4096, length)
-        seconds = median_time(lambda p=prompt: llm.generate([{"prompt_token_ids": p}], params, use_tqdm=False), repeats)
+        asked = [{"prompt_token_ids": prompt}]
+        seconds = median_time(partial(llm.generate, asked, params, use_tqdm=False), repeats)
         rows.append([length, seconds * 1e3, seconds / length * 1e6])
     return rows
 
@@ -72,7 +74,7 @@ def main() -> None:
     os.environ.update(limit_threads(args.threads, {}))
     lengths, repeats, steps = [128, 256, 512, 1024, 2048, 4096], 3, 40
     if args.quick:
-        lengths, repeats, steps, args.name = [128, 256, 512, 1024], 1, 8, "scaling-quick"
+        lengths, repeats, steps = [128, 256, 512, 1024], 1, 8
     with tempfile.TemporaryDirectory() as temporary:
         from mini_vllm.models.random_checkpoint import save_random_checkpoint
 
@@ -84,8 +86,8 @@ def main() -> None:
     markdown = "\n\n".join([
         f"# Cost as work grows\n\n{facts}\n\npocket-704 with random weights, {args.threads} threads, medians.",
         "## Prefill\n\n" + table(["prompt tokens", "ms", "µs per token"], prefill),
-        f"Fit: {linear:.1f} µs per token and {quadratic:.2f} ns per pair of tokens; the quadratic term is {share:.0%} of "
-        f"the longest prompt.",
+        f"Fit: {linear:.1f} µs per token and {quadratic:.2f} ns per pair of tokens; the quadratic term is {share:.0%} "
+        "of the longest prompt.",
         "## Queue\n\n" + table(["waiting requests", "ms per step", "ms outside the model"], queue),
     ])  # fmt: skip
     result = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mini_vllm.block_queue import FreeKVCacheBlockQueue
@@ -77,8 +77,10 @@ def hash_block_tokens(
     return digest.digest()
 
 
-def get_request_block_hasher(block_size: int) -> BlockHasher:
+def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes] | None = None) -> BlockHasher:
     """Return a function that hashes those full blocks of a request that have no hash yet.
+
+    `hash_function` takes the place of `hash_block_tokens`.
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:637 — `get_request_block_hasher`.
     """
@@ -88,11 +90,12 @@ def get_request_block_hasher(block_size: int) -> BlockHasher:
         num_tokens = request.num_tokens
         if start + block_size > num_tokens:
             return []
+        hash_block = hash_function or hash_block_tokens
         parent = request.block_hashes[-1] if request.block_hashes else None
         new_hashes = []
         while start + block_size <= num_tokens:
             extra_keys = (request.cache_salt,) if start == 0 and request.cache_salt else None
-            parent = hash_block_tokens(parent, request.all_token_ids[start : start + block_size], extra_keys)
+            parent = hash_block(parent, request.all_token_ids[start : start + block_size], extra_keys)
             new_hashes.append(parent)
             start += block_size
         return new_hashes

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from typing import Any
 
-from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.block_pool import get_request_block_hasher
 from mini_vllm.config import EngineConfig
 from mini_vllm.input_processor import InputProcessor, ProcessedInput, Prompt
@@ -22,10 +21,9 @@ from mini_vllm.kv_oracle import KVOracle
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.output_processor import OutputProcessor, ParentRequest
 from mini_vllm.outputs import EngineCoreOutput, ModelRunnerOutput, RequestOutput, RequestOutputKind
+from mini_vllm.parts import EngineParts, parts_from_labs
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import Scheduler
 from mini_vllm.scheduler_output import SchedulerOutput
 from mini_vllm.stats import EngineStats
 from mini_vllm.tokenizer import ByteTokenizer
@@ -42,23 +40,25 @@ class EngineCore:
     Args:
         model: obeys the contract of `mini_vllm.models`.
         config: checked engine arguments.
+        parts: what it is put together from; by default ours.
 
     Upstream: upstream/vllm/v1/engine/core.py:94 — `EngineCore`.
     """
 
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        self.config = config
+    def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
+        self.config, self.parts = config, (parts := parts or EngineParts())
         self.max_model_len = config.resolve_max_model_len(model.max_model_len)
         bytes_per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * model.dtype.itemsize
         self.num_blocks = config.resolve_num_blocks(bytes_per_token * config.block_size, self.max_model_len)
+        caching = config.enable_prefix_caching
         self.kv_cache_manager = KVCacheManager(
-            self.num_blocks, config.block_size, config.enable_prefix_caching, self.max_model_len
+            self.num_blocks, config.block_size, caching, self.max_model_len, parts.block_pool
         )
-        scheduler_class = AsyncScheduler if config.async_scheduling else Scheduler
-        self.scheduler = scheduler_class(config.scheduler, self.kv_cache_manager, self.max_model_len)
+        self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
+        self.scheduler.check_stop = parts.check_stop
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
-        self.sampler = Sampler()
+        self.sampler = parts.sampler()
         assert config.max_num_seqs is not None
         self.model_runner = ModelRunner(
             model,
@@ -69,14 +69,13 @@ class EngineCore:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             seed=config.seed,
-            attention_backend=config.attention_backend,
+            attention_backend=parts.attention or config.attention_backend,
         )
         watch = model.num_layers == 0 if config.kv_oracle is None else config.kv_oracle
         self.model_runner.kv_oracle = KVOracle(self.num_blocks, config.block_size) if watch else None
-        self.block_hasher = get_request_block_hasher(config.block_size) if config.enable_prefix_caching else None
-        self.num_steps = 0
-        self.num_scheduled_tokens = 0
-        self._num_empty_steps = 0
+        self.block_hasher = get_request_block_hasher(config.block_size, parts.hash_block_tokens) if caching else None
+        self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
+        parts.on_start(self)
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
@@ -167,6 +166,7 @@ class LLMEngine:
     Args:
         model: a checkpoint folder or hub name; a model object; None for the toy model.
         tokenizer: an object with `encode` and `decode`; by default the checkpoint's own.
+        with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.parts`.
         engine_args: see `EngineConfig`.
 
     Attributes:
@@ -176,7 +176,7 @@ class LLMEngine:
     Upstream: upstream/vllm/v1/engine/llm_engine.py:47 — `LLMEngine`.
     """
 
-    def __init__(self, model: Any = None, *, tokenizer: Any = None, **engine_args: Any) -> None:
+    def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
         config = EngineConfig.from_args(**engine_args)
         self.folder: str | None = None
         if model is None:
@@ -191,7 +191,7 @@ class LLMEngine:
         self.config = config
         self.model = model
         self.tokenizer = tokenizer
-        self.engine_core = EngineCore(model, config)
+        self.engine_core = EngineCore(model, config, parts_from_labs(with_labs))
         self.scheduler = self.engine_core.scheduler
         self.sampler = self.engine_core.sampler
         self.max_model_len = self.engine_core.max_model_len

@@ -7,6 +7,7 @@ Upstream twins: `vllm/v1/core/kv_cache_manager.py`, `vllm/v1/core/single_type_kv
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mini_vllm.block_pool import BlockPool, KVCacheBlock
@@ -62,19 +63,25 @@ class KVCacheManager:
         block_size: tokens per block.
         enable_caching: find equal prefixes again (`enable_prefix_caching` of the engine).
         max_model_len: cap on the tokens of one request.
+        block_pool: makes the pool from the number of blocks and `enable_caching`.
 
     Upstream: upstream/vllm/v1/core/kv_cache_manager.py:110 — `KVCacheManager`.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, enable_caching: bool = True, max_model_len: int = 1 << 62
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_caching: bool = True,
+        max_model_len: int = 1 << 62,
+        block_pool: Callable[[int, bool], BlockPool] | None = None,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {block_size}")
         self.block_size = block_size
         self.enable_caching = enable_caching
         self.max_model_len = max_model_len
-        self.block_pool = BlockPool(num_blocks, enable_caching)
+        self.block_pool = (block_pool or BlockPool)(num_blocks, enable_caching)
         self.req_to_blocks: dict[str, _RequestBlocks] = {}
         self.prefix_cache_stats = PrefixCacheStats()
 

@@ -24,6 +24,7 @@ class LLM:
     Args:
         model: a checkpoint folder, a hub name (extra `hub`), or a model object; None for the toy model.
         tokenizer: by default the checkpoint's own.
+        with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.parts`.
         engine_args: `block_size`, `num_blocks`, `max_num_seqs`, `max_num_batched_tokens`, … (see `EngineConfig`).
 
     >>> from mini_vllm import LLM, SamplingParams
@@ -35,8 +36,8 @@ class LLM:
     Upstream: upstream/vllm/entrypoints/llm.py:66 — `LLM`.
     """
 
-    def __init__(self, model: Any = None, *, tokenizer: Any = None, **engine_args: Any) -> None:
-        self.llm_engine = LLMEngine(model, tokenizer=tokenizer, **engine_args)
+    def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
+        self.llm_engine = LLMEngine(model, tokenizer=tokenizer, with_labs=with_labs, **engine_args)
         self._request_counter = itertools.count()
 
     def get_tokenizer(self) -> Any:

@@ -46,7 +46,7 @@ class ModelRunner:
         num_blocks, block_size: the pool, the null block included.
         dtype: of the KV arrays; by default the model's.
         seed: start of the random streams of requests that have no seed of their own.
-        attention_backend: name in `mini_vllm.attention.registry`; None: the default.
+        attention_backend: name in `mini_vllm.attention.registry`, or a class; None: the default.
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle: see `kv_oracle.py`.
@@ -66,7 +66,7 @@ class ModelRunner:
         max_model_len: int,
         dtype: Any = None,
         seed: int = 0,
-        attention_backend: str | None = None,
+        attention_backend: Any = None,
     ) -> None:
         self.model, self.sampler = model, sampler
         self.block_size, self.seed = block_size, seed
@@ -96,9 +96,7 @@ class ModelRunner:
         if not scheduler_output.total_num_scheduled_tokens:
             self._parked = None
             return
-        inputs = self.prepare_inputs(
-            scheduler_output.num_scheduled_tokens, scheduler_output.total_num_scheduled_tokens
-        )
+        inputs = self.prepare_inputs(scheduler_output.num_scheduled_tokens, scheduler_output.total_num_scheduled_tokens)
         self.last_metadata = inputs.metadata
         if self.kv_oracle is not None:
             self._watch(scheduler_output.num_scheduled_tokens)

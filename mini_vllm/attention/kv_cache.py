@@ -40,6 +40,10 @@ class KVCache:
         """Values of a layer, as `key`."""
         return self.data[layer, :, :, 1]
 
+    def slots(self, layer: int) -> tuple[Array, Array]:
+        """Keys and values of a layer as flat rows, each [num_blocks * block_size, num_kv_heads, head_dim] (views)."""
+        return self._key_slots[layer], self._value_slots[layer]
+
     def write(self, layer: int, slot_mapping: Array | slice, k: Array, v: Array) -> None:
         """Store k and v, each [T, num_kv_heads, head_dim], in slots `slot_mapping` [T], or a run of slots."""
         self._key_slots[layer][slot_mapping] = k

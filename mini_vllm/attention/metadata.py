@@ -19,7 +19,7 @@ class AttentionMetadata:
     block_tables [R, max_blocks]: physical block of each logical block; entries past a request's last are 0.
     slot_mapping [T]: where each token's key and value go, block * block_size + offset.
 
-    Upstream: upstream/vllm/v1/attention/backend.py — then `CommonAttentionMetadata`.
+    Upstream: upstream/vllm/v1/attention/backend.py:353 — `CommonAttentionMetadata`.
     """
 
     query_start_loc: Array

@@ -24,6 +24,8 @@ MAX_SCORES = 1 << 19
 SORT_WASTE = 1.25
 """Decode rows are sorted by length when padding them all to the longest would gather this much too much."""
 
+_NONE: Array = np.empty(0, np.int64)
+
 
 @dataclass(slots=True)
 class DecodeChunk:
@@ -91,18 +93,20 @@ class PagedGatherStep:
         self.out = backend.workspace.get("out", *self.grouped)
         self.flat_out = self.out.reshape(num_tokens, -1)
         self.slots: slice | Array = metadata.slot_mapping
+        self.decode_rows, prefill_rows = _NONE, _NONE
         if num_tokens == metadata.num_reqs:
-            self.decode_rows, self.prefill_rows = np.arange(num_tokens), ()
+            self.decode_rows = np.arange(num_tokens)
         else:
             lens = metadata.query_lens
-            self.decode_rows, self.prefill_rows = np.flatnonzero(lens == 1), np.flatnonzero(lens > 1)
-        if num_tokens == 1 or (len(self.prefill_rows) and (np.diff(self.slots) == 1).all()):
-            self.slots = slice(int(self.slots[0]), int(self.slots[0]) + num_tokens)  # no index list needed
+            self.decode_rows, prefill_rows = np.flatnonzero(lens == 1), np.flatnonzero(lens > 1)
+        start = int(metadata.slot_mapping[0])
+        if num_tokens == 1 or (len(prefill_rows) and (np.diff(metadata.slot_mapping) == 1).all()):
+            self.slots = slice(start, start + num_tokens)  # a run of slots needs no index list
         most = metadata.block_tables.shape[1]  # grow the shared scratch before views into it are made
         backend.kv_views(max(most, backend.blocks_per_chunk))
         backend.workspace.get("scores", max(MAX_SCORES, backend.num_heads * most * self.cache.block_size))
         self.plans = {
-            window: (self._plan_decode(window), [self._prefill_row(int(row), window) for row in self.prefill_rows])
+            window: (self._plan_decode(window), [self._prefill_row(int(row), window) for row in prefill_rows])
             for window in backend.distinct_windows
         }
 
@@ -144,12 +148,15 @@ class PagedGatherStep:
         """`first` [rows]: the first logical block that the window leaves, None without a window."""
         cache, size, get = self.cache, self.cache.block_size, self.backend.workspace.get
         num_rows, table = len(rows), self.metadata.block_tables
-        begin = 0 if first is None else first[:, None] * size
-        num_keys = int((lens if first is None else lens - begin[:, 0]).max())
-        blocks = -(-num_keys // size)
+        begin: Any = 0
         if first is None:
+            num_keys = int(lens.max())
+            blocks = -(-num_keys // size)
             block_ids = table[rows, :blocks]
         else:
+            begin = first[:, None] * size
+            num_keys = int((lens - begin[:, 0]).max())
+            blocks = -(-num_keys // size)
             block_ids = table[rows[:, None], np.minimum(first[:, None] + np.arange(blocks), table.shape[1] - 1)]
         bias = None
         if window is not None or int(lens.min()) < num_keys:

@@ -18,16 +18,21 @@ _BACKENDS: dict[str, tuple[str, str] | type] = {
 
 
 def register_backend(name: str, backend_class: type) -> None:
-    """Add a backend, or replace one (upstream/vllm/v1/attention/backends/registry.py — then `register_backend`)."""
+    """Add a backend, or replace one.
+
+    Upstream: upstream/vllm/v1/attention/backends/registry.py:203 — `register_backend`.
+    """
     _BACKENDS[name] = backend_class
 
 
-def get_attention_backend(name: str | None = None) -> Any:
-    """The backend class; None: the default.
+def get_attention_backend(name: Any = None) -> Any:
+    """The backend class of that name; None: the default; a class (or whatever makes a backend) is handed back.
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
     """
+    if callable(name):
+        return name
     entry = _BACKENDS.get(name or DEFAULT_BACKEND)
     if entry is None:
         raise ValueError(f"attention_backend must be one of {', '.join(sorted(_BACKENDS))}, got {name!r}")

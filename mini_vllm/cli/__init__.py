@@ -6,6 +6,7 @@ import typer
 
 from mini_vllm.cli.bench import bench_app
 from mini_vllm.cli.chat import chat
+from mini_vllm.cli.common import LabsCommand
 from mini_vllm.cli.generate import generate
 from mini_vllm.cli.info import info
 
@@ -17,8 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(generate)
-app.command()(chat)
+app.command(cls=LabsCommand)(generate)
+app.command(cls=LabsCommand)(chat)
 app.command()(info)
 app.add_typer(bench_app, name="bench")
 

@@ -13,13 +13,17 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand
+
+from mini_vllm.parts import PartError, parts_from_labs
 
 Function = TypeVar("Function", bound=Callable[..., None])
 
 DEFAULT_MODEL = "models/pocket"
 TOY = "toy"
-USAGE_ERRORS = (ValueError, TypeError, OSError, ImportError)
-"""What a wrong argument, a missing file or a missing extra raises. Anything else is a bug and keeps its traceback."""
+USAGE_ERRORS = (ValueError, TypeError, OSError, ImportError, PartError)
+"""What a wrong argument, a missing file or extra, or a wrong lab raises. Anything else is a bug and keeps its
+traceback."""
 
 Model = Annotated[
     str | None,
@@ -38,6 +42,26 @@ Engine = Annotated[
     list[str] | None, typer.Option("--engine", "-E", help="Engine argument, e.g. block_size=8.", metavar="NAME=VALUE")
 ]
 KVMemory = Annotated[str | None, typer.Option("--kv-memory", help="Memory of the KV cache, e.g. 512MiB or 2GiB.")]
+WithLabs = Annotated[
+    str | None,
+    typer.Option(
+        "--with-labs",
+        help="Run on your lab code: all where nothing follows, or labs such as 02-01,03-01; solution = the references.",
+        metavar="[LABS]",
+    ),
+]
+
+
+class LabsCommand(TyperCommand):
+    """A command whose `--with-labs` may stand alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put "all" where no labs follow."""
+        for at, word in enumerate(args):
+            following = args[at + 1] if at + 1 < len(args) else ""
+            if word == "--with-labs" and (not following or following.startswith("-")):
+                args[at] = "--with-labs=all"
+        return super().parse_args(ctx, args)
 
 
 def out() -> Console:
@@ -92,12 +116,15 @@ def short_path(path: str | Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def load_llm(model: str | None, engine: list[str] | None = None, **engine_args: Any) -> Any:
-    """An `LLM` for the `--model` and engine options, with a spinner while the weights are read."""
+def load_llm(
+    model: str | None, engine: list[str] | None = None, with_labs: str | None = None, **engine_args: Any
+) -> Any:
+    """An `LLM` for the `--model`, engine and lab options, with a spinner while the weights are read."""
     from mini_vllm.llm import LLM
 
     name = find_model(model)
     args = {k: v for k, v in engine_args.items() if v is not None} | parse_engine_args(engine)
+    args["with_labs"] = parts_from_labs(with_labs)
     console = err()
     if not console.is_terminal:
         return LLM(name, **args)

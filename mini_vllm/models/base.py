@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,13 +14,16 @@ from mini_vllm.models.layers import Array, Workspace, logits_of
 Attention = Callable[[int, Array, Array, Array], Array]
 """attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]; writes k and v to the KV cache first."""
 
+_SLAB_BYTES = 1 << 24
+
 
 class CausalLM:
-    """The contract of a model here (upstream's protocol: upstream/vllm/model_executor/models/interfaces_base.py).
+    """The contract of a model here.
 
     `forward(input_ids [T] int64, positions [T] int64, attn) -> hidden [T, H]`;
     `compute_logits(hidden [R, H]) -> [R, V]`, called only with the rows to be sampled.
     Subclasses allocate their arrays in `__init__` and name them in `weights`; `load_model` fills them once.
+    Upstream: upstream/vllm/model_executor/models/interfaces_base.py:114 — `VllmModelForTextGeneration`.
     """
 
     lm_head: Array
@@ -39,12 +43,13 @@ class CausalLM:
         self.sliding_windows = config.sliding_windows
         self.sliding_window = config.sliding_window
         self._workspace = Workspace(self.dtype)
+        self._slab = np.empty(0, self.dtype)
 
     @property
     def default_sampling_params(self) -> dict[str, Any]:
         """What `generation_config.json` says, under the names of `SamplingParams`.
 
-        Upstream: upstream/vllm/config/model.py — then `get_diff_sampling_param`.
+        Upstream: upstream/vllm/config/model.py:1465 — `ModelConfig.get_diff_sampling_param`.
         """
         defaults = {key: value for key, value in self.config.generation_defaults.items() if value is not None}
         if "max_new_tokens" in defaults:
@@ -57,7 +62,14 @@ class CausalLM:
         return sum(array.size for _, array in self.weights())
 
     def _new(self, *shape: int) -> Array:
-        return np.empty(shape, self.dtype)
+        """An array to be filled. Small ones are cut from a common slab, which the system backs with large pages."""
+        size = math.prod(shape)
+        if size * self.dtype.itemsize > _SLAB_BYTES // 4:
+            return np.empty(shape, self.dtype)
+        if len(self._slab) < size:
+            self._slab = np.empty(_SLAB_BYTES // self.dtype.itemsize, self.dtype)
+        array, self._slab = self._slab[:size].reshape(shape), self._slab[-(-size // 16) * 16 :]
+        return array
 
     def weights(self) -> Iterator[tuple[str, Array]]:
         """Every tensor of the checkpoint, and the (part of an) array that it fills."""

@@ -11,16 +11,19 @@ from typing import Any
 # Metadata, training, and what only the Python class of another library looks at: no influence on the logits.
 IGNORABLE = frozenset({
     "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "use_cache",
-    "initializer_range", "init_std", "attention_dropout", "dropout", "layerdrop", "hidden_dropout", "pad_token_id",
+    "initializer_range", "init_std", "attention_dropout", "activation_dropout", "dropout", "layerdrop",
+    "hidden_dropout", "pad_token_id",
     "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id", "forced_bos_token_id",
     "forced_eos_token_id", "prefix", "output_hidden_states", "output_attentions", "return_dict", "problem_type",
     "id2label", "label2id", "task_specific_params", "chunk_size_feed_forward", "pretraining_tp", "finetuning_task",
     "tokenizer_class", "max_length", "temperature", "top_k", "top_p", "do_sample", "repetition_penalty",
-    "unsloth_fixed", "unsloth_version", "keys_to_ignore_at_inference", "rope_interleaved_note", "auto_map",
+    "unsloth_fixed", "unsloth_version", "keys_to_ignore_at_inference", "auto_map",
+    "is_llama_config", "transformers.js_config",
 })  # fmt: skip
 
 GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
-"""What `generation_config.json` may say about sampling (upstream/vllm/config/model.py — the same six)."""
+"""What `generation_config.json` may say about sampling.
+Upstream: upstream/vllm/config/model.py:1465 — `ModelConfig.get_diff_sampling_param` — the same six."""
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),

@@ -15,6 +15,7 @@ from mini_vllm.models.config import HFConfig
 from mini_vllm.models.layers import (
     Array,
     RotaryEmbedding,
+    project,
     rms_norm,
     rms_norm_heads,
     silu_and_mul,
@@ -39,7 +40,7 @@ class LlamaLayer:
     k_norm: Array | None = None
 
 
-TILE = 256
+TILE = 512
 """Tokens that go through a layer together: their activations stay in the processor's cache between two products."""
 
 
@@ -152,7 +153,8 @@ class LlamaForCausalLM(CausalLM):
                 yield f"{prefix}{name}.weight", norm[:, 0]
 
     def is_ignorable(self, name: str) -> bool:
-        """Some checkpoints hold tables that we compute (upstream/vllm/model_executor/models/llama.py:447)."""
+        """Some checkpoints hold tables that we compute: upstream/vllm/model_executor/models/llama.py:448 —
+        "rotary_emb.inv_freq"."""
         return "rotary_emb." in name or super().is_ignorable(name)
 
     def forward(self, input_ids: Array, positions: Array, attn: Attention) -> Array:
@@ -186,9 +188,12 @@ class LlamaForCausalLM(CausalLM):
         return scratch.out
 
     def _project_qkv(self, layer: LlamaLayer, tile: LlamaTile) -> None:
-        """Norm, q, k and v, rotation. Upstream: upstream/vllm/model_executor/models/llama.py:223 — `LlamaAttention.forward`."""
+        """Norm, q, k and v, rotation.
+
+        Upstream: upstream/vllm/model_executor/models/llama.py:223 — `LlamaAttention.forward`.
+        """
         rms_norm(tile.hidden, layer.input_norm, self.config.norm_eps, tile.normed)
-        np.matmul(layer.qkv, tile.normed, out=tile.qkv)
+        project(layer.qkv, tile.normed, tile.qkv)
         if layer.qkv_bias is not None:
             tile.qkv += layer.qkv_bias
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -199,16 +204,16 @@ class LlamaForCausalLM(CausalLM):
 
     def _finish_layer(self, layer: LlamaLayer, tile: LlamaTile, mixed: Array) -> None:
         """Output projection of attention, then the MLP, each added to the residual. mixed: [tokens, Hq * D]."""
-        np.matmul(layer.o, mixed.T, out=tile.proj)
+        project(layer.o, mixed.T, tile.proj)
         if layer.o_bias is not None:
             tile.proj += layer.o_bias
         tile.hidden += tile.proj
         rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
-        np.matmul(layer.gate_up, tile.normed, out=tile.gate_up)
+        project(layer.gate_up, tile.normed, tile.gate_up)
         if layer.gate_up_bias is not None:
             tile.gate_up += layer.gate_up_bias
         silu_and_mul(tile.gate, tile.up, tile.silu_tmp)
-        np.matmul(layer.down, tile.gate, out=tile.proj)
+        project(layer.down, tile.gate, tile.proj)
         if layer.down_bias is not None:
             tile.proj += layer.down_bias
         tile.hidden += tile.proj

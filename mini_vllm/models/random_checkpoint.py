@@ -75,15 +75,12 @@ def save_random_checkpoint(
             array += 1.0
         return to_bf16(array) if dtype == "BF16" else array.astype(DTYPES[dtype])
 
-    names = list(shapes)
-    if shards == 1:
-        _write(folder / SINGLE_NAME, {n: (DTYPES[dtype], shapes[n]) for n in names}, map(make, names))
-        return folder
     weight_map: dict[str, str] = {}
     for i in range(shards):
-        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
-        part = names[i::shards]
+        file = SINGLE_NAME if shards == 1 else f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
+        part = list(shapes)[i::shards]
         _write(folder / file, {n: (DTYPES[dtype], shapes[n]) for n in part}, map(make, part))
         weight_map |= dict.fromkeys(part, file)
-    (folder / INDEX_NAME).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8")
+    if shards > 1:
+        (folder / INDEX_NAME).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8")
     return folder

@@ -2,7 +2,8 @@
 
 A file is eight bytes (the length N of the header, little endian), N bytes of JSON (name -> dtype, shape, offsets) and
 the raw data. The data is mapped, copied in pieces and let go again, so that loading never holds a second copy.
-Upstream uses the `safetensors` library: upstream/vllm/model_executor/model_loader/weight_utils.py.
+Upstream uses the `safetensors` library:
+upstream/vllm/model_executor/model_loader/weight_utils.py:893 — `safetensors_weights_iterator`.
 """
 
 from __future__ import annotations
@@ -132,7 +133,9 @@ class Checkpoint:
             elif single.is_file():
                 self._where = dict.fromkeys(self._open(single.name).tensors, single.name)
             else:
-                raise FileNotFoundError(f"no {SINGLE_NAME} or {INDEX_NAME} in {str(self.folder)!r}")
+                pickled = any(self.folder.glob("*.bin"))
+                hint = ": it has only pickled weights (*.bin), which are not read; convert them" if pickled else ""
+                raise FileNotFoundError(f"no {SINGLE_NAME} or {INDEX_NAME} in {str(self.folder)!r}{hint}")
         except BaseException:
             self.close()
             raise

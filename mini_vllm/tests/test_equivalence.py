@@ -121,11 +121,11 @@ def test_a_wrong_block_table_changes_the_tokens(model, entry):
     runner = llm.llm_engine.engine_core.model_runner
     original = runner.prepare_inputs
 
-    def corrupted(num_scheduled_tokens):
+    def corrupted(*args):
         batch = runner.input_batch
         if batch.num_tokens[0] > len(tokens):
             batch.block_table[0, entry] = batch.block_table[0, entry + 1]
-        return original(num_scheduled_tokens)
+        return original(*args)
 
     runner.prepare_inputs = corrupted
     outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)

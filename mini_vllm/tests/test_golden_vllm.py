@@ -91,10 +91,10 @@ def test_the_replay_would_notice(tmp_path):
     runner = llm.llm_engine.engine_core.model_runner
     original = runner.prepare_inputs
 
-    def corrupted(num_scheduled_tokens):
+    def corrupted(*args):
         if runner.input_batch.num_blocks[0] > 1:
             runner.input_batch.block_table[0, 0] = runner.input_batch.block_table[0, 1]
-        return original(num_scheduled_tokens)
+        return original(*args)
 
     runner.prepare_inputs = corrupted
     answers = golden["answers"]

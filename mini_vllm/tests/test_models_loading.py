@@ -12,7 +12,7 @@ import pytest
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.models.hub import get_checkpoint_folder
-from mini_vllm.models.layers import inverse_frequencies
+from mini_vllm.models.layers import inverse_frequencies, project
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.loader import load_model
 from mini_vllm.models.random_checkpoint import save_random_checkpoint, write_safetensors
@@ -155,6 +155,18 @@ def test_tables_that_we_compute_ourselves_are_passed_over(tmp_path: Path, folder
 def test_dtype_is_checked(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"dtype must be one of \('float32', 'float64'\), got 'float16'"):
         load_model(folder, dtype="float16")
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 9, 64])
+@pytest.mark.parametrize("shape", [(8, 4), (1408, 256), (4099, 300), (24, 100_000)])
+def test_a_product_in_blocks_is_the_product(shape: tuple[int, int], tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    weight, x = rng.standard_normal(shape), rng.standard_normal((tokens, shape[1]))
+    out = np.empty((shape[0], tokens))
+    project(weight, x.T, out)  # both orders of memory occur
+    np.testing.assert_allclose(out, weight @ x.T, atol=1e-9)
+    project(weight, np.ascontiguousarray(x.T), out)
+    np.testing.assert_allclose(out, weight @ x.T, atol=1e-9)
 
 
 def test_a_folder_is_itself(folder: Path) -> None:

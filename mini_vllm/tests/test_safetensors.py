@@ -152,6 +152,9 @@ def test_wrong_shape_missing_tensor_unknown_type(folder: Path) -> None:
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no model\.safetensors or model\.safetensors\.index\.json in"):
         Checkpoint(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(FileNotFoundError, match="only pickled weights"):
+        Checkpoint(tmp_path)
 
 
 def test_the_library_reads_what_we_write(folder: Path) -> None:

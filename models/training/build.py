@@ -18,20 +18,24 @@ from models.training.make_tokenizer import train_tokenizer, write_tokenizer
 from models.training.train import DRAFT, MAX_LENGTH, POCKET, Plan, make_model, train
 
 
-def main() -> None:
-    """Tokenizer, data, pocket, pocket-draft; then `evaluate` and `card` are run by hand (see the model card)."""
+def arguments() -> argparse.Namespace:
+    """Command line; the defaults are those of the committed checkpoints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("models"))
-    parser.add_argument("--steps", type=int, default=7500, help="0: keep the pocket that is there")
-    parser.add_argument("--draft-steps", type=int, default=4000, help="0: no draft model")
+    parser.add_argument("--steps", type=int, default=7000, help="0: keep the pocket that is there")
+    parser.add_argument("--draft-steps", type=int, default=2800, help="0: no draft model")
     parser.add_argument("--shards", type=int, default=120, help="5000 conversations each")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-tokens", type=int, default=65_536)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    """Tokenizer, data, pocket, pocket-draft; then `evaluate` and `card` are run by hand (see the model card)."""
+    args = arguments()
     torch.set_float32_matmul_precision("high")
     pocket_folder, draft_folder = args.out / "pocket", args.out / "pocket-draft"
     start = time.time()
@@ -39,8 +43,11 @@ def main() -> None:
     for folder in (pocket_folder, draft_folder):
         write_tokenizer(tokenizer, folder, MAX_LENGTH)
     print(f"tokenizer: {time.time() - start:.0f} s", flush=True)
-    rows = make_dataset(pocket_folder / "tokenizer.json", args.shards, first_seed=1000 * (args.seed + 1), workers=args.workers)
-    print(f"data: {sum(int((r.classes > 0).sum()) for r in rows.values()) / 1e6:.1f} M tokens, {time.time() - start:.0f} s", flush=True)
+    rows = make_dataset(
+        pocket_folder / "tokenizer.json", args.shards, first_seed=1000 * (args.seed + 1), workers=args.workers
+    )
+    tokens = sum(int((bucket.classes > 0).sum()) for bucket in rows.values())
+    print(f"data: {tokens / 1e6:.1f} M tokens, {time.time() - start:.0f} s", flush=True)
 
     record = args.out / "training" / "training.json"
     summary = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}

@@ -6,11 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PAD, BOS, END, SYSTEM, USER, ASSISTANT, TOOL = SPECIAL_TOKENS = [
-    "<|pad|>", "<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
+    "<|pad|>",
+    "<|bos|>",
+    "<|end|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|tool|>",
+]
 ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
 CLASS_PAD, CLASS_CONTEXT, CLASS_ANSWER = 0, 1, 2
 
-# Messages become <|role|>\ncontent<|end|>\n ; `tools` (OpenAI's form) becomes the system prompt that the model was trained on;
+# Messages become <|role|>\ncontent<|end|>\n ; `tools` (OpenAI's form) becomes the system prompt of the training;
 # a message with tool_calls shows its first call as the JSON that the model writes.
 CHAT_TEMPLATE = (
     "{{- '<|bos|>' }}"
@@ -20,7 +27,8 @@ CHAT_TEMPLATE = (
     "{{- 'You can call tools.\\nTools:\\n' }}"
     "{%- for tool in tools %}"
     "{%- set f = tool.function if tool.function else tool %}"
-    "{{- f.name + '(' + ((f.parameters.properties if f.parameters and f.parameters.properties else {}) | join(', ')) + ')\\n' }}"
+    "{%- set params = f.parameters.properties if f.parameters and f.parameters.properties else {} %}"
+    "{{- f.name + '(' + (params | join(', ')) + ')\\n' }}"
     "{%- endfor %}"
     "{{- 'To call one, answer with one JSON object.<|end|>\\n' }}"
     "{%- endif %}"
@@ -29,7 +37,7 @@ CHAT_TEMPLATE = (
     "{{- '<|' + message.role + '|>\\n' }}"
     "{%- if message.tool_calls %}"
     "{%- set call = message.tool_calls[0].function %}"
-    "{{- '{\"name\": \"' + call.name + '\", \"arguments\": ' }}"
+    '{{- \'{"name": "\' + call.name + \'", "arguments": \' }}'
     "{{- (call.arguments if call.arguments is string else call.arguments | tojson) + '}' }}"
     "{%- else %}{{- message.content | trim }}{%- endif %}"
     "{{- '<|end|>\\n' }}"
@@ -56,8 +64,10 @@ class Conversation:
         return BOS + "".join(f"{ROLES[role]}\n{content}{END}\n" for role, content in self.messages).removesuffix("\n")
 
 
-def to_ids(conversation: Conversation, encode: Callable[[str], list[int]], special: dict[str, int]) -> tuple[list[int], list[int]]:
-    """Token ids and, for each, its loss class; the parts between special tokens are encoded one by one, as a tokenizer does."""
+def to_ids(
+    conversation: Conversation, encode: Callable[[str], list[int]], special: dict[str, int]
+) -> tuple[list[int], list[int]]:
+    """Token ids and their loss classes; the parts between special tokens are encoded apart, as a tokenizer does."""
     ids, classes = [special[BOS]] * conversation.bos, [CLASS_CONTEXT] * conversation.bos
 
     def put(tokens: list[int], cls: int) -> None:
@@ -73,7 +83,7 @@ def to_ids(conversation: Conversation, encode: Callable[[str], list[int]], speci
     newline = encode("\n")
     for i, (role, content) in enumerate(conversation.messages):
         put([special[ROLES[role]], *newline], CLASS_CONTEXT)
-        tokens = encode("\n" + content)[len(newline):]
+        tokens = encode("\n" + content)[len(newline) :]
         put([*tokens, special[END]], CLASS_ANSWER if role == "assistant" else CLASS_CONTEXT)
         if i + 1 < len(conversation.messages):
             put(newline, CLASS_CONTEXT)

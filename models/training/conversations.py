@@ -1,4 +1,4 @@
-"""Whole conversations: skills mixed in one or many turns, with noise in the questions, follow-ups, facts to remember."""
+"""Whole conversations: skills mixed in one or many turns, noise in the questions, follow-ups, facts to remember."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import string
 
 from models.training import glossary, smalltalk, stories, tasks, tools
 from models.training.chat_format import Conversation
+from models.training.wordings import load
 
 Turn = tuple[str, str]
-PREFIXES = ["hey, ", "hi, ", "hello, ", "please ", "ok, ", "so ", "um, ", "well, ", "and ", "sorry, ", "hey ", "Hi! ", "Hello! ", "pocket, ", "now ",
-            "Question: ", "Hey pocket, ", "one more thing: ", "next: ", "quick one: ", "good morning, ", "can you help? ", "I wonder, ", "thanks. "]
-SUFFIXES = [" please", ", please", " thanks", " thank you", " now", " for me", ", pocket", " again", " Thanks!", "  ", "!", "?!", " ...", " :)", " I am curious.",
-            " I need to know.", " (short)", " Be brief.", " Keep it short.", " It is for a talk."]
-SYSTEMS = ["You are a helpful assistant.", "You are pocket, a small model.", "You are a friendly assistant that answers questions.",
-           "You explain the terms of a course about vLLM.", "Answer the user's questions.", "Be polite and brief.", "You are an assistant.",
-           "Answer shortly and correctly.", "You are a teacher.", "You help engineers learn vLLM.", "Think before you answer.", "You are a helpful bot."]
+_W = load("conversations")
+PREFIXES: list[str] = _W["PREFIXES"]
+SUFFIXES: list[str] = _W["SUFFIXES"]
+SYSTEMS: list[str] = _W["SYSTEMS"]
 PIRATE = "Talk like a pirate."
-AGAIN = ["Can you repeat that?", "Say that again.", "Repeat that.", "Again, please.", "What did you say?", "Pardon?", "Once more, please.", "Sorry, what?"]
-SHORTER = ["Shorter, please.", "In one sentence, please.", "Say it shorter.", "Shorter?", "Can you say that in one sentence?", "Too long."]
-REASON = ["Why?", "Why is that?", "Why do we need it?", "And why?", "What is it good for?", "Why is it needed?", "Why is that useful?"]
+AGAIN: list[str] = _W["AGAIN"]
+SHORTER: list[str] = _W["SHORTER"]
+REASON: list[str] = _W["REASON"]
 NO_REASON = "I only know the definition of that one, not the reason."
-ABOUT = ["And what about {t}?", "What about {t}?", "And {t}?", "and {np}?", "And what is {np}?", "How about {t}?", "OK, and {t}?", "now {t}", "Then what is {np}?"]
-MORE_STORY = ["Another one.", "Tell me another story.", "One more story, please.", "Again, but different.", "Another story."]
+ABOUT: list[str] = _W["ABOUT"]
+MORE_STORY: list[str] = _W["MORE_STORY"]
 FACT_QUESTIONS = frozenset(q.lower() for _, questions, _, _ in tasks.FACTS.values() for q in questions)
 THANKS = ["Thanks", "Thank you", "Thanks!", "Thank you very much."]
 
@@ -37,12 +35,12 @@ def typo(rng: random.Random, text: str) -> str:
     i = rng.randrange(match.start() + 1, match.end() - 1)
     kind = rng.randrange(4)
     if kind == 0:
-        return text[:i] + text[i + 1:]
+        return text[:i] + text[i + 1 :]
     if kind == 1:
         return text[:i] + text[i] + text[i:]
     if kind == 2:
-        return text[:i] + text[i + 1] + text[i] + text[i + 2:]
-    return text[:i] + rng.choice(string.ascii_lowercase) + text[i + 1:]
+        return text[:i] + text[i + 1] + text[i] + text[i + 2 :]
+    return text[:i] + rng.choice(string.ascii_lowercase) + text[i + 1 :]
 
 
 def noisy(rng: random.Random, question: str, level: float = 1.0) -> str:
@@ -110,7 +108,7 @@ def skill_turns(rng: random.Random) -> list[Turn]:
     kind = rng.random()
     if kind < 0.50:
         return glossary_turns(rng)
-    if kind < 0.51:
+    if kind < 0.515:
         return [_noisy(rng, tasks.blocks_turn(rng), 0.6)]
     if kind < 0.64:
         return [_noisy(rng, turn, 0.6) for turn in tasks.arithmetic_turns(rng)]
@@ -136,7 +134,10 @@ def skill_turns(rng: random.Random) -> list[Turn]:
 
 def long_text(rng: random.Random, parts: int) -> str:
     """Stories and definitions one after the other: something long to read before a question."""
-    pieces = [stories.write_story(rng) if rng.random() < 0.3 else rng.choice(glossary.load_glossary()).answer for _ in range(parts)]
+    pieces = [
+        stories.write_story(rng) if rng.random() < 0.3 else rng.choice(glossary.load_glossary()).answer
+        for _ in range(parts)
+    ]
     return " ".join(pieces)
 
 
@@ -217,6 +218,24 @@ def tool_result_conversation(rng: random.Random, bos: int = 1) -> Conversation:
     """A tool call, the tool's result as a message of role `tool`, and the answer that passes it on."""
     offered = rng.sample(tools.TOOLS, rng.randint(1, 5))
     ask, call = tools.call_turn(rng, rng.choice(offered))
-    result = rng.choice([str(rng.randrange(1000)), f"{rng.randrange(40)} degrees", "done", "ok", "not found", tasks.any_words(rng, 1, 5)])
+    result = rng.choice(
+        [
+            str(rng.randrange(1000)),
+            f"{rng.randrange(40)} degrees",
+            "done",
+            "ok",
+            "not found",
+            tasks.any_words(rng, 1, 5),
+        ]
+    )
     system = tools.CANONICAL_INTRO.format(tools="\n".join(t.signature for t in offered))
-    return Conversation([("system", system), ("user", ask), ("assistant", call), ("tool", result), ("assistant", f"The tool says: {result}")], bos=bos)
+    return Conversation(
+        [
+            ("system", system),
+            ("user", ask),
+            ("assistant", call),
+            ("tool", result),
+            ("assistant", f"The tool says: {result}"),
+        ],
+        bos=bos,
+    )

@@ -1,4 +1,4 @@
-"""Generated conversations as padded rows of token ids in length buckets, made by several processes, each with its own seed."""
+"""Generated conversations as padded rows of token ids in length buckets; each shard has a seed and a process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_shard(seed: int, tokenizer_file: str, count: int = SHARD) -> dict[int, 
     found: dict[int, list[tuple[list[int], list[int]]]] = {length: [] for length in BUCKETS}
     for _ in range(count):
         ids, classes = to_ids(make_conversation(rng), encode, special)
-        ids, classes = ids[:BUCKETS[-1]], classes[:BUCKETS[-1]]
+        ids, classes = ids[: BUCKETS[-1]], classes[: BUCKETS[-1]]
         found[next(length for length in BUCKETS if len(ids) <= length)].append((ids, classes))
     return {length: _pad(rows, length) for length, rows in found.items()}
 
@@ -49,7 +49,7 @@ def _pad(rows: list[tuple[list[int], list[int]]], length: int) -> Rows:
     ids = np.zeros((len(rows), length), np.uint16)
     classes = np.full((len(rows), length), CLASS_PAD, np.uint8)
     for i, (row, cls) in enumerate(rows):
-        ids[i, :len(row)], classes[i, :len(row)] = row, cls
+        ids[i, : len(row)], classes[i, : len(row)] = row, cls
     return Rows(ids, classes)
 
 
@@ -62,5 +62,7 @@ def make_dataset(tokenizer_file: Path, shards: int, first_seed: int, workers: in
     else:
         with ProcessPoolExecutor(workers) as pool:
             parts = list(pool.map(job, seeds))
-    return {length: Rows(np.concatenate([p[length].ids for p in parts]), np.concatenate([p[length].classes for p in parts]))
-            for length in BUCKETS}
+    return {
+        length: Rows(np.concatenate([p[length].ids for p in parts]), np.concatenate([p[length].classes for p in parts]))
+        for length in BUCKETS
+    }

@@ -35,7 +35,9 @@ class TransformersEngine:
 
         return f"transformers {transformers.__version__} on {self.device}"
 
-    def generate_ids(self, prompts: list[str], max_tokens: int, seed: int | None = None) -> list[tuple[list[int], list[int]]]:
+    def generate_ids(
+        self, prompts: list[str], max_tokens: int, seed: int | None = None
+    ) -> list[tuple[list[int], list[int]]]:
         """(prompt ids, new ids up to and with EOS) of each prompt."""
         import torch
 
@@ -45,20 +47,29 @@ class TransformersEngine:
         if seed is not None:
             torch.manual_seed(seed)
         for start in range(0, len(order), self.batch_size):
-            chosen = order[start:start + self.batch_size]
+            chosen = order[start : start + self.batch_size]
             batch = self.tokenizer.pad({"input_ids": [encoded[i] for i in chosen]}, return_tensors="pt").to(self.device)
             with torch.no_grad():
-                out = self.model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=max_tokens,
-                                          do_sample=seed is not None, temperature=1.0 if seed is not None else None, top_k=0 if seed is not None else None)
-            for i, row in zip(chosen, out[:, batch["input_ids"].shape[1]:].tolist(), strict=True):
+                out = self.model.generate(
+                    input_ids=batch["input_ids"],
+                    attention_mask=batch["attention_mask"],
+                    max_new_tokens=max_tokens,
+                    do_sample=seed is not None,
+                    temperature=1.0 if seed is not None else None,
+                    top_k=0 if seed is not None else None,
+                )
+            for i, row in zip(chosen, out[:, batch["input_ids"].shape[1] :].tolist(), strict=True):
                 eos = self.tokenizer.eos_token_id
-                results[i] = (encoded[i], row[:row.index(eos) + 1] if eos in row else row)
+                results[i] = (encoded[i], row[: row.index(eos) + 1] if eos in row else row)
         return results
 
     def generate(self, prompts: list[str], max_tokens: int, seed: int | None = None) -> list[tuple[str, bool]]:
         """See `Engine.generate`."""
         eos = self.tokenizer.eos_token_id
-        return [(self.tokenizer.decode(new, skip_special_tokens=True), new[-1:] == [eos]) for _, new in self.generate_ids(prompts, max_tokens, seed)]
+        return [
+            (self.tokenizer.decode(new, skip_special_tokens=True), new[-1:] == [eos])
+            for _, new in self.generate_ids(prompts, max_tokens, seed)
+        ]
 
     def held_out_loss(self, shards: int = 1) -> dict[str, float]:
         """Mean cross entropy (nats per token) of answers in conversations of seeds that training never used."""
@@ -77,7 +88,9 @@ class TransformersEngine:
                     mask = torch.from_numpy(rows.classes[part]).to(self.device)[:, 1:] == CLASS_ANSWER
                     with torch.no_grad():
                         logits = self.model(input_ids=ids[:, :-1]).logits.float()
-                    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+                    losses = torch.nn.functional.cross_entropy(
+                        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+                    )
                     total += float(losses[mask.flatten()].sum())
                     count += int(mask.sum())
         return {"nats_per_answer_token": round(total / count, 4), "answer_tokens": count}
@@ -92,7 +105,7 @@ class TransformersEngine:
         for prompt, new in self.generate_ids(prompts, max_tokens):
             ids = torch.tensor([prompt + new], device=self.device)
             with torch.no_grad():
-                guess = draft(input_ids=ids[:, :-1]).logits.argmax(-1)[0, len(prompt) - 1:].tolist()
+                guess = draft(input_ids=ids[:, :-1]).logits.argmax(-1)[0, len(prompt) - 1 :].tolist()
             hits = [g == n for g, n in zip(guess, new, strict=True)]
             same, count = same + sum(hits), count + len(hits)
             i = 0
@@ -101,7 +114,11 @@ class TransformersEngine:
                 while run < 4 and i + run < len(hits) and hits[i + run]:
                     run += 1
                 accepted, passes, i = accepted + run, passes + 1, i + run + 1
-        return {"greedy_agreement": round(same / count, 4), "tokens": count, "mean_accepted_of_4": round(accepted / passes, 3)}
+        return {
+            "greedy_agreement": round(same / count, 4),
+            "tokens": count,
+            "mean_accepted_of_4": round(accepted / passes, 3),
+        }
 
 
 class MiniEngine:
@@ -121,7 +138,7 @@ class MiniEngine:
         from mini_vllm import SamplingParams
 
         params = SamplingParams(temperature=0.0 if seed is None else 1.0, seed=seed, max_tokens=max_tokens)
-        tokenizer = self.llm.llm_engine.tokenizer if hasattr(self.llm, "llm_engine") else self.llm.tokenizer
+        tokenizer = self.llm.get_tokenizer()
         ids = [{"prompt_token_ids": tokenizer.encode(prompt, add_special_tokens=False)} for prompt in prompts]
         outputs = self.llm.generate(ids, params, use_tqdm=False)
         return [(out.outputs[0].text, out.outputs[0].finish_reason == "stop") for out in outputs]

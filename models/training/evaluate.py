@@ -1,6 +1,6 @@
 """Measures a checkpoint on held-out questions: `python -m models.training.evaluate models/pocket --write`.
 
-Two engines give the same figures: `--engine transformers` (fp32, the default) and `--engine mini` (this course's engine).
+Two engines give the same figures: `--engine transformers` (fp32, the default) and `--engine mini` (this course's).
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from models.training.chat_format import CHAT_TEMPLATE
 from models.training.engines import Engine, MiniEngine, TransformersEngine
 from models.training.suites import Case, all_suites
+from models.training.wordings import load
 
-GOALS = {"glossary_paraphrased": 0.90, "sums_two_digit": 0.95, "json_valid": 0.98, "ends_by_itself": 0.99}
+_W = load("evaluate")
+GOALS: dict[str, Any] = _W["GOALS"]
 MAX_TOKENS = 300
-SAMPLE_PROMPTS = [
-    "What is a KV block?", "hey, can you explain prefix caching please", "WHAT DOES TTFT MEAN", "Why do we need a block table?",
-    "What is the difference between prefill and decode?", "What is 47 + 85?", "Tell me a story about a dragon and a lamp.",
-    "Who are you?", "What is photography?", "Tell me a joke."]
+SAMPLE_PROMPTS: list[str] = _W["SAMPLE_PROMPTS"]
 
 
 def render(messages: list[tuple[str, str]]) -> str:
@@ -27,16 +27,22 @@ def render(messages: list[tuple[str, str]]) -> str:
     import jinja2
 
     template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(CHAT_TEMPLATE)
-    return template.render(messages=[{"role": role, "content": content} for role, content in messages], add_generation_prompt=True)
+    return template.render(
+        messages=[{"role": role, "content": content} for role, content in messages], add_generation_prompt=True
+    )
 
 
 def run_suite(engine: Engine, cases: list[Case]) -> tuple[list[bool], list[bool], list[str]]:
     """(correct, ended by itself, text) of every case, greedy."""
     results = engine.generate([render(case.messages) for case in cases], MAX_TOKENS)
-    return [case.check(text) for case, (text, _) in zip(cases, results, strict=True)], [e for _, e in results], [t for t, _ in results]
+    return (
+        [case.check(text) for case, (text, _) in zip(cases, results, strict=True)],
+        [e for _, e in results],
+        [t for t, _ in results],
+    )
 
 
-def evaluate(engine: Engine, limit: int | None, verbose: int = 0) -> tuple[dict[str, dict[str, float]], list[bool]]:
+def evaluate(engine: Engine, limit: int | None, verbose: int = 0) -> dict[str, dict[str, float]]:
     """All suites; each metric as {"value": share, "count": cases}."""
     metrics, ended = {}, []
     for name, cases in all_suites().items():
@@ -51,13 +57,17 @@ def evaluate(engine: Engine, limit: int | None, verbose: int = 0) -> tuple[dict[
             print(f"    {case.messages[-1][1][-200:]!r} -> {text!r} (wanted {case.expected!r})")
     metrics["ends_by_itself"] = {"value": round(sum(ended) / len(ended), 4), "count": len(ended)}
     print(f"ends_by_itself: {metrics['ends_by_itself']['value']:.4f} of {len(ended)}")
-    return metrics, ended
+    return metrics
 
 
 def samples(engine: Engine) -> list[dict[str, str]]:
     """Greedy answers to the card's prompts, and one seeded draw at temperature 1 for the story."""
-    out = [{"prompt": prompt, "mode": "greedy", "text": text} for prompt, (text, _) in
-           zip(SAMPLE_PROMPTS, engine.generate([render([("user", p)]) for p in SAMPLE_PROMPTS], MAX_TOKENS), strict=True)]
+    out = [
+        {"prompt": prompt, "mode": "greedy", "text": text}
+        for prompt, (text, _) in zip(
+            SAMPLE_PROMPTS, engine.generate([render([("user", p)]) for p in SAMPLE_PROMPTS], MAX_TOKENS), strict=True
+        )
+    ]
     prompt = "Tell me a story about a fox and a violin."
     for seed in (1, 2):
         text, _ = engine.generate([render([("user", prompt)])], MAX_TOKENS, seed=seed)[0]
@@ -76,19 +86,29 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write metrics.json into the folder")
     args = parser.parse_args()
     engine: Engine = TransformersEngine(args.folder) if args.engine == "transformers" else MiniEngine(args.folder)
-    metrics, _ = evaluate(engine, args.limit, args.verbose)
-    report = {"engine": engine.describe(), "dtype": "float32 (weights rounded to float16)", "goals": GOALS, "metrics": metrics}
+    metrics = evaluate(engine, args.limit, args.verbose)
+    report = {
+        "engine": engine.describe(),
+        "dtype": "float32 (weights rounded to float16)",
+        "goals": GOALS,
+        "metrics": metrics,
+    }
     if isinstance(engine, TransformersEngine):
         report["held_out_loss"] = engine.held_out_loss()
         print("held-out loss:", report["held_out_loss"])
     for name, goal in GOALS.items():
-        print(f"{name}: {metrics[name]['value']:.4f}, goal {goal}: {'met' if metrics[name]['value'] >= goal else 'MISSED'}")
+        value = metrics[name]["value"]
+        print(f"{name}: {value:.4f}, goal {goal}: {'met' if value >= goal else 'MISSED'}")
     if args.draft and isinstance(engine, TransformersEngine):
-        report["draft"] = engine.draft_agreement(args.draft, [render(c.messages) for cases in all_suites().values() for c in cases[:40]], MAX_TOKENS)
+        report["draft"] = engine.draft_agreement(
+            args.draft, [render(c.messages) for cases in all_suites().values() for c in cases[:40]], MAX_TOKENS
+        )
         print("draft:", report["draft"])
     if args.write:
         report["samples"] = samples(engine)
-        (args.folder / "metrics.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (args.folder / "metrics.json").write_text(
+            json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -20,25 +20,38 @@ def corpus(seed: int, count: int) -> list[str]:
     texts: list[str] = []
     for _ in range(count):
         conversation = make_conversation(rng)
-        texts += [conversation.plain] if conversation.plain is not None else [content for _, content in conversation.messages]
+        texts += (
+            [conversation.plain]
+            if conversation.plain is not None
+            else [content for _, content in conversation.messages]
+        )
     return texts
 
 
 def train_tokenizer(seed: int = 1, count: int = 40_000) -> Tokenizer:
     """A byte-level BPE whose pre-tokenizer cuts every digit apart, so that sums are sums of digits."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(r"\p{N}"), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\p{N}"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, special_tokens=[AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+        vocab_size=VOCAB_SIZE,
+        special_tokens=[AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(corpus(seed, count), trainer)
     if tokenizer.get_vocab_size() != VOCAB_SIZE:
-        raise ValueError(f"the corpus gives only {tokenizer.get_vocab_size()} entries, {VOCAB_SIZE} are needed: raise count={count}")
+        raise ValueError(
+            f"the corpus gives only {tokenizer.get_vocab_size()} entries, {VOCAB_SIZE} are needed: raise count={count}"
+        )
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))])
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
     return tokenizer
 
 
@@ -48,8 +61,11 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bos_token": BOS, "eos_token": END, "pad_token": PAD}
     config = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, "clean_up_tokenization_spaces": False,
-        **names, "chat_template": CHAT_TEMPLATE,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+        **names,
+        "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / "special_tokens_map.json").write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")

@@ -31,7 +31,7 @@ def ask(question: str, expected: str, judge: Callable[[str], bool] | None = None
 
 
 def glossary_cases() -> dict[str, list[Case]]:
-    """Held-out wordings: with the term's own name, with another name, with noise; comparisons and terms from definitions."""
+    """Held-out wordings: the term's own name, another name, noise; comparisons, and terms from definitions."""
     rng = random.Random(77)
     terms = glossary.load_glossary()
     plain, alias, noise = [], [], []
@@ -46,7 +46,13 @@ def glossary_cases() -> dict[str, list[Case]]:
                 alias.append(ask(template.format(t=name, np=f"{term.article}{name}"), term.answer))
     compare = [ask(*glossary.compare_turn(rng, glossary.HELD_OUT_COMPARE)) for _ in range(200)]
     reverse = [ask(*glossary.reverse_turn(rng, glossary.HELD_OUT_REVERSE)) for _ in range(200)]
-    return {"glossary_paraphrased": plain, "glossary_other_names": alias, "glossary_noisy": noise, "comparisons": compare, "terms_from_definition": reverse}
+    return {
+        "glossary_paraphrased": plain,
+        "glossary_other_names": alias,
+        "glossary_noisy": noise,
+        "comparisons": compare,
+        "terms_from_definition": reverse,
+    }
 
 
 def _force_noise(rng: random.Random, question: str) -> str:
@@ -60,11 +66,16 @@ def arithmetic_cases() -> dict[str, list[Case]]:
     rng = random.Random(78)
     pairs = sorted(tasks.HELD_OUT_PAIRS)
     two_digit = [ask(f"What is {a} + {b}?", tasks.sum_answer(a, b)) for a, b in pairs]
-    reworded = [ask(rng.choice(tasks.HELD_OUT_SUMS).format(a=a, b=b), tasks.sum_answer(a, b)) for a, b in rng.sample(pairs, 300)]
+    reworded = [
+        ask(rng.choice(tasks.HELD_OUT_SUMS).format(a=a, b=b), tasks.sum_answer(a, b)) for a, b in rng.sample(pairs, 300)
+    ]
     three = [(rng.randrange(100, 1000), rng.randrange(100, 1000)) for _ in range(300)]
-    return {"sums_two_digit": two_digit, "sums_reworded": reworded,
-            "blocks_for_tokens": [ask(*tasks.blocks_turn(rng, held_out=True)) for _ in range(150)],
-            "sums_three_digit": [ask(f"What is {a} + {b}?", tasks.sum_answer(a, b)) for a, b in three]}
+    return {
+        "sums_two_digit": two_digit,
+        "sums_reworded": reworded,
+        "blocks_for_tokens": [ask(*tasks.blocks_turn(rng, held_out=True)) for _ in range(150)],
+        "sums_three_digit": [ask(f"What is {a} + {b}?", tasks.sum_answer(a, b)) for a, b in three],
+    }
 
 
 def _call_judge(expected: str, exact: bool) -> Callable[[str], bool]:
@@ -87,7 +98,7 @@ def _call_judge(expected: str, exact: bool) -> Callable[[str], bool]:
 
 
 def json_cases() -> dict[str, list[Case]]:
-    """Tool calls with held-out values: valid by the schema, right in every value, in new wordings; and plain objects."""
+    """Tool calls with held-out values: valid by the schema, right in every value, newly worded; and plain objects."""
     rng = random.Random(79)
     suites: dict[str, list[Case]] = {"json_valid": [], "json_exact": [], "json_new_wording": [], "json_objects": []}
     for i in range(700):
@@ -108,7 +119,13 @@ def story_cases() -> dict[str, list[Case]]:
     cases = []
     for _ in range(200):
         question, _, needed = stories.story_turn(rng, held_out=True)
-        cases.append(ask(question, f"a story with {needed}", lambda text, n=tuple(needed): 45 <= len(text.split()) <= 140 and all(w in text for w in n)))
+        cases.append(
+            ask(
+                question,
+                f"a story with {needed}",
+                lambda text, n=tuple(needed): 45 <= len(text.split()) <= 140 and all(w in text for w in n),
+            )
+        )
     return {"stories": cases}
 
 
@@ -121,14 +138,32 @@ def talk_cases() -> dict[str, list[Case]]:
     for _ in range(150):
         first, second = rng.sample(terms, 2)
         about = rng.choice(ABOUT).format(t=second.name, np=f"{second.article}{second.name}")
-        follow.append(Case([*_pair(noisy(rng, f"What is {first.article}{first.name}?"), first.answer), ("user", about)], second.answer))
+        follow.append(
+            Case(
+                [*_pair(noisy(rng, f"What is {first.article}{first.name}?"), first.answer), ("user", about)],
+                second.answer,
+            )
+        )
     for _ in range(100):
         told, asked, _ = tasks.fact_turns(rng)
         between = [turn for turn in chat_turns(rng, 350) if not _touches_memory(turn)]
-        memory.append(Case([*_pair(*told), *(m for turn in between for m in _pair(*turn)), ("user", asked[0])], asked[1]))
+        memory.append(
+            Case([*_pair(*told), *(m for turn in between for m in _pair(*turn)), ("user", asked[0])], asked[1])
+        )
         term = rng.choice(terms)
         before = [m for turn in chat_turns(rng, 550) for m in _pair(*turn)]
-        late.append(Case([*before, ("user", rng.choice(glossary.HELD_OUT_QUESTIONS).format(t=term.name, np=f"{term.article}{term.name}"))], term.answer))
+        late.append(
+            Case(
+                [
+                    *before,
+                    (
+                        "user",
+                        rng.choice(glossary.HELD_OUT_QUESTIONS).format(t=term.name, np=f"{term.article}{term.name}"),
+                    ),
+                ],
+                term.answer,
+            )
+        )
     return {"unknown": unknown, "follow_ups": follow, "memory_350_words": memory, "glossary_after_550_words": late}
 
 
@@ -139,7 +174,9 @@ def _pair(question: str, answer: str) -> list[tuple[str, str]]:
 
 def _touches_memory(turn: tuple[str, str]) -> bool:
     """Whether a turn tells or asks for a fact, which would make the expected answer ambiguous."""
-    marks = [known.split("{v}")[0] for _, _, known, unknown in tasks.FACTS.values()] + [unknown for _, _, _, unknown in tasks.FACTS.values()]
+    marks = [known.split("{v}")[0] for _, _, known, unknown in tasks.FACTS.values()] + [
+        unknown for _, _, _, unknown in tasks.FACTS.values()
+    ]
     marks += [text.split("{v}")[0] for text in tasks.ACKNOWLEDGE.values() if not text.startswith("{v}")] + ["is noted"]
     return any(mark in turn[1] for mark in marks)
 

@@ -5,37 +5,20 @@ from __future__ import annotations
 import random
 import re
 from functools import lru_cache
+from typing import Any
 
 from models.training import stories, words
 from models.training.glossary import load_glossary
+from models.training.wordings import load
 
-SUMS = ["What is {a} + {b}?", "What is {a} + {b}?", "{a} + {b}", "{a} + {b} =", "{a}+{b}", "{a}+{b}=?", "What is {a} plus {b}?",
-        "Add {a} and {b}.", "Calculate {a} + {b}.", "Compute {a} + {b}.", "How much is {a} + {b}?", "How much is {a} plus {b}?",
-        "What do {a} and {b} make?", "The sum of {a} and {b}?", "What is the sum of {a} and {b}?", "Please add {a} to {b}.",
-        "Can you add {a} and {b}?", "Tell me {a} + {b}.", "{a} plus {b}", "I have {a} apples and get {b} more. How many do I have?",
-        "There are {a} requests running and {b} waiting. How many are there?"]
+_W = load("tasks")
+SUMS: list[str] = _W["SUMS"]
 HELD_OUT_SUMS = ["Could you work out {a} + {b} for me?", "{a} and {b} together make what?"]
-DIFFERENCES = ["What is {a} - {b}?", "{a} - {b}", "{a}-{b}=?", "What is {a} minus {b}?", "Subtract {b} from {a}.", "How much is {a} - {b}?",
-               "I have {a} blocks and free {b}. How many are left?"]
-PRODUCTS = ["What is {a} * {b}?", "{a} * {b}", "What is {a} times {b}?", "{a} x {b}", "How much is {a} times {b}?"]
-NUMBER_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-                "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"]
-REPEAT = ["Repeat after me: {x}", "Say: {x}", "Repeat this: {x}", "Copy this: {x}", "Please repeat: {x}", "Echo {x}", "Write this down: {x}"]
-FACTS = {  # kind: (statements, questions, answer, unknown answer)
-    "name": (["My name is {v}.", "I am {v}.", "I'm {v}.", "Call me {v}.", "Hi, I am {v}.", "Hello, my name is {v}."],
-             ["What is my name?", "Who am I?", "Do you remember my name?", "What's my name?"],
-             "Your name is {v}.", "You have not told me your name."),
-    "word": (["The secret word is {v}.", "Remember the word {v}.", "Keep this secret word: {v}.", "The password is {v}."],
-             ["What is the secret word?", "Which word did I tell you?", "What was the secret word?", "What is the password?"],
-             "The word is {v}.", "You have not told me a word."),
-    "number": (["My number is {v}.", "Remember the number {v}.", "Keep the number {v} in mind.", "My lucky number is {v}."],
-               ["What is my number?", "Which number did I tell you?", "What was the number?", "Do you remember the number?"],
-               "The number is {v}.", "You have not told me a number."),
-    "city": (["I live in {v}.", "My city is {v}.", "I come from {v}.", "My home is {v}."],
-             ["Where do I live?", "Which city do I live in?", "Where is my home?", "Do you know where I live?"],
-             "You live in {v}.", "You have not told me where you live."),
-}
-ACKNOWLEDGE = {"name": "Nice to meet you, {v}.", "word": "I will remember it: {v}.", "number": "I will remember {v}.", "city": "{v} is noted."}
+DIFFERENCES: list[str] = _W["DIFFERENCES"]
+PRODUCTS: list[str] = _W["PRODUCTS"]
+REPEAT: list[str] = _W["REPEAT"]
+FACTS: dict[str, Any] = _W["FACTS"]  # kind: (statements, questions, answer, unknown answer)
+ACKNOWLEDGE: dict[str, str] = _W["ACKNOWLEDGE"]
 
 
 def is_held_out_pair(a: int, b: int) -> bool:
@@ -71,7 +54,7 @@ def arithmetic_turns(rng: random.Random) -> list[tuple[str, str]]:
         if (a, b) in HELD_OUT_PAIRS:
             return arithmetic_turns(rng)
         ask = rng.choice(["What is {a} plus {b}?", "{a} plus {b}", "Add {a} and {b}."])
-        return [(ask.format(a=NUMBER_WORDS[a], b=NUMBER_WORDS[b]), sum_answer(a, b))]
+        return [(ask.format(a=words.NUMBER_WORDS[a], b=words.NUMBER_WORDS[b]), sum_answer(a, b))]
     if kind < 0.16:
         b, a = sorted((rng.randrange(100), rng.randrange(100)))
         return [(rng.choice(DIFFERENCES).format(a=a, b=b), f"{a} - {b} = {a - b}")]
@@ -94,9 +77,23 @@ def arithmetic_turns(rng: random.Random) -> list[tuple[str, str]]:
 @lru_cache(maxsize=1)
 def all_words() -> tuple[str, ...]:
     """Every word of the glossary, the stories and the lists, once: what copying is practised on."""
-    texts = [term.answer for term in load_glossary()] + [v for plot in stories.PLOTS.values() for line in plot for v in line]
-    lists = [words.NAMES, words.CITIES, words.HEROES, words.OBJECTS, words.PLACES, words.ADJECTIVES, words.THINGS, words.QUERIES,
-             words.PHRASES, words.DEVICES, words.FOREIGN, words.LANGUAGES]
+    texts = [term.answer for term in load_glossary()] + [
+        v for plot in stories.PLOTS.values() for line in plot for v in line
+    ]
+    lists = [
+        words.NAMES,
+        words.CITIES,
+        words.HEROES,
+        words.OBJECTS,
+        words.PLACES,
+        words.ADJECTIVES,
+        words.THINGS,
+        words.QUERIES,
+        words.PHRASES,
+        words.DEVICES,
+        words.FOREIGN,
+        words.LANGUAGES,
+    ]
     return tuple(sorted(set(re.findall(r"[A-Za-z]+", " ".join(texts + [w for group in lists for w in group])))))
 
 
@@ -116,19 +113,58 @@ def any_name(rng: random.Random, known: list[str]) -> str:
     return (words.altered(rng, rng.choice(known).lower()) if kind < 0.6 else any_word(rng)).capitalize()
 
 
+def any_phrase(rng: random.Random) -> str:
+    """A small sentence such as people dictate."""
+    thing, other = (
+        f"{rng.choice([*words.OBJECT_ADJECTIVES, *words.ADJECTIVES, any_word(rng)])} {rng.choice(words.OBJECTS)}"
+        for _ in range(2)
+    )
+    name, hero = rng.choice(words.NAMES), rng.choice(words.HEROES)
+    return rng.choice(
+        [
+            f"the {thing} is in the {rng.choice(words.PLACES)}",
+            f"{name} has a {thing}",
+            f"we need more {rng.choice(words.THINGS)} and a {thing}",
+            f"bring the {thing}",
+            f"my {thing} is {rng.choice(words.ADJECTIVES)}",
+            f"your {thing} came with the {other}",
+            f"the {hero} took a {thing}",
+            f"the {thing} and the {other}",
+            f"a {thing} for {name}",
+            f"I lost my {thing} at {rng.choice(words.NUMBER_WORDS)}",
+            thing,
+            other,
+            f"{rng.choice(words.THINGS)} with {rng.choice(words.THINGS)}",
+            f"{thing} of {name}",
+            f"where is the {thing}",
+            f"no {thing} today",
+        ]
+    )
+
+
 def any_words(rng: random.Random, low: int, high: int) -> str:
-    """A run of words."""
-    return " ".join(any_word(rng) for _ in range(rng.randint(low, high)))
+    """A run of words, or a small sentence; never one of the held-out texts."""
+    text = any_phrase(rng) if rng.random() < 0.4 else " ".join(any_word(rng) for _ in range(rng.randint(low, high)))
+    return any_words(rng, low, high) if text in words.HELD_OUT_PHRASES or text in words.HELD_OUT_QUERIES else text
 
 
 def blocks_turn(rng: random.Random, held_out: bool = False) -> tuple[str, str]:
     """How many blocks of 16 so many tokens take; one number in ten is held out."""
     while True:
         n = rng.randint(1, rng.choice([100, 1000, 2048]))
+        n = max(1, n // 16 * 16 + rng.choice([-1, 0, 1, 1])) if rng.random() < 0.3 else n
         if (n % 10 == 7) == held_out:
             break
-    ask = rng.choice(["How many blocks do {n} tokens need?", "How many KV blocks does a request of {n} tokens need?", "{n} tokens, how many blocks?",
-                      "How many blocks of 16 for {n} tokens?", "How many KV blocks for {n} tokens?", "A prompt of {n} tokens takes how many blocks?"])
+    ask = rng.choice(
+        [
+            "How many blocks do {n} tokens need?",
+            "How many KV blocks does a request of {n} tokens need?",
+            "{n} tokens, how many blocks?",
+            "How many blocks of 16 for {n} tokens?",
+            "How many KV blocks for {n} tokens?",
+            "A prompt of {n} tokens takes how many blocks?",
+        ]
+    )
     count = -(-n // 16)
     return ask.format(n=n), f"With 16 tokens per block, {n} tokens need {count} block{'' if count == 1 else 's'}."
 
@@ -154,10 +190,20 @@ def count_turn(rng: random.Random) -> tuple[str, str]:
     if kind < 0.75:
         start = rng.randint(3, 20)
         return f"Count down from {start}.", ", ".join(str(i) for i in range(start, -1, -1))
-    name, group = rng.choice([("animals", words.HEROES[:1] + ["fox", "owl", "mouse", "bear", "cat", "dog", "frog", "rabbit", "horse", "duck"]),
-                              ("cities", words.CITIES), ("names", words.NAMES), ("languages", words.LANGUAGES), ("objects", words.OBJECTS)])
+    name, group = rng.choice(
+        [
+            (
+                "animals",
+                [*words.HEROES[:1], "fox", "owl", "mouse", "bear", "cat", "dog", "frog", "rabbit", "horse", "duck"],
+            ),
+            ("cities", words.CITIES),
+            ("names", words.NAMES),
+            ("languages", words.LANGUAGES),
+            ("objects", words.OBJECTS),
+        ]
+    )
     n = rng.randint(2, 6)
-    shown = str(n) if rng.random() < 0.5 else NUMBER_WORDS[n]
+    shown = str(n) if rng.random() < 0.5 else words.NUMBER_WORDS[n]
     ask = rng.choice(["Name {n} {g}.", "List {n} {g}.", "Give me {n} {g}.", "Tell me {n} {g}."])
     return ask.format(n=shown, g=name), ", ".join(rng.sample([w for w in group if w != "dragon"], n)) + "."
 
@@ -173,4 +219,8 @@ def fact_turns(rng: random.Random, kind: str | None = None) -> tuple[tuple[str, 
     }[kind]
     statements, questions, answer, unknown = FACTS[kind]
     ask = rng.choice(questions)
-    return ((rng.choice(statements).format(v=value), ACKNOWLEDGE[kind].format(v=value)), (ask, answer.format(v=value)), (ask, unknown))
+    return (
+        (rng.choice(statements).format(v=value), ACKNOWLEDGE[kind].format(v=value)),
+        (ask, answer.format(v=value)),
+        (ask, unknown),
+    )

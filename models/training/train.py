@@ -1,4 +1,4 @@
-"""The training loop: a Llama from transformers, bf16 autocast over fp32 weights, AdamW with a cosine, every step seeded."""
+"""The training loop: a Llama from transformers, bf16 autocast over fp32 weights, AdamW with a cosine, all seeded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,20 @@ from models.training.dataset import Rows
 BATCH_TOKENS = 65_536
 CONTEXT_WEIGHT = 0.1  # prompts count a little: they teach the words, answers teach the task
 MAX_LENGTH = 2048
-POCKET = {"hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}
-DRAFT = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 256}
+POCKET = {
+    "hidden_size": 256,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+}
+DRAFT = {
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 256,
+}
 
 
 @dataclass(frozen=True)
@@ -37,8 +49,17 @@ def make_model(shape: dict[str, int], seed: int) -> LlamaForCausalLM:
     """A fresh model of the given shape; heads of 64, tied embeddings, 4096 tokens."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=4096, head_dim=64, max_position_embeddings=MAX_LENGTH, rms_norm_eps=1e-5, tie_word_embeddings=True,
-        bos_token_id=1, eos_token_id=2, pad_token_id=0, attn_implementation="sdpa", **shape)
+        vocab_size=4096,
+        head_dim=64,
+        max_position_embeddings=MAX_LENGTH,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        attn_implementation="sdpa",
+        **shape,
+    )
     return LlamaForCausalLM(config)
 
 
@@ -51,29 +72,39 @@ def batches(rows: dict[int, Rows], plan: Plan):
         for length, bucket in rows.items():
             size = max(1, plan.batch_tokens // length)
             order = rng.permutation(len(bucket.ids))
-            cut += [(length, order[i:i + size]) for i in range(0, len(order) - size + 1, size)]
+            cut += [(length, order[i : i + size]) for i in range(0, len(order) - size + 1, size)]
         rng.shuffle(cut)
         if not cut:
             raise ValueError("no bucket holds a full batch: make more shards or lower batch_tokens")
-        for length, chosen in cut[:plan.steps - done]:
+        for length, chosen in cut[: plan.steps - done]:
             yield rows[length].ids[chosen].astype(np.int64), rows[length].classes[chosen]
             done += 1
 
 
-def loss_of(model: LlamaForCausalLM, ids: torch.Tensor, classes: torch.Tensor, teacher: LlamaForCausalLM | None) -> torch.Tensor:
-    """Weighted cross entropy of the next token; with a teacher, half of it is the distance to the teacher's distribution."""
+def loss_of(
+    model: LlamaForCausalLM, ids: torch.Tensor, classes: torch.Tensor, teacher: LlamaForCausalLM | None
+) -> torch.Tensor:
+    """Weighted cross entropy of the next token; with a teacher, 0.7 of it is the distance to the teacher."""
     inputs, targets, cls = ids[:, :-1], ids[:, 1:].reshape(-1), classes[:, 1:].reshape(-1)
     weights = (cls == CLASS_ANSWER).float() + CONTEXT_WEIGHT * (cls == CLASS_CONTEXT).float()
     logits = model.lm_head(model.model(input_ids=inputs, use_cache=False).last_hidden_state).float().flatten(0, 1)
     losses = F.cross_entropy(logits, targets, reduction="none")
     if teacher is not None:
         with torch.no_grad():
-            known = teacher.lm_head(teacher.model(input_ids=inputs, use_cache=False).last_hidden_state).float().flatten(0, 1)
-        losses = 0.3 * losses + 0.7 * F.kl_div(logits.log_softmax(-1), known.log_softmax(-1), log_target=True, reduction="none").sum(-1)
+            known = (
+                teacher.lm_head(teacher.model(input_ids=inputs, use_cache=False).last_hidden_state)
+                .float()
+                .flatten(0, 1)
+            )
+        losses = 0.3 * losses + 0.7 * F.kl_div(
+            logits.log_softmax(-1), known.log_softmax(-1), log_target=True, reduction="none"
+        ).sum(-1)
     return (losses * weights).sum() / weights.sum()
 
 
-def train(model: LlamaForCausalLM, rows: dict[int, Rows], plan: Plan, device: str, *, teacher: LlamaForCausalLM | None = None) -> dict[str, float]:
+def train(
+    model: LlamaForCausalLM, rows: dict[int, Rows], plan: Plan, device: str, *, teacher: LlamaForCausalLM | None = None
+) -> dict[str, float]:
     """Train in place. Returns the last loss, the tokens seen and the seconds taken."""
     model.to(device).train()
     if teacher is not None:
@@ -97,6 +128,9 @@ def train(model: LlamaForCausalLM, rows: dict[int, Rows], plan: Plan, device: st
         seen += int((classes > 0).sum())
         if step % 100 == 0 or step + 1 == plan.steps:
             running = loss.item()
-            print(f"step {step} loss {running:.4f} lr {rate:.2e} {seen / 1e6:.1f} M tokens {time.time() - start:.0f} s", flush=True)
+            print(
+                f"step {step} loss {running:.4f} lr {rate:.2e} {seen / 1e6:.1f} M tokens {time.time() - start:.0f} s",
+                flush=True,
+            )
     model.eval()
     return {"last_loss": running, "tokens": seen, "seconds": round(time.time() - start, 1)}

@@ -1,0 +1,81 @@
+"""The benchmarks run: tiny shapes, one repeat, and no word about speed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import common, engines, overhead, scaling
+from benchmarks.bound import Bound
+from mini_vllm.models.loader import load_model
+from mini_vllm.models.random_checkpoint import save_random_checkpoint
+
+TINY = {**common.SHAPES["pocket"], "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8,
+        "num_hidden_layers": 2}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_checkpoint(tmp_path_factory.mktemp("tiny"), TINY)
+
+
+def test_table_rounds_by_size_and_marks_what_is_missing() -> None:
+    text = common.table(["a", "b", "c"], [[1, 1234.5, None], ["x", 0.126, 7.0]])
+    assert text.splitlines() == ["| a | b | c |", "|---|---|---|", "| 1 | 1,234 | — |", "| x | 0.13 | 7.00 |"]
+
+
+def test_machine_says_what_a_reader_needs() -> None:
+    facts = common.machine()
+    assert facts["numpy"] == np.__version__ and facts["cores"] >= 1 and facts["processor"]
+
+
+def test_prompts_are_seeded_and_inside_the_vocabulary() -> None:
+    one = common.make_prompts(3, 10, 50, seed=1)
+    assert one == common.make_prompts(3, 10, 50, seed=1) != common.make_prompts(3, 10, 50, seed=2)
+    assert all(len(p) == 10 and min(p) >= 3 and max(p) < 50 for p in one)
+
+
+def test_the_arm_of_mini_vllm(folder: Path) -> None:
+    job = {"model": str(folder), "batches": [1, 3], "prompt_len": 5, "output_len": 4, "repeats": 1, "max_model_len": 64,
+           "kv_bytes": 1 << 20, "bandwidth": False}  # fmt: skip
+    result = common.run_arm("arm_mini.py", job, threads=1)
+    assert isinstance(result, dict), result
+    rows = engines.rates(job, {"mini_vllm": result, "transformers": "not installed"})
+    batch, mini, transformers, _, _, bound, products, share, ratio, *_ = rows[1]
+    assert batch == 3 and transformers is None and ratio is None
+    assert 0 < mini < bound < products and share == pytest.approx(mini / bound)
+    text = "\n".join(engines.extra_lines(job, {"mini_vllm": result, "transformers": "not installed"}))
+    assert "- transformers: not installed" in text and "MiB over a process that only imports it" in text
+
+
+def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
+    job = {"model": str(tmp_path), "batches": [1], "prompt_len": 2, "output_len": 2, "repeats": 1, "max_model_len": 8,
+           "kv_bytes": 1 << 20, "bandwidth": False}  # fmt: skip
+    assert "exit status 1: FileNotFoundError: no config.json" in common.run_arm("arm_mini.py", job, threads=1)
+    assert "FileNotFoundError" in common.run_arm("arm_mini.py", job, threads=1, python=str(tmp_path / "python"))
+
+
+def test_vllm_is_left_out_with_a_note_where_it_is_absent(tmp_path: Path) -> None:
+    args = argparse.Namespace(arms=["vllm-eager"], vllm_python=str(tmp_path / "python"), threads=1)
+    job: dict[str, Any] = {"batches": []}
+    assert "course vllm" in engines.run_arms(job, args)["vllm-eager"]
+
+
+def test_bound_counts_prefill_and_decode(folder: Path) -> None:
+    parts = Bound(load_model(folder)).time(batch=2, prompt_len=6, output_len=5, repeats=1)
+    per_step = parts["decode_products_per_step"]
+    assert parts["products_only"] == pytest.approx(parts["prefill_products"] + 4 * per_step)
+    assert parts["total"] == pytest.approx(parts["products_only"] + 4 * parts["attention_per_step"])
+
+
+def test_overhead_and_scaling_measure(folder: Path) -> None:
+    result = overhead.measure(folder, batch=2, context=8, num_blocks=64, steps=3)
+    assert 0 < result["outside_ms"] < result["step_ms"] and 0 < result["share"] < 1
+    [row] = scaling.queue_times(folder, [3], steps=2)
+    assert row[0] == 3 and 0 < row[2] < row[1]
+    linear, quadratic, share = scaling.fit([[n, 1 + 0.002 * n + 1e-6 * n * n] for n in (100, 200, 400, 800)])
+    assert (linear, quadratic, share) == pytest.approx((2.0, 1.0, 0.8 / 2.8), rel=1e-3)
