@@ -74,6 +74,10 @@ class Scheduler:
         return output
 
     def _schedule_running(self, step: StepPlan) -> None:
+        """First phase: those in `running`, in order. Where the pool refuses one of them, others are preempted for it.
+
+        A request that lacks nothing is passed over. The phase ends when a request had to be preempted for itself.
+        """
         index = 0
         while index < len(self.running) and step.token_budget > 0:
             request = self.running[index]
@@ -96,6 +100,10 @@ class Scheduler:
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:
+        """Second phase: admit from the front of `waiting` while budget, seats and blocks last.
+
+        What the prefix cache holds is the request's head start. One that does not fit ends the phase.
+        """
         while len(self.waiting) and step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
             request = self.waiting.peek_request()
             hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)

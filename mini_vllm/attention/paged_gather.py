@@ -16,6 +16,7 @@ import numpy as np
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import Array, AttentionMetadata
 from mini_vllm.models.layers import Workspace
+from mini_vllm.threads import num_shares, num_threads, run_shares
 
 CHUNK_BYTES = 1 << 20
 """Keys and values gathered at a time for decode rows."""
@@ -62,13 +63,22 @@ class PrefillRow:
     tiles: list[PrefillTile]
 
 
+@dataclass(slots=True)
+class Share:
+    """What one thread does in every layer; the scratch memory behind its views is its own."""
+
+    chunks: list[DecodeChunk]
+    rows: list[PrefillRow]
+    workspace: Workspace
+
+
 class PagedGatherBackend:
     """Arguments as for every backend: see `attention/registry.py`."""
 
     def __init__(self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None]) -> None:
         self.kv_cache, self.num_heads, self.sliding_windows = kv_cache, num_heads, tuple(sliding_windows)
         self.distinct_windows = tuple(dict.fromkeys(self.sliding_windows))
-        self.workspace = Workspace(kv_cache.data.dtype)
+        self.workspaces = [Workspace(kv_cache.data.dtype) for _ in range(num_threads())]
         self.block_elements = kv_cache.data[0, 0].size
         self.blocks_per_chunk = max(1, CHUNK_BYTES // kv_cache.data[0, 0].nbytes)
         self.group, self.scale = num_heads // kv_cache.num_kv_heads, kv_cache.head_dim**-0.5
@@ -77,9 +87,9 @@ class PagedGatherBackend:
         """Plan the step: one plan for each window size that the model's layers have."""
         return PagedGatherStep(self, metadata)
 
-    def kv_views(self, num_blocks: int) -> tuple[Array, Array]:
+    def kv_views(self, workspace: Workspace, num_blocks: int) -> tuple[Array, Array]:
         """Scratch for `num_blocks` gathered blocks: [num_blocks, block elements], and as [slots, 2, Hkv, D]."""
-        gathered = self.workspace.get("gathered", num_blocks, self.block_elements)
+        gathered = workspace.get("gathered", num_blocks, self.block_elements)
         return gathered, gathered.reshape(-1, 2, self.kv_cache.num_kv_heads, self.kv_cache.head_dim)
 
 
@@ -90,7 +100,7 @@ class PagedGatherStep:
         self.backend, self.metadata, self.cache = backend, metadata, backend.kv_cache
         num_tokens = metadata.num_tokens
         self.grouped = (num_tokens, self.cache.num_kv_heads, backend.group, self.cache.head_dim)
-        self.out = backend.workspace.get("out", *self.grouped)
+        self.out = backend.workspaces[0].get("out", *self.grouped)
         self.flat_out = self.out.reshape(num_tokens, -1)
         self.slots: slice | Array = metadata.slot_mapping
         self.decode_rows, prefill_rows = _NONE, _NONE
@@ -102,29 +112,41 @@ class PagedGatherStep:
         start = int(metadata.slot_mapping[0])
         if num_tokens == 1 or (len(prefill_rows) and (np.diff(metadata.slot_mapping) == 1).all()):
             self.slots = slice(start, start + num_tokens)  # a run of slots needs no index list
-        most = metadata.block_tables.shape[1]  # grow the shared scratch before views into it are made
-        backend.kv_views(max(most, backend.blocks_per_chunk))
-        backend.workspace.get("scores", max(MAX_SCORES, backend.num_heads * most * self.cache.block_size))
-        self.plans = {
-            window: (self._plan_decode(window), [self._prefill_row(int(row), window) for row in prefill_rows])
-            for window in backend.distinct_windows
-        }
+        workspaces = backend.workspaces[: min(num_shares(num_tokens), metadata.num_reqs)]
+        most = metadata.block_tables.shape[1]
+        for workspace in workspaces:  # grow the scratch before views into it are made
+            backend.kv_views(workspace, max(most, backend.blocks_per_chunk))
+            workspace.get("scores", max(MAX_SCORES, backend.num_heads * most * self.cache.block_size))
+        self.plans = {window: self._plan(window, prefill_rows, workspaces) for window in backend.distinct_windows}
+
+    def _plan(self, window: int | None, prefill_rows: Array, workspaces: Sequence[Workspace]) -> list[Share]:
+        shares = [Share([], [], workspace) for workspace in workspaces]
+        self._plan_decode(window, shares)
+        for i, row in enumerate(prefill_rows):
+            share = shares[i % len(shares)]
+            share.rows.append(self._prefill_row(int(row), window, share.workspace))
+        return shares
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
         """Write k and v, then attend. q [T, Hq, D], k and v [T, Hkv, D] -> [T, Hq * D], valid until the next call."""
         self.cache.write(layer, self.slots, k, v)
-        chunks, rows = self.plans[self.backend.sliding_windows[layer]]
         queries = q.reshape(self.grouped)
-        for chunk in chunks:
-            self._decode(layer, chunk, queries[chunk.tokens])
-        for row in rows:
-            self._prefill(layer, row, queries)
+
+        def attend(share: Share) -> None:
+            for chunk in share.chunks:
+                self._decode(layer, chunk, queries[chunk.tokens])
+            for row in share.rows:
+                self._prefill(layer, row, queries, share.workspace)
+
+        run_shares(attend, self.plans[self.backend.sliding_windows[layer]])
         return self.flat_out
 
-    def _plan_decode(self, window: int | None) -> list[DecodeChunk]:
+    def _plan_decode(self, window: int | None, shares: list[Share]) -> None:
+        """Cut the decode rows into chunks and deal them out."""
         rows, size, limit = self.decode_rows, self.cache.block_size, self.backend.blocks_per_chunk
         if not len(rows):
-            return []
+            return
+        most_rows = -(-len(rows) // len(shares))
         lens = self.metadata.seq_lens[rows]
         first = None if window is None else np.maximum(lens - window, 0) // size
         blocks = -(-lens // size) if first is None else -(-lens // size) - first
@@ -133,20 +155,25 @@ class PagedGatherStep:
             order = np.argsort(blocks, kind="stable")
             rows, lens, blocks = rows[order], lens[order], blocks[order]
             first = None if first is None else first[order]
-        chunks: list[DecodeChunk] = []
-        start = 0
+        start = number = 0
         while start < len(rows):
             stop = min(len(rows), start + max(1, limit // int(blocks[start])))
             if longest * (stop - start) > limit:
                 stop = min(stop, start + max(1, limit // int(blocks[start:stop].max())))
-            part = slice(start, stop)
-            chunks.append(self._decode_chunk(rows[part], lens[part], None if first is None else first[part], window))
-            start = stop
-        return chunks
+            part = slice(start, min(stop, start + most_rows))
+            share = shares[number % len(shares)]
+            share.chunks.append(
+                self._decode_chunk(
+                    rows[part], lens[part], None if first is None else first[part], window, share.workspace
+                )
+            )
+            start, number = part.stop, number + 1
 
-    def _decode_chunk(self, rows: Array, lens: Array, first: Array | None, window: int | None) -> DecodeChunk:
+    def _decode_chunk(
+        self, rows: Array, lens: Array, first: Array | None, window: int | None, workspace: Workspace
+    ) -> DecodeChunk:
         """`first` [rows]: the first logical block that the window leaves, None without a window."""
-        cache, size, get = self.cache, self.cache.block_size, self.backend.workspace.get
+        cache, size, get = self.cache, self.cache.block_size, workspace.get
         num_rows, table = len(rows), self.metadata.block_tables
         begin: Any = 0
         if first is None:
@@ -169,7 +196,7 @@ class PagedGatherStep:
         tokens: slice | Array = starts
         if num_rows == 1 or (np.diff(starts) == 1).all():
             tokens = slice(int(starts[0]), int(starts[0]) + num_rows)
-        gathered, slots = self.backend.kv_views(num_rows * blocks)
+        gathered, slots = self.backend.kv_views(workspace, num_rows * blocks)
         kv = slots.reshape(num_rows, blocks * size, 2, cache.num_kv_heads, cache.head_dim)[:, :num_keys]
         key_t, value = kv[:, :, 0].transpose(0, 2, 3, 1), kv[:, :, 1].transpose(0, 2, 1, 3)
         scores = get("scores", num_rows, *self.grouped[1:3], num_keys)
@@ -190,11 +217,11 @@ class PagedGatherStep:
         if not isinstance(chunk.tokens, slice):
             self.out[chunk.tokens] = chunk.out
 
-    def _prefill_row(self, row: int, window: int | None) -> PrefillRow:
+    def _prefill_row(self, row: int, window: int | None, workspace: Workspace) -> PrefillRow:
         start, stop = (int(i) for i in self.metadata.query_start_loc[row : row + 2])
         seq_len = int(self.metadata.seq_lens[row])
         blocks = -(-seq_len // self.cache.block_size)
-        gathered, slots = self.backend.kv_views(blocks)
+        gathered, slots = self.backend.kv_views(workspace, blocks)
         step = max(16, min(256, MAX_SCORES // (self.backend.num_heads * seq_len)))
         context = seq_len - (stop - start)
         tiles = []
@@ -211,14 +238,14 @@ class PagedGatherStep:
         table = self.metadata.block_tables[row, :blocks]
         return PrefillRow(table, gathered, slots[:, 0], slots[:, 1], tiles)
 
-    def _prefill(self, layer: int, row: PrefillRow, queries: Array) -> None:
+    def _prefill(self, layer: int, row: PrefillRow, queries: Array, workspace: Workspace) -> None:
         """queries: [T, Hkv, G, D], of which the tiles take theirs."""
         self.cache.gather(layer, row.block_ids, row.gathered)
         for tile in row.tiles:
             q = queries[tile.first : tile.last].transpose(1, 2, 0, 3)  # [Hkv, G, queries, D]
             key_t = row.key[: tile.num_keys].transpose(1, 2, 0)[:, None]  # [Hkv, 1, D, S]
             value = row.value[: tile.num_keys].transpose(1, 0, 2)[:, None]  # [Hkv, 1, S, D]
-            scores = self.backend.workspace.get("scores", *q.shape[:3], tile.num_keys)
+            scores = workspace.get("scores", *q.shape[:3], tile.num_keys)
             np.matmul(q, key_t, out=scores)
             scores *= self.backend.scale
             scores[..., tile.num_keys - tile.bias.shape[1] :] += tile.bias

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.models.config import RopeConfig
+from mini_vllm.threads import num_shares, one_blas_thread, run_shares
 
 Array = np.ndarray[Any, Any]
 
@@ -155,13 +156,16 @@ class RotaryEmbedding:
 
     def cos_sin(self, positions: Array) -> tuple[Array, Array]:
         """Cosines and sines of these positions, each [head_dim / 2, tokens]; the angles are computed in float32."""
-        longest = int(positions.max(initial=0)) + 1
-        if longest > len(self._cos_sin):
-            size = max(1024, 1 << (longest - 1).bit_length())
-            angles = np.arange(size, dtype=np.float32)[:, None] * self.inv_freq
-            self._cos_sin = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(self.dtype)
+        self.reach(int(positions.max(initial=0)))
         picked = self._cos_sin.take(positions, axis=0)
         return np.ascontiguousarray(picked[:, 0].T), np.ascontiguousarray(picked[:, 1].T)
+
+    def reach(self, position: int) -> None:
+        """Make the table long enough for this position."""
+        if position >= len(self._cos_sin):
+            size = max(1024, 1 << position.bit_length())
+            angles = np.arange(size, dtype=np.float32)[:, None] * self.inv_freq
+            self._cos_sin = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(self.dtype)
 
     @staticmethod
     def rotate(x: Array, cos: Array, sin: Array, tmp: Array) -> None:
@@ -176,9 +180,16 @@ def logits_of(hidden: Array, lm_head: Array) -> Array:
     """Hidden rows [rows, features] times the output embedding [vocab, features] -> [rows, vocab], C order.
 
     With few rows `lm_head @ hidden.T` and a transposing copy is faster; with many, the copy costs more than it saves.
+    Many rows are shared out among threads.
     """
-    if len(hidden) >= 48:
-        return np.matmul(hidden, lm_head.T)
-    logits = np.empty((len(lm_head), len(hidden)), hidden.dtype)
-    project(lm_head, hidden.T, logits)
-    return np.ascontiguousarray(logits.T)
+    shares = num_shares(len(hidden))
+    if shares == 1 and len(hidden) < 48:
+        logits = np.empty((len(lm_head), len(hidden)), hidden.dtype)
+        project(lm_head, hidden.T, logits)
+        return np.ascontiguousarray(logits.T)
+    logits = np.empty((len(hidden), len(lm_head)), hidden.dtype)
+    size = -(-len(hidden) // shares)
+    parts = [slice(first, first + size) for first in range(0, len(hidden), size)]
+    with one_blas_thread(shares > 1):
+        run_shares(lambda part: np.matmul(hidden[part], lm_head.T, out=logits[part]), parts)
+    return logits

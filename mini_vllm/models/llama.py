@@ -15,11 +15,13 @@ from mini_vllm.models.config import HFConfig
 from mini_vllm.models.layers import (
     Array,
     RotaryEmbedding,
+    Workspace,
     project,
     rms_norm,
     rms_norm_heads,
     silu_and_mul,
 )
+from mini_vllm.threads import num_shares, num_threads, one_blas_thread, run_shares
 
 
 @dataclass(slots=True)
@@ -45,14 +47,16 @@ TILE = 512
 
 
 class LlamaTile:
-    """Scratch for some tokens [T], feature-major; all but `hidden` and `rows` is shared by the tiles of a step."""
+    """Scratch for some tokens [T], feature-major; all but `hidden` and `rows` is shared by the tiles of a thread."""
 
     cos: Array
     sin: Array
 
-    def __init__(self, model: LlamaForCausalLM, tokens: slice, rows: Array, hidden: Array) -> None:
+    def __init__(
+        self, model: LlamaForCausalLM, workspace: Workspace, tokens: slice, rows: Array, hidden: Array
+    ) -> None:
         c, num_tokens = model.config, tokens.stop - tokens.start
-        get, rotated = model._workspace.get, model.num_heads + model.num_kv_heads
+        get, rotated = workspace.get, model.num_heads + model.num_kv_heads
         self.tokens, self.rows = tokens, rows
         self.hidden = hidden.reshape(c.hidden_size, num_tokens)
         self.normed = get("normed", c.hidden_size, num_tokens)
@@ -80,9 +84,15 @@ class LlamaScratch:
         by_head = rows.reshape(num_tokens, heads + 2 * kv_heads, dim)
         self.q, self.k, self.v = np.split(by_head, [heads, heads + kv_heads], axis=1)
         hidden = get("hidden", num_tokens * h)
-        self.out = get("out", num_tokens if num_tokens > TILE else 0, h)
-        spans = [slice(a, min(a + TILE, num_tokens)) for a in range(0, num_tokens, TILE)]
-        self.tiles = [LlamaTile(model, s, rows[s], hidden[s.start * h : s.stop * h]) for s in spans]
+        self.out = get("out", num_tokens, h)
+        spaces = model._workspaces[: num_shares(num_tokens)]
+        size = min(TILE, max(1, -(-num_tokens // len(spaces))))
+        spans = [slice(a, min(a + size, num_tokens)) for a in range(0, num_tokens, size)]
+        self.tiles = [
+            LlamaTile(model, spaces[i % len(spaces)], s, rows[s], hidden[s.start * h : s.stop * h])
+            for i, s in enumerate(spans)
+        ]
+        self.shares = [self.tiles[i :: len(spaces)] for i in range(len(spaces))]
 
 
 class LlamaForCausalLM(CausalLM):
@@ -102,6 +112,7 @@ class LlamaForCausalLM(CausalLM):
         self.layers = [self._new_layer() for _ in range(self.num_layers)]
         self.norm = self._new(config.hidden_size, 1)
         self.lm_head = self.embed if config.tie_word_embeddings else self._new(config.vocab_size, config.hidden_size)
+        self._workspaces = [Workspace(self.dtype) for _ in range(num_threads())]
         self._scratch = LlamaScratch(self, 0)
 
     def _new_layer(self) -> LlamaLayer:
@@ -169,22 +180,30 @@ class LlamaForCausalLM(CausalLM):
         """
         if len(input_ids) != self._scratch.num_tokens:
             self._scratch = LlamaScratch(self, len(input_ids))
-        scratch, eps = self._scratch, self.config.norm_eps
-        for tile in scratch.tiles:
-            np.copyto(tile.hidden, self.embed.take(input_ids[tile.tokens], axis=0).T)
-            tile.cos, tile.sin = self.rotary.cos_sin(positions[tile.tokens])
-        with np.errstate(over="ignore"):
-            for i, layer in enumerate(self.layers):
-                for tile in scratch.tiles:
-                    self._project_qkv(layer, tile)
+        scratch = self._scratch
+
+        def begin(tiles: list[LlamaTile]) -> None:
+            for tile in tiles:
+                np.copyto(tile.hidden, self.embed.take(input_ids[tile.tokens], axis=0).T)
+                tile.cos, tile.sin = self.rotary.cos_sin(positions[tile.tokens])
+                self._project_qkv(self.layers[0], tile)
+
+        def go_on(tiles: list[LlamaTile]) -> None:
+            for tile in tiles:
+                self._finish_layer(layer, tile, mixed[tile.tokens])
+                if following is not None:
+                    self._project_qkv(following, tile)
+                else:
+                    rms_norm(tile.hidden, self.norm, self.config.norm_eps, tile.normed)
+                    np.copyto(scratch.out[tile.tokens], tile.normed.T)
+
+        self.rotary.reach(int(positions.max(initial=0)))
+        with np.errstate(over="ignore"), one_blas_thread(len(scratch.shares) > 1):
+            run_shares(begin, scratch.shares)
+            for i, layer in enumerate(self.layers):  # noqa: B007  # `go_on` reads it
                 mixed = attn(i, scratch.q, scratch.k, scratch.v)
-                for tile in scratch.tiles:
-                    self._finish_layer(layer, tile, mixed[tile.tokens])
-        for tile in scratch.tiles:
-            rms_norm(tile.hidden, self.norm, eps, tile.normed)
-            if len(scratch.tiles) == 1:
-                return tile.normed.T
-            np.copyto(scratch.out[tile.tokens], tile.normed.T)
+                following = self.layers[i + 1] if i + 1 < len(self.layers) else None
+                run_shares(go_on, scratch.shares)
         return scratch.out
 
     def _project_qkv(self, layer: LlamaLayer, tile: LlamaTile) -> None:

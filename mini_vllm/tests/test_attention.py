@@ -93,7 +93,7 @@ def test_a_step_with_long_and_short_contexts_is_sorted_not_padded() -> None:
     metadata, num_blocks = make_batch(np.random.default_rng(3), lens, 4)
     cache = KVCache(1, num_blocks, 4, 1, HEAD_DIM, "float64")
     step = paged_gather.PagedGatherBackend(cache, 1, [None]).begin_step(metadata)
-    gathered = sum(len(chunk.block_ids) for chunk in step.plans[None][0])
+    gathered = sum(len(chunk.block_ids) for share in step.plans[None] for chunk in share.chunks)
     assert gathered <= 2 * int((-(-metadata.seq_lens // 4)).sum())
     assert_equal(metadata, num_blocks, 4, (2, 1), [None])
 
