@@ -73,8 +73,17 @@ def test(
     labs = find_labs(what) if what else [lab for lab in [next_lab(all_progress())] if lab]
     if not labs:
         raise LabError("all labs are done; name one to test it again, for example `course test 00-03`")
-    env = {**os.environ, "LAB_IMPL": "solution" if solution else "starter"}
-    command = [sys.executable, "-m", "pytest", "-q", *(["--tb=short"] if full else []), *targets(labs)]
+    env = {**os.environ, "LAB_IMPL": "solution" if solution else "starter", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "pytest_timeout",
+        *(["--tb=short"] if full else []),
+        *targets(labs),
+    ]
     raise typer.Exit(subprocess.run(command, cwd=ROOT, env=env, check=False).returncode)
 
 
@@ -128,11 +137,15 @@ def build(
         raise typer.Exit(_test_workspace(row))
     kept = builder.make_workspace(row, force=force)
     if kept:
-        out.print(f"Your former workspace is kept in {kept.relative_to(ROOT)}.", highlight=False)
-    out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False)
+        out.print(f"Your former workspace is kept in {kept.relative_to(ROOT)}.", highlight=False, soft_wrap=True)
+    out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False, soft_wrap=True)
     for one in row.builds:
-        out.print(f"  workspace/{one.file.as_posix()}: [bold]{one.name}[/]\n    {escape(one.message)}", highlight=False)
-    out.print(f"Then: course build {row.number:02d} --test", highlight=False)
+        out.print(
+            f"  workspace/{one.file.as_posix()}: [bold]{one.name}[/]\n    {escape(one.message)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    out.print(f"Then: course build {row.number:02d} --test", highlight=False, soft_wrap=True)
 
 
 def _test_workspace(row: object) -> int:
@@ -172,6 +185,25 @@ def verify(
     wrong = verifier.run(chosen, mutation, out)
     out.print("[green]all is well[/]" if not wrong else f"[red]{wrong} things are wrong[/]")
     raise typer.Exit(1 if wrong else 0)
+
+
+@app.command()
+def milestone(
+    labs: Annotated[str, typer.Argument(help="all, labs such as 02-01,03-01, or solution for the references")] = "all",
+    suite: Annotated[bool, typer.Option("--suite/--no-suite", help="run a part of the engine's tests too")] = True,
+) -> None:
+    """Your labs in the engine: what holds, part by part, with tokens/s beside the reference."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # before numpy is imported: on one thread the rows can be compared
+    from course import milestone as runner
+
+    try:
+        with err.status("the reference") as status:
+            made = runner.run(labs, suite=suite, note=lambda text: status.update(escape(text)))
+    except ValueError as error:
+        raise LabError(str(error)) from None
+    runner.show(made, out)
+    raise typer.Exit(1 if made.broken else 0)
 
 
 @app.command()

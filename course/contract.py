@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from course.labs import ROOT, functions, lab_of, stub_message
+from course.labs import ROOT, LabError, functions, lab_of, stub_message
 from course.markdown import Problem
 from course.warm import environment
 
@@ -25,8 +25,9 @@ def public(tree: ast.AST, prefix: str = "") -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     for node in getattr(tree, "body", []):
         for name, text in _facts(node):
+            setter = ".setter" if f"\n{name}.setter\n" in text else ""
             if not name.startswith("_") or name.startswith("__"):
-                found[prefix + name] = (text, node.lineno)
+                found[prefix + name + setter] = (text, node.lineno)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             found |= public(node, f"{prefix}{node.name}.")
     return found
@@ -160,7 +161,7 @@ def run_labs(folders: Sequence[Path], impl: str, root: Path = ROOT) -> dict[str,
         done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
         rows = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     if not rows:
-        raise RuntimeError(f"no lab ran:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise LabError(f"no lab ran:\n{(done.stdout + done.stderr)[-2000:]}")
     return rows
 
 
@@ -168,7 +169,10 @@ def check_starters(folders: Sequence[Path], root: Path = ROOT) -> list[Problem]:
     """Runs the starters under ``folders``: every test that uses ``impl`` fails with a stub's NotImplementedError, the
     ``provided`` ones pass."""
     problems = []
-    rows = run_labs(folders, "starter", root)
+    try:
+        rows = run_labs(folders, "starter", root)
+    except LabError as error:
+        return [Problem(folder, 1, str(error)) for folder in folders[:1]]
     for key, tests in rows.items():
         phase, lab = key.split("/")
         path = root / phase / "labs" / lab / "test_lab.py"

@@ -115,8 +115,8 @@ def lab_of(path: Path | str) -> Lab | None:
 
 
 def lab_folders(root: Path = ROOT) -> list[Path]:
-    """Folders of labs that exist, in order."""
-    return sorted(p for p in root.glob("phase-[0-9][0-9]-*/labs/lab-*") if p.is_dir())
+    """Folders of labs that hold something, in order."""
+    return sorted(p for p in root.glob("phase-[0-9][0-9]-*/labs/lab-*") if p.is_dir() and any(p.iterdir()))
 
 
 @functools.cache
@@ -257,10 +257,12 @@ def vllm_python(env: Mapping[str, str] = os.environ, root: Path = ROOT) -> Path 
 
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Functions and methods of a parsed file with their dotted names; functions inside functions are left out."""
+    """Functions and methods of a parsed file with their dotted names (``A.x.setter`` for the setter of a property);
+    functions inside functions are left out."""
     for node in getattr(tree, "body", []):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield prefix + node.name, node
+            part = next((f".{d.attr}" for d in node.decorator_list if isinstance(d, ast.Attribute)), "")
+            yield prefix + node.name + (part if part in (".setter", ".deleter") else ""), node
         elif isinstance(node, ast.ClassDef):
             yield from functions(node, f"{prefix}{node.name}.")
 

@@ -139,8 +139,8 @@ def check_mistakes(lab_folder: Path, base: Path = FOLDER) -> list[Problem]:
         except LabError as error:
             problems.append(Problem(path, 1, str(error)))
     readme = lab_folder / "README.md"
-    if not readme.is_file():
-        return [*problems, Problem(readme, 1, "missing")]
+    if missing := [path for path in (readme, lab_folder / "solution.py") if not path.is_file()]:
+        return problems + [Problem(path, 1, "missing") for path in missing]
     items, section = listed_mistakes(readme.read_text(encoding="utf-8"))
     problems += [
         Problem(m.path, 2, f'the README\'s "Common mistakes" does not say: {m.words}')

@@ -43,8 +43,9 @@ MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:root|work|home/\w+)/[\w.-]+")
 
 
 def phases(root: Path = ROOT) -> list[Path]:
-    """The phase folders that exist."""
-    return sorted(p for p in root.glob("phase-[0-9][0-9]-*") if p.is_dir())
+    """The phase folders that hold a page or a lab."""
+    found = {page.parent for page in root.glob("phase-[0-9][0-9]-*/*.md")}
+    return sorted(found | {folder.parents[1] for folder in lab_folders(root)})
 
 
 def check_phase(folder: Path) -> list[Problem]:

@@ -45,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"COURSE_VLLM_PYTHON={str(python)!r} is not a file: name the interpreter that has vLLM, or unset it"
         )
+    if labs.wanted_impl() == "starter":  # the line per lab says it all; a list of every red test would bury it
+        config.option.reportchars = config.option.reportchars.replace("a", "sxXE").replace("f", "")
     config.pluginmanager.register(LabReporter(config), "course-labs")
 
 

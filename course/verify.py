@@ -111,7 +111,7 @@ def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT) 
             console.print(f"[yellow]skipped[/]  {check.name}: {reason}")
             continue
         with console.status(check.name):
-            found = check.run()
+            found = _safely(check, root)
         word = "[green]ok[/]     " if not found else f"[red]{len(found):>3} wrong[/]"
         console.print(f"{word}  {check.name} [dim]({time.monotonic() - start:.1f} s)[/]")
         problems += found
@@ -119,6 +119,14 @@ def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT) 
         console.print(f"  {escape(_relative(problem, root))}", highlight=False, soft_wrap=True)
     weak = mutation_table(folders, console) if mutate else 0
     return len(problems) + weak
+
+
+def _safely(check: Check, root: Path) -> list[Problem]:
+    """A check that cannot even read what it checks has found something too."""
+    try:
+        return check.run()
+    except (OSError, SyntaxError, ValueError, LabError) as error:
+        return [Problem(root / "course", 1, f"{check.name}: {type(error).__name__}: {error}")]
 
 
 def _relative(problem: Problem, root: Path) -> str:

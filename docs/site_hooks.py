@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from course.markdown import files as find  # noqa: E402
 from course.markdown import read  # noqa: E402
 
-FRONT = ("README.md", "SETUP.md", "GLOSSARY.md", "docs/engine.md")
+FRONT = ("README.md", "SETUP.md", "GLOSSARY.md", "docs/engine.md", "docs/milestones.md")
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
 PHASE_PAGES = {
     "00-guide.md": "Guide",

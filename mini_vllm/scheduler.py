@@ -53,8 +53,6 @@ class Scheduler:
         self.prev_step_scheduled_req_ids: set[str] = set()
         self.num_preemptions = 0
 
-    # ---- planning -------------------------------------------------------------------------------------------------
-
     def schedule(self) -> SchedulerOutput:
         """Plan one step, and count its tokens as computed.
 
@@ -179,8 +177,6 @@ class Scheduler:
                 request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
             )
 
-    # ---- results --------------------------------------------------------------------------------------------------
-
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Append the sampled tokens, end what has ended, and report what is new.
 
@@ -243,8 +239,6 @@ class Scheduler:
         self.kv_cache_manager.evict_after(request, 0)
         request.status = RequestStatus.FINISHED_ERROR
         request.stop_reason = message
-
-    # ---- coming and going -----------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
         """Queue a request.

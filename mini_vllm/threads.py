@@ -52,7 +52,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(num_threads() - 1, thread_name_prefix="mini_vllm")
 
 
-def run_shares(function: Callable[[T], None], shares: Sequence[T]) -> None:
+def run_shares(function: Callable[[T], object], shares: Sequence[T]) -> None:
     """Call `function` on every share, the first in this thread, and wait for all; an error of any is raised."""
     futures = [_pool().submit(_quietly, function, share) for share in shares[1:]]
     try:
@@ -62,7 +62,7 @@ def run_shares(function: Callable[[T], None], shares: Sequence[T]) -> None:
             future.result()
 
 
-def _quietly(function: Callable[[T], None], share: T) -> None:
+def _quietly(function: Callable[[T], object], share: T) -> None:
     """Warnings about NaN and overflow are switched off for each thread by itself."""
     with np.errstate(invalid="ignore", over="ignore"):
         function(share)

@@ -27,7 +27,7 @@ def invoke(*args: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("verb", ["test", "upstream", "vllm", "build", "verify", "doctor"])
+@pytest.mark.parametrize("verb", ["test", "upstream", "vllm", "build", "milestone", "verify", "doctor"])
 def test_every_verb_explains_itself(verb: str) -> None:
     assert verb in invoke("--help")
     assert len(invoke(verb, "--help").splitlines()) > 5

@@ -110,6 +110,29 @@ def test_a_breach_is_named(file: str, old: str, new: str, message: str, lab: Pat
     assert any(message in p.text for p in contract.check_lab(lab))
 
 
+def test_a_property_and_its_setter_are_two_functions(lab: Path) -> None:
+    code = """
+
+class Box:
+    \"\"\"A box.\"\"\"
+
+    @property
+    def size(self) -> int:
+        \"\"\"How big.\"\"\"
+        return self._size
+
+    @size.setter
+    def size(self, value: int) -> None:
+        self._size = value
+"""
+    for name in ("starter.py", "solution.py"):
+        (lab / name).write_text((lab / name).read_text() + code)
+    assert contract.check_lab(lab) == []
+    text = (lab / "starter.py").read_text()
+    (lab / "starter.py").write_text(text.replace("value: int", "value: float"))
+    assert any("Box.size.setter" in p.text for p in contract.check_lab(lab))
+
+
 def test_wrong_reasons_to_be_red(small_course: Path) -> None:
     first, second = small_course / FIRST / "starter.py", small_course / SECOND / "starter.py"
     first.write_text(STARTER.replace('raise NotImplementedError("Return twice x.")', "return 1 // 0"))

@@ -100,8 +100,8 @@ def cards(models: Path) -> dict[Path, str]:
         "accepted": f"{agreement['mean_accepted_of_4']:.2f}",
     }
     return {
-        models / "pocket" / "README.md": fill((TEXTS / "card-pocket.md").read_text(encoding="utf-8"), pocket),
-        models / "pocket-draft" / "README.md": fill((TEXTS / "card-draft.md").read_text(encoding="utf-8"), draft),
+        models / "pocket" / "README.md": fill((TEXTS / "card-pocket.txt").read_text(encoding="utf-8"), pocket),
+        models / "pocket-draft" / "README.md": fill((TEXTS / "card-draft.txt").read_text(encoding="utf-8"), draft),
     }
 
 

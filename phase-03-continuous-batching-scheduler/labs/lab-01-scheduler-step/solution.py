@@ -2,14 +2,43 @@
 
 A request here is any object with `request_id`, `num_tokens` and `num_computed_tokens`; the engine's own `Request` is
 one. The KV cache is any object with `allocate_slots(request, num_new_tokens)`, which returns a list of new block ids
-(perhaps an empty one) or None where it has no room.
+(perhaps an empty one), or None where it has no room.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass
+class Req:
+    """The least that a scheduler must know of a request. Given."""
+
+    request_id: str
+    num_tokens: int
+    num_computed_tokens: int = 0
+
+
+@dataclass
+class FakeKV:
+    """A cache of `capacity` slots, one per token, for playing. Given."""
+
+    capacity: int
+    held: dict[str, int] = field(default_factory=dict)
+
+    def allocate_slots(self, request: Any, num_new_tokens: int) -> list[int] | None:
+        """Room for `num_new_tokens` more: [] on success, None (and nothing changed) where there is none."""
+        if sum(self.held.values()) + num_new_tokens > self.capacity:
+            return None
+        self.held[request.request_id] = self.held.get(request.request_id, 0) + num_new_tokens
+        return []
+
+    def free(self, request: Any) -> None:
+        """Take back all slots of a request."""
+        self.held.pop(request.request_id, None)
 
 
 def clamp(num_new_tokens: int, token_budget: int, long_prefill_token_threshold: int = 0) -> int:
@@ -21,7 +50,7 @@ def clamp(num_new_tokens: int, token_budget: int, long_prefill_token_threshold: 
         long_prefill_token_threshold: cap for one request; 0 means no cap.
 
     Returns:
-        At least 0, at most each of the three.
+        The smallest of the three, and never less than 0.
     """
     if 0 < long_prefill_token_threshold < num_new_tokens:
         num_new_tokens = long_prefill_token_threshold
@@ -38,30 +67,30 @@ def schedule_step(
     long_prefill_token_threshold: int = 0,
     preempt: Callable[[Any], None] | None = None,
 ) -> dict[str, int]:
-    """Plan one step: which request computes how many tokens.
+    """Plan one step: which request computes how many tokens. The requests' counters stay as they are.
 
-    First the running requests, in their order; one that lacks nothing, or gets nothing, is passed over. Where the
-    cache refuses one of them, the last of `running` is removed and handed to `preempt`, and the request is tried again;
-    when it was the last itself, nobody is left to give way and the running phase ends. Without `preempt` nobody can be
-    removed: the running phase ends at the refusal.
+    RUNNING phase, in the order of `running`, while there is budget: a request that lacks nothing is passed over; the
+    others ask the cache for room. Where it refuses, the last of `running` is removed and given to `preempt`, and the
+    request asks again. The step ends at once when the request was the last itself, or when `preempt` is None.
 
-    Then the waiting requests, from the front, unless the cache has refused a running request in this step: while there
-    is budget and a seat, ask the cache for room; a refusal ends the phase, and nobody overtakes. Who is admitted moves
-    to the end of `running`.
-
-    The counters of the requests stay as they are (`advance` moves them).
+    WAITING phase, not in a step in which the cache refused a running request: while there is budget and a free seat,
+    the front of `waiting` asks for room. A refusal ends the phase: nobody overtakes. Who is admitted moves to the end
+    of `running`.
 
     Args:
-        running: requests with blocks, in the order of service; changed in place.
-        waiting: requests without, in the order of admission; changed in place.
+        running: requests that hold blocks, in the order of service; changed in place.
+        waiting: requests that hold none, in the order of admission; changed in place.
         kv: the cache; None from `allocate_slots` is a refusal, an empty list is not.
-        max_num_batched_tokens: the budget, tokens of one step.
-        max_num_seqs: seats, requests in `running`.
+        max_num_batched_tokens: the budget: tokens of one step.
+        max_num_seqs: seats: requests in `running`.
         long_prefill_token_threshold: cap for one request and step; 0 means no cap.
-        preempt: takes the blocks of a request and puts it back in the queue.
+        preempt: frees the blocks of a request and puts it back in the queue.
 
     Returns:
         request_id -> number of tokens (at least 1), in the order of scheduling.
+
+    Raises:
+        ValueError: a waiting request lacks nothing; it could never be sampled.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:329 — `Scheduler.schedule`.
     """
@@ -70,22 +99,55 @@ def schedule_step(
     refused = False
 
     index = 0
-    while index < len(running) and token_budget > 0 and not refused:
+    while index < len(running) and token_budget > 0:
         request = running[index]
         missing = request.num_tokens - request.num_computed_tokens
         num_new_tokens = clamp(missing, token_budget, long_prefill_token_threshold)
+        index += 1
         if num_new_tokens == 0:
-            index += 1
             continue
-        if _allocate_or_preempt(request, num_new_tokens, running, kv, preempt):
-            plan[request.request_id] = num_new_tokens
-            token_budget -= num_new_tokens
-            refused = running[-1] is not request and False
-            index += 1
-        else:
+        while kv.allocate_slots(request, num_new_tokens) is None:
             refused = True
+            if preempt is None:
+                return plan
+            victim = running.pop()
+            preempt(victim)
+            if victim is request:
+                return plan
+        plan[request.request_id] = num_new_tokens
+        token_budget -= num_new_tokens
+
+    while waiting and token_budget > 0 and len(running) < max_num_seqs and not refused:
+        request = waiting[0]
+        missing = request.num_tokens - request.num_computed_tokens
+        if missing < 1:
+            raise ValueError(f"waiting request {request.request_id!r} has nothing to compute")
+        num_new_tokens = clamp(missing, token_budget, long_prefill_token_threshold)
+        if kv.allocate_slots(request, num_new_tokens) is None:
+            return plan
+        running.append(waiting.popleft())
+        plan[request.request_id] = num_new_tokens
+        token_budget -= num_new_tokens
     return plan
 
 
 def advance(requests: Iterable[Any], plan: dict[str, int]) -> list[str]:
-    raise NotImplementedError
+    """Count the planned tokens as computed, and say who gets a token from this step.
+
+    Args:
+        requests: among them all of the plan; the others are left alone.
+        plan: what `schedule_step` returned.
+
+    Returns:
+        The ids of the requests that have now caught up (`num_computed_tokens == num_tokens`), in the order of
+        `requests`: exactly these are sampled.
+
+    Upstream: upstream/vllm/v1/core/sched/scheduler.py:951 — `_update_after_schedule`.
+    """
+    due = []
+    for request in requests:
+        if request.request_id in plan:
+            request.num_computed_tokens += plan[request.request_id]
+            if request.num_computed_tokens == request.num_tokens:
+                due.append(request.request_id)
+    return due

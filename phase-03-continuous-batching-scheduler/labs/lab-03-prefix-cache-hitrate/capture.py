@@ -54,10 +54,12 @@ def main() -> None:
     commands = {}
     for arm in ARMS:
         result = run(args.python, args.model, arm)
-        rows = [f'  {json.dumps(row, separators=(",", ":"))}' for row in result.pop("requests")]
-        steps = [f'  {json.dumps(row, separators=(",", ":"))}' for row in result.pop("steps")]
+        rows = [f"  {json.dumps(row, separators=(',', ':'))}" for row in result.pop("requests")]
+        steps = [f"  {json.dumps(row, separators=(',', ':'))}" for row in result.pop("steps")]
         head = json.dumps(result, indent=1)[:-2]
-        text = f'{head},\n "requests": [\n' + ",\n".join(rows) + '\n ],\n "steps": [\n' + ",\n".join(steps) + "\n ]\n}\n"
+        text = (
+            f'{head},\n "requests": [\n' + ",\n".join(rows) + '\n ],\n "steps": [\n' + ",\n".join(steps) + "\n ]\n}\n"
+        )
         (CAPTURED / f"cpu-{arm}.json").write_text(text, encoding="utf-8")
         commands[f"cpu-{arm}.json"] = f"real_run.py --model models/{Path(args.model).name} --arm {arm}"
         print(arm, "done")

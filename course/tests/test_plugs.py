@@ -1,0 +1,329 @@
+"""Labs in the engine: the references give the reference's tokens, stubs fall back to ours, wrong parts are named."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from course import mistakes, plugs
+from course.labs import ROOT, SOURCES, lab_folders
+from course.milestone_checks import greedy, random_prompts
+from mini_vllm import LLM, LLMEngine, SamplingParams
+from mini_vllm.parts import EngineParts, PartError
+
+POCKET = ROOT / "models" / "pocket"
+PARTS = [plug.part for plug in plugs.PLUGS]
+
+
+def source(lab: str, impl: str = "solution") -> Path:
+    """The file of a lab; skips while its phase is not there."""
+    found = sorted(ROOT.glob(f"phase-{lab[:2]}-*/labs/lab-{lab[3:]}-*/{impl}.py"))
+    if not found and not any(folder.parents[1].name[6:8] == lab[:2] for folder in lab_folders()):
+        pytest.skip(f"phase {lab[:2]} is not here yet")
+    assert found, f"lab {lab} has no {impl}.py"
+    return found[0].resolve()
+
+
+def all_present() -> None:
+    for lab in plugs.LABS:
+        source(lab)
+
+
+@pytest.fixture
+def wrong() -> Iterator[object]:
+    """Puts changed text in the place of a solution for the time of a test."""
+    changed: list[Path] = []
+
+    def change(lab: str, old: str, new: str) -> None:
+        path = source(lab)
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) >= 1, f"lab {lab} no longer holds {old!r}: adapt this test"
+        SOURCES[path] = text.replace(old, new, 1)
+        changed.append(path)
+
+    yield change
+    for path in changed:
+        SOURCES.pop(path, None)
+
+
+def generate(model: object = None, **args: object) -> list[list[int]]:
+    """Prompts with common beginnings, some greedy, some random, in a small pool; twice, so that free blocks are hit."""
+    vocab = 4000 if model else 250
+    prompts = random_prompts(7, 8, 24, vocab)
+    params = [greedy(6 + i) if i % 3 else SamplingParams(seed=i, top_p=0.9, top_k=40, max_tokens=8) for i in range(8)]
+    limits = {"block_size": 4, "num_blocks": 30, "max_num_batched_tokens": 16, "max_num_seqs": 6}
+    llm = LLM(model, **limits, **args)
+    outputs = [output for _ in range(2) for output in llm.generate(prompts, params, use_tqdm=False)]
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.parametrize("model", [None, POCKET], ids=["toy", "pocket"])
+def test_the_solutions_give_the_references_tokens(model: Path | None, capsys: pytest.CaptureFixture[str]) -> None:
+    all_present()
+    args = {"dtype": "float64"} if model else {}
+    assert generate(model, with_labs=["solution"], **args) == generate(model, **args)
+    said = capsys.readouterr().err
+    for plug in plugs.PLUGS:
+        assert f"{plug.part:16} lab {plug.lab}, phase-{plug.lab[:2]}-" in said
+
+
+@pytest.mark.parametrize("plug", plugs.PLUGS, ids=lambda plug: plug.part)
+def test_each_part_alone(plug: plugs.Plug) -> None:
+    source(plug.lab)
+    found = [part for part in plugs.find_parts([plug.lab, "solution"]) if part.plug == plug]
+    parts = plugs.assemble(found, quiet=True)
+    assert generate(with_labs=parts) == generate()
+    assert found[0].watch.num_calls or plug.part == "paged attention"  # the toy model has no attention
+
+
+def test_lab_code_really_runs() -> None:
+    all_present()
+    found = plugs.find_parts("solution")
+    assert generate(POCKET, with_labs=plugs.assemble(found, quiet=True))
+    silent = {part.plug.part for part in found if not part.watch.num_calls}
+    assert silent == {"free queue"}, "only the queue is run by another part: the pool"
+
+
+def test_untouched_starters_are_named_and_ours_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {}
+    for lab in plugs.LABS:  # a learner's own work is none of this test's business
+        starter = source(lab, "starter")
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), "show", f"HEAD:{starter.relative_to(ROOT).as_posix()}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        texts[starter] = done.stdout if done.returncode == 0 else starter.read_text(encoding="utf-8")
+    SOURCES.update(texts)
+    try:
+        assert generate(with_labs="all") == generate()
+    finally:
+        for path in texts:
+            del SOURCES[path]
+    said = capsys.readouterr().err
+    assert said.count("is not written yet: ") == len(PARTS)
+    assert "stop conditions  ours (lab 01-05 is not written yet: check_stop: " in said
+
+
+def test_labs_that_are_not_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = plugs.engine_parts("all", root=tmp_path)
+    assert parts.origins == {plug.part: f"ours (lab {plug.lab} is not here)" for plug in plugs.PLUGS}
+    assert generate(with_labs=parts) == generate()
+
+
+def test_a_file_that_does_not_load_is_not_plugged_in(wrong) -> None:
+    wrong("00-03", "import numpy as np", "import numpy as np\nimport no_such_module")
+    assert plugs.find_parts("00-03,solution")[0].state == "does not load"
+    wrong("00-03", "def sample(", "def sample((")
+    (part,) = (p for p in plugs.find_parts("00-03,solution") if p.state != "ours")
+    assert part.state == "does not load" and "does not parse" in part.origin
+
+
+def test_the_queue_alone_serves_in_our_pool(wrong) -> None:
+    wrong("02-01", "return self.cached_block_hash_to_block.get_one_block(block_hash)", 'raise NotImplementedError("x")')
+    found = {part.plug.part: part for part in plugs.find_parts("02-01,solution")}
+    assert found["block pool"].state == "not written" and found["free queue"].state == "lab"
+    assert generate(with_labs=plugs.assemble(list(found.values()), quiet=True)) == generate()
+    assert found["free queue"].watch.num_calls
+
+
+WRONG = {
+    "pool-hands-out-twice": (
+        "02-01",
+        "        blocks = self.free_block_queue.popleft_n(num_blocks)\n",
+        "        blocks = self.free_block_queue.popleft_n(num_blocks)\n        blocks[0] = self.blocks[1]\n",
+        r"lab 02-01 \(block pool\): I1 broken: block 1 handed out while in use by request '0'",
+    ),
+    "pool-forgets-to-evict": (
+        "02-01",
+        "            self._maybe_evict_cached_block(block)\n            block.ref_cnt += 1\n        return",
+        "            block.ref_cnt += 1\n        return",
+        r"lab 02-01 \(block pool\): I3 broken: block \d+ handed out with the hash of its old content",
+    ),
+    "free-clears-the-hash": (
+        "02-01",
+        "            block.ref_cnt -= 1\n",
+        "            block.ref_cnt -= 1\n            self._maybe_evict_cached_block(block)\n",
+        r"lab 02-01 \(block pool\): I4 broken: block \d+ lost its hash when it was freed",
+    ),
+    "touch-leaves-it-in-the-queue": (
+        "02-01",
+        "                self.free_block_queue.remove(block)\n",
+        "                pass\n",
+        r"lab 02-01 \(block pool\): I1 broken: block \d+ is in the free queue",
+    ),
+    "hash-without-parent": (
+        "02-01",
+        "parent_block_hash if parent_block_hash is not None else NONE_HASH",
+        "NONE_HASH",
+        r"lab 02-01 \(block hash\): two blocks with another parent have one hash",
+    ),
+    "scheduler-overdraws": (
+        "03-01",
+        "    return max(min(num_new_tokens, token_budget), 0)",
+        "    return max(num_new_tokens, 0)",
+        r"lab 03-01 \(scheduler step\): S2 broken: \d+ tokens are planned, max_num_batched_tokens is 16",
+    ),
+    "scheduler-overbooks": (
+        "03-01",
+        "len(running) < max_num_seqs",
+        "True",
+        r"lab 03-01 \(scheduler step\): S3 broken: \d+ requests run, max_num_seqs is 6",
+    ),
+    "scheduler-loses-a-request": (
+        "03-01",
+        "        running.append(waiting.popleft())\n",
+        "        waiting.popleft()\n",
+        r"lab 03-01 \(scheduler step\): S1 broken: request '0' is in neither queue",
+    ),
+    "check-stop-never-ends": (
+        "01-05",
+        "    params = request.sampling_params\n",
+        "    return False\n    params = request.sampling_params\n",
+        r"lab 01-05 \(stop conditions\): request '\d+' with .* must end .*, and check_stop says go on",
+    ),
+    "sample-outside-the-vocabulary": (
+        "00-03",
+        "        return int(np.argmax(scores))",
+        "        return scores.size",
+        r"lab 00-03 \(sampling\): sample returned 4096, outside the vocabulary of 4096 ids",
+    ),
+    "sample-raises": (
+        "00-03",
+        "    scores = np.asarray(logits, dtype=np.float64)\n",
+        "    scores = np.asarray(logits, dtype=np.float64)[:-1] + np.ones(3)\n",
+        r"lab 00-03 \(sampling\): sample raised ValueError: operands could not .*\(solution.py:\d+\)",
+    ),
+    "attention-shape": (
+        "02-06",
+        "    return np.stack(rows)",
+        "    return np.stack(rows).reshape(len(q), -1)",
+        r"lab 02-06 \(paged attention\): paged_attention_batch returned shape \(16, 256\), wanted \(16, 4, 64\)",
+    ),
+    "attention-nan": (
+        "02-06",
+        "    return np.stack(rows)",
+        "    return np.stack(rows) * np.nan",
+        r"lab 02-06 \(paged attention\): paged_attention_batch returned NaN or infinity in layer 0",
+    ),
+    "slots": (
+        "02-06",
+        "positions % block_size",
+        "positions % (block_size - 1)",
+        r"lab 02-06 \(paged attention\): build_slot_mapping: row 0 would write to other slots",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_part_is_told_which_rule_it_broke(name: str, wrong) -> None:
+    lab, old, new, message = WRONG[name]
+    wrong(lab, old, new)
+    with pytest.raises(PartError, match=message) as caught:
+        generate(POCKET, with_labs=[lab, "solution"])
+    assert caught.value.lab == lab and caught.value.part in PARTS
+
+
+@pytest.mark.parametrize("lab", plugs.LABS)
+def test_listed_mistakes_never_end_in_a_traceback(lab: str) -> None:
+    """Each mistake of a lab's README: a sentence of a guard, or tokens that the milestone compares; no other error."""
+    path = source(lab)
+    expected, named = generate(POCKET), []
+    for patch in mistakes.patches(path.parent):
+        SOURCES[path] = mistakes.apply_patch(path.read_text(encoding="utf-8"), mistakes.read_mistake(patch).diff)
+        try:
+            generate(POCKET, with_labs=[lab, "solution"])
+        except PartError as error:
+            named.append(f"{patch.stem}: {error}")
+        finally:
+            del SOURCES[path]
+    assert generate(POCKET) == expected and all(f"lab {lab} (" in text for text in named)
+
+
+def test_a_counter_moved_too_early(wrong) -> None:
+    old = "        plan[request.request_id] = num_new_tokens\n"
+    wrong("03-01", old, old + "        request.num_computed_tokens += num_new_tokens\n")
+    with pytest.raises(PartError, match=r"S4 broken: schedule_step moved num_computed_tokens of request"):
+        generate(with_labs="solution,03-01")
+
+
+def test_a_preemption_that_forgets_to_preempt(wrong) -> None:
+    wrong("03-01", "            preempt(victim)\n", "")
+    with pytest.raises(PartError, match=r"preempt was not called for it|in neither queue"):
+        LLM(num_blocks=5, block_size=4, with_labs="solution,03-01").generate(
+            random_prompts(1, 3, 8), greedy(8), use_tqdm=False
+        )
+
+
+def test_the_oracle_names_the_labs() -> None:
+    all_present()
+    engine = LLMEngine(num_blocks=32, block_size=4, with_labs="solution")
+    engine.add_request("a", "hello world", greedy(8))
+    engine.step()
+    engine.engine_core.model_runner.input_batch.block_table[0, :2] = [2, 1]
+    with pytest.raises(PartError, match=r"lab 02-01 \(block pool\).*the KV oracle says: request 'a' would read"):
+        engine.step()
+
+
+@pytest.mark.parametrize("setting", [{"async_scheduling": True}, {"scheduling_policy": "priority"}])
+def test_settings_that_a_lab_does_not_know(setting: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+    source("03-01")
+    assert generate(with_labs="solution,03-01", **setting) == generate(**setting)
+    assert "scheduler step   ours (lab 03-01 knows nothing of" in capsys.readouterr().err
+
+
+def test_names() -> None:
+    assert plugs.parse("all") == dict.fromkeys(plugs.LABS, "starter")
+    assert plugs.parse(["02-01", "solution"]) == {"02-01": "solution"}
+    with pytest.raises(ValueError, match="'02-99' is no lab with a plug; allowed are all, 00-03"):
+        LLM(with_labs="02-99")
+    with pytest.raises(ValueError, match="must be a string or a list of strings"):
+        LLM(with_labs=[3])
+
+
+def test_lab_impl_decides_where_no_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_IMPL", "solution")
+    assert set(plugs.parse("all").values()) == {"solution"}
+    monkeypatch.setenv("LAB_IMPL", "mine")
+    with pytest.raises(ValueError, match="LAB_IMPL='mine' is not known"):
+        plugs.parse("all")
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str], wrong) -> None:
+    from mini_vllm.cli import app
+
+    source("02-01")
+    args = ["generate", "--model", "toy", "-p", "hello", "--max-tokens", "4", "--no-stream"]
+    mine = CliRunner().invoke(app, [*args, "--with-labs", "02-01,solution"])
+    assert mine.exit_code == 0 and mine.stdout == CliRunner().invoke(app, args).stdout
+    assert CliRunner().invoke(app, [*args, "--with-labs"]).exit_code == 0
+    wrong("02-01", "        block = self.fake", "        raise IndexError(n)\n        block = self.fake")
+    broken = CliRunner().invoke(app, [*args, "--with-labs=solution"])
+    assert broken.exit_code == 2 and "lab 02-01 (block pool): get_new_blocks raised IndexError: 1" in broken.output
+    assert "Traceback" not in broken.output
+
+
+def test_the_engine_knows_nothing_of_the_course() -> None:
+    code = "import sys, mini_vllm; from mini_vllm import LLM; LLM(num_blocks=8); sys.exit('course' in sys.modules)"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
+    assert EngineParts().origins == {}
+
+
+def test_the_table_of_labs_names_every_plug() -> None:
+    from course.labs import all_labs
+
+    named = {lab.name[:5]: lab.plug for lab in all_labs() if lab.plug}
+    assert set(named) <= set(plugs.LABS), "a plug in labs.toml that the engine does not have"
+    here = {lab for lab in plugs.LABS if sorted(ROOT.glob(f"phase-{lab[:2]}-*/labs/lab-{lab[3:]}-*/README.md"))}
+    assert here <= set(named)
+    for plug in named.values():
+        pkgutil.resolve_name(plug)

@@ -1,0 +1,129 @@
+"""Lab 03-05: the spike, the cap, and who pays for it."""
+
+import statistics
+
+import pytest
+
+MAX_TOKENS = 16
+
+
+def test_unchunked_prefill_spikes_one_decode_step(impl):
+    costs, _ = impl.decode_step_costs(0)
+    assert costs == [257, 2, *[1] * 13], "256 prompt tokens and A's one; then B's second token; then A alone"
+
+
+def test_chunked_prefill_caps_the_spike(impl):
+    costs, _ = impl.decode_step_costs(32)
+    assert costs == [*[33] * 8, 2, *[1] * 6]
+    assert max(costs) <= 32 + 1, "no step of A's holds more than a chunk and A's token"
+
+
+def test_chunking_does_not_change_the_decode_streams_output(impl):
+    answers = {threshold: impl.decode_step_costs(threshold)[1] for threshold in (0, 16, 32, 128)}
+    assert all(len(ids) == MAX_TOKENS for ids in answers.values())
+    assert len({tuple(ids) for ids in answers.values()}) == 1
+
+
+def greedy(prompt, max_tokens):
+    """The toy model's most likely continuation, past EOS, by the engine as it comes."""
+    from mini_vllm import LLMEngine, SamplingParams
+
+    engine = LLMEngine()
+    engine.add_request("a", prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))
+    request = engine.scheduler.requests["a"]
+    while engine.has_unfinished_requests():
+        engine.step()
+    return request.output_token_ids
+
+
+@pytest.mark.parametrize("threshold", [0, 16, 32, 64, 128, 256])
+def test_decode_stream_is_never_starved(impl, threshold):
+    costs, ids = impl.decode_step_costs(threshold)
+    assert len(costs) == len(ids) - 1 == MAX_TOKENS - 1, "one token in every single step: running first"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "worst", "elevated"), [(0, 257, 1), (256, 257, 1), (128, 129, 2), (64, 65, 4), (32, 33, 8)]
+)
+def test_the_dial(impl, threshold, worst, elevated):
+    costs, _ = impl.decode_step_costs(threshold)
+    assert max(costs) == worst and sum(cost > 2 for cost in costs) == elevated
+
+
+def test_the_dial_needs_a_long_life_to_be_seen_whole(impl):
+    short, _ = impl.decode_step_costs(16)
+    longer, _ = impl.decode_step_costs(16, max_tokens=40)
+    assert short == [17] * 15, "A is gone before B's sixteen chunks are through"
+    assert longer == [*[17] * 16, 2, *[1] * 22]
+
+
+def test_work_is_moved_not_saved(impl):
+    totals = {threshold: sum(impl.decode_step_costs(threshold)[0]) for threshold in (0, 32, 64, 128)}
+    assert set(totals.values()) == {272}, "256 + 1 of B, 15 of A, in every arm: the mean cannot tell them apart"
+
+
+def test_the_length_of_the_intruder_is_the_spike(impl):
+    assert impl.decode_step_costs(0, long_prompt_len=1000)[0][:2] == [1001, 2]
+    assert impl.decode_step_costs(0, long_prompt_len=10, max_tokens=3)[0] == [11, 2]
+
+
+def test_a_storm(impl):
+    """The threshold holds for each request, the budget for the step: five intruders are five chunks."""
+    costs, _ = impl.decode_step_costs(32, num_intruders=5, max_tokens=20)
+    assert costs == [*[5 * 32 + 1] * 8, 6, *[1] * 10]
+    assert impl.decode_step_costs(0, long_prompt_len=500, num_intruders=5)[0][0] == 2048, "here the budget binds"
+
+
+def test_no_intruder_no_spike(impl):
+    costs, ids = impl.decode_step_costs(0, num_intruders=0, max_tokens=600)
+    assert costs == [1] * 599 and ids == greedy("hi", 600), "greedy, and past EOS"
+
+
+def test_who_takes_part(impl, monkeypatch):
+    from mini_vllm import LLMEngine
+
+    seen, original = [], LLMEngine.add_request
+
+    def add_request(self, request_id, prompt, params, *args, **kwargs):
+        seen.append((prompt, params.max_tokens, params.temperature, params.ignore_eos))
+        return original(self, request_id, prompt, params, *args, **kwargs)
+
+    monkeypatch.setattr(LLMEngine, "add_request", add_request)
+    impl.decode_step_costs(0, 20, 4, num_intruders=3)
+    assert seen == [("hi", 4, 0.0, True), *((letter * 20, 2, 0.0, True) for letter in "bcd")]
+
+
+@pytest.mark.parametrize(
+    ("costs", "q", "expected"),
+    [
+        ([3, 1, 2], 50, 2),
+        ([1, 2, 3, 4], 50, 2),
+        ([1, 2, 3, 4], 51, 3),
+        ([5], 99, 5),
+        (list(range(1, 101)), 99, 99),
+        (list(range(1, 101)), 100, 100),
+        (list(range(1, 201)), 99, 198),
+        ([9, 1], 1, 1),
+    ],
+)
+def test_percentile(impl, costs, q, expected):
+    before = list(costs)
+    assert impl.percentile(costs, q) == expected
+    assert costs == before, "the list is the caller's"
+
+
+@pytest.mark.parametrize(("costs", "q"), [([], 50), ([1], 0), ([1], 100.5)])
+def test_percentile_of_nothing(impl, costs, q):
+    with pytest.raises(ValueError, match="0 < q <= 100"):
+        impl.percentile(costs, q)
+
+
+def test_how_it_feels(impl):
+    spiky = impl.feel([257, 2, *[1] * 13])
+    flat = impl.feel([*[33] * 8, 2, *[1] * 6])
+    assert (spiky.worst, spiky.p50, spiky.p99) == (257, 1, 257)
+    assert (flat.worst, flat.p50, flat.p99) == (33, 33, 33), "the median rises: chunking is not free for A either"
+    assert spiky.mean == flat.mean == pytest.approx(272 / 15)
+    assert impl.feel([1, 2, 4]).mean == pytest.approx(statistics.fmean([1, 2, 4]))
+    long = impl.feel(list(range(1, 201)))
+    assert (long.p50, long.p99) == (100, 198)
