@@ -21,8 +21,8 @@ import numpy as np
 T = TypeVar("T")
 MAX_THREADS = 16
 MIN_ROWS = 128
-"""Rows that a thread must have. With fewer, a step is a few hundred calls of some ten microseconds each, and two threads
-lose more by handing Python's lock to and fro than they gain: measured, 64 decode rows on two cores run 5 % slower."""
+"""Rows that a thread must have. With fewer, a step is some hundred calls of ten microseconds each, and two threads lose
+more by handing Python's lock to and fro than they gain: measured, 64 decode rows on two cores run 5 % slower."""
 
 
 @lru_cache

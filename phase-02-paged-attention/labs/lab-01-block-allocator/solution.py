@@ -10,6 +10,7 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 NONE_HASH = bytes(32)
 
@@ -52,7 +53,7 @@ class FreeKVCacheBlockQueue:
         self.fake_free_list_head = KVCacheBlock(-1)
         self.fake_free_list_tail = KVCacheBlock(-1)
         chain = [self.fake_free_list_head, *blocks, self.fake_free_list_tail]
-        for left, right in zip(chain, chain[1:]):  # noqa: B905
+        for left, right in pairwise(chain):
             left.next_free_block, right.prev_free_block = right, left
 
     def popleft(self) -> KVCacheBlock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 NONE_HASH = bytes(32)
 
@@ -52,7 +53,7 @@ class FreeKVCacheBlockQueue:
         self.fake_free_list_head = KVCacheBlock(-1)
         self.fake_free_list_tail = KVCacheBlock(-1)
         chain = [self.fake_free_list_head, *blocks, self.fake_free_list_tail]
-        for left, right in zip(chain, chain[1:]):  # noqa: B905
+        for left, right in pairwise(chain):
             left.next_free_block, right.prev_free_block = right, left
 
     def popleft(self) -> KVCacheBlock:
@@ -84,8 +85,7 @@ class FreeKVCacheBlockQueue:
             RuntimeError: "block B is not in the free queue".
         """
         raise NotImplementedError(
-            "refuse a block without links, else tie its two neighbours together, set its links to None and "
-            "count down"
+            "refuse a block without links, else tie its two neighbours together, set its links to None and count down"
         )
 
     def append(self, block: KVCacheBlock) -> None:
@@ -125,8 +125,7 @@ def hash_block_tokens(
         32 bytes.
     """
     raise NotImplementedError(
-        "SHA-256 over the parent's hash or NONE_HASH, the token ids as 64-bit integers, and the extra keys if "
-        "any"
+        "SHA-256 over the parent's hash or NONE_HASH, the token ids as 64-bit integers, and the extra keys if any"
     )
 
 
@@ -225,8 +224,7 @@ class BlockPool:
             RuntimeError: "block B was freed more often than it was taken".
         """
         raise NotImplementedError(
-            "take one user from each block, refuse below zero, and append those at zero to the queue in the "
-            "order given"
+            "take one user from each block, refuse below zero, and append those at zero to the queue in the order given"
         )
 
     def evict_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:

@@ -1,0 +1,78 @@
+"""Lab 02-03: predict real vLLM's KV blocks on paper: how many there are, what is shared, and who gets which.
+
+All memory is in bytes; GiB is 2**30. A block is counted over all layers, as the startup log does.
+"""
+
+from __future__ import annotations
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
+    """Bytes that one token leaves in the cache: a K and a V vector per layer and KV head."""
+    return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
+
+
+def num_gpu_blocks(available_bytes: int, block_size: int, bytes_per_token: int) -> int:
+    """Whole blocks that fit into the memory left for the cache; the null block is one of them."""
+    return available_bytes // (block_size * bytes_per_token)
+
+
+def usable_tokens(num_blocks: int, block_size: int) -> int:
+    """Tokens that requests can really hold at once. The log's "KV cache size" is one block more: it counts block 0."""
+    return (num_blocks - 1) * block_size
+
+
+def max_concurrency(num_blocks: int, block_size: int, max_model_len: int) -> float:
+    """The log's "Maximum concurrency": all blocks over the blocks of one longest request."""
+    return num_blocks / -(-max_model_len // block_size)
+
+
+def fit_memory(util_a: float, blocks_a: int, util_b: float, blocks_b: int, block_bytes: int) -> tuple[float, float]:
+    """Solve blocks * block_bytes = total * util - fixed from two runs that differ in gpu_memory_utilization only.
+
+    Returns:
+        (total, fixed): the card's memory, and what everything but the cache takes of it, in bytes.
+    """
+    total = (blocks_b - blocks_a) * block_bytes / (util_b - util_a)
+    return total, total * util_a - blocks_a * block_bytes
+
+
+def cached_tokens(prompt_len: int, shared_len: int, block_size: int) -> int:
+    """Tokens of a prompt that prefix caching saves when its first `shared_len` tokens are in the cache.
+
+    Whole blocks only, and at least one token of the prompt is always computed.
+    """
+    return min(shared_len, prompt_len - 1) // block_size * block_size
+
+
+def expected_hit_rate(num_requests: int, prompt_len: int, block_size: int) -> float:
+    """Hit tokens over queried tokens for `num_requests` identical prompts and a cache that starts empty."""
+    return (num_requests - 1) * cached_tokens(prompt_len, prompt_len, block_size) / (num_requests * prompt_len)
+
+
+def blocks_of_request(prompt_len: int, num_output_tokens: int, block_size: int) -> int:
+    """Blocks that a request holds at its end. The last output token is never computed, so it needs no slot."""
+    return -(-(prompt_len + num_output_tokens - 1) // block_size)
+
+
+def serve_one(free: list[int], hits: list[int], num_new: int) -> tuple[list[int], list[int]]:
+    """One request from admission to its end, alone in the engine, as block ids.
+
+    The hits leave the free queue from wherever they stand; new blocks come from its front; at the end the table goes
+    back, last block first.
+
+    Args:
+        free: the free queue, first to be reused in front; not modified.
+        hits: blocks of the prompt that are found again, in the order of the prompt.
+        num_new: blocks that the request needs besides.
+
+    Returns:
+        (table, free): its block table at the end, and the free queue when it has gone.
+
+    Raises:
+        ValueError: "N blocks wanted, F are free".
+    """
+    rest = [block for block in free if block not in hits]
+    if num_new > len(rest):
+        raise ValueError(f"{num_new} blocks wanted, {len(rest)} are free")
+    table = hits + rest[:num_new]
+    return table, rest[num_new:] + table[::-1]

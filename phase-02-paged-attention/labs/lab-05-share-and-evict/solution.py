@@ -1,0 +1,86 @@
+"""Lab 02-05: the life of a cached block, driven by hand through the engine's KV cache manager.
+
+No scheduler and no model: five functions that a scheduler would call, and two that look. In every function the manager
+`kv` is a `mini_vllm.kv_cache.KVCacheManager`.
+"""
+
+from __future__ import annotations
+
+from mini_vllm.block_pool import get_request_block_hasher
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.sampling_params import SamplingParams
+
+
+def make_request(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> Request:
+    """A request whose full blocks are hashed as they fill up (provided)."""
+    params = SamplingParams(temperature=0.0, ignore_eos=True)
+    return Request(request_id, list(token_ids), params, block_hasher=get_request_block_hasher(kv.block_size))
+
+
+def prefill(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> tuple[Request, int] | None:
+    """Admit a request and compute its whole prompt in one step.
+
+    Five steps: make the request; ask the manager for its computed blocks; allocate slots for the rest, handing the hits
+    over; pretend that the model ran, so that every token of the prompt is computed; set it running.
+
+    Returns:
+        (request, cached): how many of its tokens were hits. None where it does not fit; then nothing has changed.
+    """
+    request = make_request(kv, request_id, token_ids)
+    hits, cached = kv.get_computed_blocks(request)
+    if kv.allocate_slots(request, request.num_tokens - cached, cached, hits) is None:
+        return None
+    request.num_computed_tokens = request.num_tokens
+    request.status = RequestStatus.RUNNING
+    return request, cached
+
+
+def decode(kv: KVCacheManager, request: Request, token_id: int) -> bool:
+    """Append one sampled token and compute it.
+
+    Returns:
+        False where no slot can be had; the token stays appended, and it is not computed.
+    """
+    request.append_output_token_ids(token_id)
+    if kv.allocate_slots(request, 1) is None:
+        return False
+    request.num_computed_tokens += 1
+    return True
+
+
+def finish(kv: KVCacheManager, request: Request) -> None:
+    """End the request by its length and give its blocks back."""
+    request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    kv.free(request)
+
+
+def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
+    """Users of each block of the request's table, in the order of the table."""
+    return [block.ref_cnt for block in kv.get_blocks(request.request_id)]
+
+
+def free_order(kv: KVCacheManager) -> list[int]:
+    """Block ids of the free queue, the one that will be reused first in front."""
+    return [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()]
+
+
+def block_states(kv: KVCacheManager) -> dict[int, str]:
+    """The state of every block but the null block, by id.
+
+    "used": one user · "shared": more than one · "cached": no user, and its content can still be found · "empty": no
+    user and no content.
+    """
+    states = {}
+    for block in kv.block_pool.blocks[1:]:
+        if block.ref_cnt:
+            states[block.block_id] = "shared" if block.ref_cnt > 1 else "used"
+        else:
+            states[block.block_id] = "cached" if block.block_hash is not None else "empty"
+    return states
+
+
+def cache_hit_rate(kv: KVCacheManager) -> float:
+    """Hit tokens over queried tokens since the manager was made; 0.0 before the first query."""
+    stats = kv.prefix_cache_stats
+    return stats.hits / stats.queries if stats.queries else 0.0

@@ -1,0 +1,207 @@
+"""Lab 02-05: every reference count predicted before it is looked at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
+from mini_vllm.request import RequestStatus
+
+PROMPT = list(range(100, 132))  # 32 tokens, 8 blocks of 4
+
+
+def manager(num_blocks=30, caching=True):
+    return KVCacheManager(num_blocks, 4, caching)
+
+
+def table(kv, request):
+    return kv.get_block_ids(request.request_id)
+
+
+def test_first_request_populates_cold_cache(impl):
+    kv = manager()
+    a, cached = impl.prefill(kv, "a", PROMPT)
+    assert cached == 0 and table(kv, a) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert impl.ref_counts(kv, a) == [1] * 8
+    assert (a.num_computed_tokens, a.num_tokens, a.status) == (32, 32, RequestStatus.RUNNING)
+    assert a.request_id == "a" and a.all_token_ids == PROMPT
+
+
+def test_identical_prompt_shares_all_but_the_tail_block(impl):
+    kv = manager()
+    a, _ = impl.prefill(kv, "a", PROMPT)
+    b, cached = impl.prefill(kv, "b", PROMPT)
+    assert cached == 28, "at least one token must be computed, for its logits: 31 tokens are 7 full blocks"
+    assert table(kv, b) == [1, 2, 3, 4, 5, 6, 7, 9], "seven shared ids, and one block of its own"
+    assert impl.ref_counts(kv, b) == [2] * 7 + [1] and impl.ref_counts(kv, a) == [2] * 7 + [1]
+    assert b.num_computed_tokens == 32
+
+
+def test_diverging_prompt_shares_only_the_common_prefix(impl):
+    kv = manager()
+    a, _ = impl.prefill(kv, "a", PROMPT)
+    c, cached = impl.prefill(kv, "c", PROMPT[:16] + list(range(900, 916)))
+    assert cached == 16 and table(kv, c)[:4] == table(kv, a)[:4]
+    assert not set(table(kv, c)[4:]) & set(table(kv, a)[4:])
+    d, cached = impl.prefill(kv, "d", [1, *PROMPT[1:]])
+    assert cached == 0, "one other token at the front, and the hash of every block behind it is another"
+    assert impl.ref_counts(kv, d) == [1] * 8
+
+
+def test_free_order_evicts_tails_before_shared_prefix(impl):
+    kv = manager(10)
+    a, _ = impl.prefill(kv, "a", PROMPT)
+    b, _ = impl.prefill(kv, "b", PROMPT)
+    assert impl.free_order(kv) == []
+    impl.finish(kv, a)
+    assert impl.free_order(kv) == [8], "of A's blocks only the private tail has no user left"
+    impl.finish(kv, b)
+    assert impl.free_order(kv) == [8, 9, 7, 6, 5, 4, 3, 2, 1], "tails first, the head of the shared prefix last"
+    assert set(impl.block_states(kv).values()) == {"cached"}
+    e, _ = impl.prefill(kv, "e", list(range(500, 508)))
+    assert table(kv, e) == [8, 9], "the two private tails pay for the newcomer"
+    f, _ = impl.prefill(kv, "f", list(range(600, 624)))
+    assert table(kv, f) == [7, 6, 5, 4, 3, 2] and impl.free_order(kv) == [1]
+    assert impl.block_states(kv)[1] == "cached"
+    hits, cached = kv.get_computed_blocks(impl.make_request(kv, "g", PROMPT))
+    assert cached == 4 and hits[0].block_id == 1, "the head, which most requests share, is the last to go"
+
+
+def test_cached_free_blocks_are_revived_not_recomputed(impl):
+    kv = manager()
+    a, _ = impl.prefill(kv, "a", PROMPT)
+    before = table(kv, a)
+    impl.finish(kv, a)
+    assert a.status == RequestStatus.FINISHED_LENGTH_CAPPED and table(kv, a) == []
+    assert impl.free_order(kv) == [*range(9, 30), 8, 7, 6, 5, 4, 3, 2, 1]
+    d, cached = impl.prefill(kv, "d", PROMPT)
+    assert cached == 28 and table(kv, d)[:7] == before[:7], "the same seven blocks, out of the end of the queue"
+    assert impl.ref_counts(kv, d) == [1] * 8
+    assert impl.free_order(kv) == [*range(10, 30), 8]
+
+
+def test_caching_disabled_means_no_sharing(impl):
+    kv = manager(caching=False)
+    _, first = impl.prefill(kv, "a", PROMPT)
+    b, second = impl.prefill(kv, "b", PROMPT)
+    assert (first, second) == (0, 0) and impl.ref_counts(kv, b) == [1] * 8
+    assert set(impl.block_states(kv).values()) == {"used", "empty"}
+    impl.finish(kv, b)
+    assert impl.block_states(kv)[9] == "empty", "no hash was ever set"
+    assert impl.cache_hit_rate(kv) == 0.0
+
+
+def test_states(impl):
+    kv = manager(12)
+    assert impl.block_states(kv) == dict.fromkeys(range(1, 12), "empty")
+    a, _ = impl.prefill(kv, "a", PROMPT[:10])
+    b, _ = impl.prefill(kv, "b", PROMPT[:10])
+    states = impl.block_states(kv)
+    assert [states[i] for i in (1, 2, 3, 4, 5)] == ["shared", "shared", "used", "used", "empty"]
+    impl.finish(kv, a)
+    states = impl.block_states(kv)
+    assert [states[i] for i in (1, 2, 3, 4)] == ["used", "used", "empty", "used"], (
+        "block 3 held two tokens of four: it was never full, so it has no hash and nobody can find it"
+    )
+    c, _ = impl.prefill(kv, "c", PROMPT[:10])
+    e, _ = impl.prefill(kv, "e", PROMPT[:10])
+    assert impl.ref_counts(kv, e) == [3, 3, 1] and impl.block_states(kv)[1] == "shared"
+    for request in (b, c, e):
+        impl.finish(kv, request)
+    assert impl.block_states(kv) == {i: "cached" if i < 3 else "empty" for i in range(1, 12)}
+
+
+def test_decode_takes_a_block_every_fourth_token(impl):
+    kv = manager()
+    a, _ = impl.prefill(kv, "a", PROMPT[:6])
+    lengths, hashed = [], []
+    for token in range(7):
+        assert impl.decode(kv, a, token) is True
+        lengths.append(len(table(kv, a)))
+        hashed.append(sum(block.block_hash is not None for block in kv.get_blocks("a")))
+    assert lengths == [2, 2, 3, 3, 3, 3, 4], "tokens 9 and 13 open a block"
+    assert hashed == [1, 2, 2, 2, 2, 3, 3], "a block is cached by the token that fills it"
+    assert (a.num_computed_tokens, a.num_tokens) == (13, 13)
+    again, cached = impl.prefill(kv, "again", a.all_token_ids)
+    assert cached == 12, "generated tokens are content like any other: a follow-up turn hits them"
+    assert table(kv, again)[:3] == table(kv, a)[:3]
+
+
+def test_failed_allocation_leaves_no_trace(impl):
+    """The refusal that counts its own hits: 9 blocks are free, 8 of them are the hits, and 2 more are needed."""
+    kv = manager(10)
+    a, _ = impl.prefill(kv, "a", PROMPT)
+    impl.finish(kv, a)
+    order, states = impl.free_order(kv), impl.block_states(kv)
+    assert impl.prefill(kv, "b", PROMPT + list(range(8))) is None
+    assert impl.free_order(kv) == order and impl.block_states(kv) == states and "b" not in kv.req_to_blocks
+    c, cached = impl.prefill(kv, "c", PROMPT + list(range(4)))
+    assert cached == 32 and len(table(kv, c)) == 9, "with one block less it fits exactly"
+    assert impl.decode(kv, c, 5) is False
+    assert (c.num_computed_tokens, c.num_tokens, len(table(kv, c))) == (36, 37, 9)
+
+
+def test_hit_rate_counts_tokens(impl):
+    kv = manager()
+    assert impl.cache_hit_rate(kv) == 0.0
+    impl.prefill(kv, "a", PROMPT)
+    assert impl.cache_hit_rate(kv) == 0.0
+    impl.prefill(kv, "b", PROMPT)
+    assert impl.cache_hit_rate(kv) == pytest.approx(28 / 64)
+
+
+def watch(kv, oracle, requests):
+    """Let the oracle write and read what a step over these (request, computed before) would."""
+    oracle.on_step([
+        OracleRow(r.request_id, r.all_token_ids, before, r.num_computed_tokens - before, table(kv, r))
+        for r, before in requests
+    ])  # fmt: skip
+
+
+def test_nobody_ever_reads_somebody_elses_tokens(impl):
+    """Two hundred random events in a tiny pool, with shared prefixes; the oracle checks every slot that is read."""
+    rng = np.random.default_rng(1)
+    kv, oracle, running = manager(14), KVOracle(14, 4), []
+    hits = refused = 0
+    for event in range(200):
+        what = rng.integers(3)
+        if what == 0:
+            shared, own = int(rng.integers(0, 17)), int(rng.integers(1, 9))
+            tokens = PROMPT[:shared] + rng.integers(0, 50, own).tolist()
+            admitted = impl.prefill(kv, f"r{event}", tokens)
+            if admitted is None:
+                refused += 1
+                continue
+            running.append(admitted[0])
+            hits += admitted[1]
+            watch(kv, oracle, [admitted])
+        elif running:
+            request = running[int(rng.integers(len(running)))]
+            before = request.num_computed_tokens
+            if what == 1 and impl.decode(kv, request, int(rng.integers(50))):
+                watch(kv, oracle, [(request, before)])
+            else:
+                impl.finish(kv, request)
+                running.remove(request)
+        users = [i for r in running for i in table(kv, r)]
+        for request in running:
+            assert impl.ref_counts(kv, request) == [users.count(i) for i in table(kv, request)]
+        assert sorted(impl.free_order(kv)) == [i for i in range(1, 14) if i not in users]
+    assert hits > 100 and refused > 5 and oracle.num_reads_checked > 1000, "the run was worth checking"
+
+
+def test_the_oracle_would_notice(impl, monkeypatch):
+    """Without the parent in the hash, 'xx|cd' hits the block of 'ab|cd'. Equal ids, foreign content."""
+    from mini_vllm import block_pool
+
+    chained = block_pool.hash_block_tokens
+    monkeypatch.setattr(block_pool, "hash_block_tokens", lambda parent, tokens, extra=None: chained(None, tokens))
+    kv, oracle = manager(), KVOracle(30, 4)
+    watch(kv, oracle, [impl.prefill(kv, "a", [1, 1, 1, 1, 5, 5, 5, 5, 9])])
+    watch(kv, oracle, [impl.prefill(kv, "b", [2, 2, 2, 2, 3])])
+    b = impl.prefill(kv, "c", [2, 2, 2, 2, 5, 5, 5, 5, 9])
+    assert b[1] == 8
+    with pytest.raises(KVMismatchError, match="'c' would read foreign keys and values at position 4: block 2, slot 8"):
+        watch(kv, oracle, [b])
