@@ -79,6 +79,12 @@ class Lab:
     def key(self) -> str:
         return f"{self.phase}/{self.slug}"
 
+    @property
+    def missing_modules(self) -> list[str]:
+        """What the lab imports and this environment lacks (torch, triton): its tests then skip as a whole."""
+        tops = dict.fromkeys(module.partition(".")[0] for module in self.allowed_imports)
+        return [top for top in tops if importlib.util.find_spec(top) is None]
+
 
 def _row(phase: str, slug: str, fields: Mapping[str, object]) -> Lab:
     where = f"labs.toml, [{phase}.{slug}]"
