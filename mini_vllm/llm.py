@@ -103,20 +103,27 @@ class LLM:
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         chat_template: str | None = None,
+        tools: list[dict[str, Any]] | None = None,
     ) -> list[RequestOutput]:
         """Continue one conversation (a list of `{"role", "content"}`) or many, by the checkpoint's chat template.
+
+        `tools` are given to the template, in the form of OpenAI's API; parsing the calls is the caller's business.
 
         Upstream: upstream/vllm/entrypoints/llm.py:615 — `LLM.chat`.
         """
         many = [messages] if not messages or isinstance(messages[0], Mapping) else list(messages)
         prompts = [
-            self.render_chat(conversation, add_generation_prompt, chat_template)  # type: ignore[arg-type]
+            self.render_chat(conversation, add_generation_prompt, chat_template, tools)  # type: ignore[arg-type]
             for conversation in many
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def render_chat(
-        self, messages: Sequence[Message], add_generation_prompt: bool = True, chat_template: str | None = None
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        chat_template: str | None = None,
+        tools: list[dict[str, Any]] | None = None,
     ) -> Prompt:
         """The conversation as a prompt of token ids; special tokens come from the template, none are added."""
         from mini_vllm.chat import apply_chat_template
@@ -124,7 +131,11 @@ class LLM:
         if self.llm_engine.folder is None or self.llm_engine.tokenizer is None:
             raise ValueError("chat needs a checkpoint with a tokenizer, and a chat template there or as chat_template=")
         text = apply_chat_template(
-            self.llm_engine.folder, messages, add_generation_prompt=add_generation_prompt, chat_template=chat_template
+            self.llm_engine.folder,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            chat_template=chat_template,
+            tools=tools,
         )
         token_ids = self.llm_engine.tokenizer.encode(text, add_special_tokens=False)
         return {"prompt": text, "prompt_token_ids": token_ids}

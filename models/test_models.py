@@ -176,3 +176,13 @@ def test_draft_answers_in_our_engine() -> None:
     chats = [[{"role": "user", "content": text}] for text in ("What is prefill?", "What is 12 + 30?")]
     texts = [out.outputs[0].text for out in draft.chat(chats, GREEDY, use_tqdm=False)]
     assert texts[0].startswith("Prefill is") and texts[1] == "12 + 30 = 42"
+
+
+def test_tools_reach_the_template(llm: LLM) -> None:
+    """`LLM.chat(tools=...)`: the call names the tool that was offered."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {"name": "get_weather", "description": "Weather of a city", "parameters": parameters}
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    [output] = llm.chat(question, GREEDY, tools=[{"type": "function", "function": tool}])
+    call = json.loads(output.outputs[0].text)
+    assert call["name"] == "get_weather" and call["arguments"]["city"] == "Paris"
