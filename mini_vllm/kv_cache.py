@@ -147,6 +147,11 @@ class KVCacheManager:
         num_held = len(table.blocks) if table else 0
         if hits and num_held:
             raise ValueError(f"request {request.request_id!r} already holds blocks and cannot take prefix hits")
+        if num_held and not full_sequence_must_fit:  # most calls: a decoding request whose last block has room
+            num_tokens = request.num_computed_tokens + num_new_tokens
+            if num_tokens + num_lookahead_tokens <= num_held * self.block_size:
+                self.cache_blocks(request, num_tokens)
+                return []
 
         computed = request.num_computed_tokens + num_new_computed_tokens
         num_tokens = computed + num_new_tokens
@@ -167,16 +172,17 @@ class KVCacheManager:
             table.num_cached = len(hits)
         new_blocks = self.block_pool.get_new_blocks(num_new) if num_new else []
         table.blocks.extend(new_blocks)
-        self.cache_blocks(request, min(num_tokens, request.num_tokens))
+        self.cache_blocks(request, num_tokens)
         return new_blocks
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Make the full blocks among the request's first `num_tokens` tokens findable."""
+        """Make the full blocks among the request's first `num_tokens` tokens findable; only tokens that exist count."""
         table = self.req_to_blocks[request.request_id]
         num_full = num_tokens // self.block_size
         if self.enable_caching and num_full > table.num_cached:
+            num_full = min(num_full, request.num_tokens // self.block_size)
             self.block_pool.cache_full_blocks(request.block_hashes, table.blocks, table.num_cached, num_full)
-            table.num_cached = num_full
+            table.num_cached = max(table.num_cached, num_full)
 
     def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
         """Raise ValueError if a request of this size could never be finished, even alone in the pool.

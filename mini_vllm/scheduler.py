@@ -82,7 +82,7 @@ class Scheduler:
             missing = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
             num_new_tokens = self._clamp(missing, step.token_budget)
             num_new_tokens = min(num_new_tokens, self.max_model_len - 1 - request.num_computed_tokens)
-            if num_new_tokens <= 0 or request.will_reach_max_tokens:
+            if num_new_tokens <= 0 or (request.num_output_placeholders and request.will_reach_max_tokens):
                 index += 1
                 continue
             while (new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)) is None:
