@@ -33,7 +33,10 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     assert mini_vllm.LLM is LLM
     imported = peak_bytes()
     params = SamplingParams(temperature=0.0, max_tokens=job["output_len"], ignore_eos=True, detokenize=False)
-    engine_args = {"kv_cache_memory_bytes": job["kv_bytes"], "max_num_seqs": max(job["batches"])}
+    engine_args = {
+        "kv_cache_memory_bytes": job["kv_bytes"], "max_num_seqs": max(job["batches"]),
+        "worker_processes": job.get("processes", 1),
+    }  # fmt: skip
     llm = LLM(job["model"], **engine_args, max_model_len=job["max_model_len"])
     model = llm.llm_engine.model
 
@@ -61,7 +64,12 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         parts = {key: statistics.median(b[key] for b in bounds) for key in keys}
         result[str(batch)] = {"seconds": statistics.median(times), "all": times, "bound": parts}
     bandwidth = matvec_bandwidth() if job["bandwidth"] else None
-    return {"batches": result, "memory": memory, "bandwidth": bandwidth, "version": "this repository"}
+    return {
+        "batches": result,
+        "memory": memory,
+        "bandwidth": bandwidth,
+        "version": f"this repository, worker_processes={job.get('processes', 1)}",
+    }
 
 
 if __name__ == "__main__":

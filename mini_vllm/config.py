@@ -9,6 +9,8 @@ import difflib
 from dataclasses import dataclass, fields
 from typing import Any
 
+from mini_vllm.worker_processes import is_supported
+
 DTYPES = ("float32", "float64")
 POLICIES = ("fcfs", "priority")
 
@@ -78,7 +80,10 @@ class SchedulerConfig:
 
 @dataclass
 class EngineConfig:
-    """All engine arguments, as `LLM(...)` and `LLMEngine(...)` take them."""
+    """All engine arguments, as `LLM(...)` and `LLMEngine(...)` take them.
+
+    `worker_processes`: processes that share the rows of a step, the calling one included (`worker_processes.py`).
+    """
 
     block_size: int = 16
     num_blocks: int | None = None
@@ -96,6 +101,7 @@ class EngineConfig:
     attention_backend: str | None = None
     seed: int = 0
     kv_oracle: bool | None = None
+    worker_processes: int = 1
 
     def __post_init__(self) -> None:
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
@@ -106,6 +112,11 @@ class EngineConfig:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
         _whole("seed", self.seed, 0)
+        _whole("worker_processes", self.worker_processes, 1)
+        if self.worker_processes > 1 and not is_supported():
+            raise ValueError(
+                f"worker_processes must be 1 on this system (it forks, on Linux), got {self.worker_processes}"
+            )
 
     @classmethod
     def from_args(cls, **args: Any) -> EngineConfig:

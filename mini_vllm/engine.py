@@ -29,8 +29,7 @@ from mini_vllm.stats import EngineStats
 from mini_vllm.tokenizer import ByteTokenizer
 from mini_vllm.toy_model import ToyModel
 
-# Steps in a row that plan nothing before the core gives up; one is in order, when a lone request preempts itself.
-_MAX_EMPTY_STEPS = 8
+_MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
 _BATCH_QUEUE_SIZE = 2
 
 
@@ -70,6 +69,7 @@ class EngineCore:
             max_model_len=self.max_model_len,
             seed=config.seed,
             attention_backend=parts.attention or config.attention_backend,
+            worker_processes=1 if parts.attention else config.worker_processes,
         )
         watch = model.num_layers == 0 if config.kv_oracle is None else config.kv_oracle
         self.model_runner.kv_oracle = KVOracle(self.num_blocks, config.block_size) if watch else None
@@ -165,7 +165,7 @@ class LLMEngine:
 
     Args:
         model: a checkpoint folder or hub name; a model object; None for the toy model.
-        tokenizer: an object with `encode` and `decode`; by default the checkpoint's own.
+        tokenizer: has `encode` and `decode`; the checkpoint's own by default.
         with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.parts`.
         engine_args: see `EngineConfig`.
 

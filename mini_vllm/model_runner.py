@@ -22,6 +22,7 @@ from mini_vllm.kv_oracle import OracleRow
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sampler import SamplingMetadata, SamplingRow
 from mini_vllm.scheduler_output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.worker_processes import RowShare, WorkerProcesses, depend_on_each_other, share_rows, shared_zeros
 
 Array = np.ndarray[Any, Any]
 
@@ -47,6 +48,7 @@ class ModelRunner:
         dtype: of the KV arrays; by default the model's.
         seed: start of the random streams of requests that have no seed of their own.
         attention_backend: name in `mini_vllm.attention.registry`, or a class; None: the default.
+        worker_processes: how many processes share the rows of a step, this one included.
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle: see `kv_oracle.py`.
@@ -67,6 +69,7 @@ class ModelRunner:
         dtype: Any = None,
         seed: int = 0,
         attention_backend: Any = None,
+        worker_processes: int = 1,
     ) -> None:
         self.model, self.sampler = model, sampler
         self.block_size, self.seed = block_size, seed
@@ -78,13 +81,16 @@ class ModelRunner:
         self.last_metadata: AttentionMetadata | None = None
         self._num_streams = 0
         self._parked: tuple[Array | None, Array] | None = None
+        self._num_processes = worker_processes if model.num_layers else 1
+        self._workers: WorkerProcesses | None = None
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
         backend_class = get_attention_backend(attention_backend)
         self.kv_cache: KVCache | None = None
         self.attention: Any = None
         if model.num_layers:
             shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
-            self.kv_cache = KVCache(*shape, dtype or model.dtype)
+            zeros = shared_zeros if worker_processes > 1 else np.zeros
+            self.kv_cache = KVCache(*shape, dtype or model.dtype, zeros)
             self.attention = backend_class(self.kv_cache, model.num_heads, model.sliding_windows)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
@@ -100,14 +106,29 @@ class ModelRunner:
         self.last_metadata = inputs.metadata
         if self.kv_oracle is not None:
             self._watch(scheduler_output.num_scheduled_tokens)
-        logits = None
         with np.errstate(invalid="ignore", over="ignore"):
-            attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
-            hidden = self.model.forward(inputs.input_ids, inputs.positions, attn)
-            if len(inputs.sampled_rows):
-                all_rows = len(inputs.sampled_rows) == len(hidden)
-                logits = self.model.compute_logits(hidden if all_rows else hidden[inputs.logits_indices])
-        self._parked = logits, inputs.sampled_rows
+            self._parked = self._compute_step(inputs), inputs.sampled_rows
+
+    def _compute_step(self, inputs: ModelInputs) -> Array | None:
+        """Logits [S, vocab] of the step, computed here or together with the worker processes; None where S is 0."""
+        if self._num_processes > 1 and inputs.metadata.num_tokens >= self._num_processes:
+            shares = share_rows(inputs, self._num_processes)
+            if len(shares) > 1 and not depend_on_each_other(shares, self.block_size):
+                if self._workers is None:  # forked at the first use, when the weights are in place
+                    sizes = (self.input_batch.max_num_seqs, self.model.vocab_size)
+                    self._workers = WorkerProcesses(self._compute, self._num_processes, *sizes, self.model.dtype)
+                logits = self._workers.run(shares)
+                return logits if len(logits) else None
+        return self._compute(RowShare(inputs.input_ids, inputs.positions, inputs.logits_indices, inputs.metadata))
+
+    def _compute(self, share: RowShare) -> Array | None:
+        """These rows through the model; logits of those wanted."""
+        attn = None if self.attention is None else self.attention.begin_step(share.metadata)
+        hidden = self.model.forward(share.input_ids, share.positions, attn)
+        if not len(share.logits_indices):
+            return None
+        all_rows = len(share.logits_indices) == len(hidden)
+        return self.model.compute_logits(hidden if all_rows else hidden[share.logits_indices])
 
     def sample_tokens(self) -> ModelRunnerOutput:
         """Sample from the parked logits and append the tokens to the batch.

@@ -10,6 +10,7 @@ Upstream has no twin: a GPU kernel shares out its rows among thousands of thread
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -42,14 +43,32 @@ def num_threads() -> int:
     return min(max(counts, default=1), MAX_THREADS)
 
 
+_unshared = False
+
+
 def num_shares(num_rows: int) -> int:
     """Into how many shares a step of this many rows is worth cutting."""
-    return max(1, min(num_threads(), num_rows // MIN_ROWS))
+    return 1 if _unshared else max(1, min(num_threads(), num_rows // MIN_ROWS))
+
+
+@contextmanager
+def unshared() -> Iterator[None]:
+    """While inside, nothing is shared out among threads: the cores have been given to processes."""
+    global _unshared
+    before, _unshared = _unshared, True
+    try:
+        yield
+    finally:
+        _unshared = before
 
 
 @lru_cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(num_threads() - 1, thread_name_prefix="mini_vllm")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 def run_shares(function: Callable[[T], object], shares: Sequence[T]) -> None:

@@ -7,6 +7,7 @@ upstream/vllm/v1/attention/backends/flash_attn.py:140 — `FlashAttentionBackend
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,17 @@ Array = np.ndarray[Any, Any]
 class KVCache:
     """`data` is [num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim]; index 3 is key, value.
 
-    The pool starts as zeros, and its pages become resident when they are first written.
+    The pool starts as zeros, and its pages become resident when they are first written. `zeros` makes the array;
+    another function than numpy's puts it into shared memory.
     """
 
     def __init__(
         self, num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int,
-        dtype: str | np.dtype[Any] = "float32",
+        dtype: str | np.dtype[Any] = "float32", zeros: Callable[..., Array] = np.zeros,
     ) -> None:  # fmt: skip
         self.num_layers, self.num_blocks, self.block_size = num_layers, num_blocks, block_size
         self.num_kv_heads, self.head_dim = num_kv_heads, head_dim
-        self.data = np.zeros((num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim), dtype)
+        self.data = zeros((num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim), dtype)
         slots = self.data.reshape(num_layers, num_blocks * block_size, 2, num_kv_heads, head_dim)
         self._key_slots = [layer[:, 0] for layer in slots]
         self._value_slots = [layer[:, 1] for layer in slots]
