@@ -131,7 +131,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "machine": machine(),
         "threads": args.threads,
-        "command": " ".join(sys.argv[1:]),
+        "command": " ".join(Path(word).name if os.sep in word else word for word in sys.argv[1:]),
         "models": {},
     }
     parts = [

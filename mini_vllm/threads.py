@@ -21,9 +21,10 @@ import numpy as np
 
 T = TypeVar("T")
 MAX_THREADS = 16
-MIN_ROWS = 128
-"""Rows that a thread must have. With fewer, a step is some hundred calls of ten microseconds each, and two threads lose
-more by handing Python's lock to and fro than they gain: measured, 64 decode rows on two cores run 5 % slower."""
+MIN_ROWS = 768
+"""Rows that a thread must have. With few, a step is some hundred calls of ten microseconds each, and two threads lose
+more by handing Python's lock to and fro than they gain over BLAS's own: measured on two cores, 64 decode rows run 5 %
+slower, a prompt of 512 tokens 30 % slower, one of 2,000 tokens 18 % faster."""
 
 
 @lru_cache

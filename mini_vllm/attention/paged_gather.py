@@ -112,7 +112,7 @@ class PagedGatherStep:
         start = int(metadata.slot_mapping[0])
         if num_tokens == 1 or (len(prefill_rows) and (np.diff(metadata.slot_mapping) == 1).all()):
             self.slots = slice(start, start + num_tokens)  # a run of slots needs no index list
-        workspaces = backend.workspaces[: min(num_shares(num_tokens), metadata.num_reqs)]
+        workspaces = backend.workspaces[: num_shares(num_tokens)]
         most = metadata.block_tables.shape[1]
         for workspace in workspaces:  # grow the scratch before views into it are made
             backend.kv_views(workspace, max(most, backend.blocks_per_chunk))
@@ -122,9 +122,14 @@ class PagedGatherStep:
     def _plan(self, window: int | None, prefill_rows: Array, workspaces: Sequence[Workspace]) -> list[Share]:
         shares = [Share([], [], workspace) for workspace in workspaces]
         self._plan_decode(window, shares)
-        for i, row in enumerate(prefill_rows):
-            share = shares[i % len(shares)]
-            share.rows.append(self._prefill_row(int(row), window, share.workspace))
+        few = len(prefill_rows) < len(shares)
+        for i, row in enumerate(prefill_rows.tolist()):
+            if few:  # a long prompt by itself: each thread takes every n-th tile of its queries
+                for k, share in enumerate(shares):
+                    share.rows.append(self._prefill_row(row, window, share.workspace, (k, len(shares))))
+            else:
+                share = shares[i % len(shares)]
+                share.rows.append(self._prefill_row(row, window, share.workspace))
         return shares
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
@@ -217,15 +222,18 @@ class PagedGatherStep:
         if not isinstance(chunk.tokens, slice):
             self.out[chunk.tokens] = chunk.out
 
-    def _prefill_row(self, row: int, window: int | None, workspace: Workspace) -> PrefillRow:
+    def _prefill_row(
+        self, row: int, window: int | None, workspace: Workspace, part: tuple[int, int] = (0, 1)
+    ) -> PrefillRow:
+        """`part`: (k, n) for every n-th tile from the k-th on."""
         start, stop = (int(i) for i in self.metadata.query_start_loc[row : row + 2])
         seq_len = int(self.metadata.seq_lens[row])
         blocks = -(-seq_len // self.cache.block_size)
         gathered, slots = self.backend.kv_views(workspace, blocks)
-        step = max(16, min(256, MAX_SCORES // (self.backend.num_heads * seq_len)))
+        step = max(16, min(256, MAX_SCORES // (self.backend.num_heads * seq_len), -(-(stop - start) // part[1])))
         context = seq_len - (stop - start)
         tiles = []
-        for first in range(start, stop, step):
+        for first in range(start + part[0] * step, stop, part[1] * step):
             last = min(first + step, stop)
             query = np.arange(context + first - start, context + last - start)[:, None]
             num_keys = int(query[-1, 0]) + 1

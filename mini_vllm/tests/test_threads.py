@@ -14,11 +14,13 @@ def answers(folder, prompts):
     return [(o.outputs[0].token_ids, o.outputs[0].cumulative_logprob) for o in outputs]
 
 
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
-def test_shared_steps_give_the_same_answers(family, tmp_path, monkeypatch):
+def test_shared_steps_give_the_same_answers(family, together, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     shared = rng.integers(3, 500, 32).tolist()
     prompts = [shared + rng.integers(3, 500, int(rng.integers(1, 60))).tolist() for _ in range(9)]
+    prompts = [prompts[0] + prompts[1], *prompts] if together else [prompts[0] + prompts[1]]
     folder = save_tiny(family, tmp_path / family)
     monkeypatch.setattr(threads, "num_threads", lambda: 1)
     alone = answers(folder, prompts)
