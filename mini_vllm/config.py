@@ -85,17 +85,17 @@ class EngineConfig:
     `worker_processes`: processes that share the rows of a step, the calling one included (`worker_processes.py`).
     """
 
-    block_size: int = 16
-    num_blocks: int | None = None
-    enable_prefix_caching: bool = True
-    kv_cache_memory_bytes: int = 1 << 30
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int | None = None
-    long_prefill_token_threshold: int = 0
-    enable_chunked_prefill: bool = True
-    scheduler_reserve_full_isl: bool = True
-    scheduling_policy: str = "fcfs"
-    async_scheduling: bool = False
+    block_size: int = CacheConfig.block_size
+    num_blocks: int | None = CacheConfig.num_blocks
+    enable_prefix_caching: bool = CacheConfig.enable_prefix_caching
+    kv_cache_memory_bytes: int = CacheConfig.kv_cache_memory_bytes
+    max_num_batched_tokens: int = SchedulerConfig.max_num_batched_tokens
+    max_num_seqs: int | None = SchedulerConfig.max_num_seqs
+    long_prefill_token_threshold: int = SchedulerConfig.long_prefill_token_threshold
+    enable_chunked_prefill: bool = SchedulerConfig.enable_chunked_prefill
+    scheduler_reserve_full_isl: bool = SchedulerConfig.scheduler_reserve_full_isl
+    scheduling_policy: str = SchedulerConfig.scheduling_policy
+    async_scheduling: bool = SchedulerConfig.async_scheduling
     max_model_len: int | None = None
     dtype: str = "float32"
     attention_backend: str | None = None

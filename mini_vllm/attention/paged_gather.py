@@ -141,7 +141,8 @@ class PagedGatherStep:
             for chunk in share.chunks:
                 self._decode(layer, chunk, queries[chunk.tokens])
             for row in share.rows:
-                self._prefill(layer, row, queries, share.workspace)
+                if row.tiles:  # a short prompt may have fewer tiles than there are shares
+                    self._prefill(layer, row, queries, share.workspace)
 
         run_shares(attend, self.plans[self.backend.sliding_windows[layer]])
         return self.flat_out

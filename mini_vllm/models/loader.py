@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.config import DTYPES
 from mini_vllm.models.config import HFConfig
 from mini_vllm.models.registry import get_model_class
 from mini_vllm.models.safetensors_reader import Checkpoint, CheckpointError
-
-DTYPES = ("float32", "float64")
 
 
 def load_model(path: str | Path, dtype: str = "float32", progress: Callable[[int, int], None] | None = None) -> Any:
