@@ -35,7 +35,7 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     params = SamplingParams(temperature=0.0, max_tokens=job["output_len"], ignore_eos=True, detokenize=False)
     engine_args = {
         "kv_cache_memory_bytes": job["kv_bytes"], "max_num_seqs": max(job["batches"]),
-        "worker_processes": job.get("processes", 1),
+        "tensor_parallel_size": job.get("processes", 1),
     }  # fmt: skip
     llm = LLM(job["model"], **engine_args, max_model_len=job["max_model_len"])
     model = llm.llm_engine.model
@@ -68,7 +68,7 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         "batches": result,
         "memory": memory,
         "bandwidth": bandwidth,
-        "version": f"this repository, worker_processes={job.get('processes', 1)}",
+        "version": f"this repository, tensor_parallel_size={job.get('processes', 1)}",
     }
 
 

@@ -60,7 +60,7 @@ def make_job(shape: str, folder: Path, args: argparse.Namespace) -> dict[str, An
         "max_model_len": 1024,
         "kv_bytes": 256 << 20,
         "bandwidth": large,
-        # Sharing rows among processes pays where weights are small; each process reads all of them.
+        # Each rank copies its share of the weights, for which the memory goal of the large shape leaves no room.
         "processes": 1 if large else args.threads,
     }
 

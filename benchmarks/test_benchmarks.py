@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, overhead, scaling
+from benchmarks import common, engines, overhead, quantization, scaling
 from benchmarks.bound import Bound
 from mini_vllm.models.loader import load_model
 from mini_vllm.models.random_checkpoint import save_random_checkpoint
@@ -79,3 +79,22 @@ def test_overhead_and_scaling_measure(folder: Path) -> None:
     assert row[0] == 3 and 0 < row[2] < row[1]
     linear, quadratic, share = scaling.fit([[n, 1 + 0.002 * n + 1e-6 * n * n] for n in (100, 200, 400, 800)])
     assert (linear, quadratic, share) == pytest.approx((2.0, 1.0, 0.8 / 2.8), rel=1e-3)
+
+
+def test_the_arm_of_quantization(folder: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.array([12, 30, 7])
+    ids = rng.integers(3, 300, lengths.sum())
+    scored = np.ones(len(ids), bool)
+    scored[np.cumsum(lengths) - lengths] = False  # nothing foretells the first of a row
+    np.savez(tmp_path / "text.npz", ids=ids, lengths=lengths, scored=scored)
+    job = {"text": str(tmp_path / "text.npz"), "batches": [2], "prompt_len": 4, "output_len": 3, "repeats": 1,
+           "kv_bytes": 1 << 20}  # fmt: skip
+    found = quantization.run(folder, {"float32": {}, "int8": quantization.SCHEMES["int8, KV int8"]}, job, threads=1)
+    exact, small = found["float32"], found["int8"]
+    assert isinstance(exact, dict) and isinstance(small, dict), found
+    assert exact["scored"] == 46 and exact["same_choice"] == 1 >= small["same_choice"] > 0.5
+    assert exact["nats"] == pytest.approx(np.log(300), rel=0.5) and exact["nats"] != small["nats"]
+    assert small["weights"] < exact["weights"] and small["kv_bytes_per_token"] < exact["kv_bytes_per_token"]
+    text = quantization.report({**found, "int3": "exit status 1"}, [2], quality=True)
+    assert "tokens/s, batch 2" in text and "- int3: exit status 1" in text

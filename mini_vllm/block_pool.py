@@ -87,7 +87,7 @@ def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes
 
     def request_block_hasher(request: Request) -> list[bytes]:
         start = len(request.block_hashes) * block_size
-        num_tokens = request.num_tokens
+        num_tokens = len(request.all_token_ids)
         if start + block_size > num_tokens:
             return []
         hash_block = hash_function or hash_block_tokens

@@ -9,7 +9,11 @@ import difflib
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mini_vllm.worker_processes import is_supported
+from mini_vllm.attention.registry import get_attention_backend
+from mini_vllm.cudagraph.mode import CUDAGraphMode
+from mini_vllm.cudagraph.sizes import resolve_capture_sizes
+from mini_vllm.distributed.shared_memory import is_supported
+from mini_vllm.quantization.kv_cache import get_kv_quant_mode
 
 DTYPES = ("float32", "float64")
 POLICIES = ("fcfs", "priority")
@@ -30,18 +34,22 @@ class CacheConfig:
 
     `num_blocks` counts the null block (upstream: `num_gpu_blocks_override`). Where it is None, as many blocks are
     made as `kv_cache_memory_bytes` holds; upstream takes what is left of the GPU's memory instead.
+    `kv_cache_dtype`: how keys and values are stored, "auto" (as they are computed), "int8", "fp8", …: see
+    `quantization/kv_cache.py`.
     """
 
     block_size: int = 16
     num_blocks: int | None = None
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int = 1 << 30
+    kv_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         _whole("block_size", self.block_size, 1)
         if self.num_blocks is not None:
             _whole("num_blocks", self.num_blocks, 2, " (block 0 is the null block)")
         _whole("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+        get_kv_quant_mode(self.kv_cache_dtype)
 
 
 @dataclass
@@ -82,13 +90,18 @@ class SchedulerConfig:
 class EngineConfig:
     """All engine arguments, as `LLM(...)` and `LLMEngine(...)` take them.
 
-    `worker_processes`: processes that share the rows of a step, the calling one included (`worker_processes.py`).
+    `quantization`: how weights are stored, "int8", "int4", "fp8" or "nf4", made while a float checkpoint loads; a
+    quantized checkpoint says it itself. `quantization_config`: settings of it, e.g. {"group_size": 32}.
+    `cudagraph_mode`: simulated CUDA graphs (`cudagraph/`). Upstream's default is FULL_AND_PIECEWISE; here, where
+    nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream.
+    `tensor_parallel_size`: processes that share every layer, the calling one included (`distributed/`).
     """
 
     block_size: int = CacheConfig.block_size
     num_blocks: int | None = CacheConfig.num_blocks
     enable_prefix_caching: bool = CacheConfig.enable_prefix_caching
     kv_cache_memory_bytes: int = CacheConfig.kv_cache_memory_bytes
+    kv_cache_dtype: str = CacheConfig.kv_cache_dtype
     max_num_batched_tokens: int = SchedulerConfig.max_num_batched_tokens
     max_num_seqs: int | None = SchedulerConfig.max_num_seqs
     long_prefill_token_threshold: int = SchedulerConfig.long_prefill_token_threshold
@@ -98,10 +111,16 @@ class EngineConfig:
     async_scheduling: bool = SchedulerConfig.async_scheduling
     max_model_len: int | None = None
     dtype: str = "float32"
+    quantization: str | None = None
+    quantization_config: dict[str, Any] | None = None
     attention_backend: str | None = None
+    enforce_eager: bool = False
+    cudagraph_mode: str = "NONE"
+    cudagraph_capture_sizes: list[int] | None = None
+    max_cudagraph_capture_size: int | None = None
     seed: int = 0
     kv_oracle: bool | None = None
-    worker_processes: int = 1
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
@@ -112,11 +131,33 @@ class EngineConfig:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
         _whole("seed", self.seed, 0)
-        _whole("worker_processes", self.worker_processes, 1)
-        if self.worker_processes > 1 and not is_supported():
+        _whole("tensor_parallel_size", self.tensor_parallel_size, 1)
+        if self.tensor_parallel_size > 1 and not is_supported():
             raise ValueError(
-                f"worker_processes must be 1 on this system (it forks, on Linux), got {self.worker_processes}"
+                f"tensor_parallel_size must be 1 on this system (more needs Linux on x86-64), "
+                f"got {self.tensor_parallel_size}"
             )
+        if self.attention_backend is not None:
+            get_attention_backend(self.attention_backend)
+        self._check_cudagraphs()
+
+    def _check_cudagraphs(self) -> None:
+        """Sizes become a list in ascending order, empty without graphs."""
+        self.resolved_cudagraph_mode = CUDAGraphMode.from_name(None if self.enforce_eager else self.cudagraph_mode)
+        self.resolved_capture_sizes: list[int] = []
+        if self.max_cudagraph_capture_size is not None:
+            _whole("max_cudagraph_capture_size", self.max_cudagraph_capture_size, 1)
+        if not self.resolved_cudagraph_mode:
+            return
+        if self.tensor_parallel_size > 1:
+            raise ValueError(f"tensor_parallel_size must be 1 with cudagraph_mode, got {self.tensor_parallel_size}")
+        assert self.max_num_seqs is not None
+        self.resolved_capture_sizes = resolve_capture_sizes(
+            self.cudagraph_capture_sizes,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_size=self.max_cudagraph_capture_size,
+        )
 
     @classmethod
     def from_args(cls, **args: Any) -> EngineConfig:

@@ -14,7 +14,9 @@ from collections import deque
 from typing import Any
 
 from mini_vllm.block_pool import get_request_block_hasher
+from mini_vllm.checkpoint import resolve_model
 from mini_vllm.config import EngineConfig
+from mini_vllm.cudagraph.manager import capture_graphs
 from mini_vllm.input_processor import InputProcessor, ProcessedInput, Prompt
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.kv_oracle import KVOracle
@@ -22,12 +24,11 @@ from mini_vllm.model_runner import ModelRunner
 from mini_vllm.output_processor import OutputProcessor, ParentRequest
 from mini_vllm.outputs import EngineCoreOutput, ModelRunnerOutput, RequestOutput, RequestOutputKind
 from mini_vllm.parts import EngineParts, parts_from_labs
+from mini_vllm.quantization.kv_cache import kv_bytes_per_token
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.scheduler_output import SchedulerOutput
 from mini_vllm.stats import EngineStats
-from mini_vllm.tokenizer import ByteTokenizer
-from mini_vllm.toy_model import ToyModel
 
 _MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
 _BATCH_QUEUE_SIZE = 2
@@ -47,7 +48,8 @@ class EngineCore:
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
         self.config, self.parts = config, (parts := parts or EngineParts())
         self.max_model_len = config.resolve_max_model_len(model.max_model_len)
-        bytes_per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * model.dtype.itemsize
+        kv_heads, itemsize = model.num_layers * model.num_kv_heads, model.dtype.itemsize
+        bytes_per_token = kv_bytes_per_token(kv_heads, model.head_dim, config.kv_cache_dtype, itemsize)
         self.num_blocks = config.resolve_num_blocks(bytes_per_token * config.block_size, self.max_model_len)
         caching = config.enable_prefix_caching
         self.kv_cache_manager = KVCacheManager(
@@ -68,11 +70,13 @@ class EngineCore:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             seed=config.seed,
+            kv_cache_dtype=config.kv_cache_dtype,
             attention_backend=parts.attention or config.attention_backend,
-            worker_processes=1 if parts.attention else config.worker_processes,
+            tensor_parallel_size=1 if parts.attention else config.tensor_parallel_size,
         )
         watch = model.num_layers == 0 if config.kv_oracle is None else config.kv_oracle
         self.model_runner.kv_oracle = KVOracle(self.num_blocks, config.block_size) if watch else None
+        self.model_runner.graphs = capture_graphs(self.model_runner, config)
         self.block_hasher = get_request_block_hasher(config.block_size, parts.hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
@@ -178,16 +182,7 @@ class LLMEngine:
 
     def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
         config = EngineConfig.from_args(**engine_args)
-        self.folder: str | None = None
-        if model is None:
-            model = ToyModel(seed=config.seed)
-        elif not hasattr(model, "compute_logits"):
-            from mini_vllm.checkpoint import load_checkpoint
-
-            model, default_tokenizer, self.folder = load_checkpoint(model, dtype=config.dtype)
-            tokenizer = tokenizer or default_tokenizer
-        if tokenizer is None and isinstance(model, ToyModel):
-            tokenizer = ByteTokenizer()
+        model, tokenizer, self.folder = resolve_model(model, tokenizer, config)
         self.config = config
         self.model = model
         self.tokenizer = tokenizer
@@ -196,7 +191,8 @@ class LLMEngine:
         self.sampler = self.engine_core.sampler
         self.max_model_len = self.engine_core.max_model_len
         self.input_processor = InputProcessor(tokenizer, model.vocab_size, self.max_model_len, model.eos_token_ids)
-        self._stats = EngineStats(prefix_cache=self.engine_core.kv_cache_manager.prefix_cache_stats)
+        prefix_cache = self.engine_core.kv_cache_manager.prefix_cache_stats
+        self._stats = EngineStats(prefix_cache=prefix_cache, expert_load=getattr(model, "expert_load", None))
         self.output_processor = OutputProcessor(tokenizer, self._stats)
 
     @property
@@ -204,6 +200,8 @@ class LLMEngine:
         """Totals since the engine was made."""
         self._stats.num_steps = self.engine_core.num_steps
         self._stats.num_scheduled_tokens = self.engine_core.num_scheduled_tokens
+        graphs = self.engine_core.model_runner.graphs
+        self._stats.cudagraph = graphs.stats if graphs else None
         return self._stats
 
     def add_request(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,20 @@ class OracleRow:
     num_computed_tokens: int
     num_scheduled_tokens: int
     block_ids: Sequence[int]
+
+
+def oracle_rows(batch: Any, num_scheduled_tokens: dict[str, int]) -> list[OracleRow]:
+    """What a step is about to write and read: the rows of a persistent batch (`InputBatch`)."""
+    return [
+        OracleRow(
+            req_id,
+            batch.token_ids[row, : int(batch.num_tokens[row])].tolist(),
+            int(batch.num_computed_tokens[row]),
+            num_scheduled_tokens[req_id],
+            batch.block_table[row, : int(batch.num_blocks[row])].tolist(),
+        )
+        for row, req_id in enumerate(batch.req_ids)
+    ]
 
 
 def history_hashes(token_ids: Sequence[int]) -> np.ndarray:

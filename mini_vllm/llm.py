@@ -25,7 +25,8 @@ class LLM:
         model: a checkpoint folder, a hub name (extra `hub`), or a model object; None for the toy model.
         tokenizer: by default the checkpoint's own.
         with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.parts`.
-        engine_args: `block_size`, `num_blocks`, `max_num_seqs`, `max_num_batched_tokens`, … (see `EngineConfig`).
+        engine_args: `block_size`, `num_blocks`, `max_num_seqs`, `max_num_batched_tokens`, `attention_backend`,
+            `cudagraph_mode`, … (see `EngineConfig`).
 
     >>> from mini_vllm import LLM, SamplingParams
     >>> llm = LLM(num_blocks=64)  # the toy model

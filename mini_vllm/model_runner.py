@@ -16,15 +16,18 @@ import numpy as np
 
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import AttentionMetadata
-from mini_vllm.attention.registry import get_attention_backend
+from mini_vllm.attention.quantized_kv_cache import make_kv_cache
+from mini_vllm.attention.selector import make_attention
+from mini_vllm.cudagraph.manager import CudaGraphManager
+from mini_vllm.distributed.executor import MultiprocExecutor, StepBuffer, StepInputs
 from mini_vllm.input_batch import CachedRequestState, InputBatch
-from mini_vllm.kv_oracle import OracleRow
+from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sampler import SamplingMetadata, SamplingRow
 from mini_vllm.scheduler_output import CachedRequestData, NewRequestData, SchedulerOutput
-from mini_vllm.worker_processes import RowShare, WorkerProcesses, depend_on_each_other, share_rows, shared_zeros
 
 Array = np.ndarray[Any, Any]
+_NO_BLOCKS: Array = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -45,13 +48,14 @@ class ModelRunner:
         model: obeys the contract of `mini_vllm.models`; one with `num_layers == 0` gets no KV arrays.
         sampler: see `mini_vllm.sampler.Sampler`.
         num_blocks, block_size: the pool, the null block included.
-        dtype: of the KV arrays; by default the model's.
+        dtype: attention computes in it; by default the model's. kv_cache_dtype: how keys and values are stored.
         seed: start of the random streams of requests that have no seed of their own.
-        attention_backend: name in `mini_vllm.attention.registry`, or a class; None: the default.
-        worker_processes: how many processes share the rows of a step, this one included.
+        attention_backend: name in `mini_vllm.attention.registry`, or a class; None: the selector's choice.
+        tensor_parallel_size: how many processes share the heads, the MLP and the vocabulary, this one included.
 
     Attributes:
-        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle: see `kv_oracle.py`.
+        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or what
+            `kv_oracle.py` and `cudagraph/manager.py` say.
 
     Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:415 — `GPUModelRunner`.
     """
@@ -67,31 +71,37 @@ class ModelRunner:
         max_num_batched_tokens: int,
         max_model_len: int,
         dtype: Any = None,
+        kv_cache_dtype: str = "auto",
         seed: int = 0,
         attention_backend: Any = None,
-        worker_processes: int = 1,
+        tensor_parallel_size: int = 1,
     ) -> None:
-        self.model, self.sampler = model, sampler
-        self.block_size, self.seed = block_size, seed
+        self.sampler, self.block_size, self.seed = sampler, block_size, seed
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
         self.requests: dict[str, CachedRequestState] = {}
         self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size)
         self.kv_oracle: Any = None
+        self.graphs: CudaGraphManager | None = None
         self.last_metadata: AttentionMetadata | None = None
         self._num_streams = 0
         self._parked: tuple[Array | None, Array] | None = None
-        self._num_processes = worker_processes if model.num_layers else 1
-        self._workers: WorkerProcesses | None = None
+        self._bad_blocks: list[Array] = []
+        self._executor: MultiprocExecutor | None = None
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
-        backend_class = get_attention_backend(attention_backend)
         self.kv_cache: KVCache | None = None
         self.attention: Any = None
+        if model.num_layers and tensor_parallel_size > 1:
+            width = self.input_batch.block_table.shape[1]
+            buffer = StepBuffer(max_num_batched_tokens, max_num_seqs, width, num_blocks)
+            ranks = tensor_parallel_size
+            self._executor = MultiprocExecutor(model, ranks, self._compute, self._become, buffer, max_num_seqs)
+            model = self._executor.model
+        self.model = model
         if model.num_layers:
             shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
-            zeros = shared_zeros if worker_processes > 1 else np.zeros
-            self.kv_cache = KVCache(*shape, dtype or model.dtype, zeros)
-            self.attention = backend_class(self.kv_cache, model.num_heads, model.sliding_windows)
+            self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype)
+            self.attention = make_attention(model, self.kv_cache, attention_backend, kv_cache_dtype)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.
@@ -105,30 +115,39 @@ class ModelRunner:
         inputs = self.prepare_inputs(scheduler_output.num_scheduled_tokens, scheduler_output.total_num_scheduled_tokens)
         self.last_metadata = inputs.metadata
         if self.kv_oracle is not None:
-            self._watch(scheduler_output.num_scheduled_tokens)
+            self.kv_oracle.on_step(oracle_rows(self.input_batch, scheduler_output.num_scheduled_tokens))
         with np.errstate(invalid="ignore", over="ignore"):
             self._parked = self._compute_step(inputs), inputs.sampled_rows
 
     def _compute_step(self, inputs: ModelInputs) -> Array | None:
-        """Logits [S, vocab] of the step, computed here or together with the worker processes; None where S is 0."""
-        if self._num_processes > 1 and inputs.metadata.num_tokens >= self._num_processes:
-            shares = share_rows(inputs, self._num_processes)
-            if len(shares) > 1 and not depend_on_each_other(shares, self.block_size):
-                if self._workers is None:  # forked at the first use, when the weights are in place
-                    sizes = (self.input_batch.max_num_seqs, self.model.vocab_size)
-                    self._workers = WorkerProcesses(self._compute, self._num_processes, *sizes, self.model.dtype)
-                logits = self._workers.run(shares)
-                return logits if len(logits) else None
-        return self._compute(RowShare(inputs.input_ids, inputs.positions, inputs.logits_indices, inputs.metadata))
+        """Logits [S, vocab] of the step, computed here or by all ranks together; None where S is 0."""
+        bad_blocks = np.concatenate(self._bad_blocks) if self._bad_blocks else _NO_BLOCKS
+        self._bad_blocks.clear()
+        step = StepInputs(inputs.input_ids, inputs.positions, inputs.logits_indices, inputs.metadata, bad_blocks)
+        if self._executor is None:
+            return self._compute(step)
+        logits = self._executor.run(step)
+        return logits if len(logits) else None
 
-    def _compute(self, share: RowShare) -> Array | None:
-        """These rows through the model; logits of those wanted."""
-        attn = None if self.attention is None else self.attention.begin_step(share.metadata)
-        hidden = self.model.forward(share.input_ids, share.positions, attn)
-        if not len(share.logits_indices):
+    def _become(self, shard: Any) -> None:
+        """In a forked worker: take over its shard of the model. The KV arrays, still empty, are its own copy."""
+        self.model = shard
+
+    def _compute(self, step: StepInputs, out: Array | None = None) -> Array | None:
+        """These rows through the model (or a rank's share of it); logits of those wanted, into `out` if given."""
+        if len(step.bad_blocks) and self.kv_cache is not None:
+            self.kv_cache.clear_blocks(step.bad_blocks)
+        if self.graphs is not None:
+            hidden = self.graphs.execute(step.input_ids, step.positions, step.metadata)
+        else:
+            attn = None if self.attention is None else self.attention.begin_step(step.metadata)
+            hidden = self.model.forward(step.input_ids, step.positions, attn)
+        if not len(step.logits_indices):
             return None
-        all_rows = len(share.logits_indices) == len(hidden)
-        return self.model.compute_logits(hidden if all_rows else hidden[share.logits_indices])
+        hidden = hidden if len(step.logits_indices) == len(hidden) else hidden[step.logits_indices]
+        if out is None:
+            return self.model.compute_logits(hidden)
+        return self.model.compute_logits(hidden, out[:, self.model.vocab])
 
     def sample_tokens(self) -> ModelRunnerOutput:
         """Sample from the parked logits and append the tokens to the batch.
@@ -274,19 +293,8 @@ class ModelRunner:
             state = self.input_batch.states[row]
             position = int(self.input_batch.num_tokens[row]) - 1
             errors[state.req_id] = f"NaN in the logits of request {state.req_id!r} at position {position}"
-            if self.kv_cache is not None:
-                self.kv_cache.clear_blocks(self.input_batch.block_table[row, : int(self.input_batch.num_blocks[row])])
-
-    def _watch(self, num_scheduled_tokens: dict[str, int]) -> None:
-        """Tell the oracle what is about to be written and read."""
-        batch = self.input_batch
-        self.kv_oracle.on_step([
-            OracleRow(
-                req_id,
-                batch.token_ids[row, : int(batch.num_tokens[row])].tolist(),
-                int(batch.num_computed_tokens[row]),
-                num_scheduled_tokens[req_id],
-                batch.block_table[row, : int(batch.num_blocks[row])].tolist(),
-            )
-            for row, req_id in enumerate(batch.req_ids)
-        ])  # fmt: skip
+            blocks = self.input_batch.block_table[row, : int(self.input_batch.num_blocks[row])].copy()
+            if self._executor is not None:
+                self._bad_blocks.append(blocks)  # every rank clears them before its next step
+            elif self.kv_cache is not None:
+                self.kv_cache.clear_blocks(blocks)

@@ -79,7 +79,7 @@ class Scheduler:
         index = 0
         while index < len(self.running) and step.token_budget > 0:
             request = self.running[index]
-            missing = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+            missing = len(request.all_token_ids) + request.num_output_placeholders - request.num_computed_tokens
             num_new_tokens = self._clamp(missing, step.token_budget)
             num_new_tokens = min(num_new_tokens, self.max_model_len - 1 - request.num_computed_tokens)
             if num_new_tokens <= 0 or (request.num_output_placeholders and request.will_reach_max_tokens):
@@ -94,7 +94,7 @@ class Scheduler:
                 if step.preempted[-1] is request:
                     return
             step.running.append(request)
-            step.add(request, num_new_tokens, [block.block_id for block in new_blocks])
+            step.add(request, num_new_tokens, [block.block_id for block in new_blocks] if new_blocks else [])
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:

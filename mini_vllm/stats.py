@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mini_vllm.cudagraph.stats import CUDAGraphStats
 from mini_vllm.kv_cache import PrefixCacheStats
+from mini_vllm.moe.load import ExpertLoad
 from mini_vllm.outputs import RequestMetrics
 
 
@@ -14,6 +16,7 @@ class EngineStats:
 
     `num_scheduled_tokens` counts every token that went through the model, prompt tokens computed again after a
     preemption included; `num_cached_tokens` counts prompt tokens that the prefix cache saved at first admission.
+    `cudagraph` is None where no graphs are wanted; `expert_load` is None where the model has no experts.
     """
 
     num_steps: int = 0
@@ -24,6 +27,8 @@ class EngineStats:
     num_preemptions: int = 0
     finished: dict[str, int] = field(default_factory=dict)
     prefix_cache: PrefixCacheStats = field(default_factory=PrefixCacheStats)
+    cudagraph: CUDAGraphStats | None = None
+    expert_load: ExpertLoad | None = None
 
     @property
     def prefix_cache_hit_rate(self) -> float:

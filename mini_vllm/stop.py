@@ -29,7 +29,8 @@ def check_stop(request: Request, max_model_len: int) -> bool:
     Upstream: upstream/vllm/v1/core/sched/utils.py:94 — `check_stop`, which goes on to look for repetition.
     """
     params = request.sampling_params
-    if request.num_output_tokens < params.min_tokens and request.num_tokens < max_model_len:
+    num_tokens, num_output_tokens = len(request.all_token_ids), len(request.output_token_ids)
+    if num_output_tokens < params.min_tokens and num_tokens < max_model_len:
         return False
 
     last_token_id = request.output_token_ids[-1]
@@ -41,7 +42,7 @@ def check_stop(request: Request, max_model_len: int) -> bool:
         request.stop_reason = last_token_id
         return True
 
-    if request.num_tokens >= max_model_len or request.num_output_tokens >= request.max_tokens:
+    if num_tokens >= max_model_len or num_output_tokens >= request.max_tokens:
         request.status = RequestStatus.FINISHED_LENGTH_CAPPED
         return True
     return False

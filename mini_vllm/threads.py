@@ -52,6 +52,11 @@ def num_shares(num_rows: int) -> int:
     return 1 if _unshared else max(1, min(num_threads(), num_rows // MIN_ROWS))
 
 
+def one_core() -> bool:
+    """True where this process has one core for itself, and BLAS one thread."""
+    return _unshared or num_threads() == 1
+
+
 @contextmanager
 def unshared() -> Iterator[None]:
     """While inside, nothing is shared out among threads: the cores have been given to processes."""

@@ -6,21 +6,23 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.chat import apply_chat_template
 from mini_vllm.models.config import HFConfig
+from mini_vllm.moe import imbalance
 from mini_vllm.tokenizer import load_tokenizer
 from models.training import glossary, stories, tasks, words
-from models.training.card import cards
+from models.training.card import PARAMETERS, cards
 from models.training.chat_format import CHAT_TEMPLATE, SPECIAL_TOKENS, to_ids
 from models.training.conversations import make_conversation
 from models.training.evaluate import GOALS, render
 from models.training.suites import Case, all_suites
 
 MODELS = Path(__file__).parent
-POCKET, DRAFT = MODELS / "pocket", MODELS / "pocket-draft"
+POCKET, DRAFT, MOE = MODELS / "pocket", MODELS / "pocket-draft", MODELS / "pocket-moe"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=200)
 LABELLED = ["glossary_paraphrased", "glossary_other_names", "sums_two_digit", "json_exact", "unknown", "follow_ups"]
 
@@ -31,8 +33,11 @@ def llm() -> LLM:
     return LLM(model=str(POCKET), max_num_seqs=32)
 
 
-@pytest.mark.parametrize(("folder", "parameters", "megabytes"), [(POCKET, 5_771_520, 12.0), (DRAFT, 967_552, 2.5)])
-def test_shape_and_size(folder: Path, parameters: int, megabytes: float) -> None:
+@pytest.mark.parametrize(
+    ("folder", "parameters", "megabytes", "stored"),
+    [(POCKET, 5_771_520, 12.0, "F16"), (DRAFT, 967_552, 2.5, "F16"), (MOE, PARAMETERS, 12.0, "BF16")],
+)
+def test_shape_and_size(folder: Path, parameters: int, megabytes: float, stored: str) -> None:
     """The config is the one of the card, the weights are as many, and the folder stays small."""
     config = HFConfig.from_folder(folder)
     assert (config.vocab_size, config.head_dim, config.max_position_embeddings) == (4096, 64, 2048)
@@ -40,7 +45,7 @@ def test_shape_and_size(folder: Path, parameters: int, megabytes: float) -> None
     header_size = int.from_bytes((folder / "model.safetensors").open("rb").read(8), "little")
     header = json.loads((folder / "model.safetensors").read_bytes()[8 : 8 + header_size])
     header.pop("__metadata__", None)
-    assert {entry["dtype"] for entry in header.values()} == {"F16"}
+    assert {entry["dtype"] for entry in header.values()} == {stored}
     count = 0
     for entry in header.values():
         size = 1
@@ -51,15 +56,17 @@ def test_shape_and_size(folder: Path, parameters: int, megabytes: float) -> None
     assert sum(path.stat().st_size for path in folder.iterdir()) <= megabytes * 1e6
 
 
-def test_draft_has_the_same_tokenizer() -> None:
+@pytest.mark.parametrize("folder", [DRAFT, MOE])
+def test_all_have_the_same_tokenizer(folder: Path) -> None:
     """A draft's token ids must be pocket's."""
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-        assert (POCKET / name).read_bytes() == (DRAFT / name).read_bytes()
+        assert (POCKET / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_figures_meet_their_goals() -> None:
+@pytest.mark.parametrize("folder", [POCKET, MOE])
+def test_figures_meet_their_goals(folder: Path) -> None:
     """metrics.json holds every goal of the issue, each on enough cases."""
-    report = json.loads((POCKET / "metrics.json").read_text(encoding="utf-8"))
+    report = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert report["goals"] == GOALS
     for name, goal in GOALS.items():
         assert report["metrics"][name]["value"] >= goal, name
@@ -67,7 +74,7 @@ def test_figures_meet_their_goals() -> None:
 
 
 def test_cards_show_the_measured_figures() -> None:
-    """Both cards are what `models.training.card` makes of the figures."""
+    """The cards are what `models.training.card` makes of the figures."""
     for path, text in cards(MODELS).items():
         assert path.read_text(encoding="utf-8") == text, f"run `python -m models.training.card models` for {path}"
 
@@ -147,6 +154,50 @@ def _draw(name: str, count: int) -> list[Case]:
 
 def test_pocket_answers_in_our_engine(llm: LLM) -> None:
     """Held-out questions of six kinds, five each: at most two wrong of thirty, and every answer ends by itself."""
+    _check_answers(llm)
+
+
+def test_pocket_moe_answers_in_our_engine() -> None:
+    """The same for the mixture of experts; 2 of 8 experts for each token, none idle, none with a third of the load."""
+    llm = LLM(model=str(MOE), max_num_seqs=32)
+    _check_answers(llm)
+    stats = llm.llm_engine.stats
+    assert stats.expert_load is not None
+    counts = stats.expert_load.counts
+    assert (counts.sum(axis=1) == 2 * stats.num_scheduled_tokens).all()
+    assert counts.min() > 0 and max(stats.expert_load.imbalance()) < 8 / 3
+
+
+def test_load_table_of_pocket_moe() -> None:
+    """Over a mixed workload the experts are loaded nearly alike, within a kind of question and a step they are not."""
+    load = json.loads((MOE / "metrics.json").read_text(encoding="utf-8"))["expert_load"]
+    assert all(sum(row) == 2 * load["tokens"] for row in load["counts"])
+    assert max(imbalance(np.array(row)) for row in load["counts"]) < 1.2
+    assert max(load["imbalance_of_suites"].values()) > 2
+    steps = load["imbalance_of_decode_steps"]
+    assert steps["1"] == 4.0 and steps["1"] > steps["4"] > steps["64"] > 2
+
+
+def test_training_computes_what_the_library_computes() -> None:
+    """All experts as two products, for training, are the library's loop over experts; an even router costs 1."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from models.training.moe import balance_loss, compute_all_experts
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(MOE, dtype=torch.float32).eval()
+    ids = torch.arange(60).reshape(2, 30) + 100
+    with torch.no_grad():
+        expected = model(ids).logits
+        found = compute_all_experts(model)(ids).logits
+        assert (found - expected).abs().max() < 1e-4
+        assert 1.0 < balance_loss(model, torch.ones(2, 30, dtype=torch.bool)).item() < 8.0
+        for layer in model.model.layers:
+            even = torch.full((60, 8), 1 / 8)
+            layer.mlp.routing = (even, torch.arange(120).reshape(60, 2) % 8)
+        assert balance_loss(model, torch.ones(2, 30, dtype=torch.bool)).item() == pytest.approx(1.0)
+
+
+def _check_answers(llm: LLM) -> None:
+    """Thirty held-out questions in one batch."""
     cases = [case for name in LABELLED for case in _draw(name, 5)]
     tokenizer = llm.get_tokenizer()
     prompts = [

@@ -7,7 +7,6 @@ upstream/vllm/v1/attention/backends/flash_attn.py:140 — `FlashAttentionBackend
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,21 +17,27 @@ Array = np.ndarray[Any, Any]
 class KVCache:
     """`data` is [num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim]; index 3 is key, value.
 
-    The pool starts as zeros, and its pages become resident when they are first written. `zeros` makes the array;
-    another function than numpy's puts it into shared memory.
+    The pool starts as zeros, and its pages become resident when they are first written. `dtype` is that of the numbers
+    that are handed out; `QuantizedKVCache` (`attention/quantized_kv_cache.py`) stores others.
     """
 
     def __init__(
         self, num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int,
-        dtype: str | np.dtype[Any] = "float32", zeros: Callable[..., Array] = np.zeros,
+        dtype: str | np.dtype[Any] = "float32",
     ) -> None:  # fmt: skip
         self.num_layers, self.num_blocks, self.block_size = num_layers, num_blocks, block_size
         self.num_kv_heads, self.head_dim = num_kv_heads, head_dim
-        self.data = zeros((num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim), dtype)
+        self.data = np.zeros((num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim), dtype)
+        self.dtype = self.data.dtype
         slots = self.data.reshape(num_layers, num_blocks * block_size, 2, num_kv_heads, head_dim)
         self._key_slots = [layer[:, 0] for layer in slots]
         self._value_slots = [layer[:, 1] for layer in slots]
         self._blocks = list(self.data.reshape(num_layers, num_blocks, -1))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole pool."""
+        return self.data.nbytes
 
     def key(self, layer: int) -> Array:
         """Keys of a layer, [num_blocks, block_size, num_kv_heads, head_dim] (a view)."""

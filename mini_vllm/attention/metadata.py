@@ -19,6 +19,9 @@ class AttentionMetadata:
     block_tables [R, max_blocks]: physical block of each logical block; entries past a request's last are 0.
     slot_mapping [T]: where each token's key and value go, block * block_size + offset.
 
+    A step that is padded for a CUDA graph has more: requests after the last real one with no tokens, seq_lens 0 and the
+    null block, and tokens past query_start_loc[R] with slot -1. Nothing is written or computed for them.
+
     Upstream: upstream/vllm/v1/attention/backend.py:353 — `CommonAttentionMetadata`.
     """
 
@@ -41,3 +44,16 @@ class AttentionMetadata:
     def query_lens(self) -> Array:
         """Tokens of each request in this step, [R]."""
         return np.diff(self.query_start_loc)
+
+    def without_padding(self) -> AttentionMetadata:
+        """The real requests and tokens alone; itself where nothing is padded."""
+        num_tokens = int(self.query_start_loc[-1])
+        if num_tokens == self.num_tokens and self.query_start_loc[-2] < num_tokens:
+            return self
+        num_reqs = int(np.searchsorted(self.query_start_loc, num_tokens))
+        return AttentionMetadata(
+            self.query_start_loc[: num_reqs + 1],
+            self.seq_lens[:num_reqs],
+            self.block_tables[:num_reqs],
+            self.slot_mapping[:num_tokens],
+        )

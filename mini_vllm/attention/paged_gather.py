@@ -13,6 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionStep,
+    plan_without_padding,
+    tokens_to_write,
+)
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import Array, AttentionMetadata
 from mini_vllm.models.layers import Workspace
@@ -72,20 +79,24 @@ class Share:
     workspace: Workspace
 
 
-class PagedGatherBackend:
-    """Arguments as for every backend: see `attention/registry.py`."""
+class PagedGatherBackend(AttentionBackend):
+    """Arguments as for every backend: see `attention/backend.py`."""
 
-    def __init__(self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None]) -> None:
-        self.kv_cache, self.num_heads, self.sliding_windows = kv_cache, num_heads, tuple(sliding_windows)
+    name = "paged_gather"
+    cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+    def __init__(
+        self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None], sinks: Array | None = None
+    ) -> None:
+        super().__init__(kv_cache, num_heads, sliding_windows, sinks)
         self.distinct_windows = tuple(dict.fromkeys(self.sliding_windows))
-        self.workspaces = [Workspace(kv_cache.data.dtype) for _ in range(num_threads())]
+        self.workspaces = [Workspace(kv_cache.dtype) for _ in range(num_threads())]
         self.block_elements = kv_cache.data[0, 0].size
-        self.blocks_per_chunk = max(1, CHUNK_BYTES // kv_cache.data[0, 0].nbytes)
-        self.group, self.scale = num_heads // kv_cache.num_kv_heads, kv_cache.head_dim**-0.5
+        self.blocks_per_chunk = max(1, CHUNK_BYTES // (self.block_elements * kv_cache.dtype.itemsize))
 
-    def begin_step(self, metadata: AttentionMetadata) -> PagedGatherStep:
+    def begin_step(self, metadata: AttentionMetadata) -> AttentionStep:
         """Plan the step: one plan for each window size that the model's layers have."""
-        return PagedGatherStep(self, metadata)
+        return plan_without_padding(lambda real: PagedGatherStep(self, real), metadata)
 
     def kv_views(self, workspace: Workspace, num_blocks: int) -> tuple[Array, Array]:
         """Scratch for `num_blocks` gathered blocks: [num_blocks, block elements], and as [slots, 2, Hkv, D]."""
@@ -102,7 +113,8 @@ class PagedGatherStep:
         self.grouped = (num_tokens, self.cache.num_kv_heads, backend.group, self.cache.head_dim)
         self.out = backend.workspaces[0].get("out", *self.grouped)
         self.flat_out = self.out.reshape(num_tokens, -1)
-        self.slots: slice | Array = metadata.slot_mapping
+        self.slots: slice | Array
+        self.tokens, self.slots = tokens_to_write(metadata)
         self.decode_rows, prefill_rows = _NONE, _NONE
         if num_tokens == metadata.num_reqs:
             self.decode_rows = np.arange(num_tokens)
@@ -110,7 +122,7 @@ class PagedGatherStep:
             lens = metadata.query_lens
             self.decode_rows, prefill_rows = np.flatnonzero(lens == 1), np.flatnonzero(lens > 1)
         start = int(metadata.slot_mapping[0])
-        if num_tokens == 1 or (len(prefill_rows) and (np.diff(metadata.slot_mapping) == 1).all()):
+        if start >= 0 and (num_tokens == 1 or (len(prefill_rows) and (np.diff(metadata.slot_mapping) == 1).all())):
             self.slots = slice(start, start + num_tokens)  # a run of slots needs no index list
         workspaces = backend.workspaces[: num_shares(num_tokens)]
         most = metadata.block_tables.shape[1]
@@ -134,7 +146,7 @@ class PagedGatherStep:
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
         """Write k and v, then attend. q [T, Hq, D], k and v [T, Hkv, D] -> [T, Hq * D], valid until the next call."""
-        self.cache.write(layer, self.slots, k, v)
+        self.cache.write(layer, self.slots, k[self.tokens], v[self.tokens])
         queries = q.reshape(self.grouped)
 
         def attend(share: Share) -> None:

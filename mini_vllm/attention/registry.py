@@ -1,8 +1,9 @@
-"""Attention backends by name. Upstream twin: `vllm/v1/attention/backends/registry.py` and `selector.py`.
+"""Attention backends by name. Upstream twin: `vllm/v1/attention/backends/registry.py`.
 
 A backend is built once per engine, `Backend(kv_cache, num_heads, sliding_windows)`, and asked once per step:
 `backend.begin_step(metadata)` gives the callable that the model calls in each layer,
 `attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]`.
+Which one is taken when nobody asks for one: `attention/selector.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 DEFAULT_BACKEND = "paged_gather"
 _BACKENDS: dict[str, tuple[str, str] | type] = {
     "paged_gather": ("paged_gather", "PagedGatherBackend"),
+    "paged_online": ("paged_online", "PagedOnlineBackend"),
+    "split_kv": ("split_kv", "SplitKVBackend"),
     "dense": ("dense", "DenseBackend"),
 }
 
 
 def register_backend(name: str, backend_class: type) -> None:
-    """Add a backend, or replace one.
+    """Add a backend, or replace one. A new one is never chosen by itself, only by name.
 
     Upstream: upstream/vllm/v1/attention/backends/registry.py:203 — `register_backend`.
     """

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_vllm.cli import common as c
+from mini_vllm.cli.graphs import CaptureSizes, CudagraphMode, Metrics, print_graphs
 
 bench_app = typer.Typer(help="Measure throughput or latency on random prompts.", no_args_is_help=True)
 
@@ -41,13 +42,22 @@ def throughput(
     output_len: OutputLen = 64,
     seed: BenchSeed = 0,
     kv_memory: c.KVMemory = None,
+    attention_backend: c.AttentionBackend = None,
+    quantization: c.Quantization = None,
+    kv_cache_dtype: c.KVCacheDtype = None,
+    cudagraph_mode: CudagraphMode = None,
+    cudagraph_capture_sizes: CaptureSizes = None,
+    cudagraph_metrics: Metrics = False,
     engine: c.Engine = None,
     debug: c.Debug = False,
 ) -> None:
     """All requests at once: how many tokens a second?"""
-    llm = c.load_llm(model, engine, kv_cache_memory_bytes=c.parse_bytes(kv_memory), enable_prefix_caching=False)
+    llm = load(
+        model, engine, kv_memory, cudagraph_capture_sizes, attention_backend=attention_backend,
+        cudagraph_mode=cudagraph_mode, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+    )  # fmt: skip
     prompts = random_prompts(llm, num_prompts, input_len, seed)
-    run(llm, random_prompts(llm, 1, input_len, seed + 1), min(output_len, 4), "warm-up")
+    warm_up(llm, 1, input_len, output_len, seed + 1)
     measured = run(llm, prompts, output_len, "throughput")
     table = Table("", "value", title=f"{num_prompts} requests, {input_len} in, {output_len} out", show_header=False)
     total = measured.num_input_tokens + measured.num_output_tokens
@@ -56,6 +66,7 @@ def throughput(
     table.add_row("output tokens/s", f"{measured.num_output_tokens / measured.seconds:.0f}")
     table.add_row("total tokens/s", f"{total / measured.seconds:.0f}")
     c.out().print(table)
+    print_graphs(llm, cudagraph_metrics)
 
 
 @bench_app.command()
@@ -68,12 +79,21 @@ def latency(
     output_len: OutputLen = 64,
     seed: BenchSeed = 0,
     kv_memory: c.KVMemory = None,
+    attention_backend: c.AttentionBackend = None,
+    quantization: c.Quantization = None,
+    kv_cache_dtype: c.KVCacheDtype = None,
+    cudagraph_mode: CudagraphMode = None,
+    cudagraph_capture_sizes: CaptureSizes = None,
+    cudagraph_metrics: Metrics = False,
     engine: c.Engine = None,
     debug: c.Debug = False,
 ) -> None:
     """Batches one after the other: how long until the first token, between tokens, in all?"""
-    llm = c.load_llm(model, engine, kv_cache_memory_bytes=c.parse_bytes(kv_memory), enable_prefix_caching=False)
-    run(llm, random_prompts(llm, batch_size, input_len, seed), min(output_len, 4), "warm-up")
+    llm = load(
+        model, engine, kv_memory, cudagraph_capture_sizes, attention_backend=attention_backend,
+        cudagraph_mode=cudagraph_mode, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+    )  # fmt: skip
+    warm_up(llm, batch_size, input_len, output_len, seed)
     measured = Measured()
     for i in range(num_iters):
         prompts = random_prompts(llm, batch_size, input_len, seed + 1 + i)
@@ -92,6 +112,28 @@ def latency(
         row = [ms.mean(), *np.percentile(ms, [50, 90, 99]), ms.max()]
         table.add_row(name, *(f"{x:.2f}" for x in row))
     c.out().print(table)
+    print_graphs(llm, cudagraph_metrics)
+
+
+def load(
+    model: str | None, engine: list[str] | None, kv_memory: str | None, sizes: str | None, **args: str | None
+) -> Any:
+    """An `LLM` without prefix caching, which would find the prompts of the warm-up. args: engine arguments."""
+    return c.load_llm(
+        model,
+        engine,
+        kv_cache_memory_bytes=c.parse_bytes(kv_memory),
+        enable_prefix_caching=False,
+        cudagraph_capture_sizes=c.parse_sizes(sizes),
+        **args,
+    )
+
+
+def warm_up(llm: Any, count: int, input_len: int, output_len: int, seed: int) -> None:
+    """A few tokens, which are not counted."""
+    run(llm, random_prompts(llm, count, input_len, seed), min(output_len, 4), "warm-up")
+    if llm.llm_engine.stats.cudagraph is not None:
+        llm.llm_engine.stats.cudagraph.reset()
 
 
 def random_prompts(llm: Any, count: int, length: int, seed: int) -> list[dict[str, list[int]]]:

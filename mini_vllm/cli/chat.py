@@ -110,12 +110,18 @@ def chat(
     repetition_penalty: c.RepetitionPenalty = None,
     seed: c.Seed = None,
     kv_memory: c.KVMemory = None,
+    attention_backend: c.AttentionBackend = None,
+    quantization: c.Quantization = None,
+    kv_cache_dtype: c.KVCacheDtype = None,
     engine: c.Engine = None,
     with_labs: c.WithLabs = None,
     debug: c.Debug = False,
 ) -> None:
     """Talk to a checkpoint with a chat template. /help lists the commands."""
-    llm = c.load_llm(model, engine, with_labs, kv_cache_memory_bytes=c.parse_bytes(kv_memory))
+    llm = c.load_llm(
+        model, engine, with_labs, kv_cache_memory_bytes=c.parse_bytes(kv_memory), attention_backend=attention_backend,
+        quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+    )  # fmt: skip
     if not c.has_chat_template(llm):
         raise ValueError(f"{model or 'this model'} has no chat template; use: mini-vllm generate --raw")
     params = c.sampling_params(

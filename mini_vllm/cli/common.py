@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import sys
@@ -42,6 +43,20 @@ Engine = Annotated[
     list[str] | None, typer.Option("--engine", "-E", help="Engine argument, e.g. block_size=8.", metavar="NAME=VALUE")
 ]
 KVMemory = Annotated[str | None, typer.Option("--kv-memory", help="Memory of the KV cache, e.g. 512MiB or 2GiB.")]
+AttentionBackend = Annotated[
+    str | None,
+    typer.Option("--attention-backend", help="dense, paged_gather, paged_online or split_kv.", show_default="selected"),
+]
+Quantization = Annotated[
+    str | None,
+    typer.Option(
+        "--quantization", "-q", help="Store weights as int8, int4, fp8 or nf4.", show_default="as the checkpoint says"
+    ),
+]
+KVCacheDtype = Annotated[
+    str | None,
+    typer.Option("--kv-cache-dtype", help="Store keys and values as auto, int8 or fp8.", show_default="auto"),
+]
 WithLabs = Annotated[
     str | None,
     typer.Option(
@@ -133,16 +148,36 @@ def load_llm(
 
 
 def parse_engine_args(pairs: list[str] | None) -> dict[str, Any]:
-    """`["block_size=8", "dtype=float64"]` -> `{"block_size": 8, "dtype": "float64"}`. Raises ValueError."""
+    """`["block_size=8", "dtype=float64"]` -> `{"block_size": 8, "dtype": "float64"}`; "1,2" -> [1, 2].
+
+    Raises ValueError.
+    """
     parsed: dict[str, Any] = {}
     words: dict[str, Any] = {"true": True, "false": False, "none": None}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise ValueError(f"--engine must be NAME=VALUE, got {pair!r}.")
-        number = int(value) if re.fullmatch(r"[+-]?\d+", value) else value
-        parsed[name.replace("-", "_")] = words.get(value.lower(), number)
+        parsed[name.replace("-", "_")] = words.get(value.lower(), _number_or_text(value))
     return parsed
+
+
+def _number_or_text(value: str) -> Any:
+    """ "8" -> 8, "1,2,4" -> [1, 2, 4], '{"a": 1}' -> a dict, anything else as it is."""
+    if value.startswith("{"):
+        return json.loads(value)
+    if re.fullmatch(r"[+-]?\d+", value):
+        return int(value)
+    return [int(part) for part in value.split(",")] if re.fullmatch(r"\d+(,\d+)+", value) else value
+
+
+def parse_sizes(text: str | None) -> list[int] | None:
+    """ "1,2,4" -> [1, 2, 4]. Raises ValueError."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
+        raise ValueError(f"sizes must be whole numbers with commas between them, such as 1,2,4, got {text!r}.")
+    return [int(part) for part in text.split(",")]
 
 
 def parse_bytes(text: str | None) -> int | None:

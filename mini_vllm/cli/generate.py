@@ -48,6 +48,9 @@ def generate(
     seed: c.Seed = None,
     stop: c.Stop = None,
     kv_memory: c.KVMemory = None,
+    attention_backend: c.AttentionBackend = None,
+    quantization: c.Quantization = None,
+    kv_cache_dtype: c.KVCacheDtype = None,
     engine: c.Engine = None,
     with_labs: c.WithLabs = None,
     debug: c.Debug = False,
@@ -57,7 +60,10 @@ def generate(
     one = len(prompts) == 1 and n == 1 and not as_json
     if stream and not one:
         raise ValueError("--stream shows one completion: give one prompt, without --json and --num-completions.")
-    llm = c.load_llm(model, engine, with_labs, kv_cache_memory_bytes=c.parse_bytes(kv_memory))
+    llm = c.load_llm(
+        model, engine, with_labs, kv_cache_memory_bytes=c.parse_bytes(kv_memory), attention_backend=attention_backend,
+        quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+    )  # fmt: skip
     params = c.sampling_params(
         llm, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=stop, n=n,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from mini_vllm.distributed.group import TensorParallelGroup
 from mini_vllm.models.config import HFConfig
 from mini_vllm.models.layers import Array, Workspace, logits_of
+from mini_vllm.quantization.base_config import QuantizationConfig
+from mini_vllm.quantization.linear import Linear, Shard, UnquantizedLinearMethod
 
 Attention = Callable[[int, Array, Array, Array], Array]
 """attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]; writes k and v to the KV cache first."""
@@ -28,9 +31,13 @@ class CausalLM:
 
     lm_head: Array
     embed: Array
+    max_partial_sum = 0
+    """Elements of the largest partial sum that ranks of tensor parallelism exchange; 0: the model cannot be shared."""
 
-    def __init__(self, config: HFConfig, dtype: str = "float32") -> None:
-        self.config = config
+    def __init__(
+        self, config: HFConfig, dtype: str = "float32", quant_config: QuantizationConfig | None = None
+    ) -> None:
+        self.config, self.quant_config = config, quant_config
         self.dtype = np.dtype(dtype)
         self.num_layers = config.num_hidden_layers
         self.num_heads = config.num_attention_heads
@@ -42,6 +49,7 @@ class CausalLM:
         self.eos_token_ids = config.eos_token_ids
         self.sliding_windows = config.sliding_windows
         self.sliding_window = config.sliding_window
+        self.rank = 0
         self._workspace = Workspace(self.dtype)
         self._slab = np.empty(0, self.dtype)
 
@@ -71,9 +79,32 @@ class CausalLM:
         array, self._slab = self._slab[:size].reshape(shape), self._slab[-(-size // 16) * 16 :]
         return array
 
-    def weights(self) -> Iterator[tuple[str, Array]]:
-        """Every tensor of the checkpoint, and the (part of an) array that it fills."""
+    def _new_linear(self, prefix: str, in_features: int, *partitions: int) -> Any:
+        """A projection [sum(partitions), in_features]: an array, or a `Linear` where the weights are quantized.
+
+        Args:
+            prefix: its name, e.g. "model.layers.0.self_attn.qkv_proj".
+            partitions: rows of each of the checkpoint's tensors that are stacked in it.
+        """
+        rows = sum(partitions)
+        if self.quant_config is None:
+            return self._new(rows, in_features)
+        linear = Linear(in_features, rows, self.quant_config, prefix, partitions=list(partitions), dtype=self.dtype)
+        return linear.weight if isinstance(linear.quant_method, UnquantizedLinearMethod) else linear
+
+    @property
+    def weight_nbytes(self) -> int:
+        """Bytes of all weights as they are held in memory, scales included; tied embeddings count once."""
+        targets = [dest for _, dest in self.weights()]
+        arrays = sum(dest.nbytes for dest in targets if isinstance(dest, np.ndarray))
+        return arrays + sum(linear.nbytes for linear in linears_of(targets))
+
+    def weights(self) -> Iterator[tuple[str, Any]]:
+        """Every tensor of the checkpoint, and what it fills: (part of) an array, or a `Shard` of a `Linear`."""
         raise NotImplementedError
+
+    def adapt_to(self, names: set[str]) -> None:
+        """Hear which tensors the checkpoint has, where an architecture is stored in more than one layout."""
 
     def is_ignorable(self, name: str) -> bool:
         """True for a tensor of the checkpoint that is not a weight, or repeats one."""
@@ -83,6 +114,15 @@ class CausalLM:
         """Hidden states after the last norm: a view of scratch memory, valid until the next call."""
         raise NotImplementedError
 
-    def compute_logits(self, hidden: Array) -> Array:
-        """Hidden rows [R, H] -> logits [R, V]."""
-        return logits_of(hidden, self.lm_head)
+    def shard(self, rank: int, group: TensorParallelGroup) -> CausalLM:
+        """The part of this model that a rank of tensor parallelism computes."""
+        raise ValueError(f"tensor_parallel_size must be 1 for {type(self).__name__}, got {group.world_size}")
+
+    def compute_logits(self, hidden: Array, out: Array | None = None) -> Array:
+        """Hidden rows [R, H] -> logits [R, V], into `out` if given; on a rank V is its share of the vocabulary."""
+        return logits_of(hidden, self.lm_head, out)
+
+
+def linears_of(targets: Iterable[Any]) -> list[Linear]:
+    """The quantized projections among what `weights` yields, each once."""
+    return list(dict.fromkeys(target.linear for target in targets if isinstance(target, Shard)))

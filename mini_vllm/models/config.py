@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.models.config_keys import ARCHITECTURES, GENERATION_DEFAULTS, IGNORABLE, KeyTable
+from mini_vllm.models.config_moe import MoEConfig, parse_moe
 
 _REQUIRED = object()
 
@@ -38,7 +39,8 @@ class HFConfig:
     """A checked `config.json`. Sizes are counts; `sliding_windows` has one entry per layer (tokens, or None).
 
     `eos_token_ids` starts with the config's own id; those of `generation_config.json` follow.
-    `generation_defaults` holds what that file says about sampling (temperature, top_p, ...).
+    `generation_defaults` holds what that file says about sampling (temperature, top_p, ...); `quantization_config` is
+    what `config.json` says about stored weights, unread.
     """
 
     architecture: str
@@ -62,6 +64,8 @@ class HFConfig:
     bos_token_id: int | None = None
     eos_token_ids: list[int] = field(default_factory=list)
     generation_defaults: dict[str, Any] = field(default_factory=dict)
+    quantization_config: dict[str, Any] | None = None
+    moe: MoEConfig | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -194,14 +198,23 @@ class _Parser:
             qkv_bias=self.architecture == "Qwen2ForCausalLM" or bias,
             o_bias=bias,
             mlp_bias=bias if is_opt else self.flag("mlp_bias"),
-            qk_norm=self.architecture == "Qwen3ForCausalLM",
+            qk_norm=self.architecture in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
             norm_before=self.flag("do_layer_norm_before", True),
             bos_token_id=next(iter(self._token_ids("bos_token_id", self.raw)), None),
             eos_token_ids=self._eos(),
             generation_defaults={
                 k: v for k, v in self.generation.items() if k in GENERATION_DEFAULTS and v is not None
             },
+            quantization_config=self._quantization(),
+            moe=parse_moe(self, layers),
         )
+
+    def _quantization(self) -> dict[str, Any] | None:
+        """As it stands; `mini_vllm.quantization` reads it. Old compressed-tensors files say `compression_config`."""
+        value = self.get("quantization_config", self.get("compression_config", None))
+        if value is not None and not (isinstance(value, dict) and isinstance(value.get("quant_method"), str)):
+            raise ConfigError(f"config.json: quantization_config must be an object with a quant_method, got {value!r}")
+        return value
 
     def _head_dim(self, hidden: int, heads: int, kv_heads: int) -> int:
         if heads % kv_heads:
@@ -257,7 +270,7 @@ class _Parser:
         scaling = dict(self.raw.get("rope_parameters") or self.raw.get("rope_scaling") or {})
         rope_type = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
         scaling.pop("type", None)
-        theta = float(scaling.pop("rope_theta", None) or self.raw.get("rope_theta") or 10000.0)
+        theta = float(scaling.pop("rope_theta", None) or self.get("rope_theta", 10000.0))
         needed = {
             "default": (),
             "linear": ("factor",),

@@ -19,6 +19,7 @@ IGNORABLE = frozenset({
     "tokenizer_class", "max_length", "temperature", "top_k", "top_p", "do_sample", "repetition_penalty",
     "unsloth_fixed", "unsloth_version", "keys_to_ignore_at_inference", "auto_map",
     "is_llama_config", "transformers.js_config",
+    "quantization_config", "compression_config",  # looked at by mini_vllm/quantization
 })  # fmt: skip
 
 GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
@@ -37,8 +38,10 @@ _CORE = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
          "tie_word_embeddings"}  # fmt: skip
 _ROTARY = {"intermediate_size", "num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters"}
 _SWIGLU: dict[str, tuple[Any, ...]] = {**_FIXED, "hidden_act": ("silu",), "partial_rotary_factor": (1.0,),
-                                       "quantization_config": (), "use_mrope": (False,)}  # fmt: skip
+                                       "use_mrope": (False,)}  # fmt: skip
 _QWEN = _CORE | _ROTARY | {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}
+
+_ROUTER_TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,27 @@ ARCHITECTURES: dict[str, KeyTable] = {
         _SWIGLU,
         defaults={"tie_word_embeddings": False, "max_window_layers": 28, "head_dim": 128},
     ),
+    "MixtralForCausalLM": KeyTable(
+        frozenset(_CORE | _ROTARY | {"head_dim", "sliding_window", "num_local_experts", "num_experts_per_tok"}),
+        {**_SWIGLU, "attention_bias": (False,), "mlp_bias": (False,)},
+        ignorable=_ROUTER_TRAINING,
+        defaults={"tie_word_embeddings": False, "num_key_value_heads": 8, "num_local_experts": 8,
+                  "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
+    ),
+    "Qwen3MoeForCausalLM": KeyTable(
+        frozenset(_CORE | _ROTARY | {"head_dim", "num_experts", "num_local_experts", "num_experts_per_tok",
+                                     "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers",
+                                     "decoder_sparse_step"}),
+        {**_SWIGLU, "attention_bias": (False,), "use_sliding_window": (False,),
+         "shared_expert_intermediate_size": (0,)},
+        ignorable=_ROUTER_TRAINING | {"sliding_window", "max_window_layers"},
+        defaults={"tie_word_embeddings": False, "num_key_value_heads": 4, "num_experts_per_tok": 8,
+                  "moe_intermediate_size": 768, "decoder_sparse_step": 1},
+    ),
     "OPTForCausalLM": KeyTable(
         frozenset(_CORE | {"ffn_dim", "word_embed_proj_dim", "do_layer_norm_before", "enable_bias"}),
         {**_FIXED, "activation_function": ("relu",), "_remove_final_layer_norm": (False,),
-         "layer_norm_elementwise_affine": (True,), "quantization_config": ()},
+         "layer_norm_elementwise_affine": (True,)},
         defaults={"tie_word_embeddings": True},
     ),
 }  # fmt: skip

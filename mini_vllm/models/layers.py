@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.models.config import RopeConfig
-from mini_vllm.threads import num_shares, one_blas_thread, run_shares
+from mini_vllm.threads import num_shares, one_blas_thread, one_core, run_shares
 
 Array = np.ndarray[Any, Any]
 
@@ -38,8 +38,9 @@ class Workspace:
         return flat[:size].reshape(shape)
 
 
-FEW_TOKENS = 8
-"""Up to this many tokens a product is cut into blocks of rows."""
+FEW_TOKENS, FEW_TOKENS_FOR_THREADS = 32, 4
+"""Up to this many tokens a product is cut into blocks of rows, where BLAS has one thread, and where it has more (the
+blocks are then one thread's)."""
 _SMALL_PRODUCT = 1_000_000
 
 
@@ -50,15 +51,19 @@ def _block_rows(rows: int, columns: int, tokens: int) -> int:
     return next((n for n in range(min(most, rows), 7, -1) if rows % n == 0), rows)
 
 
-def project(weight: Array, x: Array, out: Array) -> None:
-    """`out = weight @ x`. weight: [out, in]; x: [in, tokens]; out: [out, tokens], contiguous.
+def project(weight: Any, x: Array, out: Array) -> None:
+    """`out = weight @ x`. weight: [out, in], or a quantized `Linear`; x: [in, tokens]; out: [out, tokens], contiguous.
 
-    OpenBLAS has a kernel without packing for products of up to a million multiplications, two to three times as fast
-    per row for two to eight tokens. So few tokens are multiplied with the weight in blocks of rows (one numpy call).
+    OpenBLAS first copies ("packs") both factors into the order that its kernel reads, which few tokens do not pay back.
+    Products of up to a million multiplications it does without, a fifth to a half faster. So few tokens are multiplied
+    with the weight in blocks of rows (one numpy call), with x in C order, which that kernel likes best.
     """
     tokens = x.shape[1]
-    if 1 < tokens <= FEW_TOKENS:
+    if not isinstance(weight, np.ndarray):
+        weight.project_into(x, out)
+    elif 1 < tokens <= (FEW_TOKENS if one_core() else FEW_TOKENS_FOR_THREADS):
         rows = _block_rows(*weight.shape, tokens)
+        x = np.ascontiguousarray(x) if tokens >= 8 else x
         np.matmul(weight.reshape(-1, rows, weight.shape[1]), x, out=out.reshape(-1, rows, tokens))
     else:
         np.matmul(weight, x, out=out)
@@ -143,6 +148,15 @@ def inverse_frequencies(head_dim: int, rope: RopeConfig) -> Array:
     return np.where(wavelength < length / high, freq, scaled).astype(np.float32)
 
 
+class RotaryPairs:
+    """Heads to be rotated, [heads, 2, head_dim / 2, tokens], scratch of that shape, and the halves of both."""
+
+    def __init__(self, pairs: Array, tmp: Array) -> None:
+        self.pairs, self.tmp = pairs, tmp
+        self.first, self.second = pairs[:, 0], pairs[:, 1]
+        self.tmp_first, self.tmp_second = tmp[:, 0], tmp[:, 1]
+
+
 class RotaryEmbedding:
     """Rotates queries and keys by their position (the two halves of a head are the pairs: "neox" style).
 
@@ -168,28 +182,30 @@ class RotaryEmbedding:
             self._cos_sin = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(self.dtype)
 
     @staticmethod
-    def rotate(x: Array, cos: Array, sin: Array, tmp: Array) -> None:
-        """Rotate in place. x, tmp: [heads, 2, head_dim / 2, tokens]; cos, sin: [head_dim / 2, tokens]."""
-        np.multiply(x, sin, out=tmp)
-        x *= cos
-        x[:, 0] -= tmp[:, 1]
-        x[:, 1] += tmp[:, 0]
+    def rotate(x: RotaryPairs, cos: Array, sin: Array) -> None:
+        """Rotate in place. cos, sin: [head_dim / 2, tokens]."""
+        np.multiply(x.pairs, sin, out=x.tmp)
+        np.multiply(x.pairs, cos, out=x.pairs)
+        np.subtract(x.first, x.tmp_second, out=x.first)
+        np.add(x.second, x.tmp_first, out=x.second)
 
 
-def logits_of(hidden: Array, lm_head: Array) -> Array:
-    """Hidden rows [rows, features] times the output embedding [vocab, features] -> [rows, vocab], C order.
+def logits_of(hidden: Array, lm_head: Array, out: Array | None = None) -> Array:
+    """Hidden rows [rows, features] times the output embedding [vocab, features] -> [rows, vocab], into `out` if given.
 
     With few rows `lm_head @ hidden.T` and a transposing copy is faster; with many, the copy costs more than it saves.
     Many rows are shared out among threads.
     """
     shares = num_shares(len(hidden))
+    if out is None:
+        out = np.empty((len(hidden), len(lm_head)), hidden.dtype)
     if shares == 1 and len(hidden) < 48:
         logits = np.empty((len(lm_head), len(hidden)), hidden.dtype)
         project(lm_head, hidden.T, logits)
-        return np.ascontiguousarray(logits.T)
-    logits = np.empty((len(hidden), len(lm_head)), hidden.dtype)
+        np.copyto(out, logits.T)
+        return out
     size = -(-len(hidden) // shares)
     parts = [slice(first, first + size) for first in range(0, len(hidden), size)]
     with one_blas_thread(shares > 1):
-        run_shares(lambda part: np.matmul(hidden[part], lm_head.T, out=logits[part]), parts)
-    return logits
+        run_shares(lambda part: np.matmul(hidden[part], lm_head.T, out=out[part]), parts)
+    return out

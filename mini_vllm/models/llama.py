@@ -7,26 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from mini_vllm.distributed.group import TensorParallelGroup
 from mini_vllm.models.base import Attention, CausalLM
 from mini_vllm.models.config import HFConfig
 from mini_vllm.models.layers import (
     Array,
     RotaryEmbedding,
+    RotaryPairs,
     Workspace,
     project,
     rms_norm,
     rms_norm_heads,
     silu_and_mul,
 )
+from mini_vllm.models.sharding import shard_llama
+from mini_vllm.quantization.base_config import QuantizationConfig
 from mini_vllm.threads import num_shares, num_threads, one_blas_thread, run_shares
+
+Part = tuple[str, Any, Array | None, int, int | None]
+"""A tensor of the checkpoint: its name, the weight and bias that it is part of, first and last row there."""
 
 
 @dataclass(slots=True)
 class LlamaLayer:
-    """Weights of one decoder layer, [out, in]; q, k, v and gate, up are stacked as upstream stacks them."""
+    """Weights of one decoder layer, [out, in]; q, k, v and gate, up are stacked as upstream stacks them.
+
+    A projection (`qkv`, `o`, `gate_up`, `down`) is a `Linear` of `mini_vllm.quantization` where weights are quantized.
+    """
 
     input_norm: Array
     qkv: Array
@@ -40,6 +51,7 @@ class LlamaLayer:
     down_bias: Array | None = None
     q_norm: Array | None = None
     k_norm: Array | None = None
+    moe: Any = None  # a `SparseMoeBlock`, where the MLP is a mixture of experts: see mixtral.py
 
 
 TILE = 512
@@ -60,14 +72,14 @@ class LlamaTile:
         self.tokens, self.rows = tokens, rows
         self.hidden = hidden.reshape(c.hidden_size, num_tokens)
         self.normed = get("normed", c.hidden_size, num_tokens)
-        self.proj = get("proj", c.hidden_size, num_tokens)
+        self.o_parts, self.down_parts = model.partial_sums(workspace, num_tokens)
         self.qkv = get("qkv", model.q_size + 2 * model.kv_size, num_tokens)
         self.heads = self.qkv[: model.q_size + model.kv_size].reshape(rotated, model.head_dim, num_tokens)
-        self.pairs = self.heads.reshape(rotated, 2, model.head_dim // 2, num_tokens)
-        self.pairs_tmp = get("rope", *self.pairs.shape)
-        self.gate_up = get("gate_up", 2 * c.intermediate_size, num_tokens)
-        self.gate, self.up = self.gate_up[: c.intermediate_size], self.gate_up[c.intermediate_size :]
-        self.silu_tmp = get("silu", c.intermediate_size, num_tokens)
+        pairs = self.heads.reshape(rotated, 2, model.head_dim // 2, num_tokens)
+        self.pairs = RotaryPairs(pairs, get("rope", *pairs.shape))
+        self.gate_up = get("gate_up", 2 * model.inter_size, num_tokens)
+        self.gate, self.up = self.gate_up[: model.inter_size], self.gate_up[model.inter_size :]
+        self.silu_tmp = get("silu", model.inter_size, num_tokens)
 
 
 class LlamaScratch:
@@ -103,35 +115,53 @@ class LlamaForCausalLM(CausalLM):
     Upstream: upstream/vllm/model_executor/models/llama.py:501 — `LlamaForCausalLM`.
     """
 
-    def __init__(self, config: HFConfig, dtype: str = "float32") -> None:
-        super().__init__(config, dtype)
+    def __init__(
+        self, config: HFConfig, dtype: str = "float32", quant_config: QuantizationConfig | None = None
+    ) -> None:
+        super().__init__(config, dtype, quant_config)
         self.q_size = self.num_heads * self.head_dim
         self.kv_size = self.num_kv_heads * self.head_dim
+        self.inter_size, self.max_partial_sum = config.intermediate_size, config.hidden_size * TILE
+        self.vocab = slice(0, config.vocab_size)
+        self.group: TensorParallelGroup | None = None
         self.rotary = RotaryEmbedding(self.head_dim, config.rope, self.dtype)
         self.embed = self._new(config.vocab_size, config.hidden_size)
-        self.layers = [self._new_layer() for _ in range(self.num_layers)]
+        self.layers = [self._new_layer(f"model.layers.{i}.") for i in range(self.num_layers)]
         self.norm = self._new(config.hidden_size, 1)
         self.lm_head = self.embed if config.tie_word_embeddings else self._new(config.vocab_size, config.hidden_size)
+        self.new_scratch()
+
+    def new_scratch(self) -> None:
+        """Scratch memory of this model's own."""
+        self._workspace = Workspace(self.dtype)
         self._workspaces = [Workspace(self.dtype) for _ in range(num_threads())]
         self._scratch = LlamaScratch(self, 0)
 
-    def _new_layer(self) -> LlamaLayer:
+    def _new_layer(self, prefix: str) -> LlamaLayer:
         c = self.config
-        h, inter, qkv = c.hidden_size, c.intermediate_size, self.q_size + 2 * self.kv_size
+        h, qkv = c.hidden_size, self.q_size + 2 * self.kv_size
         return LlamaLayer(
             input_norm=self._new(h, 1),
-            qkv=self._new(qkv, h),
-            o=self._new(h, self.q_size),
+            qkv=self._new_linear(prefix + "self_attn.qkv_proj", h, self.q_size, self.kv_size, self.kv_size),
+            o=self._new_linear(prefix + "self_attn.o_proj", self.q_size, h),
             post_norm=self._new(h, 1),
-            gate_up=self._new(2 * inter, h),
-            down=self._new(h, inter),
             qkv_bias=self._new(qkv, 1) if c.qkv_bias else None,
             o_bias=self._new(h, 1) if c.o_bias else None,
-            gate_up_bias=self._new(2 * inter, 1) if c.mlp_bias else None,
-            down_bias=self._new(h, 1) if c.mlp_bias else None,
             q_norm=self._new(self.head_dim, 1) if c.qk_norm else None,
             k_norm=self._new(self.head_dim, 1) if c.qk_norm else None,
+            **self._new_mlp(prefix),
         )
+
+    def _new_mlp(self, prefix: str) -> dict[str, Any]:
+        """The fields of a layer that are its MLP's."""
+        c = self.config
+        h, inter = c.hidden_size, c.intermediate_size
+        return {
+            "gate_up": self._new_linear(prefix + "mlp.gate_up_proj", h, inter, inter),
+            "down": self._new_linear(prefix + "mlp.down_proj", inter, h),
+            "gate_up_bias": self._new(2 * inter, 1) if c.mlp_bias else None,
+            "down_bias": self._new(h, 1) if c.mlp_bias else None,
+        }
 
     def weights(self) -> Iterator[tuple[str, Array]]:
         """Every tensor of the checkpoint and the (part of an) array that it fills.
@@ -147,12 +177,10 @@ class LlamaForCausalLM(CausalLM):
 
     def _layer_weights(self, prefix: str, layer: LlamaLayer) -> Iterator[tuple[str, Array]]:
         qkv_rows = np.cumsum([0, self.q_size, self.kv_size, self.kv_size])
-        inter = self.config.intermediate_size
+        parts: list[Part]
         parts = [(f"self_attn.{n}_proj", layer.qkv, layer.qkv_bias, *qkv_rows[i : i + 2]) for i, n in enumerate("qkv")]
         parts.append(("self_attn.o_proj", layer.o, layer.o_bias, 0, None))
-        parts.append(("mlp.gate_proj", layer.gate_up, layer.gate_up_bias, 0, inter))
-        parts.append(("mlp.up_proj", layer.gate_up, layer.gate_up_bias, inter, None))
-        parts.append(("mlp.down_proj", layer.down, layer.down_bias, 0, None))
+        parts += self._mlp_parts(layer)
         for name, weight, bias, first, last in parts:
             yield f"{prefix}{name}.weight", weight[first:last]
             if bias is not None:
@@ -162,6 +190,15 @@ class LlamaForCausalLM(CausalLM):
         for name, norm in norms.items():
             if norm is not None:
                 yield f"{prefix}{name}.weight", norm[:, 0]
+
+    def _mlp_parts(self, layer: LlamaLayer) -> list[Part]:
+        """The projections of the MLP."""
+        inter = self.config.intermediate_size
+        return [
+            ("mlp.gate_proj", layer.gate_up, layer.gate_up_bias, 0, inter),
+            ("mlp.up_proj", layer.gate_up, layer.gate_up_bias, inter, None),
+            ("mlp.down_proj", layer.down, layer.down_bias, 0, None),
+        ]
 
     def is_ignorable(self, name: str) -> bool:
         """Some checkpoints hold tables that we compute: upstream/vllm/model_executor/models/llama.py:448 —
@@ -218,24 +255,45 @@ class LlamaForCausalLM(CausalLM):
         if layer.q_norm is not None and layer.k_norm is not None:
             rms_norm_heads(tile.heads[: self.num_heads], layer.q_norm, self.config.norm_eps)
             rms_norm_heads(tile.heads[self.num_heads :], layer.k_norm, self.config.norm_eps)
-        self.rotary.rotate(tile.pairs, tile.cos, tile.sin, tile.pairs_tmp)
+        self.rotary.rotate(tile.pairs, tile.cos, tile.sin)
         np.copyto(tile.rows, tile.qkv.T)
 
     def _finish_layer(self, layer: LlamaLayer, tile: LlamaTile, mixed: Array) -> None:
         """Output projection of attention, then the MLP, each added to the residual. mixed: [tokens, Hq * D]."""
-        project(layer.o, mixed.T, tile.proj)
-        if layer.o_bias is not None:
-            tile.proj += layer.o_bias
-        tile.hidden += tile.proj
+        project(layer.o, mixed.T, tile.o_parts[self.rank])
+        self._add_up(tile.hidden, tile.o_parts, layer.o_bias)
         rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
+        self._mlp(layer, tile)
+        self._add_up(tile.hidden, tile.down_parts, layer.down_bias)
+
+    def _mlp(self, layer: LlamaLayer, tile: LlamaTile) -> None:
+        """From `tile.normed` to `tile.down_parts` of this rank."""
         project(layer.gate_up, tile.normed, tile.gate_up)
         if layer.gate_up_bias is not None:
             tile.gate_up += layer.gate_up_bias
         silu_and_mul(tile.gate, tile.up, tile.silu_tmp)
-        project(layer.down, tile.gate, tile.proj)
-        if layer.down_bias is not None:
-            tile.proj += layer.down_bias
-        tile.hidden += tile.proj
+        project(layer.down, tile.gate, tile.down_parts[self.rank])
+
+    def _add_up(self, hidden: Array, parts: list[Array], bias: Array | None) -> None:
+        """Add the partial sums of all ranks, once they are there, and the bias."""
+        if self.group is not None:
+            self.group.barrier()
+        for part in parts:
+            hidden += part
+        if bias is not None:
+            hidden += bias
+
+    def partial_sums(self, workspace: Workspace, num_tokens: int) -> tuple[list[Array], list[Array]]:
+        """Where `o` and `down` put their products, [H, tokens] of each rank; one rank alone needs but one place."""
+        shape = self.config.hidden_size, num_tokens
+        if self.group is None:
+            alone = [workspace.get("proj", *shape)]
+            return alone, alone
+        return self.group.parts(0, *shape), self.group.parts(1, *shape)
+
+    def shard(self, rank: int, group: TensorParallelGroup) -> LlamaForCausalLM:
+        """The part of this model that a rank of tensor parallelism computes: see `sharding.py`."""
+        return shard_llama(self, rank, group)
 
 
 class MistralForCausalLM(LlamaForCausalLM):

@@ -10,7 +10,8 @@ import numpy as np
 
 from mini_vllm.models.base import Attention, CausalLM
 from mini_vllm.models.config import HFConfig
-from mini_vllm.models.layers import Array, layer_norm
+from mini_vllm.models.layers import Array, layer_norm, project
+from mini_vllm.quantization.base_config import QuantizationConfig
 
 POSITION_OFFSET = 2
 """Rows of the position table before position 0.
@@ -19,7 +20,7 @@ Upstream: upstream/vllm/model_executor/models/opt.py:61 — `OPTLearnedPositiona
 
 @dataclass(slots=True)
 class Affine:
-    """A weight [out, in] (or a norm's [features, 1]) with its bias [out, 1]; bias None: there is none."""
+    """A weight [out, in], an array or a `Linear` (or a norm's [features, 1]), with its bias [out, 1], if any."""
 
     weight: Array
     bias: Array | None
@@ -39,7 +40,7 @@ class OPTLayer:
 
 
 def _apply(linear: Affine, x: Array, out: Array) -> None:
-    np.matmul(linear.weight, x, out=out)
+    project(linear.weight, x, out)
     if linear.bias is not None:
         out += linear.bias
 
@@ -47,27 +48,33 @@ def _apply(linear: Affine, x: Array, out: Array) -> None:
 class OPTForCausalLM(CausalLM):
     """Upstream: upstream/vllm/model_executor/models/opt.py:364 — `OPTForCausalLM`."""
 
-    def __init__(self, config: HFConfig, dtype: str = "float32") -> None:
-        super().__init__(config, dtype)
+    def __init__(
+        self, config: HFConfig, dtype: str = "float32", quant_config: QuantizationConfig | None = None
+    ) -> None:
+        super().__init__(config, dtype, quant_config)
         h = config.hidden_size
         self.embed = self._new(config.vocab_size, h)
         self.embed_positions = self._new(config.max_position_embeddings + POSITION_OFFSET, h)
-        self.layers = [self._new_layer() for _ in range(self.num_layers)]
+        self.layers = [self._new_layer(f"model.decoder.layers.{i}.") for i in range(self.num_layers)]
         self.final_norm = self._affine(h, 1) if config.norm_before else None
         self.lm_head = self.embed if config.tie_word_embeddings else self._new(config.vocab_size, h)
 
     def _affine(self, rows: int, columns: int, bias: bool = True) -> Affine:
         return Affine(self._new(rows, columns), self._new(rows, 1) if bias else None)
 
-    def _new_layer(self) -> OPTLayer:
-        h, inter, bias = self.config.hidden_size, self.config.intermediate_size, self.config.qkv_bias
+    def _linear(self, prefix: str, columns: int, *partitions: int) -> Affine:
+        bias = self._new(sum(partitions), 1) if self.config.qkv_bias else None
+        return Affine(self._new_linear(prefix, columns, *partitions), bias)
+
+    def _new_layer(self, prefix: str) -> OPTLayer:
+        h, inter = self.config.hidden_size, self.config.intermediate_size
         layer = OPTLayer(
             attn_norm=self._affine(h, 1),
-            qkv=self._affine(3 * h, h, bias),
-            o=self._affine(h, h, bias),
+            qkv=self._linear(prefix + "self_attn.qkv_proj", h, h, h, h),
+            o=self._linear(prefix + "self_attn.out_proj", h, h),
             mlp_norm=self._affine(h, 1),
-            fc1=self._affine(inter, h, bias),
-            fc2=self._affine(h, inter, bias),
+            fc1=self._linear(prefix + "fc1", h, inter),
+            fc2=self._linear(prefix + "fc2", inter, h),
         )
         whole = slice(None)
         layer.parts = {f"self_attn.{n}_proj": (layer.qkv, slice(i * h, i * h + h)) for i, n in enumerate("qkv")}

@@ -12,7 +12,7 @@ import numpy as np
 
 from mini_vllm.models.config import HFConfig
 from mini_vllm.models.registry import get_model_class
-from mini_vllm.models.safetensors_reader import DTYPES, INDEX_NAME, SINGLE_NAME
+from mini_vllm.models.safetensors_reader import DTYPES, INDEX_NAME, SINGLE_NAME, STORED
 
 Array = np.ndarray[Any, Any]
 
@@ -23,13 +23,13 @@ def to_bf16(array: Array) -> Array:
 
 
 def write_safetensors(path: str | Path, tensors: Mapping[str, Array]) -> None:
-    """Write arrays (f64, f32, f16, or uint16 holding bf16 bits) as one safetensors file."""
+    """Write arrays as one safetensors file: floats, int8, int32, int64; uint16 holds bf16 bits, uint8 FP8 codes."""
     shapes = {name: (array.dtype, array.shape) for name, array in tensors.items()}
     _write(Path(path), shapes, (np.ascontiguousarray(array) for array in tensors.values()))
 
 
 def _write(path: Path, shapes: Mapping[str, tuple[Any, tuple[int, ...]]], arrays: Iterable[Array]) -> None:
-    names = {np.dtype(stored): name for name, stored in DTYPES.items()}
+    names = {np.dtype(stored): name for name, stored in STORED.items()}
     header: dict[str, Any] = {}
     offset = 0
     for name, (dtype, shape) in shapes.items():

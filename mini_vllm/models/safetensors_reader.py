@@ -21,6 +21,8 @@ import numpy as np
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Stored types we read; bf16 is the upper half of a float32, so it is read as 16-bit integers and shifted."""
+STORED = {**DTYPES, "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "u1"}
+"""Those, and what quantized weights are made of; FP8 is handed out as its codes."""
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _PIECE = 1 << 22  # elements copied before the mapped pages are let go
@@ -80,7 +82,7 @@ class SafetensorsFile:
             dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         except (KeyError, TypeError, ValueError):
             raise CheckpointError(f"{self.path}: tensor {name!r} has a damaged header entry {entry!r}") from None
-        if dtype in DTYPES and end - start != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
+        if dtype in STORED and end - start != math.prod(shape) * np.dtype(STORED[dtype]).itemsize:
             raise CheckpointError(f"{self.path}: tensor {name!r} of shape {shape} ({dtype}) has {end - start} bytes")
         if start < 0 or offset + end > self.size:
             raise CheckpointError(
@@ -105,6 +107,18 @@ class SafetensorsFile:
             dest[first : first + rows] = piece
             self._let_go()
         del source, piece
+
+    def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
+        """A copy of rows first to last: bf16 as float32, FP8 as uint8 codes, all else as stored."""
+        info = self.tensors[name]
+        if info.dtype not in STORED:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has dtype {info.dtype}; allowed: {', '.join(STORED)}")
+        source = np.frombuffer(self._map, STORED[info.dtype], math.prod(info.shape), info.start).reshape(info.shape)
+        rows = source[first:last] if info.shape else source
+        copy = (rows.astype(np.uint32) << 16).view(np.float32) if info.dtype == "BF16" else rows.copy()
+        del source, rows
+        self._let_go()
+        return copy
 
     def _let_go(self) -> None:
         """Give the mapped pages back, so that they do not count as resident memory."""
@@ -175,6 +189,12 @@ class Checkpoint:
         if name not in self._where:
             raise CheckpointError(f"{self.folder}: tensor {name!r} is missing, expected shape {dest.shape}")
         self.files[self._where[name]].read_into(name, dest)
+
+    def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Rows first to last of a tensor: see `SafetensorsFile.read`. Raises CheckpointError."""
+        if name not in self._where:
+            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing")
+        return self.files[self._where[name]].read(name, first, last)
 
     def close(self) -> None:
         """Unmap all files."""

@@ -143,7 +143,7 @@ def test_blocks_with_nan_are_cleaned_and_others_kept() -> None:
 
 
 def test_the_registry_names_what_is_allowed() -> None:
-    with pytest.raises(ValueError, match="attention_backend must be one of dense, paged_gather, got 'flash'"):
+    with pytest.raises(ValueError, match="must be one of dense, paged_gather, paged_online, split_kv, got 'flash'"):
         get_attention_backend("flash")
 
 

@@ -12,10 +12,11 @@ from mini_vllm.block_pool import get_request_block_hasher
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.tests.golden.scheduler_workload import EOS, make_workload, pick, sampled_token
+from mini_vllm.tests.golden.scheduler_workload import EOS, make_pressed_workload, make_workload, pick, sampled_token
 from mini_vllm.tests.helpers import make_scheduler
 
 TRACES = Path(__file__).parent / "golden" / "scheduler-traces.json.gz"
+BUGS = TRACES.with_name("scheduler-bugs.json.gz")
 GROUPS = 10
 
 
@@ -117,15 +118,15 @@ def two_columns(theirs, ours):
     return "\n".join(rows)
 
 
-def first_difference(seed, trace):
-    """None, or a description of the first step at which the two schedulers part."""
-    replay = Replay(make_workload(seed))
+def first_difference(workload, trace):
+    """None, or the first step at which the two schedulers part, and a description of it."""
+    replay = Replay(workload)
     for index, theirs in enumerate(trace):
         ours = replay.step(index)
         if ours != theirs:
-            return f"workload {seed} {replay.workload.config}, step {index}:\n{two_columns(theirs, ours)}"
+            return index, f"workload {workload.seed} {workload.config}, step {index}:\n{two_columns(theirs, ours)}"
     if replay.scheduler.has_unfinished_requests():
-        return f"workload {seed}: ours goes on after {len(trace)} steps"
+        return len(trace), f"workload {workload.seed}: ours goes on after {len(trace)} steps"
     return None
 
 
@@ -133,8 +134,8 @@ def first_difference(seed, trace):
 def test_every_decision_equals_real_vllm(group):
     traces = golden()["traces"]
     for seed in range(group, len(traces), GROUPS):
-        difference = first_difference(seed, traces[seed])
-        assert difference is None, difference
+        difference = first_difference(make_workload(seed), traces[seed])
+        assert difference is None, difference[1]
 
 
 def test_the_recording_is_wide_enough():
@@ -144,6 +145,24 @@ def test_the_recording_is_wide_enough():
     assert provenance["steps_with_preemption"] >= 2_000
     assert min(provenance["workloads_by_feature"].values()) >= 20, provenance["workloads_by_feature"]
     assert TRACES.stat().st_size <= 4 << 20
+
+
+@lru_cache
+def bugs():
+    return json.loads(gzip.decompress(BUGS.read_bytes()))["bugs"]
+
+
+@pytest.mark.parametrize("bug", ["index-follows-removal", "forget-blocks-never-written"])
+def test_where_the_real_scheduler_is_wrong_ours_does_what_the_patched_one_does(bug):
+    """Each bug of the release on workloads that show it: equal to the end once it is patched (`upstream_patches.py`
+    says what and why); with the bug, equal up to the step where the two recordings part, and different there."""
+    assert len(bugs()[bug]) >= 12
+    for pair in bugs()[bug]:
+        workload = make_pressed_workload(pair["seed"])
+        difference = first_difference(workload, pair["patched"])
+        assert difference is None, difference[1]
+        parted = first_difference(workload, pair["unpatched"])
+        assert parted is not None and parted[0] == pair["parts_at"]
 
 
 @pytest.mark.parametrize("mutation", ["free order", "one block fewer hit", "preempt the oldest"])
@@ -178,4 +197,4 @@ def test_the_replay_would_notice(mutation, monkeypatch):
 
         monkeypatch.setattr(Scheduler, "_preempt_one", preempt_oldest)
     traces = golden()["traces"]
-    assert any(first_difference(seed, traces[seed]) for seed in range(60))
+    assert any(first_difference(make_workload(seed), traces[seed]) for seed in range(60))

@@ -14,7 +14,8 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.tests import tiny_checkpoints as tiny
 
 GOLDEN = Path(__file__).parent / "golden"
-POCKET = Path(__file__).resolve().parents[2] / "models" / "pocket"
+MODELS = Path(__file__).resolve().parents[2] / "models"
+COMMITTED = ("pocket", "pocket-moe")
 TIE = 1e-4
 
 
@@ -23,7 +24,7 @@ def load(name):
 
 
 def checkpoint(name, tmp_path):
-    return POCKET if name == "pocket" else tiny.save_tiny(name, tmp_path / name)
+    return MODELS / name if name in COMMITTED else tiny.save_tiny(name, tmp_path / name)
 
 
 def is_tie(step, chosen):
@@ -54,10 +55,10 @@ def compare(expected, completion):
     return len(expected["token_ids"]), False
 
 
-@pytest.mark.parametrize("name", [*tiny.FAMILIES, "pocket"])
+@pytest.mark.parametrize("name", [*tiny.FAMILIES, *COMMITTED])
 def test_answers_equal_real_vllm(name, tmp_path):
-    if name == "pocket" and not (GOLDEN / "vllm-pocket.json.gz").is_file():
-        pytest.fail("golden/vllm-pocket.json.gz is missing: record it (see record_vllm.py)")
+    if not (GOLDEN / f"vllm-{name}.json.gz").is_file():
+        pytest.fail(f"golden/vllm-{name}.json.gz is missing: record it (see record_vllm.py)")
     golden = load(name)
     folder = checkpoint(name, tmp_path)
     assert tiny.digest(folder) == golden["provenance"]["checkpoint_sha256"], "not the weights that were recorded"
@@ -71,15 +72,15 @@ def test_answers_equal_real_vllm(name, tmp_path):
         steps, ties = steps + compared, ties + tied
         if not tied and answer["finish_reason"] == "stop" and "stop_token_ids" not in answer["params"]:
             # Without a tokenizer upstream has no primary EOS and reports the id; with one, both report None.
-            assert output.outputs[0].stop_reason == answer["stop_reason"] or name != "pocket"
-        if not tied and name == "pocket":
+            assert output.outputs[0].stop_reason == answer["stop_reason"] or name not in COMMITTED
+        if not tied and name in COMMITTED:
             assert output.outputs[0].text == answer["text"]
     assert len(answers) == 50 and steps > 500
     assert ties <= max(0.01 * steps, 1), f"{ties} near ties in {steps} steps"
 
 
 def test_pocket_prompts_are_rendered_and_tokenized_as_upstream_does():
-    golden, llm = load("pocket"), LLM(str(POCKET), num_blocks=64)
+    golden, llm = load("pocket"), LLM(str(MODELS / "pocket"), num_blocks=64)
     for answer in golden["answers"]:
         assert llm.render_chat(answer["messages"])["prompt_token_ids"] == answer["prompt_token_ids"]
 

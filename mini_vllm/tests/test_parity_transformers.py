@@ -42,6 +42,8 @@ _LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "rope_theta": 500000.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+_MOE = {**_GATED, "num_local_experts": 8, "num_experts_per_tok": 2}
+_QWEN_MOE = {**_GATED, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-gqa": ("Llama", _GATED),
@@ -58,6 +60,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3": ("Qwen3", _GATED),
     "qwen3-mha-bias": ("Qwen3", {**_GATED, "num_key_value_heads": 4, "attention_bias": True}),
+    "mixtral": ("Mixtral", _MOE),
+    "mixtral-stacked": ("Mixtral", _MOE),
+    "mixtral-one-expert-window-tied": (
+        "Mixtral",
+        {**_MOE, "num_local_experts": 5, "num_experts_per_tok": 1, "sliding_window": 11, "tie_word_embeddings": True},
+    ),
+    "mixtral-all-experts": ("Mixtral", {**_MOE, "num_local_experts": 4, "num_experts_per_tok": 4}),
+    "qwen3-moe": ("Qwen3Moe", {**_QWEN_MOE, "norm_topk_prob": True}),
+    "qwen3-moe-stacked": ("Qwen3Moe", _QWEN_MOE),
+    "qwen3-moe-every-other-layer": ("Qwen3Moe", {**_QWEN_MOE, "decoder_sparse_step": 2}),
+    "qwen3-moe-dense-first": ("Qwen3Moe", {**_QWEN_MOE, "mlp_only_layers": [0], "num_experts": 64}),
     "opt": ("OPT", _OPT),
     "opt-norm-after": ("OPT", {**_OPT, "do_layer_norm_before": False}),
 }
@@ -75,7 +88,7 @@ class Pair:
             for key, parameter in model.named_parameters():
                 if parameter.dim() == 1:
                     parameter += torch.randn_like(parameter) * (0.2 if key.endswith("bias") else 0.1)
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, save_original_format="stacked" not in name)
         self.reference, self.folder = model, folder
 
     def reference_logits(self, sequences: list[list[int]]) -> list[np.ndarray]:

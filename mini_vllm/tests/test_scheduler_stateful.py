@@ -1,5 +1,7 @@
 """Add, step, abort, reset, in any order that hypothesis can think of: every invariant holds after every action."""
 
+from collections import deque
+
 import pytest
 
 from mini_vllm.outputs import ModelRunnerOutput
@@ -12,10 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 BLOCK_SIZE = 4
+ASYNC_DEPTH = 2
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     """A scheduler over a tiny pool, and a model that samples whatever hypothesis likes."""
+
+    async_scheduling = False
 
     @initialize(
         num_blocks=st.integers(8, 24),
@@ -36,7 +41,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             long_prefill_token_threshold=threshold,
             scheduling_policy=policy,
             scheduler_reserve_full_isl=reserve,
+            async_scheduling=self.async_scheduling,
         )
+        self.in_flight = deque()
         self.caching, self.longest, self.count = caching, (num_blocks - 1) * BLOCK_SIZE, 0
 
     @rule(
@@ -99,7 +106,45 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.kv_cache_manager.usage == 0.0
 
 
+class AsyncSchedulerMachine(SchedulerMachine):
+    """The same with two steps in flight: plans are made before the results of the step before are in."""
+
+    async_scheduling = True
+
+    @rule(token=st.integers(0, 2))
+    def step(self, token):
+        scheduler, before = self.scheduler, dict(self.scheduler.requests)
+        plan = scheduler.schedule()
+        assert plan.total_num_scheduled_tokens <= scheduler.max_num_scheduled_tokens  # S2
+        assert len(scheduler.running) <= scheduler.max_num_running_reqs  # S3
+        for name in plan.preempted_req_ids:  # S5
+            assert before[name].status == RequestStatus.PREEMPTED and before[name].num_computed_tokens == 0
+        ids = list(plan.num_scheduled_tokens)
+        for name in ids:  # a token is due when everything known and everything on its way is computed
+            request = before[name]
+            known = request.num_tokens + request.num_output_placeholders - (not request.is_prefill_chunk)
+            assert (request.num_computed_tokens == known) == (not request.is_prefill_chunk)  # S4
+        rows = [[] if before[name].is_prefill_chunk else [token] for name in ids]
+        self.in_flight.append((plan, ModelRunnerOutput(ids, rows)))
+        if len(self.in_flight) == ASYNC_DEPTH or not ids:
+            self.take_in()
+
+    def take_in(self):
+        plan, output = self.in_flight.popleft()
+        requests = dict(self.scheduler.requests)
+        lengths = {name: request.num_output_tokens for name, request in requests.items()}
+        limits = {name: request.max_tokens for name, request in requests.items()}
+        self.scheduler.update_from_output(plan, output)
+        for name, request in requests.items():
+            assert request.num_output_tokens - lengths[name] <= (name in plan.num_scheduled_tokens)
+            assert request.num_output_tokens <= limits[name]
+        for request in self.scheduler.running:  # a block that holds a placeholder has no hash and cannot be found
+            table = self.scheduler.kv_cache_manager.req_to_blocks[request.request_id]
+            assert table.num_cached * BLOCK_SIZE <= request.num_tokens
+
+
+TestAsyncScheduler = AsyncSchedulerMachine.TestCase
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(
+TestAsyncScheduler.settings = TestScheduler.settings = settings(
     max_examples=200, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )

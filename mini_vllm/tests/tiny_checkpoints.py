@@ -67,6 +67,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     "qwen3": {**_GATED, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False},
+    "mixtral": {
+        **_GATED,
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    },
+    "qwen3-moe": {
+        **_GATED,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [1],
+    },
     "opt": {
         **_COMMON,
         "architectures": ["OPTForCausalLM"],
@@ -97,16 +116,32 @@ def _gated_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             layer + "self_attn.k_proj.weight": (kv_heads, hidden),
             layer + "self_attn.v_proj.weight": (kv_heads, hidden),
             layer + "self_attn.o_proj.weight": (hidden, heads),
-            layer + "mlp.gate_proj.weight": (INTERMEDIATE, hidden),
-            layer + "mlp.up_proj.weight": (INTERMEDIATE, hidden),
-            layer + "mlp.down_proj.weight": (hidden, INTERMEDIATE),
+            **_mlp_shapes(config, layer, i),
         }
         if config["model_type"] == "qwen2":
             shapes |= {
                 layer + f"self_attn.{p}_proj.bias": (n,) for p, n in (("q", heads), ("k", kv_heads), ("v", kv_heads))
             }
-        if config["model_type"] == "qwen3":
+        if config["model_type"] in ("qwen3", "qwen3_moe"):
             shapes |= {layer + f"self_attn.{p}_norm.weight": (HEAD_DIM,) for p in "qk"}
+    return shapes
+
+
+def _mlp_shapes(config: dict[str, Any], layer: str, index: int) -> dict[str, tuple[int, ...]]:
+    """Gate, up and down of one MLP, or of every expert, with the router's gate."""
+    hidden, inter, block, names = config["hidden_size"], INTERMEDIATE, "mlp", ("gate_proj", "up_proj", "down_proj")
+    experts = config.get("num_local_experts") or config.get("num_experts")
+    if not experts or index in config.get("mlp_only_layers", []):
+        prefixes, shapes = [f"{layer}mlp."], {}
+    else:
+        if config["model_type"] == "mixtral":
+            block, names = "block_sparse_moe", ("w1", "w3", "w2")
+        inter = config.get("moe_intermediate_size", inter)
+        shapes = {f"{layer}{block}.gate.weight": (experts, hidden)}
+        prefixes = [f"{layer}{block}.experts.{e}." for e in range(experts)]
+    for prefix in prefixes:
+        sizes = zip(names, ((inter, hidden), (inter, hidden), (hidden, inter)), strict=True)
+        shapes |= {f"{prefix}{name}.weight": shape for name, shape in sizes}
     return shapes
 
 

@@ -1,4 +1,4 @@
-"""Writes both model cards from the measured figures: `python -m models.training.card models`."""
+"""Writes the model cards from the measured figures: `python -m models.training.card models`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mini_vllm.moe import imbalance
+
+PARAMETERS = 5_782_784
 TEXTS = Path(__file__).with_name("wordings")
 ROWS = [
     ("glossary_paraphrased", "Glossary questions in held-out wordings, exact match of the definition"),
@@ -79,8 +84,56 @@ def training_slots(training: dict[str, Any], name: str) -> dict[str, str]:
     }
 
 
+def load_table(load: dict[str, Any]) -> str:
+    """Shares of the experts, layer by layer, and how uneven they are."""
+    counts = np.array(load["counts"])
+    experts = counts.shape[1]
+    head = [str(e) for e in range(experts)]
+    lines = [f"| Layer | {' | '.join(head)} | expert | device |", "|---:" * (experts + 3) + "|"]
+    for layer, row in enumerate(counts):
+        devices = row.reshape(4, -1).sum(axis=1)
+        shares = " | ".join(f"{100 * share:.1f}" for share in row / row.sum())
+        lines.append(f"| {layer} | {shares} | {imbalance(row):.2f} | {imbalance(devices):.2f} |")
+    return "\n".join(lines)
+
+
+def moe_card(folder: Path) -> str:
+    """The card of pocket-moe, from its own figures."""
+    report = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    run = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    load = report["expert_load"]
+    expert = 3 * config["hidden_size"] * config["intermediate_size"] * config["num_hidden_layers"]
+    unused = (config["num_local_experts"] - config["num_experts_per_tok"]) * expert
+    suites = sorted(load["imbalance_of_suites"].items(), key=lambda item: -item[1])
+    rows = [f"| `{name}` | {value:.2f} |" for name, value in (*suites[:3], *suites[-3:])]
+    steps = load["imbalance_of_decode_steps"]
+    return fill(
+        (TEXTS / "card-pocket-moe.txt").read_text(encoding="utf-8"),
+        {
+            **training_slots({"run": run, **run}, "run"),
+            "table": metric_table(report),
+            "samples": sample_text(report),
+            "engine": report["engine"],
+            "loss": f"{report['held_out_loss']['nats_per_answer_token']:.3f}",
+            "loss_tokens": f"{report['held_out_loss']['answer_tokens']:,}",
+            "active": f"{(PARAMETERS - unused) / 1e6:.1f}",
+            "size": f"{sum(path.stat().st_size for path in folder.iterdir() if path.suffix != '.md') / 1e6:.1f}",
+            "questions": str(load["questions"]),
+            "load_tokens": f"{load['tokens']:,}",
+            "load_table": load_table(load),
+            "suite_table": "\n".join(["| Suite | max / mean |", "|---|---:|", *rows]),
+            "step_table": "\n".join([
+                f"| Requests in the step | {' | '.join(steps)} |",
+                "|---|" + "---:|" * len(steps),
+                f"| max / mean | {' | '.join(f'{value:.2f}' for value in steps.values())} |",
+            ]),
+        },
+    )  # fmt: skip
+
+
 def cards(models: Path) -> dict[Path, str]:
-    """Both cards by path, from `pocket/metrics.json` and `training/training.json`."""
+    """All cards by path, from `metrics.json` of the folders and what was recorded of the training."""
     report = json.loads((models / "pocket" / "metrics.json").read_text(encoding="utf-8"))
     training = json.loads((models / "training" / "training.json").read_text(encoding="utf-8"))
     loss = report["held_out_loss"]
@@ -102,6 +155,7 @@ def cards(models: Path) -> dict[Path, str]:
     return {
         models / "pocket" / "README.md": fill((TEXTS / "card-pocket.txt").read_text(encoding="utf-8"), pocket),
         models / "pocket-draft" / "README.md": fill((TEXTS / "card-draft.txt").read_text(encoding="utf-8"), draft),
+        models / "pocket-moe" / "README.md": moe_card(models / "pocket-moe"),
     }
 
 

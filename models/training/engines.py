@@ -28,6 +28,10 @@ class TransformersEngine:
         self.batch_size = batch_size or (512 if self.device == "cuda" else 64)
         self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(self.device).eval()
+        if self.model.config.model_type == "mixtral":
+            from models.training.moe import compute_all_experts
+
+            compute_all_experts(self.model)
 
     def describe(self) -> str:
         """Name, version, device."""

@@ -60,6 +60,11 @@ def evaluate(engine: Engine, limit: int | None, verbose: int = 0) -> dict[str, d
     return metrics
 
 
+def stored_dtype(folder: Path) -> str:
+    """The type of the weights on disk, from config.json."""
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))["dtype"]
+
+
 def samples(engine: Engine) -> list[dict[str, str]]:
     """Greedy answers to the card's prompts, and one seeded draw at temperature 1 for the story."""
     out = [
@@ -89,7 +94,7 @@ def main() -> None:
     metrics = evaluate(engine, args.limit, args.verbose)
     report = {
         "engine": engine.describe(),
-        "dtype": "float32 (weights rounded to float16)",
+        "dtype": f"float32 (weights rounded to {stored_dtype(args.folder)})",
         "goals": GOALS,
         "metrics": metrics,
     }

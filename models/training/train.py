@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,9 +105,19 @@ def loss_of(
 
 
 def train(
-    model: LlamaForCausalLM, rows: dict[int, Rows], plan: Plan, device: str, *, teacher: LlamaForCausalLM | None = None
+    model: Any,
+    rows: dict[int, Rows],
+    plan: Plan,
+    device: str,
+    *,
+    teacher: LlamaForCausalLM | None = None,
+    regularizer: tuple[float, Callable[[torch.Tensor], torch.Tensor]] | None = None,
 ) -> dict[str, float]:
-    """Train in place. Returns the last loss, the tokens seen and the seconds taken."""
+    """Train in place. Returns the last loss, the tokens seen and the seconds taken.
+
+    `regularizer`: a weight and a function of the tokens that are not padding [batch, length], called after the forward
+    pass; its value is added to the loss with that weight.
+    """
     model.to(device).train()
     if teacher is not None:
         teacher.to(device).eval()
@@ -120,9 +132,11 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            loss = loss_of(model, torch.from_numpy(ids).to(device), torch.from_numpy(classes).to(device), teacher)
+            kinds = torch.from_numpy(classes).to(device)
+            loss = loss_of(model, torch.from_numpy(ids).to(device), kinds, teacher)
+        total = loss if regularizer is None else loss + regularizer[0] * regularizer[1](kinds[:, :-1] > 0)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         seen += int((classes > 0).sum())

@@ -3,7 +3,7 @@
 Run from the repository root under the CPU build of the pinned release (`course vllm`):
 
     .venv-vllm/bin/python mini_vllm/tests/golden/record_vllm.py            # the tiny checkpoints
-    .venv-vllm/bin/python mini_vllm/tests/golden/record_vllm.py pocket     # the committed one
+    .venv-vllm/bin/python mini_vllm/tests/golden/record_vllm.py pocket     # a committed one (or pocket-moe)
 
 One engine a process: each checkpoint is recorded in a child.
 """
@@ -73,6 +73,20 @@ def _answers(llm: Any, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return answers
 
 
+def _let_experts_compute_in_float32() -> str:
+    """On processors with AMX the pinned release takes a path for float32 experts that fails: it makes the activation
+    anew in each call, where no config is set. The function behind it is put there instead; the arithmetic is the same.
+
+    Upstream: upstream/vllm/model_executor/layers/fused_moe/cpu_fused_moe.py:52 — "_CPU_MOE_ACT_FN".
+    """
+    from vllm.model_executor.layers.activation import SiluAndMul
+    from vllm.model_executor.layers.fused_moe import cpu_fused_moe
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+
+    cpu_fused_moe._CPU_MOE_ACT_FN[MoEActivation.SILU] = SiluAndMul.forward_native
+    return "_CPU_MOE_ACT_FN[SILU] is SiluAndMul.forward_native"
+
+
 def record(name: str) -> None:
     """Record one checkpoint into `vllm-NAME.json.gz`."""
     import torch
@@ -83,8 +97,9 @@ def record(name: str) -> None:
 
     workload, tiny = _module(HERE / "workload.py"), _module(HERE.parent / "tiny_checkpoints.py")
     with tempfile.TemporaryDirectory() as scratch:
-        pocket = name == "pocket"
-        folder = ROOT / "models" / "pocket" if pocket else tiny.save_tiny(name, Path(scratch) / name)
+        pocket = name in ("pocket", "pocket-moe")
+        folder = ROOT / "models" / name if pocket else tiny.save_tiny(name, Path(scratch) / name)
+        patch = _let_experts_compute_in_float32() if name in ("mixtral", "qwen3-moe", "pocket-moe") else None
         extra = {} if pocket else {"skip_tokenizer_init": True}
         max_model_len = 512 if pocket else tiny.FAMILIES[name]["max_position_embeddings"]
         llm = LLM(
@@ -110,6 +125,7 @@ def record(name: str) -> None:
                 "machine": f"{platform.machine()}, CPU, float32, eager",
                 "command": f"record_vllm.py {name}",
                 "checkpoint_sha256": tiny.digest(folder),
+                **({"patch": patch} if patch else {}),
             },
             "engine_args": {**workload.ENGINE_ARGS, "max_model_len": max_model_len},
             "answers": _answers(llm, items),

@@ -102,6 +102,37 @@ def make_workload(seed: int) -> Workload:
     return workload
 
 
+def make_pressed_workload(seed: int) -> Workload:
+    """A crowd under the priority policy in a pool that is too small for it: victims of the same step, and hits on what
+    they leave behind."""
+    rng = random.Random(f"pressed/{seed}")
+    config = {
+        "block_size": rng.choice([2, 4]),
+        "max_model_len": 64,
+        "max_num_batched_tokens": rng.choice([16, 32, 64]),
+        "max_num_seqs": rng.randint(3, 6),
+        "threshold": rng.choice([0, 8]),
+        "policy": "priority",
+        "reserve": rng.random() < 0.5,
+        "caching": True,
+        "num_blocks": 0,
+        "async": rng.random() < 0.6,
+    }
+    config["num_blocks"] = -(-64 // config["block_size"]) + 1 + rng.choice([0, 0, 1, 2])
+    workload = Workload(seed, config)
+    pieces = [[rng.randrange(5) for _ in range(rng.choice([8, 16]))] for _ in range(2)]
+    for _ in range(rng.randint(8, 14)):
+        arrivals = []
+        for _ in range(rng.choice([0, 1, 2])):
+            number = sum(map(len, workload.arrivals)) + len(arrivals)
+            prompt = [token for _ in range(rng.randint(1, 3)) for token in rng.choice(pieces)]
+            arrivals.append(Arrival(f"r{number}", prompt, rng.randint(1, 8), [], True, rng.randrange(5)))
+        workload.arrivals.append(arrivals)
+    workload.aborts = [None] * len(workload.arrivals)
+    workload.resets = [None] * len(workload.arrivals)
+    return workload
+
+
 def sampled_token(seed: int, request_id: str, index: int) -> int:
     """Stand-in for the model: the request's output token number `index`."""
     return random.Random(f"{seed}/{request_id}/{index}").randrange(VOCAB)

@@ -1,0 +1,1 @@
+"""Measurements on a GPU: the kernels of `mini_vllm.kernels` beside what a user would take instead. See `run.py`."""

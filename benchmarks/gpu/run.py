@@ -1,0 +1,73 @@
+"""All GPU measurements in one command, on one NVIDIA GPU (made for an H200):
+
+    python benchmarks/gpu/run.py --out FOLDER                  everything, about four minutes
+    python benchmarks/gpu/run.py --out FOLDER --only gemm int4 some of it
+
+Parts: decode and prefill (`attention`), `softmax`, `gemm`, `int4`, `moe`, and `graphs` (eager, compiled and captured
+decode steps). Ceilings are measured first, in the same process. Writes FOLDER/PART.json, each with its provenance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+PARTS = ("attention", "softmax", "gemm", "int4", "moe", "graphs-opt-125m", "graphs-qwen3-0.6b")
+
+
+def measure(part: str, ceiling: dict[str, float]) -> Any:
+    """Run one part."""
+    from benchmarks.gpu import attention, graphs, matmul, moe
+
+    parts = {
+        "attention": attention.measure, "softmax": matmul.measure_softmax, "gemm": matmul.measure_gemm,
+        "int4": matmul.measure_int4, "moe": moe.measure, "graphs-opt-125m": lambda _: graphs.measure("opt-125m"),
+        "graphs-qwen3-0.6b": lambda _: graphs.measure("qwen3-0.6b"),
+    }  # fmt: skip
+    return parts[part](ceiling)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    args = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("needs an NVIDIA GPU: torch.cuda.is_available() is False")
+    from benchmarks.gpu.common import ceilings, provenance
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    ceiling = ceilings()
+    print("ceilings", ceiling, flush=True)
+    failed = []
+    for part in args.only:
+        start = time.time()
+        try:
+            result = measure(part, ceiling)
+        except Exception:  # the other parts are still worth having
+            traceback.print_exc()
+            failed.append(part)
+            continue
+        facts = {
+            "provenance": provenance(f"python benchmarks/gpu/run.py --out FOLDER --only {part}"),
+            "ceilings": ceiling,
+        }
+        (args.out / f"{part}.json").write_text(
+            json.dumps(facts | {"results": result}, indent=1) + "\n", encoding="utf-8"
+        )
+        print(f"== {part}: {time.time() - start:.0f} s", flush=True)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The paged KV cache in eight bits: quantized when a token is written, floats again when its block is gathered.
+
+To the attention backends it is the same cache. Upstream dequantizes inside the attention kernel, a tile at a time:
+upstream/vllm/v1/attention/ops/triton_unified_attention.py:763 — `unified_attention` (`k_descale`, `kv_quant_mode`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.attention.kv_cache import Array, KVCache
+from mini_vllm.quantization.kv_cache import KVQuantMode, dequantize_kv, get_kv_quant_mode, quantize_kv
+
+
+def make_kv_cache(
+    num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int,
+    dtype: str | np.dtype[Any] = "float32", kv_cache_dtype: str = "auto",
+) -> KVCache:  # fmt: skip
+    """The arrays for this `kv_cache_dtype`; `dtype` is what attention computes in, and what "auto" stores."""
+    shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
+    mode = get_kv_quant_mode(kv_cache_dtype)
+    return KVCache(*shape, dtype) if mode == KVQuantMode.NONE else QuantizedKVCache(*shape, dtype, mode)
+
+
+class QuantizedKVCache(KVCache):
+    """`data` holds codes, one byte each; `scales` [num_layers, num_blocks, block_size, 2, num_kv_heads] or None.
+
+    `dtype` is that of the floats that are handed out.
+    """
+
+    def __init__(
+        self, num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int,
+        dtype: str | np.dtype[Any] = "float32",
+        mode: KVQuantMode = KVQuantMode.INT8_PER_TOKEN_HEAD,
+    ) -> None:  # fmt: skip
+        super().__init__(num_layers, num_blocks, block_size, num_kv_heads, head_dim, mode.code_type)
+        self.mode, self.dtype = mode, np.dtype(dtype)
+        self.scales: Array | None = None
+        if mode.is_per_token_head:
+            self.scales = np.zeros(self.data.shape[:-1], np.float32)
+            self._slot_scales = self.scales.reshape(num_layers, num_blocks * block_size, 2, num_kv_heads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales."""
+        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+    def _floats(self, codes: Array, scales: Array | None) -> Array:
+        return dequantize_kv(codes, scales, np.empty(codes.shape, self.dtype))
+
+    def key(self, layer: int) -> Array:
+        """Keys of a layer as floats, [num_blocks, block_size, num_kv_heads, head_dim]: a copy of the whole layer."""
+        return self._floats(self.data[layer, :, :, 0], None if self.scales is None else self.scales[layer, :, :, 0])
+
+    def value(self, layer: int) -> Array:
+        """Values of a layer, as `key`."""
+        return self._floats(self.data[layer, :, :, 1], None if self.scales is None else self.scales[layer, :, :, 1])
+
+    def slots(self, layer: int) -> tuple[Array, Array]:
+        """Copies, as flat rows: each [num_blocks * block_size, num_kv_heads, head_dim]."""
+        shape = (-1, self.num_kv_heads, self.head_dim)
+        return self.key(layer).reshape(shape), self.value(layer).reshape(shape)
+
+    def write(self, layer: int, slot_mapping: Array | slice, k: Array, v: Array) -> None:
+        """Quantize k and v, each [T, num_kv_heads, head_dim], and store codes and scales in their slots."""
+        for at, (slots, x) in enumerate(((self._key_slots[layer], k), (self._value_slots[layer], v))):
+            codes, scales = quantize_kv(x, self.mode)
+            slots[slot_mapping] = codes
+            if scales is not None:
+                self._slot_scales[layer, slot_mapping, at] = scales
+
+    def gather(self, layer: int, block_ids: Array, out: Array) -> None:
+        """Whole blocks as floats: block_ids [N] -> out [N, block_size * 2 * num_kv_heads * head_dim]."""
+        codes = self.data[layer].take(block_ids, axis=0, mode="clip")
+        scales = None if self.scales is None else self.scales[layer].take(block_ids, axis=0, mode="clip")
+        dequantize_kv(codes, scales, out.reshape(codes.shape))
+
+    def clear_blocks(self, block_ids: Array) -> None:
+        """Zero the blocks. A NaN among the codes or scales cannot be read as padding by whoever gets them next."""
+        self.data[:, block_ids] = 0
+        if self.scales is not None:
+            self.scales[:, block_ids] = 0

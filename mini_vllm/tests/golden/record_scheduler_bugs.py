@@ -1,0 +1,81 @@
+"""Records workloads on which a known bug of vLLM 0.22.1's scheduler shows: with the bug, and with all of them patched.
+
+Run as `record_scheduler.py`; the result is `scheduler-bugs.json.gz`:
+
+    .venv-vllm/bin/python mini_vllm/tests/golden/record_scheduler_bugs.py 12
+
+Seeds are tried in turn until that many workloads have been found for each bug. A trace "unpatched" has this one bug and
+no other, so that where it parts from the patched trace is this bug's doing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from record_scheduler import Recorder  # noqa: E402
+from scheduler_workload import make_pressed_workload  # noqa: E402
+from upstream_patches import PATCHES, applied  # noqa: E402
+from vllm import __version__  # noqa: E402
+from vllm.utils.hashing import sha256  # noqa: E402
+from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
+from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
+
+MOST_SEEDS = 20_000
+
+
+def record(seed: int, folder: str, patches: list[str]) -> list[dict[str, Any]]:
+    """The trace of one workload under these patches."""
+    with applied(Scheduler, patches):
+        return Recorder(make_pressed_workload(seed), folder).run()
+
+
+def first_parting(one: list[Any], other: list[Any]) -> int | None:
+    """The first step in which two traces differ; None: they are equal."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return index
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def main() -> None:
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+    init_none_hash(sha256)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in PATCHES}
+    tried = 0
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": 2048}
+        Path(folder, "config.json").write_text(json.dumps(config))
+        while min(map(len, found.values())) < wanted and tried < MOST_SEEDS:
+            patched = record(tried, folder, list(PATCHES))
+            for name, traces in found.items():
+                unpatched = record(tried, folder, [other for other in PATCHES if other != name])
+                parting = first_parting(unpatched, patched)
+                if parting is not None and len(traces) < wanted:
+                    traces.append({"seed": tried, "parts_at": parting, "unpatched": unpatched, "patched": patched})
+            tried += 1
+    document = {
+        "provenance": {
+            "vllm": __version__,
+            "python": platform.python_version(),
+            "command": f"record_scheduler_bugs.py {wanted}",
+            "seeds_tried": tried,
+            "patches": {name: patch.why for name, patch in PATCHES.items()},
+        },
+        "bugs": found,
+    }
+    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+    (HERE / "scheduler-bugs.json.gz").write_bytes(data)
+    print({name: [(t["seed"], t["parts_at"]) for t in traces] for name, traces in found.items()}, tried, len(data))
+
+
+if __name__ == "__main__":
+    main()
