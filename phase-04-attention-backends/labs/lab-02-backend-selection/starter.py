@@ -1,0 +1,178 @@
+"""Lab 04-02: which attention backend will vLLM take, and why not the others? The selector's rules as code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Device:
+    """A machine, as far as the selector asks.
+
+    capability: (major, minor) of an NVIDIA GPU, None for a CPU.
+    missing: backends whose package cannot be imported here.
+    """
+
+    name: str
+    capability: tuple[int, int] | None
+    missing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class SelectorConfig:
+    """What the selector knows of a model. Upstream: upstream/vllm/v1/attention/selector.py:21 —
+    `AttentionSelectorConfig`, of which five fields are left out here.
+
+    head_size: for MLA 576, the latent and the rotary part together.
+    dtype: "float16", "bfloat16" or "float32".
+    kv_cache_dtype: "auto", "fp8", "fp8_e4m3" or "fp8_e5m2".
+    block_size: None unless the user gave one.
+    """
+
+    head_size: int
+    dtype: str = "bfloat16"
+    kv_cache_dtype: str = "auto"
+    block_size: int | None = None
+    use_mla: bool = False
+    has_sink: bool = False
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """The plain facts about a backend, read from its class.
+
+    kv_cache_dtypes: allowed on every device that the backend runs on.
+    block_sizes: a user's block size must be a multiple of one of these.
+    head_sizes: the only ones, or () where a rule decides.
+    """
+
+    is_mla: bool
+    dtypes: tuple[str, ...]
+    kv_cache_dtypes: tuple[str, ...]
+    block_sizes: tuple[int, ...]
+    head_sizes: tuple[int, ...] = ()
+
+
+HALF = ("float16", "bfloat16")
+FP8 = ("fp8", "fp8_e4m3")
+MLA_HEADS = (320, 576)
+SPECS = {
+    "FLASH_ATTN": BackendSpec(False, HALF, ("auto",), (16,)),
+    "FLASHINFER": BackendSpec(False, HALF, ("auto", *FP8, "fp8_e5m2"), (16, 32, 64), (64, 128, 256, 512)),
+    "TRITON_ATTN": BackendSpec(False, (*HALF, "float32"), ("auto", *FP8, "fp8_e5m2"), (16,)),
+    "FLEX_ATTENTION": BackendSpec(False, (*HALF, "float32"), ("auto",), (16,)),
+    "FLASH_ATTN_MLA": BackendSpec(True, HALF, ("auto",), (16,), MLA_HEADS),
+    "FLASHMLA": BackendSpec(True, HALF, ("auto", *FP8), (64,), MLA_HEADS),
+    "FLASHINFER_MLA": BackendSpec(True, HALF, ("auto", *FP8), (32, 64), MLA_HEADS),
+    "CUTLASS_MLA": BackendSpec(True, HALF, ("auto", *FP8), (128,), MLA_HEADS),
+    "TRITON_MLA": BackendSpec(True, HALF, ("auto", *FP8), (16,)),
+}
+
+
+def flash_attn_version(device: Device) -> int | None:
+    """Which FlashAttention the device gets by default: 4 on 10.x, 3 on 9.x, 2 on any other from 8.0 on, else None.
+
+    Upstream: upstream/vllm/v1/attention/backends/fa_utils.py:56 — `get_flash_attn_version`.
+    """
+    raise NotImplementedError("read the version off the capability: 4 on 10.x, 3 on 9.x, 2 from 8.0 on, else None")
+
+
+def supports_head_size(name: str, device: Device, head_size: int) -> bool:
+    """The head size rule of a backend.
+
+    A list in its spec decides where there is one. FLASH_ATTN: a multiple of 8, up to 256, or up to 512 where
+    FlashAttention 4 can run (9.x, 10.x, 11.x). TRITON_ATTN: 32 or more. All others take any.
+
+    Upstream: upstream/vllm/v1/attention/backends/flash_attn.py:173 — `FlashAttentionBackend.supports_head_size`.
+    """
+    raise NotImplementedError("let the spec's list decide where there is one, else the rule of the backend")
+
+
+def supports_kv_cache_dtype(name: str, device: Device, kv_cache_dtype: str) -> bool:
+    """The spec's list; FLASH_ATTN takes "fp8" and "fp8_e4m3" too, on 9.x alone, where it is FlashAttention 3.
+
+    Upstream: upstream/vllm/v1/attention/backends/flash_attn.py:183 — `FlashAttentionBackend.supports_kv_cache_dtype`.
+    """
+    raise NotImplementedError("look into the spec's list; FLASH_ATTN takes fp8 with FlashAttention 3 alone")
+
+
+def supports_sink(name: str, device: Device) -> bool:
+    """Attention sinks: TRITON_ATTN everywhere, FLASH_ATTN in versions 3 and 4, nobody else.
+
+    (FLASHINFER would on 10.x, with kernels that it downloads from NVIDIA; we take them as not there.)
+    """
+    raise NotImplementedError("say yes for TRITON_ATTN, and for FLASH_ATTN in versions 3 and 4")
+
+
+def supports_compute_capability(name: str, device: Device) -> bool:
+    """FLASH_ATTN from 8.0; FLASHINFER 7.5 to 12.1; FLASH_ATTN_MLA 9.x; FLASHMLA 9.x, 10.x; FLASHINFER_MLA and
+    CUTLASS_MLA 10.x; the others everywhere."""
+    raise NotImplementedError("compare the capability with what the backend asks for")
+
+
+def combination_reason(name: str, device: Device, config: SelectorConfig) -> str | None:
+    """What a backend says beyond the general rules, in upstream's words; None: nothing.
+
+    FLASH_ATTN with sinks below 9.0: "sink not supported on compute capability < 9.0".
+    FLASH_ATTN_MLA outside 9.x: "FlashAttention MLA not supported on this device".
+    FLASHMLA outside 9.x: "FlashMLA Dense is only supported on Hopper devices."
+    """
+    raise NotImplementedError("return the backend's own objection in upstream's words, or None")
+
+
+def validate(name: str, device: Device, config: SelectorConfig) -> list[str]:
+    """All reasons against a backend, in upstream's words and order; an empty list: it can be used.
+
+    ["ImportError"] alone where its package is missing. Else, in this order and where they hold:
+    "head_size not supported", "dtype not supported", "kv_cache_dtype not supported", "block_size not supported",
+    "MLA not supported" or "non-MLA not supported" (what the model wants and the backend is not),
+    "attention sinks not supported", "compute capability not supported", and the combination's reason.
+
+    Upstream: upstream/vllm/v1/attention/backend.py:271 — `AttentionBackend.validate_configuration`.
+    """
+    raise NotImplementedError("collect every reason against the backend, in upstream's words and order")
+
+
+def priorities(device: Device, use_mla: bool) -> list[str]:
+    """The candidates, best first. 10.x has an order of its own.
+
+    Not MLA: FLASH_ATTN, FLASHINFER, TRITON_ATTN, FLEX_ATTENTION; on 10.x the first two change places.
+    MLA: FLASH_ATTN_MLA, FLASHMLA, FLASHINFER_MLA, TRITON_MLA; on 10.x FLASHINFER_MLA, CUTLASS_MLA, FLASH_ATTN_MLA,
+    FLASHMLA, TRITON_MLA.
+
+    Upstream: upstream/vllm/platforms/cuda.py:79 — `_get_backend_priorities`.
+    """
+    raise NotImplementedError("list the candidates, best first; 10.x has an order of its own")
+
+
+@dataclass
+class Selection:
+    """The answer. `reasons`: per candidate, what is against it. `log`: the lines that vLLM would print."""
+
+    name: str
+    reasons: dict[str, list[str]] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+
+def select_backend(device: Device, config: SelectorConfig, override: str | None = None) -> Selection:
+    """Choose as vLLM does at start-up.
+
+    A CPU takes "CPU_ATTN" whatever was asked; another wish is logged as "Cannot use AttentionBackendEnum.X backend on
+    CPU." and forgotten. On a GPU an override is validated and taken ("Using AttentionBackendEnum.X backend.") or
+    refused; it never falls back. Without one the first candidate without reasons wins: log
+    "Using X attention backend out of potential backends: ['X', 'Y']." If the user's block size is the only thing
+    against a better candidate, a warning comes first: "--block-size 16 precluded higher-priority backend(s) A, B.
+    Using X instead, which may result in reduced performance. Consider removing --block-size to auto-select the
+    optimal block size."
+
+    Raises:
+        ValueError: MLA on a CPU ("MLA is not supported on CPU."); an unknown override ("Unknown attention backend:
+            'X'. Valid options are: " and the names in SPECS, on a CPU also CPU_ATTN); an override that has reasons
+            against it ("Selected backend AttentionBackendEnum.X is not valid for this configuration. Reason: [...]");
+            no candidate left ("No valid attention backend found. Reasons: {X: [...], ...}").
+
+    Upstream: upstream/vllm/platforms/cuda.py:293 — `CudaPlatformBase.get_attn_backend_cls`.
+    """
+    raise NotImplementedError(
+        "take or refuse the override, else the first candidate without reasons; log what vLLM would log"
+    )

@@ -1,0 +1,73 @@
+"""Lab 04-05: softmax in one kernel. First the bytes, on paper; then two kernels in Triton that move no more."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+MAX_FUSED_COLS = 8192
+"""Rows up to this length are held on the chip as a whole; longer ones are read in tiles, twice."""
+TILE = 4096
+"""Numbers per tile of a long row."""
+TILE_WARPS = 8
+"""Warps of 32 threads per program of the tiled kernel."""
+
+
+def row_warps(block: int) -> int:
+    """Warps per program of the row kernel, so that a thread holds 16 to 32 numbers of a long row. Given."""
+    return 4 if block < 2048 else 8 if block < 8192 else 16
+
+
+def softmax_reference(x: np.ndarray) -> np.ndarray:
+    """The judge: softmax of each row, in float64. x: [rows, cols], finite or -inf; a row of -inf alone gives zeros."""
+    raise NotImplementedError(
+        "subtract each row's maximum, exponentiate, divide by the row's sum; mind the row of -inf"
+    )
+
+
+def eager_traffic(rows: int, cols: int, itemsize: int) -> int:
+    """Bytes that five separate kernels move through memory for one softmax.
+
+    maximum of each row; x minus maximum; exponential; sum of each row; quotient. Each kernel reads its operands once
+    and writes its result once: whole matrices of rows * cols numbers, or columns of `rows` numbers.
+    """
+    raise NotImplementedError(
+        "add up what each of the five kernels reads and writes, then multiply by the size of a number"
+    )
+
+
+def fused_traffic(rows: int, cols: int, itemsize: int, passes: int = 1) -> int:
+    """Bytes of one kernel that reads the matrix `passes` times and writes it once."""
+    raise NotImplementedError("count the reads and the one write of the matrix")
+
+
+@triton.jit
+def _row_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
+    """One program per row, the whole row in registers: read once, written once. BLOCK: a power of 2, >= cols."""
+    raise NotImplementedError(
+        "load the row of this program with a mask, take maximum, exponentials and sum, and store the quotients"
+    )
+
+
+@triton.jit
+def _tiled_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
+    """One program per row, tile by tile: first pass for maximum and sum together (lab 01), second pass to write."""
+    raise NotImplementedError(
+        "walk the tiles once for maximum and corrected sum, and a second time to store the quotients"
+    )
+
+
+def softmax_triton(x: torch.Tensor) -> torch.Tensor:
+    """Softmax of each row of x [rows, cols] in x's type, summed in float32.
+
+    Rows may stand apart (`x.stride(0)` of any size, as in a slice of a wider matrix); the numbers of a row are
+    neighbours. Up to MAX_FUSED_COLS columns the row kernel runs, with the next power of 2; beyond, the tiled one.
+
+    Raises:
+        ValueError: x has not two dimensions, or its rows are not contiguous; the text names the shape or the stride.
+    """
+    raise NotImplementedError(
+        "check the shape, make the output, and launch one program per row of the kernel that fits"
+    )

@@ -1,0 +1,184 @@
+"""Lab 04-05: the bytes of a softmax, and two kernels that move no more. In Triton's interpreter, or on a GPU."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from course.triton_cpu import triton_or_skip
+
+ON_GPU = triton_or_skip()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+GATE = {torch.float32: 2e-6, torch.float16: 6e-4}
+
+
+def matrix(rows, cols, dtype=torch.float32, seed=0, scale=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(rows, cols, generator=generator) * scale).to(dtype).to("cuda" if ON_GPU else "cpu")
+
+
+def judge(x):
+    """In float64 and by hand: no kernel, no torch.softmax."""
+    x = x.double().cpu().numpy()
+    weights = np.exp(x - x.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def check(impl, x):
+    out = impl.softmax_triton(x)
+    assert out.shape == x.shape and out.dtype == x.dtype and out.device == x.device
+    worst = np.abs(out.double().cpu().numpy() - judge(x)).max()
+    assert worst <= GATE[x.dtype], f"max|difference| to float64 is {worst:.1e}"
+
+
+def test_reference(impl):
+    x = matrix(5, 33)
+    out = impl.softmax_reference(x.cpu().numpy())
+    assert out.dtype == np.float64 and np.allclose(out, judge(x), atol=1e-15)
+    far = impl.softmax_reference(np.array([[1000.0, 1000.0], [-2000.0, -2000.0], [0.0, 900.0]]))
+    assert np.allclose(far, [[0.5, 0.5], [0.5, 0.5], [0, 1]])
+
+
+def test_reference_of_a_row_that_sees_nothing(impl):
+    inf = float("inf")
+    assert impl.softmax_reference(np.array([[-inf, -inf], [-inf, 3.0]])).tolist() == [[0.0, 0.0], [0.0, 1.0]]
+
+
+def test_traffic_by_hand(impl):
+    """2 rows of 3 numbers, one byte each: 6 per matrix, 2 per column."""
+    assert impl.eager_traffic(2, 3, 1) == (6 + 2) + (8 + 6) + (6 + 6) + (6 + 2) + (8 + 6)
+    assert impl.fused_traffic(2, 3, 1) == 12 and impl.fused_traffic(2, 3, 1, passes=2) == 18
+
+
+def test_traffic_of_the_readme(impl):
+    """4,096 x 4,096 in bf16: 257 MiB against 64 MiB, a factor of 4 and a little."""
+    mib = 1 << 20
+    assert round(impl.eager_traffic(4096, 4096, 2) / mib, 2) == 256.03
+    assert impl.fused_traffic(4096, 4096, 2) == 64 * mib
+    assert impl.fused_traffic(4096, 32768, 2, passes=2) == 768 * mib
+    assert 4.0 < impl.eager_traffic(100, 10_000, 4) / impl.fused_traffic(100, 10_000, 4) < 4.001
+
+
+@pytest.mark.parametrize("cols", [1, 2, 3, 31, 32, 33, 100, 1000])
+def test_any_number_of_columns(impl, cols):
+    check(impl, matrix(3, cols, seed=cols))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_any_number_of_rows(impl, rows):
+    check(impl, matrix(rows, 20, seed=rows))
+
+
+@pytest.mark.parametrize("cols", [8191, 8192, 8193, 9000, 12_288, 12_289])
+def test_long_rows(impl, cols):
+    """On both sides of MAX_FUSED_COLS, and around three whole tiles."""
+    check(impl, matrix(2, cols, seed=cols))
+
+
+def test_half_precision_is_summed_in_float32(impl):
+    """A sum of 5,000 small weights in fp16 would stop growing at 2,048."""
+    check(impl, matrix(2, 5000, torch.float16, scale=0.1))
+    check(impl, matrix(2, 9000, torch.float16, scale=0.1))
+    check(impl, matrix(3, 40, torch.float16))
+
+
+@pytest.mark.parametrize("cols", [40, 9000])
+def test_scores_far_from_zero(impl, cols):
+    for shift in (300.0, -300.0):
+        check(impl, matrix(2, cols, seed=4) + shift)
+
+
+def test_the_maximum_moves_from_tile_to_tile(impl):
+    """A long row whose scores grow, and one whose scores fall: the sum is corrected, or needs no correction."""
+    x = torch.linspace(-40, 40, 10_000).repeat(2, 1)
+    x[1] = x[1].flip(0)
+    check(impl, x.cuda() if ON_GPU else x)
+
+
+@pytest.mark.parametrize("cols", [6, 9000])
+def test_masked_scores(impl, cols):
+    """-inf gets no weight; a row of -inf alone gives zeros, not NaN. The first tile of a long row may be all -inf."""
+    x = matrix(3, cols, seed=5)
+    x[0, : cols // 2] = float("-inf")
+    x[1] = float("-inf")
+    out = impl.softmax_triton(x).double().cpu().numpy()
+    assert np.allclose(out[::2], judge(x[::2]), atol=2e-6)
+    assert (out[1] == 0).all() and (out[0, : cols // 2] == 0).all()
+
+
+@pytest.mark.parametrize("cols", [20, 8500])
+def test_rows_of_a_wider_matrix(impl, cols):
+    """A slice: its rows stand further apart than its columns say, and what lies between is not touched."""
+    wide = matrix(3, cols + 13, seed=6)
+    before = wide.clone()
+    check(impl, wide[:, 5 : 5 + cols])
+    assert torch.equal(wide, before) and impl.softmax_triton(wide[:, :cols]).is_contiguous()
+
+
+@pytest.mark.parametrize("cols", [5, 8193])
+def test_nothing_is_written_beyond_the_end(impl, cols, monkeypatch):
+    """The output is a slice of a larger buffer; what lies behind it stays as it was."""
+    x, real, buffers = matrix(3, cols, seed=8), torch.empty, []
+
+    def empty(*shape, **kwargs):
+        if shape != ((3, cols),):
+            return real(*shape, **kwargs)
+        buffers.append(torch.full((3 * cols + 8,), 7.0, **kwargs))
+        return buffers[-1][: 3 * cols].view(3, cols)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    check(impl, x)
+    assert all((buffer[3 * cols :] == 7).all() for buffer in buffers)
+
+
+class NotThisOne:
+    """In the place of a kernel that must not be launched."""
+
+    def __getitem__(self, grid):
+        raise AssertionError("the other kernel fits this row")
+
+
+@pytest.mark.parametrize(("cols", "unwanted"), [(8192, "_tiled_kernel"), (8193, "_row_kernel")])
+def test_the_kernel_that_fits(impl, cols, unwanted, monkeypatch):
+    """Up to 8,192 columns a row is read once; only longer ones are read twice."""
+    monkeypatch.setattr(impl, unwanted, NotThisOne())
+    check(impl, matrix(2, cols, seed=9))
+
+
+def test_what_is_refused(impl):
+    with pytest.raises(ValueError, match=r"^x must have two dimensions, got shape \(2, 3, 4\)$"):
+        impl.softmax_triton(torch.zeros(2, 3, 4))
+    with pytest.raises(ValueError, match=r"^the numbers of a row must be neighbours, got stride 2$"):
+        impl.softmax_triton(torch.zeros(3, 2).T)
+    assert impl.softmax_triton(torch.zeros(0, 7)).shape == (0, 7)
+    assert impl.softmax_triton(torch.zeros(0, 9000)).shape == (0, 9000)
+    assert impl.softmax_triton(torch.zeros(3, 0)).shape == (3, 0)
+
+
+def test_rows_sum_to_one_and_ignore_a_shift(impl):
+    x = matrix(4, 50, seed=7)
+    out = impl.softmax_triton(x)
+    assert torch.allclose(out.sum(dim=1), torch.ones(4, device=x.device), atol=1e-6)
+    assert torch.allclose(impl.softmax_triton(x + 17.0), out, atol=1e-5)
+
+
+@pytest.mark.provided
+def test_the_readme_quotes_the_capture():
+    """Each row of the README's table is a shape of captured/h200.jsonl, all three arms."""
+    lines = (HERE / "captured" / "h200.jsonl").read_text(encoding="utf-8").splitlines()
+    copy, *rows = [json.loads(line) for line in lines]
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    assert f"**{copy['gb_per_s']:,} GB/s**" in readme
+    cell = r"\| ([\d,]+) × ([\d,]+) \| ([\d.]+) ms \| ([\d,]+) \| \**([\d.]+) %\** \| ([\d.]+) ms \| ([\d.]+) ms \|"
+    quoted = [tuple(float(x.replace(",", "")) for x in found) for found in re.findall(cell, readme)]
+    fused, torch_arm, eager = ([row for row in rows if row["what"] == w] for w in ("fused", "torch.softmax", "eager"))
+    measured = [
+        (f["rows"], f["cols"], f["ms"], f["gb_per_s"], round(100 * f["share_of_copy"], 1), t["ms"], e["ms"])
+        for f, t, e in zip(fused, torch_arm, eager, strict=True)
+    ]
+    assert quoted == measured and len(quoted) == 7
