@@ -1,0 +1,162 @@
+"""Lab 05-03: one setting, two kinds of batch, two epochs: what must be built at start, what is used in this step.
+
+Modes are strings. Three of them are concrete: "NONE", "PIECEWISE", "FULL". Two are routines: a pair of concrete
+modes, one for steps in which every request decodes, one for all other steps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONCRETE = ("NONE", "PIECEWISE", "FULL")
+ROUTINES = {"FULL_DECODE_ONLY": ("FULL", "NONE"), "FULL_AND_PIECEWISE": ("FULL", "PIECEWISE")}
+SUPPORT = {"NEVER": 0, "UNIFORM_SINGLE_TOKEN_DECODE": 1, "UNIFORM_BATCH": 2, "ALWAYS": 3}
+
+
+@dataclass(frozen=True)
+class BatchDescriptor:
+    """What a recording is filed under. Given.
+
+    Attributes:
+        num_tokens: tokens of the step, padding included.
+        num_reqs: requests, padding included; None: any number fits, as in PIECEWISE.
+        uniform: the recording serves only steps in which every request has the same number of tokens.
+    """
+
+    num_tokens: int
+    num_reqs: int | None = None
+    uniform: bool = False
+
+
+# ---- epoch 1: what the setting means ---------------------------------------------------------------------------------
+
+
+def separate_routine(mode: str) -> bool:
+    """Does the mode treat pure decode steps otherwise than mixed ones?"""
+    return mode in ROUTINES
+
+
+def decode_mode(mode: str) -> str:
+    """The concrete mode for a step in which every request decodes."""
+    return ROUTINES[mode][0] if separate_routine(mode) else mode
+
+
+def mixed_mode(mode: str) -> str:
+    """The concrete mode for any other step."""
+    return ROUTINES[mode][1] if separate_routine(mode) else mode
+
+
+def has_mode(mode: str, target: str) -> bool:
+    """Is the concrete mode `target` used for one of the two kinds of step?
+
+    Raises:
+        ValueError: `target` is not concrete ("... is not a concrete mode").
+    """
+    if target not in CONCRETE:
+        raise ValueError(f"{target!r} is not a concrete mode")
+    return target in (decode_mode(mode), mixed_mode(mode))
+
+
+def requires_piecewise_compilation(mode: str) -> bool:
+    """Must the compiler cut the model at attention before the first step?"""
+    return has_mode(mode, "PIECEWISE")
+
+
+def has_full_cudagraphs(mode: str) -> bool:
+    """Is any step run as one recording?"""
+    return has_mode(mode, "FULL")
+
+
+def resolve(mode: str, support: str, attention_split: bool = True, query_len: int = 1) -> str:
+    """What becomes of the mode once the attention backend is known.
+
+    First, without cuts there are no pieces: PIECEWISE falls to NONE, and FULL_AND_PIECEWISE rises to FULL. Then, in
+    upstream's order: mixed steps as FULL need ALWAYS; decodes as FULL need more than NEVER; decodes of more than one
+    token (speculation) need UNIFORM_BATCH.
+
+    Args:
+        support: a key of SUPPORT, the least that any backend of the model offers.
+        attention_split: the compiled model is cut at attention.
+        query_len: tokens of one decoding request in a step.
+
+    Raises:
+        ValueError: FULL was asked for, for all steps, of a backend that never can ("... is not supported ...").
+    """
+    if not attention_split:
+        mode = {"PIECEWISE": "NONE", "FULL_AND_PIECEWISE": "FULL"}.get(mode, mode)
+    level = SUPPORT[support]
+    if mixed_mode(mode) == "FULL" and level < SUPPORT["ALWAYS"]:
+        if level == SUPPORT["NEVER"]:
+            raise ValueError(f"{mode} is not supported by a backend of support {support}; try PIECEWISE")
+        mode = "FULL_AND_PIECEWISE" if attention_split else "FULL_DECODE_ONLY"
+    needed = SUPPORT["UNIFORM_SINGLE_TOKEN_DECODE"] if query_len == 1 else SUPPORT["UNIFORM_BATCH"]
+    if decode_mode(mode) == "FULL" and level < needed:
+        mode = "PIECEWISE" if attention_split else "NONE"
+    return mode
+
+
+# ---- epoch 2: this step ----------------------------------------------------------------------------------------------
+
+
+def is_uniform_decode(num_scheduled_tokens: Sequence[int], query_len: int = 1) -> bool:
+    """Has every request of the step exactly `query_len` tokens? (Nothing asks whether they are prompt or output.)"""
+    return all(share == query_len for share in num_scheduled_tokens)
+
+
+def runtime_mode_for(mode: str, is_decode: bool) -> str:
+    """The concrete mode for a step of this kind, sizes left aside."""
+    return decode_mode(mode) if is_decode else mixed_mode(mode)
+
+
+def full_sizes(mode: str, sizes: Sequence[int], max_num_seqs: int, query_len: int = 1) -> list[int]:
+    """Sizes that get a FULL recording: all where mixed steps are FULL, else those that a decode step can fill exactly.
+
+    A decode step has between query_len and max_num_seqs * query_len tokens; sizes beyond either end are left out.
+    """
+    if mixed_mode(mode) == "FULL":
+        return list(sizes)
+    if decode_mode(mode) == "FULL":
+        return [size for size in sizes if query_len <= size <= max_num_seqs * query_len]
+    return []
+
+
+def dispatch(
+    mode: str,
+    sizes: Sequence[int],
+    max_num_seqs: int,
+    num_tokens: int,
+    uniform_decode: bool = False,
+    query_len: int = 1,
+    full_allowed: bool = True,
+) -> tuple[str, BatchDescriptor]:
+    """The concrete mode of this step and the key of the recording that it replays.
+
+    FULL if there is such a recording, else PIECEWISE if there is, else ("NONE", the step's own number of tokens).
+
+    Args:
+        mode: already resolved.
+        sizes: captured sizes, ascending.
+        uniform_decode: every request has exactly `query_len` tokens.
+        full_allowed: False for steps with something that FULL cannot hold (cascade attention, encoder output).
+    """
+    if mode == "NONE" or num_tokens > sizes[-1]:
+        return "NONE", BatchDescriptor(num_tokens)
+    padded = sizes[bisect_left(sizes, num_tokens)]
+    uniform = uniform_decode and separate_routine(mode)
+    if full_allowed and padded in full_sizes(mode, sizes, max_num_seqs, query_len):
+        if uniform:
+            return "FULL", BatchDescriptor(padded, min(padded // query_len, max_num_seqs), True)
+        if mixed_mode(mode) == "FULL":
+            return "FULL", BatchDescriptor(padded, min(padded, max_num_seqs))
+    if has_mode(mode, "PIECEWISE"):
+        return "PIECEWISE", BatchDescriptor(padded)
+    return "NONE", BatchDescriptor(num_tokens)
+
+
+def capture_plan(mode: str, sizes: Sequence[int], max_num_seqs: int, query_len: int = 1) -> list[tuple[str, int]]:
+    """What the start records, in order: (concrete mode, size); all PIECEWISE first, then FULL; largest first."""
+    piecewise = list(sizes) if has_mode(mode, "PIECEWISE") else []
+    full = full_sizes(mode, sizes, max_num_seqs, query_len)
+    return [("PIECEWISE", size) for size in reversed(piecewise)] + [("FULL", size) for size in reversed(full)]

@@ -1,0 +1,126 @@
+"""Lab 05-04: read a start's log, compare arms of a measurement, and say which claims about graphs it bears out.
+
+Times are milliseconds of a decode step, as {batch size: ms}; an arm is one way to start the engine.
+"""
+
+from __future__ import annotations
+
+import itertools  # noqa: F401  (for you)
+import math  # noqa: F401  (for you)
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class StartLog:
+    """What a start says about compilation and graphs. Given.
+
+    Attributes:
+        bars: concrete mode -> how many descriptors its progress bar counted to, in the order of the bars.
+        capture_s: seconds of capture, None without capture.
+        pool_gib: memory that the capture took, None without.
+        estimated_gib: what was set aside for it before the KV cache was sized; None where nothing was.
+        compile_s: seconds of torch.compile, None where nothing was compiled.
+        from_cache: the compiled code was loaded, not made.
+        init_s: seconds to profile, size the cache, warm up and capture.
+    """
+
+    bars: dict[str, int] = field(default_factory=dict)
+    capture_s: float | None = None
+    pool_gib: float | None = None
+    estimated_gib: float | None = None
+    compile_s: float | None = None
+    from_cache: bool = False
+    init_s: float | None = None
+
+
+def parse_start_log(text: str) -> StartLog:
+    """Read the lines that matter; both model runners' bars: "(decode, FULL)" of the first, "(FULL)" of the second.
+
+    The lines are "Capturing CUDA graphs (LABEL): ... DONE/TOTAL [", "Graph capturing finished in S secs, took G GiB",
+    "Estimated CUDA graph memory: G GiB total", "torch.compile took S s in total", "Directly load the compiled graph",
+    "init engine (...) took S s". A bar that was drawn many times counts once, with its total.
+    """
+    raise NotImplementedError(
+        "find the bars and the five other lines with regular expressions, and leave None where a line is missing"
+    )
+
+
+def number(pattern: str, text: str) -> float | None:
+    """The first group of the first match as a number, or None. Given."""
+    found = re.search(pattern, text)
+    return float(found[1]) if found else None
+
+
+def mode_of(log: StartLog) -> str:
+    """The mode that a start ended up with, judged by its bars alone: none, one, or both.
+
+    A FULL bar alone leaves it open whether mixed steps have graphs too; call it "FULL".
+    """
+    raise NotImplementedError("look at which of the two bars there are")
+
+
+def graph_objects(log: StartLog, num_layers: int) -> int:
+    """How many CUDA graphs the start made: a model cut at each layer's attention has num_layers + 1 pieces."""
+    raise NotImplementedError("count the pieces for each PIECEWISE descriptor and one graph for each FULL one")
+
+
+def blocks_for_graphs(log: StartLog, block_bytes: int) -> int:
+    """KV blocks that the estimate costs, rounded to the nearest whole block; 0 where nothing was set aside."""
+    raise NotImplementedError("divide the bytes set aside by the bytes of a block, and round")
+
+
+def speedup_table(slow: Mapping[int, float], fast: Mapping[int, float]) -> dict[int, float]:
+    """How many times shorter a step is, for each batch size that both arms have, ascending."""
+    raise NotImplementedError("divide slow by fast for every batch size of both")
+
+
+def check_shape(ratios: Mapping[int, float], tolerance: float = 0.05) -> list[str]:
+    """The claims that a speedup table breaks: "largest first", "never rises", "never below one"; empty if none.
+
+    The gain is largest at the smallest batch; from one batch to the next larger it does not rise; it is never a loss.
+    Each comparison may miss by the share `tolerance`.
+    """
+    raise NotImplementedError("compare the first with the largest, each with the one before, and the smallest with one")
+
+
+def effects(ms: Mapping[str, float]) -> dict[str, float]:
+    """Factor of each layer at one batch size, from the arms "eager", "compiled", "piecewise" and "default".
+
+    Returns:
+        "compile": eager to compiled; "pieces": compiled to piecewise; "whole": piecewise to default; "all": eager to
+        default. The first three multiply to the last.
+    """
+    raise NotImplementedError("divide each arm by the next one")
+
+
+def is_launch_bound(ms: Mapping[int, float], growth: float = 1.5) -> bool:
+    """Does the step's time hardly depend on its size? True if the largest batch takes at most `growth` times the
+    smallest one's time. Work that the GPU does grows with the batch; the CPU's launches do not."""
+    raise NotImplementedError("compare the largest batch's time with the smallest one's")
+
+
+def break_even_steps(extra_start_s: float, slow_ms: float, fast_ms: float) -> int | None:
+    """Steps after which the faster arm has paid back its longer start; None where it is not faster."""
+    raise NotImplementedError("divide the longer start by what each step saves, and round up")
+
+
+def us_per_launch(ms_per_step: float, launching_calls: float) -> float:
+    """Microseconds of the step per call that launches something: the price of a launch where the CPU sets the pace."""
+    raise NotImplementedError("divide the step by its launching calls, in microseconds")
+
+
+def gpu_share(ms_per_step: float, gpu_busy_ms: float) -> float:
+    """The share of the step in which the GPU has something to do, 0 to 1."""
+    raise NotImplementedError("divide the busy time by the step")
+
+
+def interaction(eager: float, compiled: float, graph: float, both: float) -> float:
+    """What compiling and recording give together, over the product of what each gives alone.
+
+    1 means that they are independent, below 1 that they save the same thing twice.
+    """
+    raise NotImplementedError("divide the gain of both by the product of the two single gains")
