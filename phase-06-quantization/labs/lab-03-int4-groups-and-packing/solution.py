@@ -1,0 +1,112 @@
+"""Lab 06-03: int4 in groups, and how sixteen values of four bits lie in bytes and in int32 words.
+
+Weights are [out, in]. Codes run from -7 to 7; a stored nibble is code + 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+INT4_MAX, OFFSET = 7, 8
+SEQUENTIAL = (0, 1, 2, 3, 4, 5, 6, 7)
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Upstream: upstream/vllm/model_executor/layers/quantization/utils/quant_utils.py:794 — `awq_pack`."""
+
+
+def quantize_grouped(W: Array, group_size: int) -> tuple[Array, Array]:
+    """int4 codes with a scale for each group of `group_size` neighbours in a row.
+
+    Args:
+        W: floats [out, in].
+        group_size: at least 1; must divide `in`.
+
+    Returns:
+        q: int8 [out, in], from -7 to 7: round(W / scale), half to even, clipped.
+        scales: [out, in / group_size], of W's dtype: max|group| / 7; 1 where a group is all zero.
+
+    Raises:
+        ValueError: "group_size must divide ..." where the groups do not fit the row.
+    """
+    if group_size < 1 or W.shape[1] % group_size:
+        raise ValueError(f"group_size must divide the {W.shape[1]} inputs of a row evenly, got {group_size}")
+    groups = W.reshape(len(W), -1, group_size)
+    largest = np.abs(groups).max(axis=2)
+    scales = np.where(largest > 0, largest / INT4_MAX, 1).astype(W.dtype)
+    q = np.clip(np.rint(groups / scales[:, :, None]), -INT4_MAX, INT4_MAX)
+    return q.astype(np.int8).reshape(W.shape), scales
+
+
+def dequantize_grouped(q: Array, scales: Array, group_size: int) -> Array:
+    """The floats that the codes stand for: each code times the scale of its group. q [out, in] -> floats [out, in]."""
+    groups = q.reshape(len(q), -1, group_size)
+    return (groups * scales[:, :, None]).reshape(q.shape)
+
+
+def pack_int4(q: Array) -> Array:
+    """Two codes in a byte: the even one in the low four bits, the odd one in the high four, each as code + 8.
+
+    Args:
+        q: int8 [out, in], from -8 to 7.
+
+    Returns:
+        uint8 [out, in / 2].
+
+    Raises:
+        ValueError: "... must be even ..." where a row has an odd number of codes.
+    """
+    if q.shape[1] % 2:
+        raise ValueError(f"two codes share a byte, so their number must be even, got {q.shape[1]}")
+    nibbles = (q + np.int8(OFFSET)).astype(np.uint8)
+    return nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)
+
+
+def unpack_int4(packed: Array) -> Array:
+    """uint8 [out, in / 2] -> int8 codes [out, in]: the inverse of `pack_int4`."""
+    out = np.empty((len(packed), 2 * packed.shape[1]), np.int8)
+    out[:, 0::2] = packed & 15
+    out[:, 1::2] = packed >> 4
+    return out - np.int8(OFFSET)
+
+
+def pack_int32(nibbles: Array, order: Sequence[int] = SEQUENTIAL) -> Array:
+    """Eight nibbles in an int32, as the checkpoints have them.
+
+    Args:
+        nibbles: unsigned codes 0..15 [rows, n]; n divides by 8.
+        order: bits 4k to 4k + 3 of a word hold element `order[k]` of its eight.
+
+    Returns:
+        int32 [rows, n / 8].
+    """
+    words = nibbles.reshape(len(nibbles), -1, 8)[:, :, list(order)].astype(np.uint32)
+    shifts = 4 * np.arange(8, dtype=np.uint32)
+    return np.bitwise_or.reduce(words << shifts, axis=2).view(np.int32)
+
+
+def memory_bytes_grouped(shape: tuple[int, int], group_size: int, scale_bytes: int = 2) -> int:
+    """Bytes of a packed weight [out, in] and of its scales."""
+    rows, columns = shape
+    return rows * columns // 2 + rows * (columns // group_size) * scale_bytes
+
+
+def grouped_linear(x: Array, packed: Array, scales: Array, group_size: int) -> Array:
+    """`x @ W.T` from the packed weight, one group of columns at a time: W is never there as a whole.
+
+    Args:
+        x: floats [tokens, in].
+        packed: uint8 [out, in / 2] from `pack_int4`. group_size is even.
+        scales: [out, in / group_size].
+
+    Returns:
+        floats [tokens, out]: the sum over groups of (x_group @ codes_group.T) * scales_group.
+    """
+    out = np.zeros((len(x), len(packed)), x.dtype)
+    for group in range(scales.shape[1]):
+        first, last = group * group_size, (group + 1) * group_size
+        codes = unpack_int4(packed[:, first // 2 : last // 2])
+        out += (x[:, first:last] @ codes.T.astype(x.dtype)) * scales[:, group]
+    return out

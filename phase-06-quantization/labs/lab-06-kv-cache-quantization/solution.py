@@ -1,0 +1,100 @@
+"""Lab 06-06: keys and values in eight bits: int8 with a scale per token and head, fp8 with or without, and the room.
+
+K and V of a sequence are [tokens, kv_heads, head_dim]; here they are treated alike.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+E4M3_MAX = 448.0
+SMALLEST_SCALE = 1e-6
+"""Floor of a scale, so that a token of zeros divides nothing by zero."""
+MODES = ("bf16", "fp8", "int8_per_token_head", "fp8_per_token_head")
+
+
+def quantize_int8_per_token_head(x: Array) -> tuple[Array, Array]:
+    """int8 codes with a scale for each token and KV head, found when the token is written.
+
+    Args:
+        x: floats [tokens, kv_heads, head_dim].
+
+    Returns:
+        codes: int8, the shape of x: round(x / scale), half to even, clipped to -128..127.
+        scales: float32 [tokens, kv_heads]: max|x| / 127 over head_dim, at least SMALLEST_SCALE.
+
+    Upstream: upstream/vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:139 — `_reshape_cache_per_token_head` —
+    cuts the fraction off instead of rounding.
+    """
+    scales = np.maximum(np.abs(x).max(axis=2) / 127, SMALLEST_SCALE).astype(np.float32)
+    return np.clip(np.rint(x / scales[:, :, None]), -128, 127).astype(np.int8), scales
+
+
+def round_to_e4m3(x: Array) -> Array:
+    """The nearest fp8 E4M3 number of each x, as floats of the same type.
+
+    Three bits of mantissa: between 2^e and 2^(e + 1) the numbers are 2^(e - 3) apart. From 2^-6 down the distance stays
+    2^-9. The largest is 448; what is beyond it becomes 448, with its sign. Ties go to the even multiple of the step.
+    """
+    exponent = np.maximum(np.frexp(x)[1] - 1, -6)
+    step = np.ldexp(np.ones_like(x), exponent - 3)
+    return np.clip(np.rint(x / step) * step, -E4M3_MAX, E4M3_MAX)
+
+
+def fake_fp8(x: Array, scale: float = 1.0) -> Array:
+    """x after a round trip through an fp8 cache with one scale for everything: `scale * e4m3(x / scale)`."""
+    return round_to_e4m3(x / scale) * scale
+
+
+def fake_fp8_per_token_head(x: Array) -> Array:
+    """The same with a scale for each token and head of x [tokens, heads, dim]: max|x| / 448, but with a floor."""
+    scales = np.maximum(np.abs(x).max(axis=2, keepdims=True) / E4M3_MAX, SMALLEST_SCALE)
+    return round_to_e4m3(x / scales) * scales
+
+
+def attend(q: Array, k: Array, v: Array) -> Array:
+    """Softmax attention of one query per head over float keys and values. Given.
+
+    q: [heads, dim]; k, v: [tokens, heads, dim] -> [heads, dim]. As many KV heads as query heads, to keep it short.
+    """
+    scores = np.einsum("hd,thd->th", q, k) / math.sqrt(q.shape[-1])
+    weights = np.exp(scores - scores.max(axis=0))
+    return np.einsum("th,thd->hd", weights / weights.sum(axis=0), v)
+
+
+def attend_quantized(q: Array, k: Array, k_scales: Array, v: Array, v_scales: Array) -> Array:
+    """`attend` straight from the int8 codes: each scale is applied once per token and head, to a number and not a row.
+
+    Args:
+        q: floats [heads, dim].
+        k, v: int8 codes [tokens, heads, dim].
+        k_scales, v_scales: float32 [tokens, heads].
+
+    Returns:
+        floats [heads, dim]: K's scales multiply the scores before the softmax, V's the weights after it.
+    """
+    scores = np.einsum("hd,thd->th", q, k.astype(q.dtype)) * k_scales / math.sqrt(q.shape[-1])
+    weights = np.exp(scores - scores.max(axis=0))
+    weights = weights / weights.sum(axis=0) * v_scales
+    return np.einsum("th,thd->hd", weights, v.astype(q.dtype))
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, mode: str) -> int:
+    """Bytes of keys and values of one token in all layers, scales (float32) included.
+
+    Raises:
+        ValueError: "mode must be one of ..." where it is none of MODES.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    per_head = head_dim * (2 if mode == "bf16" else 1) + (4 if mode.endswith("per_token_head") else 0)
+    return 2 * num_layers * num_kv_heads * per_head
+
+
+def kv_capacity_tokens(memory_bytes: int, bytes_per_token: int, block_size: int) -> int:
+    """Tokens of KV cache in this memory: whole blocks only."""
+    return memory_bytes // (bytes_per_token * block_size) * block_size
