@@ -1,0 +1,89 @@
+"""Lab 07-01: a mixture-of-experts layer twice: as the mathematics has it, and as a GPU wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Expert = tuple[np.ndarray, np.ndarray]
+"""(W1 [D, H], W2 [H, D]). Given."""
+
+
+def route(x: np.ndarray, W_gate: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose k experts for each token, and their weights.
+
+    Args:
+        x: hidden states [T, D].
+        W_gate: the router's weights, one row an expert, [E, D].
+        k: experts per token, 1 to E.
+
+    Returns:
+        ids [T, k], best first, of equal logits the smaller id first; weights [T, k], a softmax over the chosen logits.
+
+    Raises:
+        ValueError: k is out of range.
+
+    Upstream (weights first, and softmax before the choice, renormalized after it):
+    upstream/vllm/model_executor/layers/fused_moe/router/fused_topk_router.py:69 — `fused_topk`.
+    """
+    raise NotImplementedError(
+        "score each token by x @ W_gate.T, take the k best by a stable sort, and softmax over the chosen logits"
+    )
+
+
+def expert_mlp(x: np.ndarray, W1: np.ndarray, W2: np.ndarray) -> np.ndarray:
+    """One expert on the rows of x [n, D]: relu(x W1) W2, [n, D]."""
+    raise NotImplementedError("multiply by W1, cut off below zero, multiply by W2")
+
+
+def moe_forward_reference(x: np.ndarray, experts: Sequence[Expert], ids: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The layer as the formula says it: for each token, for each of its experts, add the weighted output.
+
+    Args:
+        x: [T, D].
+        experts: E pairs.
+        ids: [T, k]; an id may stand twice in a row, then it counts twice.
+        w: [T, k].
+
+    Returns:
+        [T, D]. `expert_mlp` runs T * k times, on one row each.
+    """
+    raise NotImplementedError("loop over the tokens and over each token's experts, and add up the weighted outputs")
+
+
+def sort_by_expert(ids: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.ndarray]:
+    """The permutation that puts all work of one expert side by side.
+
+    Args:
+        ids: [T, k]. Entry `i` of the flat array belongs to token `i // k`.
+        num_experts: E.
+
+    Returns:
+        order [T * k]: indices into the flat array, expert 0's first, in each expert in ascending order.
+        starts [E + 1]: expert e has `order[starts[e] : starts[e + 1]]`.
+
+    Upstream (a counting sort on the GPU, each expert padded to whole blocks):
+    upstream/vllm/model_executor/layers/fused_moe/moe_align_block_size.py:11 — `moe_align_block_size`.
+    """
+    raise NotImplementedError("flatten, sort stably by expert, and add up how many each expert has")
+
+
+def moe_forward_grouped(x: np.ndarray, experts: Sequence[Expert], ids: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The same layer, grouped: permute, one `expert_mlp` for each expert that has rows, one weighted scatter-add.
+
+    Arguments and result as in `moe_forward_reference`.
+    """
+    raise NotImplementedError(
+        "gather the rows in expert order, call expert_mlp once for each busy expert, add the weighted rows at once"
+    )
+
+
+def aligned_rows(starts: np.ndarray, block_size: int) -> int:
+    """Rows of a grouped GEMM whose blocks hold one expert each.
+
+    Args:
+        starts: as from `sort_by_expert`.
+        block_size: rows a block; each expert's share is rounded up to whole blocks.
+    """
+    raise NotImplementedError("take the counts as differences, round each up to whole blocks, and add them up")

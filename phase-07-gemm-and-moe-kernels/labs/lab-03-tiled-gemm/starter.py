@@ -1,0 +1,49 @@
+"""Lab 07-03: a matrix product in tiles, and how many numbers it fetches from slow memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def tiled_gemm(A: np.ndarray, B: np.ndarray, tile_m: int, tile_n: int, tile_k: int) -> np.ndarray:
+    """A @ B, computed tile by tile.
+
+    A tile of the result, [tile_m, tile_n], is finished before the next one begins. It walks along K in steps of
+    tile_k, and each step fetches one tile of A and one of B, by slicing. Tiles at the edges may be smaller.
+
+    Args:
+        A: [M, K]; B: [K, N].
+        tile_m, tile_n, tile_k: at least 1.
+
+    Returns:
+        [M, N] in the type of A @ B. Sums are kept in float32 at least, and rounded once, at the end.
+
+    Raises:
+        ValueError: the inner dimensions differ.
+    """
+    raise NotImplementedError(
+        "for each tile of the result walk along K: slice a tile of A and one of B, add their product to a float32 sum"
+    )
+
+
+def naive_traffic(M: int, N: int, K: int) -> int:
+    """Numbers fetched by three plain loops: a row of A and a column of B for each number of the result."""
+    raise NotImplementedError("a row of A and a column of B for each number of the result")
+
+
+def tiled_traffic(M: int, N: int, K: int, tile_m: int, tile_n: int) -> int:
+    """Numbers fetched by `tiled_gemm`.
+
+    All of A once for each column of tiles, all of B once for each row of tiles; tile_k does not matter.
+    """
+    raise NotImplementedError("all of A for each column of tiles, and all of B for each row of tiles")
+
+
+def reuse_factor(tile_m: int, tile_n: int) -> float:
+    """Naive traffic over tiled traffic, for sizes that the tiles divide: the harmonic mean of the two sides."""
+    raise NotImplementedError("divide the two traffics, and simplify")
+
+
+def fast_memory_bytes(tile_m: int, tile_n: int, tile_k: int, dtype_bytes: int) -> int:
+    """Fast memory that one tile of the result needs: a tile of A, one of B, and float32 sums."""
+    raise NotImplementedError("add up a tile of A, a tile of B and the float32 sums")

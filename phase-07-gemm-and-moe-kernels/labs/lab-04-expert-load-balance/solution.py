@@ -1,0 +1,96 @@
+"""Lab 07-04: how evenly a router spreads its tokens, what unevenness costs, and what helps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def expert_loads(topk_ids: np.ndarray, num_experts: int) -> np.ndarray:
+    """Assignments of each expert, [E]; an id that stands twice in a row counts twice. topk_ids: [T, k]."""
+    return np.bincount(topk_ids.ravel(), minlength=num_experts)
+
+
+def imbalance(loads: np.ndarray) -> float:
+    """Largest load over mean load; 1.0 is even. Without any work: 0.0."""
+    return float(loads.max() / loads.mean()) if loads.any() else 0.0
+
+
+def ep_step_time(loads: np.ndarray, num_devices: int, placement: np.ndarray | None = None) -> float:
+    """What a step of an expert-parallel layer takes: the load of the busiest device, since all wait for it.
+
+    Args:
+        loads: [E].
+        num_devices: D.
+        placement: device of each expert, [E]; without it expert e is on device e % D.
+    """
+    devices = np.arange(len(loads)) % num_devices if placement is None else placement
+    return float(np.bincount(devices, weights=loads, minlength=num_devices).max())
+
+
+def efficiency(loads: np.ndarray, num_devices: int, placement: np.ndarray | None = None) -> float:
+    """Share of the devices' time that is work: all work over D times the step time. Without any work: 0.0."""
+    busiest = ep_step_time(loads, num_devices, placement)
+    return float(loads.sum() / (num_devices * busiest)) if busiest else 0.0
+
+
+def dropped_tokens(loads: np.ndarray, capacity_factor: float) -> int:
+    """Assignments beyond the experts' capacity, which training with a capacity factor throws away.
+
+    The capacity of every expert is its fair share of all assignments times the factor, rounded up.
+    """
+    capacity = math.ceil(capacity_factor * loads.sum() / len(loads))
+    return int(np.maximum(loads - capacity, 0).sum())
+
+
+def balanced_packing(loads: np.ndarray, num_devices: int) -> np.ndarray:
+    """A placement: the heaviest first, each to the lightest device that has a free place.
+
+    Every device has E / D places. Of equal loads the smaller id comes first, of equal devices the smaller number.
+
+    Returns:
+        Device of each expert, [E].
+
+    Raises:
+        ValueError: D does not divide E.
+
+    Upstream: upstream/vllm/distributed/eplb/policy/default.py:23 — `DefaultEplbPolicy.balanced_packing`.
+    """
+    if len(loads) % num_devices:
+        raise ValueError(f"{num_devices} devices cannot hold equal numbers of {len(loads)} experts")
+    places = len(loads) // num_devices
+    total, held = np.zeros(num_devices), np.zeros(num_devices, dtype=int)
+    placement = np.empty(len(loads), dtype=int)
+    for expert in np.argsort(-loads, kind="stable"):
+        device = int(np.argmin(np.where(held < places, total, np.inf)))
+        placement[expert] = device
+        total[device] += loads[expert]
+        held[device] += 1
+    return placement
+
+
+def replicate_experts(loads: np.ndarray, num_physical: int) -> tuple[np.ndarray, np.ndarray]:
+    """Copies for the busy: each extra place goes to the expert with the largest load per copy.
+
+    Args:
+        loads: [E].
+        num_physical: places in all, at least E.
+
+    Returns:
+        phy2log [num_physical]: which expert is in each place; the first E places hold experts 0 to E - 1.
+        copies [E]: copies of each expert.
+
+    Raises:
+        ValueError: fewer places than experts.
+
+    Upstream: upstream/vllm/distributed/eplb/policy/default.py:76 — `DefaultEplbPolicy.replicate_experts`.
+    """
+    if num_physical < len(loads):
+        raise ValueError(f"num_physical must be at least {len(loads)} (the number of experts), got {num_physical}")
+    phy2log, copies = list(range(len(loads))), np.ones(len(loads), dtype=int)
+    for _ in range(num_physical - len(loads)):
+        busiest = int(np.argmax(loads / copies))
+        phy2log.append(busiest)
+        copies[busiest] += 1
+    return np.array(phy2log), copies
