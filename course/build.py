@@ -2,7 +2,7 @@
 
 ``workspace/mini_vllm`` is a copy of ``mini_vllm``; the functions that ``build.toml`` lists for the phase keep
 signature and docstring and raise NotImplementedError with what to do. ``course build NN --test`` runs
-the tests that prove them, on the copy.
+the tests that prove them, on the copy. What was written in a workspace of an earlier phase comes along.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.carry import Carried, carry, digest
 from course.labs import ROOT, LabError, functions, tomllib
 from course.warm import environment
 
@@ -112,10 +113,14 @@ def stub(source: str, messages: dict[str, str]) -> str:
     return "".join(lines)
 
 
-def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT) -> None:
-    """Puts a copy of ``root/mini_vllm`` with stubs, and pytest's settings, into ``target``."""
+def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files: dict[str, str] | None = None) -> None:
+    """Puts a copy of ``root/mini_vllm`` with stubs, and pytest's settings, into ``target``; ``files`` (path -> source)
+    take the place of the engine's own before the bodies are taken out."""
     ignored = shutil.ignore_patterns("__pycache__", "golden")
     shutil.copytree(root / "mini_vllm", target / "mini_vllm", ignore=ignored)
+    for name, source in (files or {}).items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(source, encoding="utf-8")
     for file in {build.file for build in builds}:
         path = target / file
         messages = {build.name: build.message for build in builds if build.file == file}
@@ -124,14 +129,27 @@ def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT) -> No
     (target / "conftest.py").write_text(CONFTEST, encoding="utf-8")
 
 
-def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) -> Path | None:
-    """Makes ``workspace/`` for a phase; returns where an edited one went (with ``force``), else None.
+@dataclass(frozen=True)
+class Made:
+    """What ``make_workspace`` did: where an earlier workspace was put (None: there was no work in it), what of it was
+    carried over."""
 
-    Raises :class:`LabError` where the workspace there was edited and ``force`` is not given.
+    kept: Path | None
+    carried: Carried
+
+
+def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) -> Made:
+    """Makes ``workspace/`` for a phase. Work of an earlier phase is carried into it, and the old folder is kept.
+
+    Raises :class:`LabError` where the workspace there is of this phase or a later one and was edited, and ``force``
+    is not given; with ``force`` everything is the engine's again.
     """
-    target, kept = root / "workspace", None
+    target, kept, carried = root / "workspace", None, Carried()
     if edited := edits(target):
-        if not force:
+        record = read_record(target)
+        if not force and record is not None and record["phase"] < phase.number:
+            carried = _earlier_work(target, record, edited, root)
+        elif not force:
             names = ", ".join(edited[:5]) + (" ..." if len(edited) > 5 else "")
             raise LabError(
                 f"workspace/ holds work of yours ({names}); test it with `course build NN --test`, "
@@ -141,11 +159,21 @@ def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) ->
     elif target.exists():
         shutil.rmtree(target)
     target.mkdir()
-    write_copy(target, phase.builds, root)
-    files = {p.relative_to(target).as_posix(): _digest(p) for p in _python_files(target)}
-    record = {"phase": phase.number, "files": files}
+    write_copy(target, phase.builds, root, carried.files)
+    made = {p.relative_to(target).as_posix(): _digest(p) for p in _python_files(target)}
+    engine = {name: digest((root / name).read_text(encoding="utf-8")) for name in made if (root / name).is_file()}
+    record = {"phase": phase.number, "files": made, "engine": engine, "hers": sorted(carried.files)}
     (target / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
-    return kept
+    return Made(kept, carried)
+
+
+def _earlier_work(target: Path, record: dict, edited: list[str], root: Path) -> Carried:
+    taught: dict[str, list[str]] = {}
+    for number, phase in phase_builds().items():
+        for one in phase.builds if number <= record["phase"] else ():
+            taught.setdefault(one.file.as_posix(), []).append(one.name)
+    hers = sorted({name for name in [*edited, *record.get("hers", [])] if name.startswith("mini_vllm/")})
+    return carry(target, hers, taught, record.get("engine", {}), root)
 
 
 def _set_aside(target: Path, root: Path) -> Path:

@@ -135,9 +135,15 @@ def build(
     row = builder.phase_build(int(number))
     if test:
         raise typer.Exit(_test_workspace(row))
-    kept = builder.make_workspace(row, force=force)
-    if kept:
-        out.print(f"Your former workspace is kept in {kept.relative_to(ROOT)}.", highlight=False, soft_wrap=True)
+    made = builder.make_workspace(row, force=force)
+    if made.kept:
+        out.print(f"Your former workspace is kept in {made.kept.relative_to(ROOT)}.", highlight=False, soft_wrap=True)
+    for words, symbols in (
+        ("Yours, carried over", made.carried.written),
+        ("Not written yet, so ours", made.carried.filled),
+    ):
+        if symbols:
+            out.print(f"{words}: {', '.join(symbols)}", highlight=False, soft_wrap=True)
     out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False, soft_wrap=True)
     for one in row.builds:
         out.print(

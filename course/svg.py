@@ -53,10 +53,14 @@ class Svg:
         """A filled circle."""
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}"/>')
 
-    def text(self, x: float, y: float, words: object, anchor: str = "start", fill: str = INK, size: int = 13) -> None:
+    def text(
+        self, x: float, y: float, words: object, anchor: str = "start", fill: str = INK, size: int = 13,
+        weight: str = "", font: str = "",
+    ) -> None:  # fmt: skip
         """Words whose base line starts, has its middle, or ends at (x, y)."""
+        look = "".join(f' font-{name}="{value}"' for name, value in (("weight", weight), ("family", font)) if value)
         place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-        self.parts.append(f'<text {place} fill="{fill}" font-size="{size}">{_safe(str(words))}</text>')
+        self.parts.append(f'<text {place} fill="{fill}" font-size="{size}"{look}>{_safe(str(words))}</text>')
 
     def legend(self, x: float, y: float, items: Sequence[tuple[str, str]]) -> None:
         """Coloured boxes with their words, from left to right. items: (fill, words)."""

@@ -66,8 +66,9 @@ def phase_nav(folder: Path) -> dict[str, Any]:
             rows: list[Any] = [{"Overview": f"{folder.name}/labs/README.md"}]
             rows += [{title(lab): lab.relative_to(ROOT).as_posix()} for lab in labs]
             entries.append({"Labs": rows})
-    number, _, words = folder.name.removeprefix("phase-").partition("-")
-    return {f"{number} {words.replace('-', ' ').capitalize()}": entries}
+    number = folder.name[6:8]
+    words = title(folder / "00-guide.md").partition("—")[2].strip(" ⭐")
+    return {f"{number} {words}": entries}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

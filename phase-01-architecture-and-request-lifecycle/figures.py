@@ -6,54 +6,11 @@ Writes img/*.svg; `--check` writes nothing and exits 1 where a committed figure 
 import sys
 from pathlib import Path
 
+from course.svg import DECODE, GREY, GRID, PREFILL, SERIES, WAIT, Svg, draw_all
 from mini_vllm import LLMEngine, SamplingParams
 
 IMG = Path(__file__).resolve().parent / "img"
-INK, GREY, GRID = "#1f2933", "#7b8794", "#e4e7eb"
-PREFILL, DECODE, WAIT, IDLE = "#f0a202", "#3a7ca5", "#d9e2ec", "#f7d6d0"
-SERIES = ["#3a7ca5", "#f0a202", "#6a994e", "#bc4b51", "#8367c7", "#5f6c7b"]
-
-
-class Svg:
-    """Just enough of SVG: boxes, lines and words on a white page. Numbers are rounded, so that output is stable."""
-
-    def __init__(self, width: int, height: int, title: str) -> None:
-        self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            f'role="img" font-family="ui-sans-serif, Helvetica, Arial, sans-serif" font-size="13">',
-            f"<title>{title}</title>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        ]
-
-    def box(self, x: float, y: float, w: float, h: float, fill: str, stroke: str = "#ffffff") -> None:
-        self.parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="3" fill="{fill}" stroke="{stroke}"/>'
-        )
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = GREY, width: float = 1) -> None:
-        self.parts.append(
-            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" stroke-width="{width}"/>'
-        )
-
-    def path(self, points: list[tuple[float, float]], stroke: str, width: float = 2.5, dash: str = "") -> None:
-        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        extra = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(f'<polyline points="{text}" fill="none" stroke="{stroke}" stroke-width="{width}"{extra}/>')
-
-    def text(self, x: float, y: float, words: str, anchor: str = "start", fill: str = INK, size: int = 13) -> None:
-        words = words.replace("&", "&amp;").replace("<", "&lt;")
-        self.parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}" font-size="{size}">{words}</text>'
-        )
-
-    def legend(self, x: float, y: float, items: list[tuple[str, str]]) -> None:
-        for fill, words in items:
-            self.box(x, y - 11, 14, 14, fill, GREY)
-            self.text(x + 20, y, words)
-            x += 40 + 7.2 * len(words)
-
-    def __str__(self) -> str:
-        return "\n".join([*self.parts, "</svg>"]) + "\n"
+IDLE = "#f7d6d0"
 
 
 def run(prompts: list[tuple[str, int]], **engine_kwargs) -> list[dict[str, tuple[int, int, int]]]:
@@ -91,7 +48,7 @@ def counters() -> Svg:
         return left + step * dx, top + (20 - value) * dy
 
     for value in range(0, 21, 5):
-        svg.line(left, at(0, value)[1], left + dx * len(steps), at(0, value)[1], GRID)
+        svg.path([(left, at(0, value)[1]), (left + dx * len(steps), at(0, value)[1])], GRID)
         svg.text(left - 10, at(0, value)[1] + 4, str(value), "end", GREY)
     for i in range(len(steps) + 1):
         svg.text(at(i, 0)[0], at(0, 0)[1] + 22, "added" if i == 0 else f"step {i}", "middle", GREY)
@@ -99,7 +56,7 @@ def counters() -> Svg:
         points = [at(0, values[0])]
         for i in range(1, len(values)):
             points += [at(i, values[i - 1]), at(i, values[i])]
-        svg.path(points, colour)
+        svg.path(points, colour, 2.5)
         for i, value in enumerate(values):
             svg.text(at(i, 0)[0] + 4, at(0, value)[1] + (drop if value else -6), str(value), "start", colour, 12)
     svg.legend(
@@ -197,7 +154,7 @@ def composition() -> Svg:
     steps = run([("hello world", 4), ("goodbye", 4)], max_num_batched_tokens=8)
     svg = Svg(640, 330, "What each step is made of")
     x0, base, unit, dx = 70, 280, 26, 88
-    svg.line(x0, base - 8 * unit, x0 + dx * len(steps), base - 8 * unit, "#bc4b51", 1.5)
+    svg.path([(x0, base - 8 * unit), (x0 + dx * len(steps), base - 8 * unit)], "#bc4b51", 1.5)
     svg.text(x0 + dx * len(steps), base - 8 * unit - 6, "budget: 8 tokens", "end", "#bc4b51", 12)
     for i, step in enumerate(steps):
         y = base
@@ -208,7 +165,7 @@ def composition() -> Svg:
                 svg.text(x0 + (i + 0.5) * dx, y - h / 2 + 4, f"{name} {step[name][0]}", "middle", "#ffffff")
                 y -= h
         svg.text(x0 + (i + 0.5) * dx, base + 20, f"step {i + 1}", "middle", GREY)
-    svg.line(x0, base, x0 + dx * len(steps), base)
+    svg.path([(x0, base), (x0 + dx * len(steps), base)])
     svg.legend(x0, 24, [(SERIES[0], "A: 'hello world'"), (SERIES[1], "B: 'goodbye'")])
     return svg
 
@@ -269,21 +226,5 @@ FIGURES = {
 }
 
 
-def main() -> int:
-    check = "--check" in sys.argv[1:]
-    IMG.mkdir(exist_ok=True)
-    stale = []
-    for name, draw in FIGURES.items():
-        path, svg = IMG / f"{name}.svg", str(draw())
-        if check:
-            if not path.is_file() or path.read_text(encoding="utf-8") != svg:
-                stale.append(path.name)
-        else:
-            path.write_text(svg, encoding="utf-8")
-    if stale:
-        print(f"out of date: {', '.join(stale)}; run {Path(__file__).name}")
-    return 1 if stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(draw_all(IMG, FIGURES))

@@ -8,12 +8,13 @@ No plotting library: an SVG is text, and the same run gives the same bytes on ev
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from course.svg import Svg, draw_all
 from mini_vllm import LLMEngine, SamplingParams
 from mini_vllm.block_pool import get_request_block_hasher
 from mini_vllm.kv_cache import KVCacheManager
@@ -25,38 +26,12 @@ BLUE, ORANGE, GREEN, VIOLET = "#2563c9", "#d9730d", "#2f8f5b", "#7a4fbf"
 PALE = {BLUE: "#dbe7fb", ORANGE: "#fbe6d1", GREEN: "#d9efe3", VIOLET: "#e7defa", MUTED: "#f1f4f7"}
 
 
-class Canvas:
-    """Shapes and words on a page of fixed width; everything is rounded to a tenth of a pixel."""
+class Canvas(Svg):
+    """A page with its title on it."""
 
     def __init__(self, title: str, width: int, height: int) -> None:
-        self.title, self.width, self.height = title, width, height
-        self.parts = [f'<rect width="{width}" height="{height}" fill="{PAPER}"/>']
-        self.text(24, 28, title, INK, 16, weight="600")
-
-    def text(
-        self, x: float, y: float, words: str, color: str = INK, size: int = 12, anchor: str = "start",
-        weight: str = "400", font: str = "",
-    ) -> None:  # fmt: skip
-        safe = words.replace("&", "&amp;").replace("<", "&lt;")
-        family = f' font-family="{font}"' if font else ""
-        place = f'x="{round(x, 1)}" y="{round(y, 1)}" font-size="{size}" font-weight="{weight}"{family}'
-        self.parts.append(f'<text {place} fill="{color}" text-anchor="{anchor}">{safe}</text>')
-
-    def box(self, x: float, y: float, w: float, h: float, fill: str, stroke: str = GRID, dash: str = "") -> None:
-        dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        place = f'x="{round(x, 1)}" y="{round(y, 1)}" width="{round(w, 1)}" height="{round(h, 1)}"'
-        self.parts.append(f'<rect {place} rx="3" fill="{fill}" stroke="{stroke}"{dashed}/>')
-
-    def line(self, points: list[tuple[float, float]], color: str, width: float = 1.5, dash: str = "") -> None:
-        path = " ".join(f"{round(x, 1)},{round(y, 1)}" for x, y in points)
-        dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="{width}"{dashed}/>')
-
-    def svg(self) -> str:
-        """The whole picture."""
-        head = f'viewBox="0 0 {self.width} {self.height}" font-family="Helvetica, Arial, sans-serif" role="img"'
-        body = "\n".join(self.parts)
-        return f'<svg xmlns="http://www.w3.org/2000/svg" {head}>\n<title>{self.title}</title>\n{body}\n</svg>\n'
+        super().__init__(width, height, title)
+        self.text(24, 28, title, size=16, weight="600")
 
 
 def _glyph(token: int, written: bool) -> str:
@@ -66,7 +41,7 @@ def _glyph(token: int, written: bool) -> str:
     return {32: "␣"}.get(token, chr(token)) if 32 <= token < 127 else "□"
 
 
-def block_tables() -> str:
+def block_tables() -> Canvas:
     """Three requests in the running engine: tables above, the physical blocks with what their slots hold below."""
     eng = LLMEngine(num_blocks=14, block_size=4)
     params = SamplingParams(max_tokens=9, temperature=0.0, ignore_eos=True)
@@ -83,31 +58,39 @@ def block_tables() -> str:
     anchors: list[tuple[str, float, float, int]] = []
     for row, name in enumerate("ABC"):
         request, y = eng.scheduler.requests[name], 56 + row * 40
-        page.text(24, y + 18, f"{name}: block table", colors[name], 13, weight="600")
+        page.text(24, y + 18, f"{name}: block table", fill=colors[name], weight="600")
         for i, block in enumerate(manager.get_block_ids(name)):
             users.setdefault(block, []).append(name)
             x = 140 + i * 44
             page.box(x, y, 40, 26, PALE[colors[name]], colors[name])
-            page.text(x + 20, y + 18, str(block), INK, 13, "middle", "600")
+            page.text(x + 20, y + 18, str(block), anchor="middle", weight="600")
             anchors.append((name, x + 20, y + 26, block))
             span = request.all_token_ids[i * 4 : i * 4 + 4]
             slots[block] = [_glyph(t, i * 4 + j < request.num_computed_tokens) for j, t in enumerate(span)]
         counters = f"{request.num_computed_tokens} of {request.num_tokens} tokens computed"
-        page.text(776, y + 18, counters, MUTED, 12, "end")
+        page.text(776, y + 18, counters, fill=MUTED, size=12, anchor="end")
     top, pitch = 262, 55
     for name, x, y, block in anchors:
-        page.line([(x, y), (24 + block * pitch + 24, top)], colors[name], 1.1)
+        page.path([(x, y), (24 + block * pitch + 24, top)], colors[name], 1.1)
     queue = [block.block_id for block in manager.block_pool.free_block_queue.get_all_free_blocks()]
     for block in range(14):
         x, mine = 24 + block * pitch, users.get(block, [])
         color = VIOLET if len(mine) > 1 else colors[mine[0]] if mine else MUTED
         page.box(x, top, 49, 34, PALE[color], color if mine else GRID, "" if mine or block == 0 else "3 3")
         for j, glyph in enumerate(slots.get(block, [])):
-            page.text(x + 7 + j * 12, top + 22, glyph, INK, 13, "middle", font="monospace")
-        page.text(x + 24, top + 50, "null" if block == 0 else str(block), MUTED, 12, "middle")
-        page.text(x + 24, top + 66, f"ref {len(mine)}" if mine else "", color, 11, "middle", "600")
-    page.text(24, top + 96, "Violet: shared. Dashed: free, in the queue as " + ", ".join(map(str, queue)) + ".", MUTED)
-    return page.svg()
+            page.text(x + 7 + j * 12, top + 22, glyph, anchor="middle", font="monospace")
+        page.text(x + 24, top + 50, "null" if block == 0 else str(block), fill=MUTED, size=12, anchor="middle")
+        page.text(
+            x + 24, top + 66, f"ref {len(mine)}" if mine else "", fill=color, size=11, anchor="middle", weight="600"
+        )
+    page.text(
+        24,
+        top + 96,
+        "Violet: shared. Dashed: free, in the queue as " + ", ".join(map(str, queue)) + ".",
+        fill=MUTED,
+        size=12,
+    )
+    return page
 
 
 def _request(manager: KVCacheManager, name: str, tokens: list[int]) -> Request:
@@ -123,7 +106,7 @@ def _prefill(manager: KVCacheManager, name: str, tokens: list[int]) -> Request:
     return request
 
 
-def free_queue() -> str:
+def free_queue() -> Canvas:
     """The free queue from first to last after each event of the story of lab 02-05."""
     manager = KVCacheManager(10, 4)
     prompt, live = list(range(100, 132)), {}
@@ -140,27 +123,27 @@ def free_queue() -> str:
         ("F: 24 other tokens", lambda: live.update(F=_prefill(manager, "F", list(range(600, 624))))),
     ]
     page = Canvas("The free queue after each event (10 blocks of 4 tokens, block 0 is the null block)", 800, 448)
-    page.text(190, 56, "reused first", MUTED, 12)
-    page.text(190 + 9 * 50 - 6, 56, "reused last", MUTED, 12, "end")
+    page.text(190, 56, "reused first", fill=MUTED, size=12)
+    page.text(190 + 9 * 50 - 6, 56, "reused last", fill=MUTED, size=12, anchor="end")
     heads = {h: i for i, h in enumerate(_request(manager, "X", prompt).block_hashes)}
     for row, (label, event) in enumerate(events):
         event()
         y = 68 + row * 36
-        page.text(24, y + 19, label, INK, 13)
+        page.text(24, y + 19, label)
         for i, block in enumerate(manager.block_pool.free_block_queue.get_all_free_blocks()):
             place = heads.get(block.block_hash) if block.block_hash else None
             color = VIOLET if place is not None else ORANGE if block.block_hash else MUTED
             page.box(190 + i * 50, y, 44, 28, PALE[color], color if block.block_hash else GRID)
-            page.text(190 + i * 50 + 22, y + 19, str(block.block_id), INK, 13, "middle", "600")
+            page.text(190 + i * 50 + 22, y + 19, str(block.block_id), anchor="middle", weight="600")
         used = sum(block.ref_cnt > 0 for block in manager.block_pool.blocks)
-        page.text(776, y + 19, f"{used} in use", MUTED, 12, "end")
+        page.text(776, y + 19, f"{used} in use", fill=MUTED, size=12, anchor="end")
     page.text(
         24, 440, "Violet: holds a piece of the first prompt and is still a hit. Orange: holds other content.", MUTED
     )
-    return page.svg()
+    return page
 
 
-def staircase() -> str:
+def staircase() -> Canvas:
     """Blocks held by each request, step by step, in an engine run: growth one block at a time, release at the end."""
     eng = LLMEngine(num_blocks=40, block_size=4, max_num_batched_tokens=64)
     plan = [(0, "a", 14, 26), (2, "b", 6, 12), (5, "c", 22, 10), (9, "d", 5, 24), (16, "e", 18, 8)]
@@ -180,8 +163,8 @@ def staircase() -> str:
     page = Canvas("Blocks in use, step by step: five requests, block_size 4, 39 usable blocks", 800, 360)
     left, bottom, wide, high = 60, 316, 716 / len(held), 260 / 30
     for level in range(0, 31, 10):
-        page.line([(left, bottom - level * high), (776, bottom - level * high)], GRID, 1)
-        page.text(left - 8, bottom - level * high + 4, str(level), MUTED, 12, "end")
+        page.path([(left, bottom - level * high), (776, bottom - level * high)], GRID, 1)
+        page.text(left - 8, bottom - level * high + 4, str(level), fill=MUTED, size=12, anchor="end")
     palette = (BLUE, ORANGE, GREEN, VIOLET, MUTED)
     for i, counts in enumerate(held):
         base = bottom
@@ -192,14 +175,14 @@ def staircase() -> str:
     for name in range(len(names)):
         first = next(i for i, counts in enumerate(held) if counts[name])
         below = sum(held[first][:name])
-        page.text(left + first * wide + 6, bottom - below * high - 6, names[name], INK, 13, weight="600")
+        page.text(left + first * wide + 6, bottom - below * high - 6, names[name], weight="600")
     for i in range(0, len(held), 5):
-        page.text(left + i * wide + wide / 2, bottom + 18, str(i), MUTED, 12, "middle")
-    page.text(left + 358, 352, "step", INK, 13, "middle")
-    return page.svg()
+        page.text(left + i * wide + wide / 2, bottom + 18, str(i), fill=MUTED, size=12, anchor="middle")
+    page.text(left + 358, 352, "step", anchor="middle")
+    return page
 
 
-def waste() -> str:
+def waste() -> Canvas:
     """Share of the admitted memory that holds tokens: reservations of 2,048 against pages, for drawn lengths."""
     lengths = np.minimum(np.random.default_rng(0).lognormal(5.6, 0.9, 400), 2048).astype(int).clip(1)
     rows: list[tuple[str, int, int, str]] = []
@@ -214,42 +197,25 @@ def waste() -> str:
         blocks = sum(len(manager.get_block_ids(r)) for r in manager.req_to_blocks)
         rows.append((f"pages of {size}", admitted, blocks * size - used, BLUE))
     page = Canvas(f"262,144 slots, 400 arrivals of {int(lengths.mean())} tokens on average", 800, 300)
-    page.text(190, 60, "slots that hold a token (solid), slots that are taken and empty (pale)", MUTED, 12)
+    page.text(190, 60, "slots that hold a token (solid), slots that are taken and empty (pale)", fill=MUTED, size=12)
     for row, (label, admitted, wasted, color) in enumerate(rows):
         y, scale = 76 + row * 42, 430 / 262_144
         used = int(lengths[:admitted].sum())
-        page.text(176, y + 20, label, INK, 13, "end")
+        page.text(176, y + 20, label, anchor="end")
         page.box(190, y, used * scale, 28, color, color)
         page.box(190 + used * scale, y, wasted * scale, 28, PALE[color], color)
-        page.text(776, y + 12, f"{admitted} admitted", INK, 12, "end")
-        page.text(776, y + 27, f"{wasted / (used + wasted):.1%} empty", MUTED, 12, "end")
-    return page.svg()
+        page.text(776, y + 12, f"{admitted} admitted", size=12, anchor="end")
+        page.text(776, y + 27, f"{wasted / (used + wasted):.1%} empty", fill=MUTED, size=12, anchor="end")
+    return page
 
 
-FIGURES: dict[str, Callable[[], str]] = {
-    "block-tables.svg": block_tables,
-    "free-queue.svg": free_queue,
-    "staircase.svg": staircase,
-    "waste.svg": waste,
+FIGURES: dict[str, Callable[[], Canvas]] = {
+    "block-tables": block_tables,
+    "free-queue": free_queue,
+    "staircase": staircase,
+    "waste": waste,
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Draw the pictures of phase 02.")
-    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
-    check = parser.parse_args().check
-    drawn = {name: draw() for name, draw in FIGURES.items()}
-    stale = [name for name, text in drawn.items() if not _is_current(IMG / name, text)]
-    for name in [] if check else stale:
-        IMG.mkdir(exist_ok=True)
-        (IMG / name).write_text(drawn[name], encoding="utf-8", newline="\n")
-    print("\n".join(f"{'differs' if check else 'wrote'}: img/{name}" for name in stale) or "all figures are current")
-    return 1 if check and stale else 0
-
-
-def _is_current(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(draw_all(IMG, FIGURES))

@@ -7,52 +7,12 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all
 from mini_vllm import LLMEngine, SamplingParams
 
 HERE = Path(__file__).resolve().parent
 IMG = HERE / "img"
-INK, GREY, GRID = "#1f2933", "#7b8794", "#e4e7eb"
-PREFILL, DECODE, WAIT, LOST = "#f0a202", "#3a7ca5", "#d9e2ec", "#bc4b51"
-SERIES = ["#3a7ca5", "#f0a202", "#6a994e", "#8367c7", "#5f6c7b"]
 Step = dict[str, tuple[int, int, int]]
-
-
-class Svg:
-    """Boxes, lines and words on a white page. Numbers are rounded, so that output is stable."""
-
-    def __init__(self, width: int, height: int, title: str) -> None:
-        self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            f'role="img" font-family="ui-sans-serif, Helvetica, Arial, sans-serif" font-size="13">',
-            f"<title>{title}</title>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        ]
-
-    def box(self, x: float, y: float, w: float, h: float, fill: str, stroke: str = "#ffffff") -> None:
-        self.parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="2" fill="{fill}" stroke="{stroke}"/>'
-        )
-
-    def path(self, points: list[tuple[float, float]], stroke: str = GREY, width: float = 1, dash: str = "") -> None:
-        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        extra = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(f'<polyline points="{text}" fill="none" stroke="{stroke}" stroke-width="{width}"{extra}/>')
-
-    def text(self, x: float, y: float, words: object, anchor: str = "start", fill: str = INK, size: int = 13) -> None:
-        safe = str(words).replace("&", "&amp;").replace("<", "&lt;")
-        self.parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}" font-size="{size}">{safe}</text>'
-        )
-
-    def legend(self, x: float, y: float, items: list[tuple[str, str]]) -> None:
-        """Coloured boxes with their words, from left to right."""
-        for fill, words in items:
-            self.box(x, y - 11, 14, 14, fill, GREY)
-            self.text(x + 20, y, words)
-            x += 40 + 7.2 * len(words)
-
-    def __str__(self) -> str:
-        return "\n".join([*self.parts, "</svg>"]) + "\n"
 
 
 class Run:
@@ -282,19 +242,5 @@ FIGURES = {
 }
 
 
-def main() -> int:
-    check, stale = "--check" in sys.argv[1:], []
-    IMG.mkdir(exist_ok=True)
-    for name, draw in FIGURES.items():
-        path, svg = IMG / f"{name}.svg", str(draw())
-        if check and (not path.is_file() or path.read_text(encoding="utf-8") != svg):
-            stale.append(path.name)
-        elif not check:
-            path.write_text(svg, encoding="utf-8")
-    if stale:
-        print(f"out of date: {', '.join(stale)}; run {Path(__file__).name}")
-    return 1 if stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(draw_all(IMG, FIGURES))

@@ -100,7 +100,7 @@ PHASE = build.PhaseBuild(
 
 
 def test_the_learners_path(root: Path) -> None:
-    assert build.make_workspace(PHASE, root) is None
+    assert build.make_workspace(PHASE, root).kept is None
     done = build.run_tests(root / "workspace", PHASE.tests, capture=True)
     assert done.returncode == 1
     assert "not written yet: double, workspace/mini_vllm/core.py:3\n    Return twice x." in done.stdout
@@ -111,14 +111,81 @@ def test_the_learners_path(root: Path) -> None:
 
 def test_an_edited_workspace_is_not_overwritten(root: Path) -> None:
     build.make_workspace(PHASE, root)
-    assert build.make_workspace(PHASE, root) is None
+    assert build.make_workspace(PHASE, root).kept is None
     core = root / "workspace" / "mini_vllm" / "core.py"
     core.write_text("mine = 1\n")
     with pytest.raises(LabError, match=r"holds work of yours \(mini_vllm/core.py\)"):
         build.make_workspace(PHASE, root)
-    kept = build.make_workspace(PHASE, root, force=True)
+    kept = build.make_workspace(PHASE, root, force=True).kept
     assert kept is not None and (kept / "mini_vllm" / "core.py").read_text() == "mine = 1\n"
     assert "NotImplementedError" in core.read_text()
+
+
+NEXT = build.PhaseBuild(
+    8,
+    "tripling",
+    (build.Build("mini_vllm.core:triple", "Return three times x.", ("mini_vllm/tests/test_core.py::test_triple",)),),
+)
+
+
+@pytest.fixture
+def two_phases(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An engine with functions of phase 7 (`double`, `half`) and of phase 8 (`triple`) in one file."""
+    core = root / "mini_vllm" / "core.py"
+    core.write_text(
+        core.read_text()
+        + '\n\ndef half(x):\n    """Half of x."""\n    return x / 2\n'
+        + '\n\ndef triple(x):\n    """Three times x."""\n    return 3 * x\n'
+    )
+    half = build.Build("mini_vllm.core:half", "Return half of x.", ("mini_vllm/tests/test_core.py::test_half",))
+    first = build.PhaseBuild(7, "doubling", (*PHASE.builds, half))
+    monkeypatch.setattr(build, "phase_builds", lambda: {7: first, 8: NEXT})
+    build.make_workspace(first, root)
+    work = root / "workspace" / "mini_vllm" / "core.py"
+    mine = "return _helper(x)\n\n\ndef _helper(x):\n    return x + x  # mine"
+    work.write_text(work.read_text().replace('raise NotImplementedError("Return twice x.")', mine))
+    return root
+
+
+def test_earlier_work_comes_along(two_phases: Path) -> None:
+    made = build.make_workspace(NEXT, two_phases)
+    assert made.carried.written == ["mini_vllm.core:double"] and made.carried.filled == ["mini_vllm.core:half"]
+    source = (two_phases / "workspace" / "mini_vllm" / "core.py").read_text()
+    assert "# mine" in source and "_helper(x)" in source and "return x / 2" in source
+    assert source.count("NotImplementedError") == 1 and "Return three times x." in source
+    assert made.kept is not None and "# mine" in (made.kept / "mini_vllm" / "core.py").read_text()
+
+
+def test_earlier_work_comes_along_twice(two_phases: Path) -> None:
+    """A file that was carried and not touched since is hers all the same."""
+    build.make_workspace(NEXT, two_phases)
+    other = two_phases / "workspace" / "mini_vllm" / "extra.py"
+    other.write_text("hers = 1\n")
+    last = build.PhaseBuild(9, "nothing", ())
+    made = build.make_workspace(last, two_phases)
+    assert made.carried.written == ["mini_vllm.core:double"]
+    assert made.carried.filled == ["mini_vllm.core:triple"]
+    source = (two_phases / "workspace" / "mini_vllm" / "core.py").read_text()
+    assert "# mine" in source and "NotImplementedError" not in source
+    assert (two_phases / "workspace" / "mini_vllm" / "extra.py").read_text() == "hers = 1\n"
+
+
+def test_where_the_engine_has_changed_only_functions_come_along(two_phases: Path) -> None:
+    core = two_phases / "mini_vllm" / "core.py"
+    core.write_text(core.read_text() + "\n\nNEW = True\n")
+    work = two_phases / "workspace" / "mini_vllm" / "core.py"
+    work.write_text(work.read_text().replace("return _helper(x)", "return x + x  # mine"))
+    build.make_workspace(NEXT, two_phases)
+    source = work.read_text()
+    assert "NEW = True" in source and "return x + x  # mine" in source and "return x / 2" in source
+
+
+def test_work_that_is_not_python_is_told_and_kept(two_phases: Path) -> None:
+    work = two_phases / "workspace" / "mini_vllm" / "core.py"
+    work.write_text(work.read_text() + "def broken(:\n")
+    with pytest.raises(LabError, match=r"workspace/mini_vllm/core.py, line \d+: .*; mend it before you go on"):
+        build.make_workspace(NEXT, two_phases)
+    assert "def broken" in work.read_text()
 
 
 def test_a_foreign_folder_called_workspace_is_safe(root: Path) -> None:

@@ -5,16 +5,12 @@
 Maintainers run this when the pinned release moves. The files named h200-* come from another machine and stay.
 """
 
-import argparse
-import datetime
 import hashlib
 import json
-import os
-import platform
 import re
-import subprocess
-import tempfile
 from pathlib import Path
+
+from course.captures import arguments, keep_lines, provenance_of, run, write_provenance
 
 HERE = Path(__file__).resolve().parent
 CAPTURED = HERE / "captured"
@@ -33,73 +29,28 @@ KEEP = re.compile(
 )
 
 
-def keep_lines(log: str, model: str) -> str:
-    """The lines that matter, with the model's path shortened and nothing longer than 220 characters."""
-    kept = [line for line in log.splitlines() if KEEP.search(line)]
-    short = [re.sub(r"'[^']*/" + re.escape(Path(model).name) + "'", f"'{Path(model).name}'", line) for line in kept]
-    return "\n".join(line if len(line) <= 220 else line[:217] + "..." for line in short) + "\n"
-
-
-def run(python: str, model: str, script: str, *options: str) -> tuple[str, dict]:
-    """One run in a fresh process: (log, result)."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [python, str(HERE / script), "--model", model, "--out", folder, *options]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
-        if done.returncode != 0:
-            raise SystemExit(f"{script} {' '.join(options)} failed:\n{done.stdout[-3000:]}")
-        return done.stdout, json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
-
-
-def versions(python: str) -> dict[str, str]:
-    code = (
-        "import vllm, torch, transformers as t, platform as p;"
-        "print(vllm.__version__, torch.__version__, t.__version__, p.python_version())"
-    )
-    line = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split("\n")[-2]
-    return dict(zip(("vllm", "torch", "transformers", "python"), line.split(), strict=True))
-
-
-def cpu_name() -> str:
-    lines = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return lines[0].split(":", 1)[1].strip() if lines else platform.processor()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=os.environ.get("COURSE_VLLM_PYTHON", ".venv-vllm/bin/python"))
-    parser.add_argument("--model", default="models/pocket")
-    args = parser.parse_args()
+    args = arguments(__doc__)
     CAPTURED.mkdir(exist_ok=True)
-    path = CAPTURED / "provenance.json"
-    provenance = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    files = {}
+    model, files = f"models/{Path(args.model).name}", {}
     for variant, workload in RUNS:
-        log, result = run(args.python, args.model, "real_run.py", "--variant", variant, "--workload", workload)
+        options = ("--variant", variant, "--workload", workload)
+        log, result = run(args.python, HERE / "real_run.py", args.model, *options)
         stem = f"cpu-{variant}-{workload}"
-        (CAPTURED / f"{stem}.log").write_text(keep_lines(log, args.model), encoding="utf-8")
-        (CAPTURED / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        command = f"real_run.py --model models/{Path(args.model).name} --variant {variant} --workload {workload}"
-        if workload == "stuck":
-            (CAPTURED / f"{stem}.log").unlink()  # its trace says it all
-        else:
+        command = f"real_run.py --model {model} {' '.join(options)}"
+        if workload != "stuck":  # its trace says it all
+            (CAPTURED / f"{stem}.log").write_text(keep_lines(log, KEEP, args.model), encoding="utf-8")
             files[f"{stem}.log"] = command
+        (CAPTURED / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         files[f"{stem}.json"] = command
         print(stem, "done")
-    _, result = run(args.python, args.model, "ahead.py")
+    _, result = run(args.python, HERE / "ahead.py", args.model)
     (CAPTURED / "cpu-ahead.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    files["cpu-ahead.json"] = f"ahead.py --model models/{Path(args.model).name}"
-    provenance["cpu"] = {
-        "machine": f"x86-64 virtual machine, {os.cpu_count()} cores",
-        "cpu": cpu_name(),
-        "device": "cpu",
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "versions": versions(args.python),
-        "model": f"models/{Path(args.model).name}",
-        "model_sha256": hashlib.sha256((Path(args.model) / "model.safetensors").read_bytes()).hexdigest(),
-        "commands": files,
-        "edited": "logs: lines matched by KEEP in capture.py, cut at 220 characters, the path of the model shortened",
-    }
-    path.write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+    files["cpu-ahead.json"] = f"ahead.py --model {model}"
+    edited = "logs: lines matched by KEEP in capture.py, cut at 220 characters, the path of the model shortened"
+    weights = hashlib.sha256((Path(args.model) / "model.safetensors").read_bytes()).hexdigest()
+    entry = provenance_of(args.python, args.model, files, edited, model_sha256=weights)
+    write_provenance(CAPTURED, "cpu", entry)
 
 
 if __name__ == "__main__":
