@@ -21,9 +21,11 @@ def test_symbols_exist_and_are_documented(number: int, one: build.Build) -> None
     assert one.tests and one.message.endswith(".")
 
 
-def test_named_tests_are_green_on_the_engine() -> None:
-    tests = [test for phase in build.phase_builds().values() for test in phase.tests]
-    done = build.run_tests(ROOT, tests, capture=True)
+@pytest.mark.parametrize("number", sorted(build.phase_builds()))
+def test_named_tests_are_green_in_a_finished_workspace(number: int, tmp_path: Path) -> None:
+    """In a folder with nothing but the copy: no checkpoint and no recording beside it."""
+    build.write_copy(tmp_path, ())
+    done = build.run_tests(tmp_path, build.phase_build(number).tests, capture=True)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -35,6 +35,13 @@ def test_prefix_hit_leaves_one_token_to_compute():
     assert (manager.prefix_cache_stats.queries, manager.prefix_cache_stats.hits) == (17, 12)
 
 
+def test_a_block_that_is_half_computed_cannot_be_found():
+    manager = KVCacheManager(10, 4)
+    manager.allocate_slots(make_request("a", 12, block_size=4), 6)  # a chunk that ends inside the second block
+    blocks, num_tokens = manager.get_computed_blocks(make_request("b", 12, block_size=4))
+    assert (ids(blocks), num_tokens) == ([1], 4)
+
+
 def test_no_hits_without_caching():
     manager = KVCacheManager(10, 4, enable_caching=False)
     manager.allocate_slots(make_request("a", 8), 8)

@@ -89,7 +89,7 @@ def test_preemption_takes_the_newest_and_recomputes_it():
         check_scheduler(scheduler)
     assert resumed is not None and resumed.num_scheduled_tokens["b"] == 8  # its prompt and its one output token
     assert resumed.scheduled_cached_reqs.all_token_ids["b"][:7] == second.prompt_token_ids
-    assert (first.num_preemptions, second.num_preemptions) == (0, 1)
+    assert (first.num_preemptions, second.num_preemptions, scheduler.num_preemptions) == (0, 1, 1)
     assert first.num_output_tokens == second.num_output_tokens == 8
 
 
@@ -135,19 +135,22 @@ def test_priority_victim_before_the_cursor_skips_nobody():
 
 
 def test_victim_of_the_same_step_leaves_no_findable_block_behind():
-    scheduler = make_scheduler(num_blocks=6, scheduling_policy="priority", max_num_batched_tokens=8, max_num_seqs=4)
-    add(scheduler, "low", 12, priority=9, arrival=0.0, base=0, max_tokens=4)
-    run_step(scheduler)  # computes 8 of its 12 tokens
-    low = scheduler.requests["low"]
-    high = make_request("high", [500 + i for i in range(7)], block_size=4, priority=0, arrival=1.0, max_tokens=8)
+    scheduler = make_scheduler(num_blocks=9, scheduling_policy="priority", long_prefill_token_threshold=8)
+    low = make_request("low", 24, block_size=4, priority=9, arrival=0.0, max_tokens=2)
+    scheduler.add_request(low)
+    run_step(scheduler)
+    high = make_request("high", [500 + i for i in range(8)], block_size=4, priority=0, arrival=1.0, max_tokens=3)
     scheduler.add_request(high)
-    while low.status == RequestStatus.RUNNING:
+    run_step(scheduler)
+    output = run_step(scheduler)  # low is given its third chunk of 8, and then high needs a block
+    assert output.preempted_req_ids == {"low"} and output.num_scheduled_tokens == {"high": 1}
+    check_scheduler(scheduler)
+    pool = scheduler.kv_cache_manager.block_pool
+    assert [pool.get_cached_block(h) is not None for h in low.block_hashes] == [True] * 4 + [False] * 2
+    while low.status == RequestStatus.PREEMPTED:
         output = run_step(scheduler)
-        check_scheduler(scheduler)
-    assert output.preempted_req_ids == {"low"}
-    hashes = make_request("again", 12, block_size=4).block_hashes
-    cached = [scheduler.kv_cache_manager.block_pool.get_cached_block(h) is not None for h in hashes]
-    assert cached[2] is (low.num_output_tokens > 0)  # its third block counts only if it was really computed
+    assert output.scheduled_cached_reqs.num_computed_tokens[-1] == 16  # it finds again what was computed, no more
+    assert low.num_cached_tokens == 0  # and that does not count as cached: its first admission found nothing
 
 
 def test_failed_request_ends_alone_and_is_not_found_again():

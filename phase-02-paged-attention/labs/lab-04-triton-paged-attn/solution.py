@@ -72,7 +72,7 @@ def _paged_decode_kernel(
 ):  # fmt: skip
     """One program: one request (axis 0) and one KV head (axis 1) with the GROUP query heads that read it.
 
-    Walks the request TILE tokens at a time. GROUP_PAD (at least 16) rows of q are loaded, because tl.dot wants 16;
+    Walks the request TILE tokens at a time. GROUP_PAD (a power of two, at least 16, for tl.dot) rows of q are loaded;
     those beyond GROUP are zeros. m, l and acc are float32. A token at or beyond seq_len must not count.
     """
     seq, kv_head = tl.program_id(0), tl.program_id(1)

@@ -90,7 +90,7 @@ def schedule_step(
         request_id -> number of tokens (at least 1), in the order of scheduling.
 
     Raises:
-        ValueError: a waiting request lacks nothing; it could never be sampled.
+        ValueError: "waiting request 'R' has nothing to compute": it could never be sampled.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:329 — `Scheduler.schedule`.
     """

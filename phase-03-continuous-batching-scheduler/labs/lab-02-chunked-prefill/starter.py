@@ -17,7 +17,7 @@ def prefill_chunks(prompt_len: int, threshold: int, budget: int) -> list[int]:
         The chunks in order; they sum to `prompt_len`.
 
     Raises:
-        ValueError: a number outside these ranges.
+        ValueError: "need prompt_len >= 1, budget >= 1, threshold >= 0; got P, B, T".
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:656 — "if 0 < threshold < num_new_tokens:".
     """

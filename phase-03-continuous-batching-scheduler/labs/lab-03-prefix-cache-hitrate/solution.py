@@ -77,5 +77,5 @@ def predict(prompts: list[list[int]], block_size: int) -> list[int]:
 
 
 def kv_saved_bytes(num_requests: int, hit_tokens: int, bytes_per_token: int) -> int:
-    """KV memory that sharing saves: all requests but the first point at blocks that exist already."""
+    """KV memory that sharing saves: all but the first request point at blocks that exist. 0 without requests."""
     return max(num_requests - 1, 0) * hit_tokens * bytes_per_token

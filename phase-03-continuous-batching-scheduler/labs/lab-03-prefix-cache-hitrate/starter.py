@@ -60,5 +60,5 @@ def predict(prompts: list[list[int]], block_size: int) -> list[int]:
 
 
 def kv_saved_bytes(num_requests: int, hit_tokens: int, bytes_per_token: int) -> int:
-    """KV memory that sharing saves: all requests but the first point at blocks that exist already."""
+    """KV memory that sharing saves: all but the first request point at blocks that exist. 0 without requests."""
     raise NotImplementedError("multiply, with one request fewer")

@@ -60,7 +60,7 @@ def percentile(costs: list[int], q: float) -> float:
         q: above 0, at most 100.
 
     Raises:
-        ValueError: there are no costs, or q is out of range.
+        ValueError: "need costs and 0 < q <= 100, got N costs, q=Q".
     """
     if not costs or not 0 < q <= 100:
         raise ValueError(f"need costs and 0 < q <= 100, got {len(costs)} costs, q={q}")

@@ -49,7 +49,7 @@ def percentile(costs: list[int], q: float) -> float:
         q: above 0, at most 100.
 
     Raises:
-        ValueError: there are no costs, or q is out of range.
+        ValueError: "need costs and 0 < q <= 100, got N costs, q=Q".
     """
     raise NotImplementedError("sort, and take the element of rank ceil(q / 100 * n)")
 

@@ -67,7 +67,8 @@ def cpu_and_gpu(sync_ms: float, async_ms: float) -> tuple[float, float]:
     Without it a step takes the sum, with it the larger of the two, which is taken to be the GPU.
 
     Raises:
-        ValueError: the two times fit no such pair (async slower than sync, or more than twice as fast).
+        ValueError: "no cpu <= gpu has the sum S and the maximum A" (async slower than sync, or more than twice as
+            fast).
     """
     if not async_ms <= sync_ms <= 2 * async_ms:
         raise ValueError(f"no cpu <= gpu has the sum {sync_ms} and the maximum {async_ms}")

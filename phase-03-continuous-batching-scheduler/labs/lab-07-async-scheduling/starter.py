@@ -63,7 +63,8 @@ def cpu_and_gpu(sync_ms: float, async_ms: float) -> tuple[float, float]:
     Without it a step takes the sum, with it the larger of the two, which is taken to be the GPU.
 
     Raises:
-        ValueError: the two times fit no such pair (async slower than sync, or more than twice as fast).
+        ValueError: "no cpu <= gpu has the sum S and the maximum A" (async slower than sync, or more than twice as
+            fast).
     """
     raise NotImplementedError(
         "take the async time as the GPU time and the difference as the CPU time, after checking that they fit"

@@ -56,7 +56,7 @@ def main() -> None:
     """Run all arms."""
     args = arguments(__doc__ or "")
     CAPTURED.mkdir(exist_ok=True)
-    commands: dict[str, str] = {}
+    commands = {"texts.json": f"capture.py, 96 conversations of models/training, seed {SEED}"}
     write_texts(args.model)
     with tempfile.TemporaryDirectory() as name:
         for arm in ARMS:
