@@ -65,7 +65,7 @@ def paged_online_attention(
         [dv] in float64. Slots beyond `seq_len` may hold anything, NaN included, and are not read.
 
     Raises:
-        ValueError: seq_len is less than 1, or the table is too short for it; the text names seq_len.
+        ValueError: seq_len is less than 1, or the table has fewer slots: "seq_len must be 1 to SLOTS, got SEQ_LEN".
     """
     block_size = k_cache.shape[1]
     if not 1 <= seq_len <= len(block_table) * block_size:

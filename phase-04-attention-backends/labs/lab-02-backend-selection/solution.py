@@ -194,7 +194,11 @@ def priorities(device: Device, use_mla: bool) -> list[str]:
 
 @dataclass
 class Selection:
-    """The answer. `reasons`: per candidate, what is against it. `log`: the lines that vLLM would print."""
+    """The answer. `log`: the lines that vLLM would print.
+
+    reasons: what is against each candidate that was asked, in their order; an empty list: nothing. The candidates are
+        the whole list of priorities, also those behind the winner; after an override or on a CPU the one name alone.
+    """
 
     name: str
     reasons: dict[str, list[str]] = field(default_factory=dict)
@@ -213,10 +217,12 @@ def select_backend(device: Device, config: SelectorConfig, override: str | None 
     optimal block size."
 
     Raises:
-        ValueError: MLA on a CPU ("MLA is not supported on CPU."); an unknown override ("Unknown attention backend:
-            'X'. Valid options are: " and the names in SPECS, on a CPU also CPU_ATTN); an override that has reasons
-            against it ("Selected backend AttentionBackendEnum.X is not valid for this configuration. Reason: [...]");
-            no candidate left ("No valid attention backend found. Reasons: {X: [...], ...}").
+        ValueError: MLA on a CPU ("MLA is not supported on CPU."; upstream raises NotImplementedError); an unknown
+            override ("Unknown attention backend: 'X'. Valid options are: " and the names in SPECS, separated by ", ",
+            on a CPU CPU_ATTN as the last); an override that has reasons against it ("Selected backend
+            AttentionBackendEnum.X is not valid for this configuration. Reason: ['...', '...']");
+            no candidate left ("No valid attention backend found. Reasons: {X: [reason, reason], Y: [reason]}.", where
+            upstream also names the device and the configuration).
 
     Upstream: upstream/vllm/platforms/cuda.py:293 — `CudaPlatformBase.get_attn_backend_cls`.
     """
@@ -234,7 +240,8 @@ def select_backend(device: Device, config: SelectorConfig, override: str | None 
     reasons = {name: validate(name, device, config) for name in priorities(device, config.use_mla)}
     valid = [name for name, against in reasons.items() if not against]
     if not valid:
-        raise ValueError(f"No valid attention backend found. Reasons: {reasons}")
+        listing = ", ".join(f"{name}: [{', '.join(against)}]" for name, against in reasons.items())
+        raise ValueError(f"No valid attention backend found. Reasons: {{{listing}}}.")
     better = list(reasons)[: list(reasons).index(valid[0])]
     log = []
     if excluded := [name for name in better if reasons[name] == ["block_size not supported"]]:

@@ -147,7 +147,11 @@ def priorities(device: Device, use_mla: bool) -> list[str]:
 
 @dataclass
 class Selection:
-    """The answer. `reasons`: per candidate, what is against it. `log`: the lines that vLLM would print."""
+    """The answer. `log`: the lines that vLLM would print.
+
+    reasons: what is against each candidate that was asked, in their order; an empty list: nothing. The candidates are
+        the whole list of priorities, also those behind the winner; after an override or on a CPU the one name alone.
+    """
 
     name: str
     reasons: dict[str, list[str]] = field(default_factory=dict)
@@ -166,10 +170,12 @@ def select_backend(device: Device, config: SelectorConfig, override: str | None 
     optimal block size."
 
     Raises:
-        ValueError: MLA on a CPU ("MLA is not supported on CPU."); an unknown override ("Unknown attention backend:
-            'X'. Valid options are: " and the names in SPECS, on a CPU also CPU_ATTN); an override that has reasons
-            against it ("Selected backend AttentionBackendEnum.X is not valid for this configuration. Reason: [...]");
-            no candidate left ("No valid attention backend found. Reasons: {X: [...], ...}").
+        ValueError: MLA on a CPU ("MLA is not supported on CPU."; upstream raises NotImplementedError); an unknown
+            override ("Unknown attention backend: 'X'. Valid options are: " and the names in SPECS, separated by ", ",
+            on a CPU CPU_ATTN as the last); an override that has reasons against it ("Selected backend
+            AttentionBackendEnum.X is not valid for this configuration. Reason: ['...', '...']");
+            no candidate left ("No valid attention backend found. Reasons: {X: [reason, reason], Y: [reason]}.", where
+            upstream also names the device and the configuration).
 
     Upstream: upstream/vllm/platforms/cuda.py:293 — `CudaPlatformBase.get_attn_backend_cls`.
     """

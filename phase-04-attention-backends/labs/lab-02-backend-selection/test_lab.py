@@ -50,7 +50,10 @@ def test_every_choice(impl, capability):
     for row in rows_of(capability):
         gpu, config = device(impl, capability), config_of(impl, row)
         if row[7] is None:
-            with pytest.raises(ValueError, match=r"^No valid attention backend found\. Reasons: \{'"):
+            asked = {name: against for name, against in verdicts(row).items() if name in impl.SPECS}
+            words = ", ".join(f"{name}: [{', '.join(asked[name])}]" for name in impl.priorities(gpu, config.use_mla))
+            text = f"No valid attention backend found. Reasons: {{{words}}}."
+            with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
                 impl.select_backend(gpu, config)
             continue
         chosen = impl.select_backend(gpu, config)

@@ -1,9 +1,13 @@
 """Lab 04-04: a summary of keys can be made anywhere and merged in any order; an average of outputs cannot."""
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+README = (Path(__file__).resolve().parent / "README.md").read_text(encoding="utf-8")
 
 
 def case(seed=0, n=257, d=16, dv=16):
@@ -166,6 +170,14 @@ def test_the_average_of_outputs_is_wrong(impl):
 )
 def test_decode_rounds(impl, requests, heads, blocks, splits, expected):
     assert impl.decode_rounds(requests, heads, blocks, splits, num_sms=132) == expected
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [(1, 131_072), (64, 4_096)])
+def test_the_table_of_the_readme(impl, requests, tokens):
+    """Each row, number by number: 8 KV heads, blocks of 16, 132 processors."""
+    cells = re.search(rf"\| {requests} × 8, {tokens:,} tokens \|(.*)\|", README)[1].split("|")
+    quoted = [int(cell.strip(" *").replace(",", "")) for cell in cells]
+    assert [impl.decode_rounds(requests, 8, tokens // 16, splits, 132) for splits in (1, 4, 16, 17, 64)] == quoted
 
 
 def test_the_engines_split_agrees(impl):

@@ -64,9 +64,11 @@ def softmax_triton(x: torch.Tensor) -> torch.Tensor:
 
     Rows may stand apart (`x.stride(0)` of any size, as in a slice of a wider matrix); the numbers of a row are
     neighbours. Up to MAX_FUSED_COLS columns the row kernel runs, with the next power of 2; beyond, the tiled one.
+    A matrix without rows or without columns gives an empty result of its shape.
 
     Raises:
-        ValueError: x has not two dimensions, or its rows are not contiguous; the text names the shape or the stride.
+        ValueError: x has not two dimensions ("x must have two dimensions, got shape (2, 3, 4)"); or x.stride(1) is not
+            1 ("the numbers of a row must be neighbours, got stride 2").
     """
     raise NotImplementedError(
         "check the shape, make the output, and launch one program per row of the kernel that fits"

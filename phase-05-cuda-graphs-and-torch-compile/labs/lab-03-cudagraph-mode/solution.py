@@ -134,6 +134,8 @@ def dispatch(
     """The concrete mode of this step and the key of the recording that it replays.
 
     FULL if there is such a recording, else PIECEWISE if there is, else ("NONE", the step's own number of tokens).
+    Requests in a FULL key, never more than `max_num_seqs`: padded tokens // query_len in a uniform one; else (mode
+    FULL, which ignores `uniform_decode`) as many as padded tokens. A PIECEWISE or NONE key holds tokens alone.
 
     Args:
         mode: already resolved.

@@ -120,7 +120,8 @@ def effects(ms: Mapping[str, float]) -> dict[str, float]:
 
 def is_launch_bound(ms: Mapping[int, float], growth: float = 1.5) -> bool:
     """Does the step's time hardly depend on its size? True if the largest batch takes at most `growth` times the
-    smallest one's time. Work that the GPU does grows with the batch; the CPU's launches do not."""
+    smallest one's time. The GPU's work grows with the batch; the CPU's launches do not. (Neither does reading the
+    weights: the answer means something only where the step is far longer than that.)"""
     return ms[max(ms)] <= growth * ms[min(ms)]
 
 

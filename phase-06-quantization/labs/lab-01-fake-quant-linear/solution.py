@@ -70,7 +70,7 @@ def quant_linear(x: Array, q: Array, scales: Array) -> Array:
         scales: [out].
 
     Returns:
-        floats [tokens, out]. A row's scale leaves its dot product: multiply the result, not the matrix.
+        [tokens, out], float32 where x and scales are. A row's scale leaves its dot product: multiply the result, not W.
     """
     return (x @ q.T.astype(x.dtype)) * scales
 

@@ -65,7 +65,7 @@ def quant_linear(x: Array, q: Array, scales: Array) -> Array:
         scales: [out].
 
     Returns:
-        floats [tokens, out]. A row's scale leaves its dot product: multiply the result, not the matrix.
+        [tokens, out], float32 where x and scales are. A row's scale leaves its dot product: multiply the result, not W.
     """
     raise NotImplementedError("multiply x with the codes, and the result with the scales of the rows")
 

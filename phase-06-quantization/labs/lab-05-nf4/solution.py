@@ -36,7 +36,7 @@ def quantize_nf4(W: Array, block_size: int = BLOCK) -> tuple[Array, Array]:
 
     Args:
         W: floats [out, in].
-        block_size: must divide `in`.
+        block_size: at least 1; must divide `in`.
 
     Returns:
         codes: uint8 [out, in], places in `nf4_levels()`, 0 to 15.

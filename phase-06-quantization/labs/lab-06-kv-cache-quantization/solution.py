@@ -51,7 +51,7 @@ def fake_fp8(x: Array, scale: float = 1.0) -> Array:
 
 
 def fake_fp8_per_token_head(x: Array) -> Array:
-    """The same with a scale for each token and head of x [tokens, heads, dim]: max|x| / 448, but with a floor."""
+    """The same with a scale for each token and head [tokens, heads, dim]: max|x| / 448, at least SMALLEST_SCALE."""
     scales = np.maximum(np.abs(x).max(axis=2, keepdims=True) / E4M3_MAX, SMALLEST_SCALE)
     return round_to_e4m3(x / scales) * scales
 

@@ -48,7 +48,7 @@ def fake_fp8(x: Array, scale: float = 1.0) -> Array:
 
 
 def fake_fp8_per_token_head(x: Array) -> Array:
-    """The same with a scale for each token and head of x [tokens, heads, dim]: max|x| / 448, but with a floor."""
+    """The same with a scale for each token and head [tokens, heads, dim]: max|x| / 448, at least SMALLEST_SCALE."""
     raise NotImplementedError("find max|x| / 448 over head_dim, divide, round to e4m3, multiply back")
 
 

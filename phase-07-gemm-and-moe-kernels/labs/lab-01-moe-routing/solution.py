@@ -22,7 +22,7 @@ def route(x: np.ndarray, W_gate: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
         ids [T, k], best first, of equal logits the smaller id first; weights [T, k], a softmax over the chosen logits.
 
     Raises:
-        ValueError: k is out of range.
+        ValueError: k is out of range: "k must be 1 to 8", if there are 8 experts.
 
     Upstream (weights first, and softmax before the choice, renormalized after it):
     upstream/vllm/model_executor/layers/fused_moe/router/fused_topk_router.py:69 — `fused_topk`.
@@ -51,7 +51,7 @@ def moe_forward_reference(x: np.ndarray, experts: Sequence[Expert], ids: np.ndar
         w: [T, k].
 
     Returns:
-        [T, D]. `expert_mlp` runs T * k times, on one row each.
+        [T, D]. `expert_mlp` runs T * k times, on one row [1, D] each.
     """
     out = np.zeros_like(x)
     for token in range(len(x)):
@@ -83,7 +83,7 @@ def sort_by_expert(ids: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.nd
 def moe_forward_grouped(x: np.ndarray, experts: Sequence[Expert], ids: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The same layer, grouped: permute, one `expert_mlp` for each expert that has rows, one weighted scatter-add.
 
-    Arguments and result as in `moe_forward_reference`.
+    Arguments and result as in `moe_forward_reference`; experts run in the order of their ids.
     """
     order, starts = sort_by_expert(ids, len(experts))
     tokens = order // ids.shape[1]

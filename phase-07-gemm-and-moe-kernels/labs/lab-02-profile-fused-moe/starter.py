@@ -133,5 +133,8 @@ def measured(rows: Sequence[tuple[str, float, int]]) -> dict[str, float]:
 
     Args:
         rows: (name, self time, calls). Self time: without what the operation called, so that nothing counts twice.
+
+    Returns:
+        Group to time, in the rows' unit; a group without rows is left out.
     """
     raise NotImplementedError("add up the self times of the rows by group_of")

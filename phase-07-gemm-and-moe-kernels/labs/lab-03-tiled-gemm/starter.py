@@ -12,14 +12,14 @@ def tiled_gemm(A: np.ndarray, B: np.ndarray, tile_m: int, tile_n: int, tile_k: i
     tile_k, and each step fetches one tile of A and one of B, by slicing. Tiles at the edges may be smaller.
 
     Args:
-        A: [M, K]; B: [K, N].
+        A: [M, K]; B: [K, N]. With K = 0 the result is zeros.
         tile_m, tile_n, tile_k: at least 1.
 
     Returns:
         [M, N] in the type of A @ B. Sums are kept in float32 at least, and rounded once, at the end.
 
     Raises:
-        ValueError: the inner dimensions differ.
+        ValueError: "inner dimensions differ".
     """
     raise NotImplementedError(
         "for each tile of the result walk along K: slice a tile of A and one of B, add their product to a float32 sum"

@@ -53,7 +53,7 @@ def balanced_packing(loads: np.ndarray, num_devices: int) -> np.ndarray:
         Device of each expert, [E].
 
     Raises:
-        ValueError: D does not divide E.
+        ValueError: D does not divide E: the devices "cannot hold equal numbers" of experts.
 
     Upstream: upstream/vllm/distributed/eplb/policy/default.py:23 — `DefaultEplbPolicy.balanced_packing`.
     """
@@ -71,7 +71,7 @@ def balanced_packing(loads: np.ndarray, num_devices: int) -> np.ndarray:
 
 
 def replicate_experts(loads: np.ndarray, num_physical: int) -> tuple[np.ndarray, np.ndarray]:
-    """Copies for the busy: each extra place goes to the expert with the largest load per copy.
+    """Copies for the busy: each extra place goes to the expert with the largest load per copy, of equals the first.
 
     Args:
         loads: [E].
@@ -82,7 +82,7 @@ def replicate_experts(loads: np.ndarray, num_physical: int) -> tuple[np.ndarray,
         copies [E]: copies of each expert.
 
     Raises:
-        ValueError: fewer places than experts.
+        ValueError: fewer places than experts: num_physical must be "at least 4", if there are 4 experts.
 
     Upstream: upstream/vllm/distributed/eplb/policy/default.py:76 — `DefaultEplbPolicy.replicate_experts`.
     """
