@@ -1,11 +1,14 @@
 """Hooks for `mkdocs build`: gather the repository's pages, in their order, and render them as on GitHub.
 
-No page is copied or written for the website. Pages, pictures, and the files that pages link to are taken from where
-they are, so that every relative link is the same on GitHub and on the website.
+No page is copied for the website. Pages, pictures, and the files that pages link to are taken from where they are, so
+that every relative link is the same on GitHub and on the website. What the website adds (links to the pinned release,
+tooltips, tags, interactive pictures, edit links) is in `site_render.py`; one page, labs by hardware, is made here.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import sys
 from pathlib import Path
@@ -13,14 +16,21 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
+import site_render as render  # noqa: E402
+
+from course.labs import all_labs, lab_folders  # noqa: E402
 from course.markdown import files as find  # noqa: E402
 from course.markdown import read  # noqa: E402
 
-FRONT = ("README.md", "SETUP.md", "GLOSSARY.md", "docs/engine.md", "docs/milestones.md")
+FRONT = ("README.md", "SETUP.md", "GLOSSARY.md", "docs/play.md", "docs/engine.md", "docs/milestones.md")
+LABS_PAGE = "labs.md"
+NOT_PUBLISHED = ("__pycache__/", "overrides/")
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
 PHASE_PAGES = {
     "00-guide.md": "Guide",
@@ -77,21 +87,81 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     front = [{title(ROOT / name): name} for name in FRONT if (ROOT / name).is_file()]
     rest = [name for path in pages() if not (name := path.relative_to(ROOT).as_posix()).startswith("phase-")]
     back = [{title(ROOT / name): name} for name in dict.fromkeys([*BACK, *rest]) if name not in FRONT]
-    config.nav = [*front, *phases, {"More": back}]
+    config.nav = [*front, {"Labs by hardware": LABS_PAGE}, *phases, {"More": back}]
     config.watch = [str(path) for path in pages()]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Puts the repository's pages, and what they link to, in the place of the contents of ``docs/``."""
-    kept = [file for file in files if not file.src_uri.endswith((".md", ".py", ".svg", ".png"))]
+    left_out = (".md", ".py", ".svg", ".png")
+    kept = [f for f in files if not f.src_uri.endswith(left_out) and not any(x in f.src_uri for x in NOT_PUBLISHED)]
     gathered = [
         File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
         for path in [*pages(), *sorted(assets())]
     ]
+    titles = {
+        folder.relative_to(ROOT).as_posix(): title(folder / "README.md")
+        for folder in lab_folders(ROOT)
+        if (folder / "README.md").is_file()
+    }
+    gathered.append(File.generated(config, LABS_PAGE, content=render.labs_page(titles)))
     return Files([*kept, *gathered])
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lets Markdown inside ``<details>`` be rendered, as GitHub does."""
+def repository(env: Any = os.environ) -> str:
+    """Address of the repository for edit links: ``SITE_REPO_URL``, or where GitHub Actions runs; else empty."""
+    actions = f"{env['GITHUB_SERVER_URL']}/{env['GITHUB_REPOSITORY']}" if "GITHUB_REPOSITORY" in env else ""
+    return env.get("SITE_REPO_URL", actions).rstrip("/")
+
+
+def on_pre_page(page: Page, **_: Any) -> Page:
+    """Edit links. Not by ``repo_url``, with which the theme would ask GitHub for stars at run time."""
+    if (url := repository()) and page.file.src_uri != LABS_PAGE:
+        page.edit_url = f"{url}/edit/main/{page.file.src_uri}"
+    return page
+
+
+def hero(to_root: str) -> str:
+    """The block of the landing page above the README's commands."""
+    labs = [lab for lab in all_labs() if lab.folder.is_dir()]
+    values = {
+        "root": to_root,
+        "phases": len(list(ROOT.glob("phase-[0-9][0-9]-*/00-guide.md"))),
+        "labs": len(labs),
+        "cpu": sum(lab.tag == "CPU-OK" for lab in labs),
+        "terms": len(glossary()),
+        "tag": render.PIN.tag,
+    }
+    text = (ROOT / "docs" / "overrides" / "hero.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{ (\w+) \}\}", lambda m: str(values[m[1]]), text)
+
+
+@functools.cache
+def glossary() -> dict[str, tuple[str, str]]:
+    """The terms, read once a build."""
+    return render.glossary()
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Pictures, excerpts' places, and Markdown inside ``<details>`` rendered as GitHub does."""
+    to_root = get_relative_url("", page.url).rstrip("/") + "/"
+    if page.file.src_uri == "README.md":
+        markdown = markdown.replace("\n## Start", f"\n{hero(to_root)}\n\n## Start", 1)
+    markdown = render.place_widgets(render.link_excerpts(markdown), to_root)
     return re.sub(r"<(details|summary)>", r'<\1 markdown="1">', markdown)
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Links to the pinned release, tags, tooltips."""
+    html = render.tag_pills(render.link_citations(html))
+    if page.file.src_uri == "GLOSSARY.md":
+        return html
+    return render.add_tooltips(html, glossary(), get_relative_url("GLOSSARY/", page.url))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Makes the search index small, because every page loads it: headings, and the beginning of each section."""
+    path = Path(config.site_dir) / "search" / "search_index.json"
+    if path.is_file():
+        path.write_text(render.smaller_index(path.read_text(encoding="utf-8")), encoding="utf-8")

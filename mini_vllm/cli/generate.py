@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from mini_vllm.cli import common as c
 from mini_vllm.cli.stream import StreamWriter, stream_answer
+from mini_vllm.trace import record
 
 FIRST_PROMPT = "What is a KV block?"
 
@@ -27,6 +29,9 @@ Stream = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a completion.")]
 NumCompletions = Annotated[int, typer.Option("--num-completions", help="Completions per prompt (temperature > 0).")]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Write the scheduler's steps as JSON, for the website's player.")
+]
 
 
 @c.reports_errors
@@ -53,6 +58,7 @@ def generate(
     kv_cache_dtype: c.KVCacheDtype = None,
     engine: c.Engine = None,
     with_labs: c.WithLabs = None,
+    trace: TraceFile = None,
     debug: c.Debug = False,
 ) -> None:
     """Generate text. A checkpoint with a chat template answers the prompt; --raw continues it."""
@@ -69,10 +75,14 @@ def generate(
         repetition_penalty=repetition_penalty, seed=seed, stop=stop, n=n,
     )  # fmt: skip
     rendered = render_prompts(llm, prompts, raw, system)
-    if one and stream is not False:
-        _stream(llm, rendered[0], params)
-    else:
-        _batch(llm, prompts, rendered, params, as_json)
+    with record(llm.llm_engine) if trace else nullcontext() as recorded:
+        if one and stream is not False:
+            _stream(llm, rendered[0], params)
+        else:
+            _batch(llm, prompts, rendered, params, as_json)
+    if trace and recorded is not None:
+        recorded.write(trace)
+        c.err().print(f"{len(recorded.steps)} steps written to {trace}", style="dim")
 
 
 def read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:

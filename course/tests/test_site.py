@@ -1,0 +1,226 @@
+"""What the website adds to the pages, without building it; the data of the interactive pictures; `--trace`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from course.labs import ROOT
+from course.markdown import read
+from course.pages import all_pages
+from mini_vllm import LLMEngine, SamplingParams
+from mini_vllm.cli import app
+from mini_vllm.trace import record
+
+WIDGETS = ROOT / "docs" / "widgets"
+
+
+def script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def render() -> ModuleType:
+    return script(ROOT / "docs" / "site_render.py")
+
+
+@pytest.fixture(scope="module")
+def recorder() -> ModuleType:
+    return script(WIDGETS / "record.py")
+
+
+def committed(name: str) -> Any:
+    return json.loads((WIDGETS / "data" / name).read_text(encoding="utf-8"))
+
+
+def test_citations_become_links(render: ModuleType) -> None:
+    html = "<p><code>upstream/vllm/a.py:81</code> and <code>:90-95</code></p><p><code>:7</code></p>"
+    found = re.findall(r'href="([^"]+)"', render.link_citations(html))
+    assert found == [f"https://github.com/vllm-project/vllm/blob/v0.22.1/vllm/a.py#{at}" for at in ("L81", "L90-L95")]
+
+
+def test_excerpts_say_where_they_stand(render: ModuleType) -> None:
+    text = render.link_excerpts("<!-- upstream: vllm/a.py:3-9 -->\n```python\nx\n```")
+    assert "/blob/v0.22.1/vllm/a.py#L3-L9" in text and text.endswith("```python\nx\n```")
+    assert "\n\n```" in text, "a blank line must stand before the fence"
+
+
+def test_tags_become_pills(render: ModuleType) -> None:
+    html = render.tag_pills("<h1>Lab <code>[GPU-REQ]</code></h1><p><code>[other]</code></p>")
+    assert 'class="tag tag-gpu-req"' in html and "<code>[other]</code>" in html
+
+
+def test_tooltips_for_links_and_for_the_first_bare_use(render: ModuleType) -> None:
+    terms = {
+        "kv cache": ("kv-cache", "Keys & values."),
+        "token budget": ("token-budget", "A limit."),
+        "step": ("step", "x"),
+    }
+    html = '<p><a href="../GLOSSARY/#kv-cache">KV</a>, <code>token budget</code>, a Token budget, a token budget</p>'
+    shown = render.add_tooltips(html, terms, "../GLOSSARY/")
+    assert 'href="../GLOSSARY/#kv-cache" title="Keys &amp; values."' in shown
+    assert shown.count("<abbr") == 1 and '<abbr title="A limit.">Token budget</abbr>' in shown
+
+
+def test_every_term_has_a_definition_to_show(render: ModuleType) -> None:
+    terms = render.glossary()
+    assert len(terms) > 200
+    assert all(10 < len(text) <= render.MAX_TOOLTIP + 2 for _, text in terms.values())
+
+
+def test_markers_become_pictures(render: ModuleType) -> None:
+    text = render.place_widgets("a\n\n<!-- widget: scheduler | preemption -->\n\nb", "../")
+    assert '<mv-scheduler data-scene="preemption">' in text and 'src="../widgets/scheduler.js"' in text
+    assert render.place_widgets("nothing", "../") == "nothing"
+    with pytest.raises(ValueError, match="widget 'clock' does not exist"):
+        render.place_widgets("<!-- widget: clock -->", "../")
+
+
+def test_every_marker_in_the_pages_is_known(render: ModuleType) -> None:
+    scenes, found = committed("scheduler.json"), set()
+    for path in all_pages():
+        text = read(path).text
+        render.place_widgets(text, "")
+        found |= {match["name"] for match in render._MARKER.finditer(text)}
+        assert {m["scene"] for m in render._MARKER.finditer(text) if m["scene"]} <= set(scenes)
+        assert "```mermaid" not in text, f"{path}: the theme would load a script from the network; use an SVG"
+    assert found == set(render.WIDGETS)
+
+
+def test_labs_page_lists_every_lab_under_its_tag(render: ModuleType) -> None:
+    titles = {f"{lab.phase}/labs/{lab.slug}": f"Lab {lab.name}" for lab in render.all_labs()}
+    page = render.labs_page(titles)
+    assert page.count("/README.md)") == len(titles)
+    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == list(render.TAG_WORDS)
+
+
+def test_scheduler_recordings_are_of_this_engine(recorder: ModuleType) -> None:
+    scenes = committed("scheduler.json")
+    assert list(scenes) == list(recorder.SCENES)
+    for name, scene in recorder.SCENES.items():
+        assert recorder.scheduler_scene(scene) == scenes[name], "run python docs/widgets/record.py"
+
+
+def test_scenes_show_what_they_promise() -> None:
+    steps = {name: trace["steps"] for name, trace in committed("scheduler.json").items()}
+    assert any(step["preempted"] for step in steps["preemption"])
+    assert any(hit for step in steps["prefix caching"] for hit in step["cached"].values())
+    assert any(done < all_ for step in steps["chunked prefill"] for done, all_ in step["counters"].values())
+
+
+def test_expected_numbers_are_pythons(recorder: ModuleType) -> None:
+    assert json.loads(json.dumps(recorder.arithmetic_data())) == committed("arithmetic.json")
+    data = committed("sampler.json")
+    assert np.allclose(recorder.sampler_data()["logits"], data["logits"], atol=5e-3)
+    top = np.array([token for token, _ in data["shown"]])
+    for case in data["expected"]:
+        logits = np.array(data["logits"])
+        want = recorder.expected_sample(logits, case["knobs"], data["prompt_token_ids"], data["output_token_ids"], top)
+        assert json.loads(json.dumps({"knobs": case["knobs"], **want})) == case
+
+
+def test_search_index_keeps_headings_and_beginnings(render: ModuleType) -> None:
+    entry = {"location": "a/", "title": "A", "text": "<p>1st <code>x</code></p><pre>c</pre>" + "<p>word</p>" * 900}
+    small = json.loads(render.smaller_index(json.dumps({"config": {}, "docs": [entry]})))["docs"][0]
+    assert small["title"] == "A" and small["text"].startswith("1st x word") and len(small["text"]) <= render.MAX_INDEXED
+
+
+CHECK_LOGIC = """
+const M = require(process.argv[1] + "/core.js"), data = (name) => require(process.argv[1] + "/data/" + name);
+const a = data("arithmetic.json"), s = data("sampler.json"), wrong = [];
+const near = (x, y, what) => { if (!(Math.abs(x - y) <= 1e-6 * Math.max(1, Math.abs(y)))) wrong.push([what, x, y]); };
+for (const c of a.expected.capacity) {
+  const given = { kvBytes: c.kv_bytes, weightBytes: c.weight_bytes, share: c.share, length: c.length };
+  const r = M.capacity(a.models[c.model], a.gpus[c.gpu], given);
+  near(r.perToken, c.per_token, "per token");
+  for (const name of ["blocks", "tokens", "users"]) near(r[name], c[name], name);
+}
+for (const c of a.expected.roofline) {
+  const given = { batch: c.batch, context: c.context, kvBytes: c.kv_bytes, weightBytes: c.weight_bytes };
+  const r = M.roofline(a.models[c.model], a.gpus[c.gpu], given);
+  for (const name of ["ridge", "intensity", "attainable"]) near(r[name], c[name], name);
+  near(r.memoryTokensPerSecond, c.memory_tokens_per_second, "tokens/s");
+}
+for (const c of s.expected) {
+  const r = M.samplerProbs(s.logits, c.knobs, s.prompt_token_ids, s.output_token_ids);
+  if (r.greedy) near(r.token, c.token, "greedy");
+  else {
+    near(r.probs.filter((p) => p > 0).length, c.kept, "kept " + JSON.stringify(c.knobs));
+    c.probs.forEach((p, i) => near(r.probs[s.shown[i][0]], p, "probability " + JSON.stringify(c.knobs)));
+  }
+}
+for (const trace of Object.values(data("scheduler.json"))) M.checkTrace(trace);
+const lists = [s.expected, a.expected.capacity, a.expected.roofline];
+console.log(JSON.stringify({ wrong, cases: lists.flat().length }));
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None, reason="needs node (apt install nodejs); the browser test covers it too"
+)
+def test_javascript_agrees_with_python() -> None:
+    done = subprocess.run(
+        ["node", "-e", CHECK_LOGIC, str(WIDGETS)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["wrong"] == [] and result["cases"] == 16
+
+
+def test_recording_changes_nothing_and_ends() -> None:
+    def run(recorded: bool) -> tuple[list[int], Any]:
+        engine = LLMEngine(block_size=4, num_blocks=16)
+        for name in "ab":
+            engine.add_request(name, "hello there", SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True))
+        request, steps = engine.scheduler.requests["b"], None
+        if recorded:
+            with record(engine) as trace:
+                while engine.has_unfinished_requests():
+                    engine.step()
+            steps = trace.as_dict()["steps"]
+            engine.add_request("c", "later", SamplingParams(max_tokens=1))
+            engine.step()
+            assert len(trace.steps) == len(steps), "steps after the block are not recorded"
+        while engine.has_unfinished_requests():
+            engine.step()
+        return request.output_token_ids, steps
+
+    tokens, _ = run(False)
+    again, steps = run(True)
+    assert tokens == again
+    assert steps[1]["cached"] == {} and steps[0]["cached"] == {"a": 0, "b": 8}, "b hits the two full blocks of a"
+    assert sum(sum(step["scheduled"].values()) for step in steps) == 2 * (11 + 8 - 1) - 8
+    for step in steps:
+        held = {block for table in step["tables"].values() for block in table}
+        assert len(held) + step["num_free"] == 15 and not held & set(step["free"])
+    assert steps[-1]["finished"] == {"a": "length", "b": "length"}
+
+
+@pytest.mark.parametrize("options", [[], ["-E", "async_scheduling=true"], ["-p", "another"]])
+def test_trace_option(options: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    result = CliRunner().invoke(app, ["generate", "-m", "toy", "-p", "hi", "-n", "5", "--trace", str(file), *options])
+    assert result.exit_code == 0, result.output
+    trace = json.loads(file.read_text(encoding="utf-8"))
+    assert trace["format"] == "mini-vllm-trace" and trace["version"] == 1
+    sampled = [piece for step in trace["steps"] for pieces in step["sampled"].values() for piece in pieces]
+    assert len(sampled) >= 5 and len(trace["requests"]) == 1 + options.count("-p")
+
+
+def test_trace_to_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["generate", "-m", "toy", "-n", "2", "--trace", str(tmp_path / "no" / "t.json")])
+    assert result.exit_code == 2 and "Traceback" not in result.output
