@@ -1,0 +1,50 @@
+"""The verb ``course grade``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+err = Console(stderr=True)
+
+
+def grade(
+    submissions: Annotated[Path, typer.Argument(help="a folder of folders, zips and bundles; or one of these")],
+    labs: Annotated[str, typer.Option(help="labs or phases, with commas: 02 or 02-01,02-02")] = "all",
+    form: Annotated[str, typer.Option("--format", help="table, csv, json or junit")] = "table",
+    config: Annotated[Path | None, typer.Option(help="weights, deadlines and limits (TOML)")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="file instead of the terminal")] = None,
+    jobs: Annotated[int, typer.Option(help="submissions at a time; 0: one more than cores")] = 0,
+    similarity: Annotated[float, typer.Option(help="list pairs alike by at least this; 0: none")] = 0.8,
+) -> None:
+    """Grades a class: every [bold]starter.py[/] in a sandbox, partial credit by test, look-alikes."""
+    from course.grade.grading import grade as run
+    from course.grade.intake import take_in
+    from course.grade.report import FORMATS, render
+    from course.grade.settings import read_settings
+    from course.grade.similarity import similar
+    from course.labs import LabError, find_labs, lab_folders, lab_of
+
+    if form not in FORMATS:
+        raise LabError(f"--format {form!r}: choose one of {', '.join(FORMATS)}")
+    settings = read_settings(config)
+    every = [lab for lab in map(lab_of, lab_folders()) if lab is not None]
+    wanted = every if labs == "all" else [lab for name in labs.split(",") for lab in find_labs(name)]
+    chosen = sorted(dict.fromkeys(wanted), key=lambda lab: lab.key)
+    taken = take_in(submissions, every, settings.limits.file_kb << 10)
+    with err.status("reading") as status:
+        made = run(
+            taken, chosen, settings, jobs, [submissions.resolve()], note=lambda text: status.update(escape(text))
+        )
+        for lab in made.labs if similarity else []:
+            made.pairs += similar(taken, lab, (lab.folder / "starter.py").read_bytes(), similarity)
+    text = render(made, form)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)

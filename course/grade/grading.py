@@ -1,0 +1,230 @@
+"""Grades submissions: lab by lab in a clean copy, first the reference and the untouched starter, then everyone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course.grade.clean import make_clean, readable
+from course.grade.intake import Submission
+from course.grade.screen import imports_of
+from course.grade.settings import Settings
+from course.labs import ROOT, Lab, LabError
+from course.warm import environment
+
+KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR")
+"""What a server takes over from the caller's environment: no tokens, no keys."""
+ENVIRONMENT = {"LAB_IMPL": "starter", "PYTHONHASHSEED": "0", "COURSE_NO_RECORD": "1"}
+ENVIRONMENT |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ENVIRONMENT |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+REFERENCE, UNTOUCHED = "reference", "untouched"
+
+
+@dataclass(frozen=True)
+class LabResult:
+    """One submission in one lab.
+
+    ``status`` is graded, missing, broken (does not parse or decode), refused (by the screen) or tampered; only graded
+    gives points. ``tests`` maps each test that counts to (outcome, message).
+    """
+
+    submission: str
+    lab: Lab
+    status: str
+    tests: dict[str, tuple[str, str]] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+    late: float = 1.0
+
+    @property
+    def passed(self) -> int:
+        return sum(outcome == "passed" for outcome, _ in self.tests.values()) if self.status == "graded" else 0
+
+    @property
+    def share(self) -> float:
+        """Part of the lab's points, after what lateness takes."""
+        return self.late * self.passed / len(self.tests) if self.tests else 0.0
+
+
+@dataclass
+class Grades:
+    """The whole result; rows by submission, then lab. ``walls`` says what bounded the forks, ``missing`` what did
+    not."""
+
+    labs: list[Lab]
+    submissions: list[Submission]
+    rows: list[LabResult]
+    settings: Settings
+    walls: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    pairs: list[Any] = field(default_factory=list)
+
+    def of(self, name: str) -> list[LabResult]:
+        return [row for row in self.rows if row.submission == name]
+
+    def total(self, name: str) -> float:
+        """Weighted points of a submission, 0 to 100."""
+        rows = self.of(name)
+        weights = sum(self.settings.weight(row.lab) for row in rows)
+        return 100.0 * sum(self.settings.weight(r.lab) * r.share for r in rows) / weights if weights else 0.0
+
+
+def walls() -> tuple[list[str], list[str]]:
+    """(kernel walls that this system has, sentences about those it lacks), tried in a process of its own."""
+    code = (
+        "import sys; from pathlib import Path; from course.grade import kernel\n"
+        "files = kernel.forbid_files([Path('/usr')], []); calls = kernel.forbid_system_calls()\n"
+        "print('files' if files else '', 'calls' if calls else '')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    have = done.stdout.split()
+    words = {
+        "files": "no Landlock here: files outside the clean copy are kept from submissions by the interpreter only",
+        "calls": "no seccomp here: network, processes and signals are kept from submissions by the interpreter only",
+    }
+    missing = [text for name, text in words.items() if name not in have]
+    if sys.platform != "linux":
+        missing.append("not Linux: memory may not be bounded and hidden processes may outlive a run")
+    return have, missing
+
+
+def grade(
+    submissions: Sequence[Submission],
+    labs: Sequence[Lab],
+    settings: Settings,
+    jobs: int = 0,
+    private: Sequence[Path] = (),
+    root: Path = ROOT,
+    note: Callable[[str], None] = lambda text: None,
+) -> Grades:
+    """Runs every submission's file of every lab. ``private``: folders that no submission may read.
+
+    A lab whose reference is not green in the clean copy is left out, with the reason in ``skipped``. Raises
+    :class:`LabError` where this system cannot fork, or no lab is left.
+    """
+    if not hasattr(os, "fork"):
+        raise LabError("`course grade` forks for each submission; run it on Linux (or in WSL)")
+    have, missing = walls()
+    made = Grades(list(labs), list(submissions), [], settings, have, missing)
+    with tempfile.TemporaryDirectory(prefix="course-grade-") as temp:
+        clean = make_clean(labs, Path(temp).resolve() / "clean", root)
+        base: dict[str, Any] = {
+            "root": str(clean),
+            "walls": have,
+            "readable": readable(root, *private),
+            "screen": settings.screen,
+        }
+        base |= {"limits": asdict(settings.limits), "jobs": jobs or cores() + 1, "trusted": False}
+        for lab in labs:
+            note(f"{lab.name}: the reference")
+            try:
+                counted = _baseline(lab, base, root, Path(temp))
+            except LabError as error:
+                made.skipped.append(str(error))
+                continue
+            if not counted:
+                made.skipped.append(f"{lab.name}: no test of it runs here ({', '.join(lab.missing_modules) or 'GPU'})")
+                continue
+            note(f"{lab.name}: {len(submissions)} submissions")
+            made.rows += _lab_rows(
+                lab, base | _imports(lab, settings, root), counted, submissions, settings, Path(temp)
+            )
+    if not made.rows:
+        raise LabError("no lab could be graded: " + "; ".join(made.skipped or ["none was named"]))
+    made.labs = [lab for lab in labs if any(row.lab == lab for row in made.rows)]
+    made.rows.sort(key=lambda row: (row.submission, row.lab.key))
+    return made
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _imports(lab: Lab, settings: Settings, root: Path) -> dict[str, list[str]]:
+    own = set()
+    for name in ("starter.py", "solution.py"):
+        own |= imports_of((root / lab.phase / "labs" / lab.slug / name).read_text(encoding="utf-8"))
+    return {"allowed": [*lab.allowed_imports, *settings.allow], "own": sorted(own)}
+
+
+def _baseline(lab: Lab, base: dict[str, Any], root: Path, temp: Path) -> list[str]:
+    """Tests that count: green on the reference and red on the untouched starter. Both run before any submission, in
+    a process that has ended by then."""
+    folder = root / lab.phase / "labs" / lab.slug
+    texts = {REFERENCE: (folder / "solution.py").read_bytes(), UNTOUCHED: _untouched(folder)}
+    job = base | {"trusted": True, "allowed": [], "own": [], "limits": base["limits"] | {"stops": 1 << 30}}
+    rows = _serve(lab, job, texts, temp)
+    good, stub = rows[REFERENCE]["outcomes"], rows[UNTOUCHED]["outcomes"]
+    red = [name for name, (outcome, _) in good.items() if outcome not in ("passed", "skipped")]
+    if red or rows[REFERENCE]["status"] != "graded":
+        why = f"{red[0]}: {good[red[0]][1]}" if red else str(rows[REFERENCE]["findings"])
+        raise LabError(f"{lab.name}: the reference itself is not green in the clean copy: {why}")
+    return [n for n, (outcome, _) in good.items() if outcome == "passed" and stub.get(n, [""])[0] != "passed"]
+
+
+def _untouched(folder: Path) -> bytes:
+    """The starter as the course has it: from git where this clone has it, else the file."""
+    command = ["git", "-C", str(folder), "show", "HEAD:./starter.py"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return (folder / "starter.py").read_bytes()
+    return done.stdout if done.returncode == 0 else (folder / "starter.py").read_bytes()
+
+
+def _serve(lab: Lab, job: dict[str, Any], texts: dict[str, bytes], temp: Path) -> dict[str, Any]:
+    """One server process over ``texts`` (submission -> file); its rows by submission."""
+    with tempfile.TemporaryDirectory(dir=temp) as inside:
+        inbox, scratch = Path(inside, "inbox"), Path(inside, "scratch")
+        inbox.mkdir()
+        scratch.mkdir()
+        names = {str(number): name for number, name in enumerate(texts)}
+        for number, name in names.items():
+            (inbox / number).write_bytes(texts[name])
+        job = job | {"lab": str(Path(job["root"], lab.phase, "labs", lab.slug)), "names": list(names)}
+        job |= {"inbox": str(inbox), "scratch": str(scratch)}
+        file, out = Path(inside, "job.json"), Path(inside, "out.json")
+        file.write_text(json.dumps(job), encoding="utf-8")
+        env = {k: v for k, v in os.environ.items() if k in KEPT} | ENVIRONMENT
+        env |= {"PYTHONPATH": job["root"], "HOME": str(scratch)}
+        command = [sys.executable, "-m", "course.grade.server", str(file), str(out)]
+        done = subprocess.run(command, cwd=job["root"], env=env, capture_output=True, text=True, check=False)
+        if not out.is_file():
+            raise LabError(f"{lab.name}: its tests do not run here: {(done.stdout + done.stderr).strip()[-800:]}")
+        rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    return {names[row["name"]]: _tidy(row, inside) for row in rows}
+
+
+def _tidy(row: dict[str, Any], inside: str) -> dict[str, Any]:
+    """Takes out what differs between two runs of the same submission: addresses, names of temporary folders."""
+    text = json.dumps(row).replace(inside, "")
+    tidy: dict[str, Any] = json.loads(re.sub(r"0x[0-9a-f]{6,}", "0x...", text))
+    return tidy
+
+
+def _lab_rows(
+    lab: Lab, job: dict[str, Any], counted: list[str], submissions: Sequence[Submission], settings: Settings, temp: Path
+) -> list[LabResult]:
+    texts = {s.name: s.files[lab.key] for s in submissions if lab.key in s.files}
+    rows = _serve(lab, job, texts, temp) if texts else {}
+    made = []
+    for submission in submissions:
+        row = rows.get(submission.name)
+        if row is None:
+            status, tests, findings = "missing", dict.fromkeys(counted, ("missing", "")), ()
+        else:
+            status, findings = row["status"], tuple(row["findings"])
+            tests = {name: tuple(row["outcomes"].get(name, ("not run", ""))) for name in counted}
+        when = settings.submitted.get(submission.name, submission.when)
+        made.append(LabResult(submission.name, lab, status, tests, findings, settings.late_factor(lab, when)))  # type: ignore[arg-type]
+    return made

@@ -1,0 +1,207 @@
+"""Takes ``starter.py`` files, and nothing else, out of folders, zips and git bundles that nobody has looked at."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import stat
+import subprocess
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from course.labs import Lab, LabError
+
+MAX_ENTRIES = 50_000
+GIT_SECONDS = 60
+GIT_BYTES = 512 << 20
+PACKED = (".zip", ".bundle")
+
+
+@dataclass
+class Submission:
+    """What one learner handed in: ``files`` maps a lab's key to the bytes of its starter.py, ``problems`` says what
+    was left out and why."""
+
+    name: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    when: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    path: str
+    size: int
+    regular: bool
+    read: Callable[[], bytes]
+
+
+def take_in(source: Path, labs: Sequence[Lab], limit: int) -> list[Submission]:
+    """Every submission under ``source`` (a folder of them, or a single one), by name; ``limit`` in bytes per file."""
+    if not source.exists():
+        raise LabError(f"{source} does not exist: name a folder of submissions, a zip or a bundle")
+    found = [_take_one(path, labs, limit) for path in _paths(source)]
+    if not found:
+        raise LabError(f"{source} holds no submission: expected folders, zips or bundles in it")
+    seen: set[str] = set()
+    for submission in found:
+        stem, count = submission.name, 2
+        while submission.name in seen:
+            submission.name, count = f"{stem} ({count})", count + 1
+        seen.add(submission.name)
+    return found
+
+
+def _paths(source: Path) -> list[Path]:
+    if source.is_file() or (source / "labs").is_dir() or any(source.glob("phase-[0-9][0-9]-*")):
+        return [source]
+    if any(p.name.startswith("lab-") and p.is_dir() for p in source.iterdir()):
+        return [source]
+    kept = [p for p in source.iterdir() if not p.name.startswith(".")]
+    return sorted(p for p in kept if p.is_symlink() or p.is_dir() or p.suffix in PACKED)
+
+
+def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
+    packed = path.suffix in PACKED and not path.is_dir()
+    made = Submission(path.stem if packed else path.resolve().name if path.name in ("", ".", "..") else path.name)
+    if path.is_symlink():
+        made.problems.append("is a symbolic link: not followed")
+        return made
+    try:
+        if path.suffix == ".zip" and packed:
+            with zipfile.ZipFile(path) as archive:
+                _collect(made, _of_zip(archive, limit), labs, limit)
+        elif packed:
+            with tempfile.TemporaryDirectory() as temp:
+                made.when = _open_bundle(path.resolve(), Path(temp))
+                _collect(made, _of_bundle(Path(temp)), labs, limit)
+        else:
+            _collect(made, _of_folder(path, limit), labs, limit)
+    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error, LabError) as error:
+        made.problems.append(f"cannot be read: {error}")
+    if not made.files and not made.problems:
+        made.problems.append("holds no labs/**/starter.py")
+    return made
+
+
+def _collect(made: Submission, entries: Iterator[_Entry], labs: Sequence[Lab], limit: int) -> None:
+    taken: dict[str, str] = {}
+    for count, entry in enumerate(entries):
+        if count > MAX_ENTRIES:
+            made.problems.append(f"more than {MAX_ENTRIES} entries: the rest is not read")
+            return
+        lab = lab_of_entry(entry.path, labs)
+        if lab is None:
+            continue
+        if lab.key in taken:
+            made.problems.append(f"{entry.path}: a second file for lab {lab.name}; {taken[lab.key]} is taken")
+        elif not entry.regular:
+            made.problems.append(f"{entry.path}: not a regular file (a symbolic link?), left out")
+        elif entry.size > limit:
+            made.problems.append(f"{entry.path}: {entry.size} bytes, allowed are {limit}; left out")
+        else:
+            data = entry.read()
+            if len(data) > limit:
+                made.problems.append(f"{entry.path}: larger than it claims, left out")
+                continue
+            taken[lab.key] = entry.path
+            made.files[lab.key] = data
+
+
+def lab_of_entry(path: str, labs: Sequence[Lab]) -> Lab | None:
+    """The lab whose starter.py stands at ``path``; the phase's folder may be missing, where present it must agree."""
+    parts = PurePosixPath(path.replace("\\", "/")).parts
+    if len(parts) < 2 or parts[-1] != "starter.py" or ".." in parts or path.startswith("/"):
+        return None
+    phases = [part for part in parts if part.startswith("phase-")]
+    for lab in labs:
+        if lab.slug == parts[-2] and (not phases or phases[-1] == lab.phase):
+            return lab
+    return None
+
+
+def _of_folder(root: Path, limit: int) -> Iterator[_Entry]:
+    for at, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in ("node_modules", "upstream"))
+        linked = [f for f in folders if f.startswith(("lab-", "phase-")) and Path(at, f).is_symlink()]
+        for name in sorted(names):
+            yield _file_entry(Path(at, name), root, limit)
+        for name in linked:
+            yield _Entry(Path(at, name, "starter.py").relative_to(root).as_posix(), 0, False, bytes)
+
+
+def _file_entry(path: Path, root: Path, limit: int) -> _Entry:
+    info = path.lstat()
+
+    def read() -> bytes:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as file:
+            return file.read(limit + 1)
+
+    return _Entry(path.relative_to(root).as_posix(), info.st_size, stat.S_ISREG(info.st_mode), read)
+
+
+def _of_zip(archive: zipfile.ZipFile, limit: int) -> Iterator[_Entry]:
+    for info in archive.infolist():
+        mode = info.external_attr >> 16
+        regular = not info.is_dir() and (stat.S_IFMT(mode) in (0, stat.S_IFREG)) and not info.flag_bits & 1
+
+        def read(info: zipfile.ZipInfo = info) -> bytes:
+            with archive.open(info) as file:
+                return file.read(limit + 1)
+
+        yield _Entry(info.filename, info.file_size, regular, read)
+
+
+def _git(temp: Path, *args: str) -> bytes:
+    def bound() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (GIT_BYTES, GIT_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (GIT_SECONDS, GIT_SECONDS))
+
+    env = {"PATH": os.environ.get("PATH", ""), "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(temp), "LC_ALL": "C"}
+    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", f"safe.directory={temp}", "-C", str(temp), *args]
+    try:
+        done = subprocess.run(
+            command,
+            env=env,
+            capture_output=True,
+            timeout=GIT_SECONDS,
+            check=False,
+            preexec_fn=bound if os.name == "posix" else None,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise LabError(f"git: {error}") from None
+    if done.returncode:
+        raise LabError(f"git {args[0]}: {done.stderr.decode(errors='replace').strip()[-200:]}")
+    return done.stdout
+
+
+def _open_bundle(bundle: Path, temp: Path) -> dt.datetime:
+    """Fetches the bundle's HEAD (else its first branch) into a bare repository; returns the commit's own time."""
+    _git(temp, "init", "-q", "--bare", ".")
+    heads = [line.split(" ", 1)[1] for line in _git(temp, "bundle", "list-heads", str(bundle)).decode().splitlines()]
+    if not heads:
+        raise LabError("the bundle has no branch")
+    wanted = "HEAD" if "HEAD" in heads else heads[0]
+    _git(temp, "fetch", "-q", "--no-tags", str(bundle), f"+{wanted}:refs/heads/submission")
+    seconds = int(_git(temp, "log", "-1", "--format=%ct", "submission"))
+    return dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
+
+
+def _of_bundle(temp: Path) -> Iterator[_Entry]:
+    for row in _git(temp, "ls-tree", "-r", "-l", "-z", "submission").decode(errors="replace").split("\0"):
+        head, _, path = row.partition("\t")
+        if not path:
+            continue
+        mode, kind, sha, size = head.split()
+
+        def read(sha: str = sha) -> bytes:
+            return _git(temp, "cat-file", "blob", sha)
+
+        yield _Entry(path, int(size) if size.isdigit() else 0, kind == "blob" and mode.startswith("100"), read)

@@ -1,0 +1,136 @@
+"""What the Linux kernel can take from a process without privileges: system calls (seccomp) and files (Landlock).
+
+Both are one-way and pass on to every process started later. ``ctypes`` is enough; on another system, or where a
+container forbids it, the functions return False and the report says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+DENIED = {
+    # name: (x86-64, aarch64); -1 where the architecture has no such call
+    "fork": (57, -1),
+    "vfork": (58, -1),
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "prlimit64": (302, 261),
+    "setpriority": (141, 140),
+    "sched_setaffinity": (203, 122),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "chroot": (161, 51),
+    "chmod": (90, -1),
+    "fchmodat": (268, 53),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "keyctl": (250, 219),
+}
+_CLONE, _CLONE3, _CLONE_THREAD = (56, 220), 435, 0x10000
+_ARCH = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NO_NEW_PRIVS, _SET_SECCOMP, _SUBREAPER = 38, 22, 36
+
+
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of every descendant whose own parent ends, so that none can hide."""
+    if libc := _libc():
+        libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def seccomp_program(machine: str, chmod: bool = False) -> bytes:
+    """The filter: threads may start, processes may not; no sockets, no signals, no look into other processes."""
+    column, arch = _ARCH[machine]
+    spared = ("chmod", "fchmodat") if chmod else ()
+    denied = sorted(row[column] for name, row in DENIED.items() if row[column] >= 0 and name not in spared)
+    refuse, absent = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+    rows = [(_LOAD, 0, 0, 4), (_JEQ, 1, 0, arch), (_RET, 0, 0, refuse), (_LOAD, 0, 0, 0)]
+    if machine == "x86_64":
+        rows += [(_JGE, 0, 1, 0x40000000), (_RET, 0, 0, refuse)]
+    for number in denied:
+        rows += [(_JEQ, 0, 1, number), (_RET, 0, 0, refuse)]
+    rows += [(_JEQ, 0, 1, _CLONE3), (_RET, 0, 0, absent)]
+    rows += [(_JEQ, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16), (_JSET, 1, 0, _CLONE_THREAD), (_RET, 0, 0, refuse)]
+    rows += [(_RET, 0, 0, _ALLOW)]
+    return b"".join(struct.pack("HBBI", *row) for row in rows)
+
+
+def forbid_system_calls(chmod: bool = False) -> bool:
+    """Installs the filter (``chmod``: tests copy files, which sets modes); False where this system cannot."""
+    libc, machine = _libc(), platform.machine()
+    if libc is None or machine not in _ARCH or sys.byteorder != "little":
+        return False
+    program = seccomp_program(machine, chmod)
+    text = ctypes.create_string_buffer(program, len(program))
+    head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(text)), 16)
+    if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        return False
+    return bool(libc.prctl(_SET_SECCOMP, 2, ctypes.byref(head), 0, 0) == 0)
+
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_READ = 1 | 4 | 8  # execute, read files, list folders
+_FILE_ONLY = 1 | 2 | 4 | (1 << 14) | (1 << 15)
+
+
+def forbid_files(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
+    """Leaves this process only these paths (and what is under them); False where this system cannot."""
+    libc = _libc()
+    if libc is None or platform.machine() not in _ARCH:
+        return False
+    version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1)
+    if version < 1:
+        return False
+    everything = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    ruleset = libc.syscall(_CREATE, struct.pack("Q", everything), ctypes.c_size_t(8), 0)
+    if ruleset < 0:
+        return False
+    for paths, rights in ((readable, _READ), (writable, everything)):
+        for path in paths:
+            if path.exists():
+                _grant(libc, ruleset, path, rights if path.is_dir() else rights & everything & _FILE_ONLY)
+    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    done = libc.syscall(_RESTRICT, ruleset, 0) == 0
+    os.close(ruleset)
+    return bool(done)
+
+
+def _grant(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
+    handle = os.open(path, getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        libc.syscall(_ADD, ruleset, 1, struct.pack("=Qi", rights, handle), 0)
+    finally:
+        os.close(handle)

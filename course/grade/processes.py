@@ -1,0 +1,55 @@
+"""Looking at and ending the processes of a fork: Linux through /proc, elsewhere by process group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+PROC = Path("/proc")
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Processor time of a process so far, None where it cannot be told."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2].split()
+    except OSError:
+        return []
+
+
+def children() -> dict[int, list[int]]:
+    """Every process that can be seen, by its parent."""
+    found: dict[int, list[int]] = {}
+    for entry in PROC.glob("[0-9]*") if PROC.is_dir() else []:
+        if fields := _stat(int(entry.name)):
+            found.setdefault(int(fields[1]), []).append(int(entry.name))
+    return found
+
+
+def end_tree(pid: int, spare: set[int]) -> None:
+    """Kills a fork, its group, its descendants, and orphans that came to this process; ``spare``: the other forks."""
+    for _ in range(100):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        by_parent = children()
+        waiting, doomed = [pid], {pid}
+        waiting += [p for p in by_parent.get(os.getpid(), []) if p not in spare]
+        while waiting:
+            at = waiting.pop()
+            doomed.add(at)
+            waiting += [p for p in by_parent.get(at, []) if p not in doomed]
+        for one in doomed:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGKILL)
+        for one in doomed:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(one, 0)
+        if not set(children().get(os.getpid(), [])) - spare:
+            return

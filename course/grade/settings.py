@@ -1,0 +1,91 @@
+"""What an instructor may set, in a small TOML file: limits, weights, deadlines, times of submission."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from course.labs import Lab, LabError, tomllib
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one submission in one lab.
+
+    ``test_seconds`` and ``lab_seconds`` are processor time (a hang without work ends after four times as much by the
+    clock), ``memory_mb`` is what may be allocated on top of the warm process, ``file_kb`` is the largest starter.py.
+    """
+
+    test_seconds: float = 5.0
+    lab_seconds: float = 30.0
+    memory_mb: int = 3072
+    file_kb: int = 256
+    stops: int = 2
+    """Tests that may run out of time or kill the process before the rest of the lab is not run."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The whole file. Keys of the tables name a lab (``02-01``) or a phase (``02``); the lab's own row wins."""
+
+    limits: Limits = Limits()
+    weights: Mapping[str, float] = field(default_factory=dict)
+    deadlines: Mapping[str, dt.datetime] = field(default_factory=dict)
+    submitted: Mapping[str, dt.datetime] = field(default_factory=dict)
+    late_per_day: float = 0.0
+    allow: tuple[str, ...] = ()
+    screen: str = "refuse"
+
+    def weight(self, lab: Lab) -> float:
+        return float(_of(self.weights, lab, 1.0))
+
+    def deadline(self, lab: Lab) -> dt.datetime | None:
+        found: dt.datetime | None = _of(self.deadlines, lab, None)
+        return found
+
+    def late_factor(self, lab: Lab, when: dt.datetime | None) -> float:
+        """What is left of the points of a lab handed in at ``when``: 1 in time, less for each day begun."""
+        deadline = self.deadline(lab)
+        if deadline is None or when is None or when <= deadline:
+            return 1.0
+        days = -((deadline - when) // dt.timedelta(days=1))
+        return max(0.0, 1.0 - self.late_per_day * days)
+
+
+def _of(table: Mapping[str, Any], lab: Lab, default: Any) -> Any:
+    number = lab.name.split()[0]
+    return table.get(number, table.get(number[:2], default))
+
+
+def read_settings(path: Path | None) -> Settings:
+    """The settings in ``path``, the defaults where it is None. Raises :class:`LabError` naming a wrong key."""
+    if path is None:
+        return Settings()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LabError(f"{path} cannot be read: {error}") from None
+    known = {f.name for f in fields(Settings)}
+    _known_keys(path, table, known)
+    if "limits" in table:
+        _known_keys(path, table["limits"], {f.name for f in fields(Limits)}, "limits.")
+        table["limits"] = Limits(**table["limits"])
+    for name in ("deadlines", "submitted"):
+        table[name] = {key: _moment(path, f"{name}.{key}", value) for key, value in table.get(name, {}).items()}
+    if table.get("screen", "refuse") not in ("refuse", "report"):
+        raise LabError(f"{path}: screen is {table['screen']!r}; allowed are refuse, report")
+    return Settings(**{**table, "allow": tuple(table.get("allow", ()))})
+
+
+def _known_keys(path: Path, table: Mapping[str, Any], known: set[str], where: str = "") -> None:
+    if unknown := sorted(set(table) - known):
+        raise LabError(f"{path}: unknown key {where}{unknown[0]}; known are {', '.join(sorted(known))}")
+
+
+def _moment(path: Path, key: str, value: Any) -> dt.datetime:
+    if not isinstance(value, dt.datetime):
+        raise LabError(f"{path}: {key} must be a date and time such as 2030-01-31T23:59:00Z, got {value!r}")
+    return value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)

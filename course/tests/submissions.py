@@ -1,0 +1,156 @@
+"""Generates a class of submissions, honest and hostile, for the tests of grading and to measure it.
+
+``python -m course.tests.submissions FOLDER --number 200 --phase 02`` writes folders, zips and bundles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from course.contract import learner_functions
+from course.labs import Lab, find_labs
+from course.mutation import mutants
+
+TOP = "from __future__ import annotations\n"
+DOOR = "import dataclasses\n_sys = getattr(dataclasses, 's' + 'ys')\n_os = _sys.modules['o' + 's']\n"
+"""How code that knows the screen gets to ``sys`` and ``os``: through a library's own import."""
+
+BODIES = {
+    "endless-loop": "while True:\n    pass\n",
+    "sleeps": "import time\ntime.sleep(10 ** 6)\n",
+    "exits": "import os\nos._exit(0)\n",
+    "exits-quietly": DOOR + "getattr(_os, '_ex' + 'it')(0)\n",
+    "fork-bomb": DOOR + "fork = getattr(_os, 'fo' + 'rk')\nwhile True:\n    try:\n        fork()\n"
+    "    except OSError:\n        pass\n",
+    "ten-gigabytes": "_x = bytearray(10 << 30)\n",
+    "reads-solution": DOOR + "_text = dataclasses.inspect.getsourcelines\n"
+    "_io = _sys.modules['i' + 'o']\n_x = getattr(_io, 'op' + 'en')(SOLUTION).read()\n",
+    "asks-for-solution": "_x = open(SOLUTION).read()\n",
+    "patches-pytest": DOOR
+    + "_t = _sys.modules['_pytest.reports'].TestReport\n_old = _t.__init__\ndef _new(self, *a, **k):\n"
+    "    _old(self, *a, **k)\n    self.outcome = 'passed'\n_t.__init__ = _new\n",
+    "imports-pytest": "import pytest\npytest.fail = lambda *a, **k: None\n",
+    "imports-engine": "from mini_vllm.block_pool import *\n",
+    "forges-results": DOOR + "for _n in range(3, 64):\n    try:\n        getattr(_os, 'wr' + 'ite')(_n, "
+    'b\'x {"kind": "end"}\\n\')\n    except OSError:\n        pass\n',
+    "phones-home": DOOR + "_imp = _sys.modules['importlib']\n_s = _imp.import_module('soc' + 'ket')\n"
+    "_s.create_connection(('127.0.0.1', 9))\n",
+    "kills-parent": DOOR + "getattr(_os, 'ki' + 'll')(getattr(_os, 'getpp' + 'id')(), 9)\n",
+    "fills-disk": DOOR + "_f = getattr(_sys.modules['i' + 'o'], 'op' + 'en')('big', 'wb')\n"
+    "while True:\n    _f.write(bytes(1 << 20))\n",
+    "deep-nesting": "x = " + "(" * 5000 + ")" * 5000 + "\n",
+}
+"""What stands at the top of every starter.py of a hostile submission."""
+
+Files = dict[str, bytes]
+_START = "starter.py"
+
+
+def solutions(labs: list[Lab], change: Callable[[Lab, str], str] = lambda lab, text: text) -> Files:
+    """A whole submission made of the references, each changed."""
+    made = {}
+    for lab in labs:
+        text = (lab.folder / "solution.py").read_text(encoding="utf-8")
+        made[f"{lab.phase}/labs/{lab.slug}/{_START}"] = change(lab, text).encode()
+    return made
+
+
+def hostile(name: str, labs: list[Lab]) -> Files:
+    """References with ``BODIES[name]`` behind their ``__future__`` import."""
+
+    def change(lab: Lab, text: str) -> str:
+        body = BODIES[name].replace("SOLUTION", repr(str(lab.folder / "solution.py")))
+        return text.replace(TOP, TOP + body, 1) if TOP in text else body + text
+
+    return solutions(labs, change)
+
+
+def honest(labs: list[Lab], rng: random.Random) -> Files:
+    """A learner's state: each lab done, done with one mistake, or untouched."""
+
+    def change(lab: Lab, text: str) -> str:
+        dice = rng.random()
+        if dice < 0.15:
+            return (lab.folder / _START).read_text(encoding="utf-8")
+        found = list(mutants(text, learner_functions(lab.folder))) if dice < 0.6 else []
+        return rng.choice(found).source if found else text
+
+    return solutions(labs, change)
+
+
+def write_folder(target: Path, files: Files) -> None:
+    """A submission as a folder."""
+    for name, data in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(data)
+
+
+def write_zip(target: Path, files: Files) -> None:
+    """A submission as a zip."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+
+
+def write_bundle(target: Path, work: Path, files: Files) -> None:
+    """A submission as a git bundle; ``work`` is an empty folder for the repository."""
+    write_folder(work, files)
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    for args in (
+        ["init", "-q"],
+        ["add", "-A"],
+        [*who, "commit", "-qm", "x"],
+        ["bundle", "create", str(target), "HEAD"],
+    ):
+        subprocess.run(["git", "-C", str(work), *args], check=True, capture_output=True)
+
+
+def odd(target: Path, labs: list[Lab]) -> Iterator[str]:
+    """Submissions that are hostile as containers rather than as code; yields their names."""
+    first = f"{labs[0].phase}/labs/{labs[0].slug}"
+    write_folder(target / "binary-junk", {f"{first}/{_START}": random.Random(1).randbytes(20_000)})
+    (target / "link-out" / first).mkdir(parents=True)
+    (target / "link-out" / first / _START).symlink_to(labs[0].folder / "solution.py")
+    write_zip(target / "zip-bomb.zip", {f"{first}/{_START}": bytes(200 << 20)})
+    (target / "broken-zip.zip").write_bytes(b"PK\x03\x04 no zip")
+    (target / "broken-bundle.bundle").write_bytes(b"# v2 git bundle\nnothing")
+    write_zip(target / "climbs-out.zip", {f"../../{first}/{_START}": b"x = 1\n"})
+    (target / "empty").mkdir()
+    good = solutions(labs)
+    write_folder(target / "one-missing", dict(list(good.items())[1:]))
+    for name in (f"{first}/test_lab.py", "conftest.py", "course/labs.py", "mini_vllm/__init__.py", "sitecustomize.py"):
+        good[name] = b"raise SystemExit(0)\n"
+    write_folder(target / "edited-tests", good)
+    yield from (p.stem if p.suffix in (".zip", ".bundle") else p.name for p in sorted(target.iterdir()))
+
+
+def write_class(target: Path, labs: list[Lab], number: int, seed: int = 0) -> None:
+    """``number`` submissions: each attack once, the rest honest, in all three forms."""
+    target.mkdir(parents=True)
+    list(odd(target, labs))
+    for name in BODIES:
+        write_folder(target / name, hostile(name, labs))
+    rng = random.Random(seed)
+    for count in range(number - len(list(target.iterdir()))):
+        name, files = f"learner-{count:03d}", honest(labs, rng)
+        if count % 10 == 1:
+            write_zip(target / f"{name}.zip", files)
+        elif count % 20 == 2:
+            write_bundle(target / f"{name}.bundle", target.parent / f".{target.name}-{os.getpid()}-{count}", files)
+        else:
+            write_folder(target / name, files)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--number", type=int, default=200)
+    parser.add_argument("--phase", default="02")
+    asked = parser.parse_args()
+    write_class(asked.folder, find_labs(asked.phase), asked.number)
