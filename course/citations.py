@@ -52,16 +52,16 @@ from course.pinned import PinnedFile, open_pinned
 MAX_EXCERPT = 15
 FORM = 'write `upstream/PATH:LINE` — `Symbol` (or — calls `Symbol`, or — "quoted text")'
 _LINES = r"(?P<first>\d+)(?:-(?P<last>\d+))?"
-_PLACE = re.compile(rf"`(?P<path>upstream/[^`\s:]+)?:{_LINES}`")
+PLACE = re.compile(rf"`(?P<path>upstream/[^`\s:]+)?:{_LINES}`")
 _QUOTE = r"[\"“](?:`(?P<code>[^`]+)`|(?P<quote>[^\"”]+))[\"”]"
 _WHAT = rf"(?:(?P<calls>calls\s+)?(?P<tick>`{{1,2}})(?P<symbol>[^`]+)(?P=tick)|{_QUOTE})"
 _AFTER = re.compile(rf"\s*—\s*{_WHAT}")
 _CELL = re.compile(rf"\s*(?:—|(?<!\\)\|)\s*{_WHAT}")
 _LOOSE = re.compile(r"upstream/[^\s`:()\[\]<>\"]+:\d+")
-_FILE = re.compile(r"`(upstream/[^`\s:]+)`")
-_IN_CODE = re.compile(rf"(?P<tick0>`{{0,2}})(?P<path>upstream/[\w./+-]+):{_LINES}(?P=tick0)")
+FILE = re.compile(r"`(upstream/[^`\s:]+)`")
+IN_CODE = re.compile(rf"(?P<tick0>`{{0,2}})(?P<path>upstream/[\w./+-]+):{_LINES}(?P=tick0)")
 _AFTER_CODE = re.compile(rf"[\s#]*—[\s#]*{_WHAT}")
-_EXCERPT = re.compile(rf"upstream:\s*(?:upstream/)?(?P<path>[^\s:]+):{_LINES}")
+EXCERPT = re.compile(rf"upstream:\s*(?:upstream/)?(?P<path>[^\s:]+):{_LINES}")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def in_prose(page: Page) -> Found:
     found = Found([], [])
     for start, block in _blocks(page.prose):
         path, spans = "", []
-        for match in _PLACE.finditer(block):
+        for match in PLACE.finditer(block):
             line = page.line_of(start + match.start())
             spans.append(match.span())
             path = match["path"] or path
@@ -139,7 +139,7 @@ def _citation(line: int, path: str, match: re.Match[str], kind: str, what: str) 
 def in_code(text: str, offset: int = 0) -> list[Citation]:
     """Citations in a Python file's text, or in a fence whose first line is line ``offset`` + 1."""
     found = []
-    for match in _IN_CODE.finditer(text):
+    for match in IN_CODE.finditer(text):
         kind, what = _what(_AFTER_CODE.match(text, match.end()))
         line = offset + text.count("\n", 0, match.start()) + 1
         found.append(_citation(line, match["path"], match, kind, what))
@@ -217,7 +217,7 @@ def check_excerpts(page: Page, tree: Path) -> list[Problem]:
 
 
 def _check_excerpt(note: str, text: str, tree: Path) -> str | None:
-    match = _EXCERPT.fullmatch(note)
+    match = EXCERPT.fullmatch(note)
     if match is None:
         return f"<!-- {note} --> must be <!-- upstream: PATH:FIRST-LAST -->"
     file = open_pinned(tree / match["path"])
@@ -239,7 +239,7 @@ def check_page(path: Path, tree: Path) -> list[Problem]:
     for fence in page.fences:
         if not fence.note.startswith("upstream:"):
             citations += in_code(fence.text, fence.line - 1)
-    for match in _FILE.finditer(page.prose):
+    for match in FILE.finditer(page.prose):
         named = match[1].rstrip("/")
         if not re.search(r"[*<>{}…]|NN|\.\.\.", named) and not (tree / named.removeprefix("upstream/")).exists():
             problems.append(Problem(path, page.line_of(match.start()), f"{named} is not in the pinned release"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +67,17 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Score:
-    """Result for one lab."""
+    """Result for one lab. ``timeouts`` of the killed ran out of time; ``argued`` mutants were left out because
+    ``equivalent.toml`` gives a reason, ``stale`` are its keys that fit no mutant any more."""
 
     lab: str
     mutants: int
     killed: int
     survivors: tuple[Mutant, ...]
+    timeouts: int = 0
+    argued: int = 0
+    stale: tuple[str, ...] = ()
+    seconds: float = 0.0
 
     @property
     def share(self) -> float:
@@ -189,26 +195,47 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def equivalents(key: str, path: Path = EQUIVALENT) -> dict[str, str]:
-    """Mutants of a lab that mean the same as the original: name -> reason."""
+    """Mutants of a lab that mean the same as the original: name -> reason. A name that fits several lines may go on
+    with " @ " and a piece of the one line that is meant."""
     table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return dict(table.get(key, {}))
 
 
 def score(folder: Path, jobs: int = 0) -> Score:
     """Runs the lab's tests on every mutant. Raises :class:`LabError` where the solution itself is not green."""
+    start = time.monotonic()
     source = (folder / "solution.py").read_text(encoding="utf-8")
     lab = lab_of(folder)
     assert lab is not None
-    same = equivalents(lab.key)
     original = ast.unparse(parse_file(folder / "solution.py"))
     (clean,) = run_variants(folder, [Variant("original", original)], timeout=120)
     if clean.outcome != "passed":
         raise LabError(f"{lab.name}: the solution itself is {clean.outcome}: {', '.join(clean.failed)}")
-    found = [m for m in mutants(source, learner_functions(folder)) if m.name not in same]
+    made, lines = list(mutants(source, learner_functions(folder))), source.splitlines()
+    keys = {m: _key(m, lines, equivalents(lab.key)) for m in made}
+    found = [m for m in made if not keys[m]]
     variants = [Variant(str(i), mutant.source) for i, mutant in enumerate(found)]
     verdicts = run_variants(folder, variants, jobs, timeout=max(3.0, 8 * clean.seconds)) if variants else []
     survivors = tuple(m for m, v in zip(found, verdicts, strict=True) if _survived(v))
-    return Score(lab.key, len(found), len(found) - len(survivors), survivors)
+    return Score(
+        lab.key,
+        len(found),
+        len(found) - len(survivors),
+        survivors,
+        timeouts=sum(v.outcome == "timeout" for v in verdicts),
+        argued=len(made) - len(found),
+        stale=tuple(key for key in equivalents(lab.key) if key not in keys.values()),
+        seconds=round(time.monotonic() - start, 1),
+    )
+
+
+def _key(mutant: Mutant, lines: list[str], same: dict[str, str]) -> str:
+    """The key of ``equivalent.toml`` that means this mutant, or ""."""
+    for key in same:
+        name, _, piece = key.partition(" @ ")
+        if name == mutant.name and piece in lines[mutant.line - 1]:
+            return key
+    return ""
 
 
 def _survived(verdict: Verdict) -> bool:

@@ -1,33 +1,45 @@
-"""`course verify`: everything that has to be true of the course, check by check."""
+"""`course verify`: everything that has to be true of the course, check by check, and mutation where asked for."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from course import citations, contract, mistakes, mutation, pages, snippets
+from course import citations, contract, glossary_check, mistakes, mutation, pages, provenance, snippets
 from course.labs import ROOT, Lab, LabError, all_labs, lab_folders, lab_of
 from course.markdown import Problem, read
-
-PROVENANCE = ("machine", "versions", "command", "date")
+from course.mutation import Score
 
 
 @dataclass(frozen=True)
 class Check:
     """One line of the report. ``run`` returns what is wrong; ``why_not`` says why it cannot run here, "" where it
-    can."""
+    can; ``note`` is something to know that is not wrong."""
 
     name: str
     run: Callable[[], list[Problem]]
     why_not: Callable[[], str] = lambda: ""
+    note: Callable[[], str] = lambda: ""
+
+
+@dataclass
+class Row:
+    """What a check found. ``state`` is ok, wrong, or skipped."""
+
+    name: str
+    state: str
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+    note: str = ""
 
 
 def _over_labs(one: Callable[[Path], list[Problem]], folders: Sequence[Path]) -> Callable[[], list[Problem]]:
@@ -39,11 +51,12 @@ def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
     return [
         Check("folders have their shape", lambda: pages.check_shape(root)),
         Check("links", lambda: [p for path in pages.all_pages(root) for p in pages.check_links(read(path), root)]),
-        Check("glossary", lambda: pages.check_glossary(read(root / "GLOSSARY.md"))),
+        Check("glossary", lambda: glossary_check.check(root), note=lambda: _unlinked(root)),
         Check("no notes to self", lambda: [p for path in pages.text_files(root) for p in pages.check_leftovers(path)]),
-        Check("python blocks of pages run", lambda: check_snippets(root)),
+        Check("figures in pages: python blocks run, shown output is theirs", lambda: check_snippets(root)),
+        Check("figures in pages: pictures are what their code draws", lambda: check_pictures(root)),
         Check("citations", lambda: check_citations(root), lambda: _no_tree(root)),
-        Check("captures say where they come from", lambda: check_captures(root)),
+        Check("captures say where they come from", lambda: provenance.check(root)),
         Check("labs.toml has every lab", lambda: check_rows(root)),
         Check("starters and solutions in step", _over_labs(contract.check_lab, folders)),
         Check("starters red for the right reason", lambda: contract.check_starters(folders, root)),
@@ -55,7 +68,14 @@ def _no_tree(root: Path) -> str:
     return "" if citations.pinned_tree(root) else "upstream/ is absent: run `course upstream`"
 
 
+def _unlinked(root: Path) -> str:
+    count = {phase[6:8]: len(terms) for phase, terms in glossary_check.unlinked(root).items()}
+    listed = ", ".join(f"{n} of phase {phase}" for phase, n in count.items())
+    return f"terms that no page of their phase links: {listed}" if listed else ""
+
+
 def check_citations(root: Path) -> list[Problem]:
+    """Every citation of every page and Python file, against ``upstream/``."""
     tree = citations.pinned_tree(root)
     assert tree is not None
     return [p for path in citations.citing_files(root) for p in citations.check_file(path, tree)]
@@ -65,6 +85,20 @@ def check_snippets(root: Path) -> list[Problem]:
     """Blocks run, exceptions give their reason."""
     parsed = [read(path) for path in pages.all_pages(root)]
     return [p for page in parsed for p in (*snippets.check_marks(page), *snippets.run_page(page, root))]
+
+
+def check_pictures(root: Path) -> list[Problem]:
+    """The scripts that draw pictures find what they drew unchanged (``--check``)."""
+    problems = []
+    for script in [*sorted(root.glob("phase-*/figures.py")), root / "docs" / "engine_figure.py"]:
+        if not script.is_file():
+            continue
+        command = [sys.executable, str(script), "--check"]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stdout + done.stderr).strip().splitlines()
+            problems.append(Problem(script, 1, said[-1] if said else "the pictures are not what it draws"))
+    return problems
 
 
 def check_rows(root: Path) -> list[Problem]:
@@ -77,87 +111,134 @@ def check_rows(root: Path) -> list[Problem]:
     ]
 
 
-def check_captures(root: Path) -> list[Problem]:
-    """Each ``captured/`` folder has a ``provenance.json`` that names machine, versions, command and date."""
-    problems = []
-    for folder in sorted(root.glob("phase-*/**/captured")):
-        path = folder / "provenance.json"
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            problems.append(Problem(path, 1, f"unreadable: {error}"))
-            continue
-        keys = _keys(facts)
-        missing = [word for word in PROVENANCE if not any(key.startswith(word) for key in keys)]
-        if missing:
-            problems.append(Problem(path, 1, f"does not say: {', '.join(missing)}"))
-    return problems
-
-
-def _keys(facts: object) -> list[str]:
-    """All keys of nested JSON, in lower case."""
-    inner = facts.values() if isinstance(facts, dict) else facts if isinstance(facts, list) else ()
-    own = [str(key).lower() for key in facts] if isinstance(facts, dict) else []
-    return own + [key for value in inner for key in _keys(value)]
-
-
-def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT) -> int:
-    """Runs all checks and prints one line each, then what is wrong. Returns the number of problems."""
+def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, json_file: Path | None = None) -> int:
+    """Runs all checks and prints one line each, then what is wrong, then the mutation table. Returns the number of
+    problems."""
     folders = [lab.folder for lab in labs] or lab_folders(root)
-    problems: list[Problem] = []
-    for check in checks(folders, root):
-        start = time.monotonic()
-        if reason := check.why_not():
-            console.print(f"[yellow]skipped[/]  {check.name}: {reason}")
-            continue
-        with console.status(check.name):
-            found = _safely(check, root)
-        word = "[green]ok[/]     " if not found else f"[red]{len(found):>3} wrong[/]"
-        console.print(f"{word}  {check.name} [dim]({time.monotonic() - start:.1f} s)[/]")
-        problems += found
-    for problem in problems:
+    rows = [_row(check, console, root) for check in checks(folders, root)]
+    for problem in (problem for row in rows for problem in row.problems):
         console.print(f"  {escape(_relative(problem, root))}", highlight=False, soft_wrap=True)
-    weak = mutation_table(folders, console) if mutate else 0
-    return len(problems) + weak
+    scores = mutate_all(folders, console) if mutate else []
+    if scores:
+        show_scores(scores, console)
+    wrong = sum(len(row.problems) for row in rows) + sum(not passes(score) for _, score in scores)
+    if json_file:
+        json_file.write_text(json.dumps(as_json(rows, scores, wrong, root), indent=1) + "\n", encoding="utf-8")
+    return wrong
 
 
-def _safely(check: Check, root: Path) -> list[Problem]:
+def _row(check: Check, console: Console, root: Path) -> Row:
+    if reason := check.why_not():
+        console.print(f"[yellow]skipped[/]    {check.name}: {reason}")
+        return Row(check.name, "skipped", note=reason)
+    start = time.monotonic()
+    with console.status(check.name):
+        found, note = _safely(check, root)
+    seconds = round(time.monotonic() - start, 1)
+    word = "[green]ok[/]       " if not found else f"[red]{len(found):>3} wrong[/]"
+    more = f" [dim]- {escape(note)}[/]" if note else ""
+    console.print(f"{word}  {check.name} [dim]({seconds} s)[/]{more}", highlight=False, soft_wrap=True)
+    return Row(check.name, "wrong" if found else "ok", seconds, found, note)
+
+
+def _safely(check: Check, root: Path) -> tuple[list[Problem], str]:
     """A check that cannot even read what it checks has found something too."""
     try:
-        return check.run()
+        return check.run(), check.note()
     except (OSError, SyntaxError, ValueError, LabError) as error:
-        return [Problem(root / "course", 1, f"{check.name}: {type(error).__name__}: {error}")]
+        return [Problem(root / "course", 1, f"{check.name}: {type(error).__name__}: {error}")], ""
 
 
 def _relative(problem: Problem, root: Path) -> str:
     return str(problem).replace(root.as_posix() + "/", "")
 
 
-def mutation_table(folders: Sequence[Path], console: Console) -> int:
-    """Prints the mutation score of each lab and the survivors; returns how many labs are below the goal."""
-    table = Table("lab", "mutants", "killed", "score", title="mutation of solutions")
-    survivors, weak = [], 0
-    for folder in folders:
+def mutate_all(folders: Sequence[Path], console: Console) -> list[tuple[Lab, Score | str]]:
+    """The mutation score of each lab, or why there is none."""
+    found: list[tuple[Lab, Score | str]] = []
+    for number, folder in enumerate(folders, 1):
         lab = lab_of(folder)
         assert lab is not None
-        with console.status(f"mutating {lab.name}"):
+        with console.status(f"mutating {lab.name} ({number} of {len(folders)})"):
             try:
-                score = mutation.score(folder)
+                found.append((lab, mutation.score(folder)))
             except LabError as error:
-                table.add_row(lab.name, "", "", f"[red]{escape(str(error))}[/]")
-                weak += 1
-                continue
-        good = score.share >= mutation.GOAL
-        weak += not good
-        colour = "green" if good else "red"
-        table.add_row(lab.name, str(score.mutants), str(score.killed), f"[{colour}]{score.share:.0%}[/]")
-        survivors += [f"{lab.key}/solution.py:{m.line}: {m.name}" for m in score.survivors]
-    console.print(table)
-    if survivors:
+                found.append((lab, str(error)))
+    return found
+
+
+def passes(score: Score | str) -> bool:
+    """Enough mutants killed, and no reason in ``equivalent.toml`` that fits nothing any more."""
+    return not isinstance(score, str) and score.share >= mutation.GOAL and not score.stale
+
+
+def show_scores(scores: Sequence[tuple[Lab, Score | str]], console: Console) -> None:
+    """The survivors, then the table."""
+    done = [(lab, score) for lab, score in scores if isinstance(score, Score)]
+    if any(score.survivors for _, score in done):
         console.print("Survivors: test them, or give the reason why no test can in course/equivalent.toml")
-    for line in survivors:
-        console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
-    return weak
+    for lab, score in done:
+        for mutant in score.survivors:
+            place = f"{lab.phase}/labs/{lab.slug}/solution.py:{mutant.line}"
+            console.print(f"  {place}: {escape(mutant.name)}", highlight=False, soft_wrap=True)
+        for key in score.stale:
+            text = f"  course/equivalent.toml: {lab.key}: no mutant is called {key}"
+            console.print(escape(text), highlight=False, soft_wrap=True)
+    table = Table("lab", title="mutation of solutions")
+    for name in ("mutants", "killed", "of them hung", "argued", "survivors", "score", "s"):
+        table.add_column(name, justify="right")
+    for lab, result in scores:
+        if isinstance(result, str):
+            console.print(f"  [red]{lab.name}: {escape(result)}[/]", highlight=False, soft_wrap=True)
+            table.add_row(lab.name, *[""] * 5, "[red]none[/]", "")
+        else:
+            table.add_row(lab.name, *_cells(result, passes(result)))
+    table.add_section()
+    parts = [score for _, score in done]
+    sums = [sum(getattr(s, name) for s in parts) for name in ("mutants", "killed", "timeouts", "argued", "seconds")]
+    gone = tuple(m for s in parts for m in s.survivors)
+    whole = Score("all", sums[0], sums[1], gone, timeouts=sums[2], argued=sums[3], seconds=sums[4])
+    table.add_row(f"{len(parts)} labs", *_cells(whole, all(passes(result) for _, result in scores)))
+    console.print(table)
+
+
+def _cells(score: Score, good: bool) -> list[str]:
+    share = f"[{'green' if good else 'red'}]{100 * score.share:.1f} %[/]"
+    counts = (score.mutants, score.killed, score.timeouts, score.argued, len(score.survivors))
+    return [*map(str, counts), share, f"{score.seconds:.0f}"]
+
+
+def as_json(rows: Sequence[Row], scores: Sequence[tuple[Lab, Score | str]], wrong: int, root: Path) -> dict:
+    """The whole report."""
+    return {
+        "wrong": wrong,
+        "checks": [
+            {
+                "name": row.name,
+                "state": row.state,
+                "seconds": row.seconds,
+                "note": row.note,
+                "problems": [
+                    {"file": _relative_path(p.path, root), "line": p.line, "text": p.text} for p in row.problems
+                ],
+            }
+            for row in rows
+        ],
+        "mutation": [_score_json(lab, score) for lab, score in scores],
+    }
+
+
+def _relative_path(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+
+
+def _score_json(lab: Lab, score: Score | str) -> dict:
+    if isinstance(score, str):
+        return {"lab": lab.key, "error": score}
+    file = f"{lab.phase}/labs/{lab.slug}/solution.py"
+    survivors = [{"file": file, "line": m.line, "function": m.function, "change": m.change} for m in score.survivors]
+    facts = {name: getattr(score, name) for name in ("mutants", "killed", "timeouts", "argued", "seconds")}
+    return {"lab": lab.key, **facts, "score": round(score.share, 4), "stale": list(score.stale), "survivors": survivors}
 
 
 def changed_labs(root: Path = ROOT, base: str = "HEAD~1") -> list[Path]:

@@ -1,0 +1,107 @@
+"""Checks of ``GLOSSARY.md`` and of the pages' lists of new words.
+
+A definition is a heading of the third level, with text below it. Under a heading of the second level stands a theme;
+the list ``Themes:`` at the top names the themes in their order. A paragraph of a page that begins with **New words**
+lists terms, each a link to its definition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from course.labs import ROOT
+from course.markdown import Page, Problem, read, slug
+from course.pages import all_pages, check_glossary, phases
+
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+_NEW_WORDS = re.compile(r"^(?:>\s*)?\*\*New words\b.*?(?=\n[>\s]*\n|\Z)", re.M | re.S)
+_FRAME = re.compile(r"New words(?: of this phase)?|, each in the|[>*·:,.\s]")
+
+
+def definitions(page: Page) -> Iterator[tuple[int, str, str]]:
+    """(line, term, text below it) of each definition."""
+    lines = page.text.splitlines()
+    heads = [*page.headings(), (len(lines) + 1, 0, "")]
+    for (line, level, text), (end, _, _) in itertools.pairwise(heads):
+        if level == 3:
+            yield line, re.sub(r"[`*]", "", text).strip(), "\n".join(lines[line : end - 1]).strip()
+
+
+def check(root: Path = ROOT) -> list[Problem]:
+    """All of the checks."""
+    glossary = read(root / "GLOSSARY.md")
+    problems = [*check_glossary(glossary), *_check_texts(glossary), *_check_themes(glossary)]
+    terms = {slug(term) for _, term, _ in definitions(glossary)}
+    return problems + [p for path in all_pages(root) for p in check_new_words(read(path), terms)]
+
+
+def _check_texts(glossary: Page) -> list[Problem]:
+    """A term has a definition, and says which phase teaches it or where to read on."""
+    problems = []
+    for line, term, text in definitions(glossary):
+        if not text:
+            problems.append(Problem(glossary.path, line, f"{term!r} is not defined"))
+        elif not re.search(r"\bPhases? \d\d\b|\bSee \S|\]\(#", text):
+            text = f"{term!r} names neither its phase (Phase NN.) nor where to read on (See)"
+            problems.append(Problem(glossary.path, line, text))
+    return problems
+
+
+def _check_themes(glossary: Page) -> list[Problem]:
+    """The list at the top and the sections are in the same order."""
+    sections = [slug(text) for _, level, text in glossary.headings() if level == 2]
+    top = re.search(r"^Themes:.*?(?=\n\s*\n|\Z)", glossary.prose, re.M | re.S)
+    listed = [target[1:] for _, target in _LINK.findall(top[0])] if top else []
+    if listed == sections:
+        return []
+    wrong = next((a or b for a, b in _pairs(listed, sections) if a != b), "")
+    line = glossary.line_of(top.start()) if top else 1
+    return [Problem(glossary.path, line, f"the list of themes is not that of the sections, from #{wrong} on")]
+
+
+def _pairs(left: list[str], right: list[str]) -> Iterator[tuple[str, str]]:
+    size = max(len(left), len(right))
+    return zip(left + [""] * (size - len(left)), right + [""] * (size - len(right)), strict=True)
+
+
+def new_words(page: Page) -> Iterator[tuple[int, str]]:
+    """(line, text) of the page's lists of new words."""
+    for match in _NEW_WORDS.finditer(page.prose):
+        yield page.line_of(match.start()), match[0]
+
+
+def check_new_words(page: Page, terms: set[str]) -> list[Problem]:
+    """Each listed word is a link to a definition, and is listed once."""
+    problems = []
+    for line, text in new_words(page):
+        seen: set[str] = set()
+        for label, target in _LINK.findall(text):
+            name, _, anchor = target.partition("#")
+            if not name.endswith("GLOSSARY.md") or (not anchor and label != "glossary"):
+                problems.append(Problem(page.path, line, f"the new word {label!r} is not linked to the glossary"))
+            elif anchor and anchor not in terms:
+                problems.append(Problem(page.path, line, f"the glossary does not define {label!r} (#{anchor})"))
+            if anchor in seen:
+                problems.append(Problem(page.path, line, f"the new word {label!r} is listed twice"))
+            seen.add(anchor or target)
+        if rest := _FRAME.sub(" ", _LINK.sub("", text)).strip():
+            problems.append(Problem(page.path, line, f"a new word without a link to the glossary: {rest[:60]!r}"))
+    return problems
+
+
+def unlinked(root: Path = ROOT) -> dict[str, list[str]]:
+    """Phase folder -> terms that the glossary gives to it (the first phase that it names) and that none of its pages
+    links. The website links every use of a term by itself; on the pages alone these have to be looked up."""
+    glossary = read(root / "GLOSSARY.md")
+    found: dict[str, list[str]] = {}
+    for folder in phases(root):
+        pages = [read(path) for path in all_pages(root) if folder in path.parents]
+        linked = {target.partition("#")[2] for page in pages for _, target in page.links() if "GLOSSARY.md#" in target}
+        for _, term, text in definitions(glossary):
+            home = re.search(r"\bPhases? (\d\d)\b", text)
+            if home and home[1] == folder.name[6:8] and slug(term) not in linked:
+                found.setdefault(folder.name, []).append(term)
+    return found
