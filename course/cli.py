@@ -3,6 +3,7 @@ sufficient."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
+from course import learner
+from course.grade.command import grade as grade_class
 from course.labs import ROOT, Lab, LabError, find_labs, lab_folders, lab_of
 from course.upstream import UpstreamError
 from course.vllm_cpu import VllmError
@@ -21,6 +24,7 @@ from course.vllm_cpu import VllmError
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
 out = Console()
 err = Console(stderr=True)
+learner.add_to(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -44,6 +48,7 @@ def show_progress(console: Console) -> None:
         name = f"{phase[6:8]} {phase[9:].replace('-', ' ')}"
         table.add_row(escape(name), f"[{colour}]{done} of {len(mine)}[/]", f"[dim]{escape(states)}[/]")
     console.print(table)
+    console.print(f"{sum(p.done for p in labs)} of {len(labs)} labs done", highlight=False)
     lab = next_lab(labs)
     if lab is None:
         console.print("All labs are done." if labs else "There are no labs here.")
@@ -177,10 +182,23 @@ def verify(
         bool, typer.Option("--mutation", help="mutate the solutions too; some seconds per lab")
     ] = False,
     changed: Annotated[str, typer.Option(help="only labs that differ from this commit, for example HEAD~1")] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the whole report to this file")] = None,
+    bump: Annotated[
+        str, typer.Option(help="nothing but this: the citations against another release, a version or a folder")
+    ] = "",
+    patch: Annotated[Path | None, typer.Option(help="with --bump: write the new line numbers as a diff")] = None,
+    write: Annotated[bool, typer.Option("--write", help="with --bump: change the line numbers in the pages")] = False,
 ) -> None:
-    """The maintainer's checks: shape, links, citations, blocks of pages, lab contracts, mistakes, mutation."""
+    """The maintainer's checks: pages, citations, figures, captures, lab contracts, mistakes, mutation."""
     from course import verify as verifier
 
+    if bump:
+        from course.bump_report import against
+
+        against(bump, out, patch, write, json_file)
+        return
+    if patch or write:
+        raise LabError("--patch and --write belong to --bump, for example `course verify --bump 0.23.0 --write`")
     chosen = [lab for name in labs or () for lab in find_labs(name)]
     if changed:
         found = [lab_of(folder) for folder in verifier.changed_labs(base=changed)]
@@ -188,7 +206,7 @@ def verify(
         if not chosen:
             out.print(f"No lab differs from {escape(changed)}.")
             return
-    wrong = verifier.run(chosen, mutation, out)
+    wrong = verifier.run(chosen, mutation, out, json_file=json_file)
     out.print("[green]all is well[/]" if not wrong else f"[red]{wrong} things are wrong[/]")
     raise typer.Exit(1 if wrong else 0)
 
@@ -212,12 +230,15 @@ def milestone(
     raise typer.Exit(1 if made.broken else 0)
 
 
+app.command(name="grade")(grade_class)
+
+
 @app.command()
 def doctor() -> None:
     """What works here, and the command that mends what does not."""
     from course.doctor import findings
 
-    table = Table("", "what", "state", "to mend")
+    table = Table("", "what", "state", Column("to mend", no_wrap=True, overflow="fold"))
     bad = False
     for finding in findings():
         mark = "[green]ok[/]" if finding.good else "[red]no[/]" if finding.needed else "[yellow]-[/]"
@@ -228,7 +249,11 @@ def doctor() -> None:
 
 
 def main() -> None:
-    """Entry point: errors that a reader can mend are one line, not a traceback."""
+    """Entry point: errors that a reader can mend are one line, not a traceback; a terminal that lacks a character gets
+    a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if not (ROOT / "pyproject.toml").is_file():
         err.print(f"[red]course:[/] {Path(__file__).parent} is not inside a clone; install it with `pip install -e .`")
         raise SystemExit(2)

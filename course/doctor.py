@@ -13,10 +13,14 @@ from course import upstream
 from course.labs import ROOT, vllm_python
 from course.pytest_plugin import has_cuda
 
+BASE = ("numpy", "pytest", "pytest_timeout", "rich", "typer", "jinja2", "regex", "threadpoolctl")
 EXTRAS = {
     "test": ("hypothesis", "xdist", "unearth"),
     "hub": ("huggingface_hub", "tokenizers"),
     "torch": ("torch",),
+    "triton": ("torch", "triton"),
+    "docs": ("mkdocs", "material"),
+    "watch": ("watchfiles",),
     "dev": ("ruff", "mypy", "transformers"),
 }
 
@@ -38,7 +42,7 @@ def findings() -> Iterator[Finding]:
     version = platform.python_version()
     good = sys.version_info >= (3, 10)
     yield Finding("Python", version, good, True, "" if good else "install Python 3.10 or later")
-    base = [m for m in ("numpy", "pytest", "pytest_timeout", "rich", "typer", "jinja2", "regex") if not _has(m)]
+    base = [module for module in BASE if not _has(module)]
     yield Finding("base packages", _state(base), not base, True, "pip install -e ." if base else "")
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if not _has(module)]
@@ -47,6 +51,13 @@ def findings() -> Iterator[Finding]:
         )
     git = shutil.which("git") is not None
     yield Finding("git", "found" if git else "absent", git, mend="" if git else "install git")
+    clone = (ROOT / ".git").exists()
+    yield Finding(
+        "git history (reset, update)",
+        "found" if clone else "absent: a downloaded archive",
+        clone,
+        mend="" if clone else "git clone the course; copy your starter.py files over",
+    )
     cuda = has_cuda()
     yield Finding("NVIDIA GPU", "found" if cuda else "none; GPU labs have captured runs", cuda)
     wrong = upstream.inspect(ROOT / "upstream")

@@ -4,6 +4,8 @@
 * markers ``gpu``, ``real_vllm``, ``provided`` and a time limit for every lab test;
 * an unwritten function is reported in one line instead of a traceback (``--tb=long`` or any other ``--tb`` brings the
   traceback back);
+* another failure ends with what the test says: the README's claim, got and expected, a changed signature, the loop
+  that never ends (``course.teach``);
 * one line per lab at the end.
 
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
@@ -22,7 +24,8 @@ from typing import Any
 
 import pytest
 
-from course import labs
+from course import labs, teach
+from course.late import TimeoutFailed, pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
 from course.outcomes import Outcomes, remember
 
 MARKERS = (
@@ -132,12 +135,38 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     info["message"] = call.excinfo.exconly()[:500]
     stub = unwritten(call.excinfo.value, item.path.parent.resolve() / "starter.py")
     if stub is None:
+        lines = explain(item, call.excinfo)
+        report.sections += [(teach.TITLE, "\n".join(lines))] if lines else []
         return
     sentence, function, _, line = stub
     info["stub"] = sentence
     if item.config.getoption("tbstyle", "auto") == "auto":
         where = f"{lab.phase}/labs/{lab.slug}/starter.py:{line}"
         report.longrepr = f"not written yet: {function}, {where}\n    {sentence}"
+
+
+COMPARED = pytest.StashKey[tuple[str, object, object]]()
+
+
+def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> None:
+    """Notes the sides of the comparison that failed last; pytest's own explanation stays."""
+    config.stash[COMPARED] = (op, left, right)
+
+
+def explain(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> list[str]:
+    """What a failure that is no stub says besides its traceback; see ``course.teach``."""
+    compared = item.config.stash.get(COMPARED, None)
+    item.config.stash[COMPARED] = ("", None, None)
+    lines = [claim] if (claim := teach.claim_of(item.path, item.name)) else []
+    last = error.traceback[-1]
+    if error.errisinstance(AssertionError) and compared and compared[0] and Path(last.path) == item.path:
+        lines.append(teach.comparison(*compared, teach.assert_source(item.path, last.lineno + 1)))
+    folder = item.path.parent
+    if labs.wanted_impl() == "starter" and error.errisinstance((TypeError, AttributeError)):
+        lines += teach.changed_signatures(folder / "starter.py", folder / "solution.py")
+    if error.errisinstance(TimeoutFailed) or error.exconly().startswith("Failed: Timeout"):
+        lines += filter(None, [teach.hang(error.tb, folder, item.path)])
+    return lines
 
 
 class LabReporter:
@@ -160,10 +189,25 @@ class LabReporter:
     def pytest_sessionfinish(self) -> None:
         if hasattr(self.config, "workerinput"):
             return
+        say_once(self.config)
         if target := os.environ.get("COURSE_REPORT"):
             Path(target).write_text(self.outcomes.as_json(), encoding="utf-8")
         if self.outcomes.labs and labs.wanted_impl() == "starter" and whole(self.config):
             remember(self.config.rootpath, self.outcomes.labs.values())
+
+
+def say_once(config: pytest.Config) -> None:
+    """An unwritten function is shown once, with the number of tests that wait for it, however many tests call it."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    groups: dict[str, list[Any]] = {}
+    for report in reporter.stats.get("failed", ()) if reporter else ():
+        if isinstance(report.longrepr, str) and report.longrepr.startswith("not written yet: "):
+            groups.setdefault(report.longrepr, []).append(report)
+    for text, (first, *others) in groups.items():
+        if others:
+            first.longrepr = f"{text}\n    ({len(others) + 1} tests wait for it)"
+        for report in others:
+            report._pdbshown = True  # pytest's mark for "shown already": counted, and not in the list of failures
 
 
 def whole(config: pytest.Config) -> bool:

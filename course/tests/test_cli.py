@@ -27,6 +27,11 @@ def invoke(*args: str) -> str:
     return result.output
 
 
+@pytest.mark.parametrize("verb", ["next", "watch", "hint", "diff", "reset", "update", "serve"])
+def test_every_verb_of_the_loop_explains_itself(verb: str) -> None:
+    test_every_verb_explains_itself(verb)
+
+
 @pytest.mark.parametrize("verb", ["test", "upstream", "vllm", "build", "milestone", "verify", "doctor"])
 def test_every_verb_explains_itself(verb: str) -> None:
     assert verb in invoke("--help")

@@ -1,0 +1,274 @@
+"""The learner's loop: hints, side by side, reset, update, watch, serve, and what failures say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from course import gitwork, hints, learner, record, serve, sidebyside, teach, watch
+from course.labs import ROOT, LabError, lab_folders, lab_of
+from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER, TESTS, Run
+
+README = """# Lab
+
+## What the tests prove
+
+| Test | Claim |
+|---|---|
+| `test_add`, `test_negative` | steps add up \\| and are refused below zero |
+
+## Hints
+
+<details><summary>Hint 1: the <b>first</b></summary>
+
+Use `n`.
+</details>
+
+<details><summary>Hint 2: the second</summary>
+
+`self.n += by`
+</details>
+
+## Going further
+"""
+
+
+@pytest.fixture
+def lab_home(small_course: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small course with a README, as the place where the verbs work."""
+    (small_course / FIRST / "README.md").write_text(README, encoding="utf-8")
+    for module in (hints, record, gitwork, learner):
+        monkeypatch.setattr(module, "ROOT", small_course)
+    return small_course
+
+
+def test_hints_come_one_by_one(lab_home: Path) -> None:
+    lab = lab_of(FIRST)
+    assert lab is not None
+    assert hints.next_hints(lab, again=True, root=lab_home) == ([], 2)
+    assert hints.next_hints(lab, root=lab_home) == ([(1, hints.Hint("the first", "Use `n`."))], 2)
+    assert hints.next_hints(lab, root=lab_home)[0][0][0] == 2
+    assert hints.next_hints(lab, root=lab_home) == ([], 2)
+    assert [n for n, _ in hints.next_hints(lab, again=True, root=lab_home)[0]] == [1, 2]
+    (lab_home / record.RECORD).write_text('{"hints": 7', encoding="utf-8")
+    assert hints.next_hints(lab, root=lab_home)[0][0][0] == 1
+    with pytest.raises(LabError, match="has no hints"):
+        hints.read_hints(lab_home / SECOND / "README.md")
+
+
+def test_every_lab_has_hints_and_claims() -> None:
+    for folder in lab_folders():
+        assert len(hints.read_hints(folder / "README.md")) >= 3
+        assert teach.claims(folder / "README.md"), folder
+
+
+def test_side_by_side(lab_home: Path) -> None:
+    starter, solution = lab_home / FIRST / "starter.py", lab_home / FIRST / "solution.py"
+    starter.write_text(SOLUTION.replace("return 2 * x", "y = x + x\n    return y") + "\n\ndef mine():\n    pass\n")
+    wide = list(sidebyside.compare(starter, solution, 120))
+    assert wide[0] == "as in the reference: Counter.add, shout"
+    assert any(line.split(" | ") and "y = x + x" in line and "return 2 * x" in line for line in wide)
+    assert any(line.startswith("--- mine, yours") for line in wide) and not any("Twice x" in line for line in wide)
+    narrow = list(sidebyside.compare(starter, solution, 80))
+    assert "-     return y" in narrow and "+     return 2 * x" in narrow
+    starter.write_text("def f(:\n")
+    assert "starter.py:1 does not parse" in next(iter(sidebyside.compare(starter, solution, 120)))
+
+
+def commit(root: Path, text: str) -> None:
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["add", "-A"], ["commit", "-qm", text]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+
+
+@pytest.fixture
+def clone(lab_home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone of the small course, which goes on to change in ``lab_home``."""
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "a@b.c")
+    subprocess.run(["git", "init", "-q", str(lab_home)], check=True)
+    (lab_home / ".gitignore").write_text(".course/\n")
+    commit(lab_home, "one")
+    there = tmp_path_factory.mktemp("clone") / "course"
+    subprocess.run(["git", "clone", "-q", str(lab_home), str(there)], check=True)
+    return there
+
+
+def test_reset_brings_the_original_and_keeps_yours(clone: Path) -> None:
+    starter = clone / FIRST / "starter.py"
+    assert gitwork.reset(starter, clone) is None
+    starter.write_text(SOLUTION)
+    commit(clone, "my work")
+    copy = gitwork.reset(starter, clone)
+    assert starter.read_text() == STARTER and copy is not None and copy.read_text() == SOLUTION
+    assert copy.is_relative_to(clone / ".course" / "kept")
+    starter.write_text("mine again")
+    assert gitwork.reset(starter, clone) != copy
+    with pytest.raises(LabError, match="no git history"):
+        gitwork.reset(clone / SECOND / "starter.py", clone / SECOND)
+
+
+NEWER = STARTER.replace("Return twice x.", "Return two times x.")
+
+
+def newer_course(home: Path) -> None:
+    for folder in (FIRST, SECOND):
+        (home / folder / "starter.py").write_text(NEWER)
+    (home / FIRST / "test_lab.py").write_text(TESTS + "\n\ndef test_more(impl):\n    assert impl.double(2) == 4\n")
+    commit(home, "two")
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_update_leaves_the_work(clone: Path, lab_home: Path, committed: bool) -> None:
+    mine = clone / FIRST / "starter.py"
+    mine.write_text(SOLUTION)
+    if committed:
+        commit(clone, "my work")
+        mine.write_text(SOLUTION + "# and a thought\n")
+    before = mine.read_bytes()
+    newer_course(lab_home)
+    done = gitwork.update(clone)
+    assert mine.read_bytes() == before and (clone / SECOND / "starter.py").read_text() == NEWER
+    assert "test_more" in (clone / FIRST / "test_lab.py").read_text()
+    assert done.stayed == [f"{FIRST}/starter.py"] and done.tests == [FIRST] and not done.moved
+    again = gitwork.update(clone)
+    assert again.before == again.after
+    assert list((clone / record.KEPT).rglob("starter-*.py"))
+
+
+def test_update_refuses_before_it_touches_anything(clone: Path, lab_home: Path) -> None:
+    (clone / FIRST / "starter.py").write_text(SOLUTION)
+    (clone / FIRST / "test_lab.py").write_text("mine\n")
+    newer_course(lab_home)
+    with pytest.raises(LabError, match=r"files that you changed too: .*test_lab\.py"):
+        gitwork.update(clone)
+    commit(clone, "all mine")
+    with pytest.raises(LabError, match=r"both change .*test_lab\.py"):
+        gitwork.update(clone)
+    assert (clone / FIRST / "starter.py").read_text() == SOLUTION
+    assert (clone / FIRST / "test_lab.py").read_text() == "mine\n"
+    assert gitwork.git(clone, "status", "--porcelain") == ""
+    with pytest.raises(LabError, match="is not REMOTE/BRANCH"):
+        gitwork.update(clone, "nowhere/main")
+
+
+def test_update_follows_a_lab_that_moved(clone: Path, lab_home: Path) -> None:
+    (clone / FIRST / "starter.py").write_text(SOLUTION)
+    (lab_home / FIRST).rename(lab_home / "phase-00-foundations/labs/lab-09-moved")
+    commit(lab_home, "moved")
+    done = gitwork.update(clone)
+    assert (clone / "phase-00-foundations/labs/lab-09-moved/starter.py").read_text() == SOLUTION
+    assert not (clone / FIRST).exists() and len(done.moved) == 1
+
+
+def test_claims_of_the_readme(lab_home: Path) -> None:
+    test_file = lab_home / FIRST / "test_lab.py"
+    claim = teach.claim_of(test_file, "test_add[1]")
+    assert claim == f"{FIRST}/README.md:7: steps add up | and are refused below zero"
+    assert (
+        teach.claim_of(test_file, "test_other") == "" == teach.claim_of(lab_home / SECOND / "test_lab.py", "test_add")
+    )
+
+
+def test_got_and_expected() -> None:
+    assert teach.comparison("==", 4, 6, "assert f(2) == 6") == "got       4\nexpected  6"
+    assert teach.comparison("==", 6, 4, "assert 6 == f(2)") == "got       4\nexpected  6"
+    assert teach.comparison("<", 1, 0, "assert 1 < f(2)") == "got       0\nexpected  something > 1"
+
+
+@pytest.mark.parametrize("method", ["thread", "signal"])
+def test_failures_teach(run: Run, lab_home: Path, method: str) -> None:
+    if method == "signal" and not hasattr(signal, "SIGALRM"):
+        pytest.skip("no alarm signal here")
+    first, second = lab_home / FIRST, lab_home / SECOND
+    wrong = SOLUTION.replace("self.n += by", "self.n += by + 1").replace("def double(x: int)", "def double(x, y)")
+    (first / "starter.py").write_text(wrong)
+    (second / "starter.py").write_text(SOLUTION.replace("self.n += by", "while by >= 0:\n            self.n += by"))
+    (second / "test_lab.py").write_text("import pytest\npytestmark = pytest.mark.timeout(1)\n" + TESTS)
+    text = run("-q", f"--timeout-method={method}", "phase-00-foundations/labs", LAB_IMPL="starter").stdout
+    assert "3 failed, 5 passed" in text
+    assert f"{FIRST}/README.md:7: steps add up | and are refused below zero\ngot       3\nexpected  2" in text
+    assert "the signature of double was changed: (x, y) in starter.py, the lab calls (x)" in text
+    line = SOLUTION[: SOLUTION.index("self.n += by")].count("\n") + 1
+    assert f"never ends: the loop `while by >= 0:` in add, {SECOND}/starter.py:{line}" in text
+
+
+def test_an_unwritten_function_is_told_once(run: Run, lab_home: Path) -> None:
+    text = run("-q", FIRST, LAB_IMPL="starter").stdout
+    assert text.count("not written yet: Counter.add") + text.count("not written yet: add") == 1
+    assert "(2 tests wait for it)" in text and "3 failed, 1 passed" in text
+
+
+@pytest.mark.parametrize("poll", [True, False])
+def test_watch_runs_again_after_a_save(lab_home: Path, poll: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    if not poll:
+        pytest.importorskip("watchfiles", reason="pip install -e '.[watch]'")
+    folder, notes = lab_home / FIRST, []
+    lab, saves = lab_of(FIRST), watch.Saves(folder, poll)
+    assert lab is not None and saves.kind == ("polling" if poll else "watchfiles")
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if text.startswith("waiting"):  # the worker is given time to get ready, as a learner who types gives it
+            threading.Timer(1.0, (folder / "starter.py").write_text, [SOLUTION]).start()
+
+    assert watch.watch(lab, folder, saves, note, runs=3)
+    saves.close()
+    ends = [text for text in notes if "s after the" in text]
+    assert ends[0].startswith("red") and ends[-1].startswith("all pass, ") and len(ends) == 2
+    assert "not written yet" in capfd.readouterr().out
+    rows = json.loads((lab_home / ".course" / "progress.json").read_text())
+    assert rows["phase-00-foundations/lab-01-kv-cache-speedup"]["state"] == "done"
+
+
+def test_a_save_without_a_change_is_no_reason_to_run(lab_home: Path) -> None:
+    folder = lab_home / FIRST
+    saves = watch.Saves(folder, poll=True)
+    (folder / "starter.py").write_text(STARTER)
+    assert not saves(0.01)
+    (folder / "starter.py").unlink()
+    assert not saves(0.01)
+    (folder / "starter.py").write_text(SOLUTION)
+    assert saves(0.01) and not saves(0.01)
+    with pytest.raises(LabError, match=r"lacks starter\.py"):
+        (folder / "starter.py").unlink()
+        watch.check(folder)
+
+
+def test_a_worker_ends_with_its_watcher(lab_home: Path) -> None:
+    worker = watch.Worker(lab_home / FIRST)
+    assert worker.process.stdin is not None
+    worker.process.stdin.close()
+    start = time.monotonic()
+    assert worker.process.wait(timeout=20) == 0 and time.monotonic() - start < 20
+
+
+def test_serve_names_what_is_missing() -> None:
+    with socket.socket() as taken:
+        taken.bind((serve.HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LabError, match=r"port \d+ is taken|pip install -e '\.\[docs\]'"):
+            serve.command(port)
+
+
+@pytest.mark.parametrize("line", ["next", "next 00-01", "hint nothing-like-it", "reset 00", "--help"])
+def test_verbs_in_a_dumb_terminal(line: str) -> None:
+    if not lab_folders():
+        pytest.skip("no labs here")
+    args = line.split()
+    env = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "course", *args], cwd=ROOT, env=env, capture_output=True, check=False)
+    text = (done.stdout + done.stderr).decode("ascii")
+    assert "\x1b" not in text and "Traceback" not in text and text.strip()
+    assert done.returncode == (2 if args[0] in ("hint", "reset") else 0)
