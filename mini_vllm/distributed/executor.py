@@ -28,11 +28,16 @@ from mini_vllm.threads import one_blas_thread, unshared
 
 _STEP, _BROKEN = 0, 1
 """Counters of the parent: the last step posted, the last one it broke off."""
-_FAILED, _ASLEEP = 2, 3
-"""Counters of worker r, at `2 * r` further on: the last step that failed there; the step it went to sleep after."""
+_FAILED, _ASLEEP = 0, 1
+"""Counters of a worker: the last step that failed there; the step it went to sleep after."""
 _AWAKE_S = 2e-3
 _NAP_S = 0.1
 _DIED = "a worker process died; make a new engine"
+
+
+def _of_worker(rank: int, counter: int) -> int:
+    """Where a worker's counter stands: behind the two of the parent, rank by rank."""
+    return 2 * rank + counter
 
 
 class BrokenOff(Exception):
@@ -106,7 +111,7 @@ class MultiprocExecutor:
         self.model = model.shard(0, self.group)
         self.compute, self.become, self.buffer, self._whole = compute, become, buffer, model
         self.logits = shared_zeros((max_rows, model.vocab_size), model.dtype)
-        self._counters = Counters(2 + 2 * world_size)
+        self._counters = Counters(2 * world_size)
         self._step, self._last_look, self._parent = 0, 0.0, os.getpid()
         self.group.check = self._check_workers
         self.workers: list[Any] = []
@@ -151,23 +156,25 @@ class MultiprocExecutor:
         self.buffer.write(inputs)
         self._counters[_STEP] = self._step
         for rank, connection in enumerate(self._connections, 1):
-            if self._counters[_ASLEEP + 2 * (rank - 1)] == self._step - 1:
+            if self._counters[_of_worker(rank, _ASLEEP)] == self._step - 1:
                 try:
                     connection.send_bytes(b"!")
                 except OSError:
                     raise RuntimeError(_DIED) from None
 
     def _check_workers(self) -> None:
+        now = time.monotonic()
+        look = now > self._last_look + _NAP_S
         for rank, (worker, connection) in enumerate(zip(self.workers, self._connections, strict=True), 1):
-            if self._counters[_FAILED + 2 * (rank - 1)] == self._step:
+            if self._counters[_of_worker(rank, _FAILED)] == self._step:
                 while True:
                     step, error = connection.recv()
                     if step == self._step:
                         raise RuntimeError(f"a worker process failed: {error}")
-            if time.monotonic() > self._last_look + _NAP_S and not worker.is_alive():
+            if look and not worker.is_alive():
                 raise RuntimeError(_DIED)
-        if time.monotonic() > self._last_look + _NAP_S:
-            self._last_look = time.monotonic()
+        if look:
+            self._last_look = now
 
     def _serve(self, rank: int, connection: Connection, inherited: list[Connection]) -> None:
         """A worker's life: pick up a step, compute, meet the others; until the parent is gone."""
@@ -189,7 +196,7 @@ class MultiprocExecutor:
                     continue
                 except Exception as problem:
                     connection.send((step, f"{type(problem).__name__}: {problem}"))
-                    self._counters[_FAILED + 2 * (rank - 1)] = step
+                    self._counters[_of_worker(rank, _FAILED)] = step
 
     def _wait_for_step(self, rank: int, connection: Connection) -> None:
         """Look for the next step for two milliseconds, then sleep until the parent rings."""
@@ -201,7 +208,7 @@ class MultiprocExecutor:
                         return
                 os.sched_yield()
                 continue
-            counters[_ASLEEP + 2 * (rank - 1)] = self._step
+            counters[_of_worker(rank, _ASLEEP)] = self._step
             try:  # the nap ends by itself, in case the parent looked just before the word was written
                 if counters[_STEP] == self._step and connection.poll(_NAP_S):
                     connection.recv_bytes()

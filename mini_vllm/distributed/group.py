@@ -10,6 +10,7 @@ through shared memory too: upstream/vllm/distributed/device_communicators/cpu_co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,7 @@ class TensorParallelGroup:
         Sums use the sides 0 and 1 in turns: whoever writes to a side has passed the barrier of the other one, which
         all ranks reach only when they have read this side.
         """
-        size = 1
-        for n in shape:
-            size *= n
+        size = math.prod(shape)
         return [part[:size].reshape(shape) for part in self._parts[side]]
 
     def barrier(self) -> None:
