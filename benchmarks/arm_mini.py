@@ -1,10 +1,9 @@
-"""One arm: mini_vllm, and the bound in the same process, the two measured in turns. Run by `engines.py`."""
+"""One arm: mini_vllm, and the bound in the same process, the two measured in turns. Asked by `engines.py`."""
 
 from __future__ import annotations
 
 import json
 import resource
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -26,52 +25,63 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
-def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Median seconds per batch size, tokens included, with the bound beside it; peak memory before the bound runs."""
-    from benchmarks.common import make_prompts
+class MiniArm:
+    """The engine of a job, its bound, and what it takes in memory."""
 
-    assert mini_vllm.LLM is LLM
-    imported = peak_bytes()
-    params = SamplingParams(temperature=0.0, max_tokens=job["output_len"], ignore_eos=True, detokenize=False)
-    engine_args = {
-        "kv_cache_memory_bytes": job["kv_bytes"], "max_num_seqs": max(job["batches"]),
-        "tensor_parallel_size": job.get("processes", 1),
-    }  # fmt: skip
-    llm = LLM(job["model"], **engine_args, max_model_len=job["max_model_len"])
-    model = llm.llm_engine.model
+    def __init__(self, job: dict[str, Any]) -> None:
+        assert mini_vllm.LLM is LLM
+        self.job, self.imported = job, peak_bytes()
+        self.params = SamplingParams(temperature=0.0, max_tokens=job["output_len"], ignore_eos=True, detokenize=False)
+        self.llm = LLM(
+            job["model"], kv_cache_memory_bytes=job["kv_bytes"], max_num_seqs=max(job["batches"]),
+            max_model_len=job["max_model_len"], tensor_parallel_size=job.get("processes", 1),
+        )  # fmt: skip
+        self.model: Any = self.llm.llm_engine.model
+        self._bound: Any = None
 
-    def generate(batch: int, seed: int) -> float:
-        prompts = make_prompts(batch, job["prompt_len"], model.vocab_size, seed)
+    def warm_up(self, batch: int) -> dict[str, int]:
+        """Run a batch, and again until every block of the pool has been used (a block's memory comes from the system
+        when it is first written); the bytes of memory at the peak, before anything else is loaded."""
+        core, length = self.llm.llm_engine.engine_core, self.job["prompt_len"] + self.job["output_len"]
+        blocks = batch * -(-length // core.config.block_size)
+        rounds = -(-core.num_blocks // blocks) if self.job.get("fill_pool") and batch == max(self.job["batches"]) else 1
+        for round_ in range(rounds):
+            self.generate(batch, batch + 7919 * round_)
+        weights = self.model.num_parameters * self.model.dtype.itemsize
+        return {"import": self.imported, "peak": peak_bytes(), "weights": weights, "kv_pool": self.job["kv_bytes"]}
+
+    def generate(self, batch: int, seed: int) -> float:
+        """Seconds for a batch."""
+        from benchmarks.common import make_prompts
+
+        prompts = make_prompts(batch, self.job["prompt_len"], self.model.vocab_size, seed)
         start = time.perf_counter()
-        outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+        outputs = self.llm.generate([{"prompt_token_ids": p} for p in prompts], self.params, use_tqdm=False)
         elapsed = time.perf_counter() - start
-        assert sum(len(o.outputs[0].token_ids) for o in outputs) == batch * job["output_len"]
+        assert sum(len(o.outputs[0].token_ids) for o in outputs) == batch * self.job["output_len"]
         return elapsed
 
-    for batch in job["batches"]:
-        generate(batch, batch)  # warm up, and reach the peak before anything else is loaded
-    weights = model.num_parameters * model.dtype.itemsize
-    memory = {"import": imported, "peak": peak_bytes(), "weights": weights, "kv_pool": job["kv_bytes"]}
-    from benchmarks.bound import Bound, matvec_bandwidth
+    def bound(self, batch: int) -> dict[str, float]:
+        """The parts of the bound, in seconds."""
+        from benchmarks.bound import Bound
 
-    bound, result = Bound(model), {}
-    for batch in job["batches"]:
-        times, bounds = [], []
-        for repeat in range(job["repeats"]):
-            bounds.append(bound.time(batch, job["prompt_len"], job["output_len"], 21))
-            time.sleep(0.2)  # after the bound's last product BLAS's threads look for work for a while, on our cores
-            times.append(generate(batch, 1000 * batch + repeat))
-        keys = bounds[0]
-        parts = {key: statistics.median(b[key] for b in bounds) for key in keys}
-        result[str(batch)] = {"seconds": statistics.median(times), "all": times, "bound": parts}
-    bandwidth = matvec_bandwidth() if job["bandwidth"] else None
-    return {
-        "batches": result,
-        "memory": memory,
-        "bandwidth": bandwidth,
-        "version": f"this repository, tensor_parallel_size={job.get('processes', 1)}",
-    }
+        self._bound = self._bound or Bound(self.model)
+        return self._bound.time(batch, self.job["prompt_len"], self.job["output_len"], 21)
+
+    def bandwidth(self) -> float:
+        """Bytes per second of a matrix-vector product."""
+        from benchmarks.bound import matvec_bandwidth
+
+        return matvec_bandwidth()
+
+    def version(self) -> str:
+        """What a reader is told of this arm."""
+        return f"this repository, tensor_parallel_size={self.job.get('processes', 1)}"
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(json.loads(sys.argv[1]))))
+    from benchmarks.turns import serve
+
+    arm = MiniArm(json.loads(sys.argv[1]))
+    names = ("warm_up", "generate", "bound", "bandwidth", "version")
+    serve({name: getattr(arm, name) for name in names})

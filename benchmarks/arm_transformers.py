@@ -1,10 +1,9 @@
-"""One arm: transformers' `generate`, greedy, float32, whole batch at once. Run by `engines.py`."""
+"""One arm: transformers' `generate`, greedy, float32, whole batch at once. Asked by `engines.py`."""
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -17,36 +16,44 @@ import torch
 import transformers
 
 
-def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Median seconds per batch size."""
-    from benchmarks.common import make_prompts
+class TransformersArm:
+    """The model of a job."""
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    model = transformers.AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None
-    length = job["output_len"]
+    def __init__(self, job: dict[str, Any]) -> None:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        self.job = job
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32).eval()
+        self.model.generation_config.eos_token_id = None
 
-    def generate(batch: int, seed: int) -> float:
-        ids = torch.tensor(make_prompts(batch, job["prompt_len"], model.config.vocab_size, seed))
+    def generate(self, batch: int, seed: int) -> float:
+        """Seconds for a batch."""
+        from benchmarks.common import make_prompts
+
+        length = self.job["output_len"]
+        ids = torch.tensor(make_prompts(batch, self.job["prompt_len"], self.model.config.vocab_size, seed))
         start = time.perf_counter()
         with torch.inference_mode():
-            out = model.generate(
+            out = self.model.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=length, min_new_tokens=length,
                 pad_token_id=0,
             )  # fmt: skip
         elapsed = time.perf_counter() - start
-        assert out.shape == (batch, job["prompt_len"] + length)
+        assert out.shape == (batch, self.job["prompt_len"] + length)
         return elapsed
 
-    result = {}
-    for batch in job["batches"]:
-        generate(batch, batch)
-        times = [generate(batch, 1000 * batch + repeat) for repeat in range(job["repeats"])]
-        result[str(batch)] = {"seconds": statistics.median(times), "all": times}
-    return {"batches": result, "version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
+    def warm_up(self, batch: int) -> None:
+        """Run a batch."""
+        self.generate(batch, batch)
+
+    def version(self) -> str:
+        """What a reader is told of this arm."""
+        return f"transformers {transformers.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(json.loads(sys.argv[1]))))
+    from benchmarks.turns import serve
+
+    arm = TransformersArm(json.loads(sys.argv[1]))
+    serve({"warm_up": arm.warm_up, "generate": arm.generate, "version": arm.version})

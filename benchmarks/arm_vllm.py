@@ -1,14 +1,13 @@
-"""One arm: real vLLM's CPU build in this process, eager or compiled. Run by `engines.py` under that build's Python.
+"""One arm: real vLLM's CPU build in this process, eager or compiled. Asked by `engines.py`, under that build's Python.
 
 The engine core, the worker and the model live in the calling process (no messages between processes), which is the
-fastest way on a CPU. Nothing of this repository but `make_prompts` is imported.
+fastest way on a CPU; blocks have the size that vLLM chooses there. Of this repository only the prompts are imported.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -25,39 +24,53 @@ if JOB.get("eager"):
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Median seconds per batch size."""
-    import torch
-    import vllm
-    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+class VllmArm:
+    """The engine of a job."""
 
-    from benchmarks.common import make_prompts
+    def __init__(self, job: dict[str, Any]) -> None:
+        import vllm
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    llm = vllm.LLM(
-        job["model"], dtype="float32", enforce_eager=job["eager"], skip_tokenizer_init=True, block_size=16,
-        max_model_len=job["max_model_len"], max_num_seqs=max(job["batches"]), max_num_batched_tokens=2048,
-        distributed_executor_backend=UniProcExecutor, disable_log_stats=True,
-    )  # fmt: skip
-    params = vllm.SamplingParams(temperature=0.0, max_tokens=job["output_len"], ignore_eos=True, detokenize=False)
-    vocab_size = llm.llm_engine.model_config.get_vocab_size()
+        self.job = job
+        self.llm = vllm.LLM(
+            job["model"], dtype="float32", enforce_eager=job["eager"], skip_tokenizer_init=True,
+            max_model_len=job["max_model_len"], max_num_seqs=max(job["batches"]), max_num_batched_tokens=2048,
+            distributed_executor_backend=UniProcExecutor, disable_log_stats=True,
+        )  # fmt: skip
+        self.params = vllm.SamplingParams(
+            temperature=0.0, max_tokens=job["output_len"], ignore_eos=True, detokenize=False
+        )
+        self.vocab_size = self.llm.llm_engine.model_config.get_vocab_size()
 
-    def generate(batch: int, seed: int) -> float:
-        prompts = make_prompts(batch, job["prompt_len"], vocab_size, seed)
+    def generate(self, batch: int, seed: int) -> float:
+        """Seconds for a batch."""
+        from benchmarks.common import make_prompts
+
+        prompts = make_prompts(batch, self.job["prompt_len"], self.vocab_size, seed)
         start = time.perf_counter()
-        outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+        outputs = self.llm.generate([{"prompt_token_ids": p} for p in prompts], self.params, use_tqdm=False)
         elapsed = time.perf_counter() - start
-        assert sum(len(o.outputs[0].token_ids) for o in outputs) == batch * job["output_len"]
+        assert sum(len(o.outputs[0].token_ids) for o in outputs) == batch * self.job["output_len"]
         return elapsed
 
-    result = {}
-    for batch in job["batches"]:
-        for warmup in range(2):
-            generate(batch, batch + 7919 * warmup)
-        times = [generate(batch, 1000 * batch + repeat) for repeat in range(job["repeats"])]
-        result[str(batch)] = {"seconds": statistics.median(times), "all": times}
-    version = f"vllm {vllm.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    return {"batches": result, "version": version}
+    def warm_up(self, batch: int) -> None:
+        """Run a batch twice: compiled code is made for the shapes that come."""
+        for round_ in range(2):
+            self.generate(batch, batch + 7919 * round_)
+
+    def version(self) -> str:
+        """What a reader is told of this arm."""
+        import torch
+        import vllm
+
+        size = self.llm.llm_engine.vllm_config.cache_config.block_size
+        return (
+            f"vllm {vllm.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads, blocks of {size}"
+        )
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(JOB)))
+    from benchmarks.turns import serve
+
+    arm = VllmArm(JOB)
+    serve({"warm_up": arm.warm_up, "generate": arm.generate, "version": arm.version})

@@ -112,12 +112,22 @@ def machine() -> dict[str, Any]:
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = {p: metadata.version(p) for p in ("numpy", "torch", "transformers") if installed(p)}
+    forced = {name: os.environ[name] for name in ("OPENBLAS_CORETYPE", "MKL_DEBUG_CPU_TYPE") if name in os.environ}
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
     return {
         "processor": model, "cores": cores, "memory_gib": round(memory, 1) if memory else None,
-        "system": platform.system(), "python": platform.python_version(), **versions,
+        "system": platform.system(), "python": platform.python_version(), **versions, "blas": blas_kernels(), **forced,
         "date": time.strftime("%Y-%m-%d", time.gmtime()), "load_average_at_start": list(os.getloadavg()),
     }  # fmt: skip
+
+
+def blas_kernels() -> str:
+    """Which BLAS multiplies for numpy here, and for which processor its kernels are made: "openblas 0.3.31 Haswell"."""
+    import numpy  # noqa: F401  # loads it
+    from threadpoolctl import threadpool_info
+
+    found = [i for i in threadpool_info() if i["user_api"] == "blas"]
+    return ", ".join(f"{i['internal_api']} {i['version']} {i.get('architecture', '')}".strip() for i in found)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

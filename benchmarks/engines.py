@@ -4,25 +4,35 @@
     python benchmarks/engines.py --quick            # pocket, fewer repeats, two batch sizes; about two minutes
     python benchmarks/engines.py --models pocket-704 --batches 1 8 32 64 --vllm-python .venv-vllm/bin/python
 
-Each engine runs in a process of its own, after the one before has ended, with the same number of threads, the same
-weights and the same prompts: greedy, `--prompt-len` tokens in, `--output-len` out, end-of-sequence ignored. Numbers are
-medians. An arm that is not installed is left out with a note.
+Each engine runs in a process of its own, with the same number of threads, the same weights and the same prompts:
+greedy, `--prompt-len` tokens in, `--output-len` out, end-of-sequence ignored. They are measured in turns, so that all
+see the same machine. Numbers are medians; ratios, medians of those of each turn. An arm that is not installed is left
+out with a note.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import ROOT, SHAPES, checkpoint, installed, limit_threads, machine, run_arm, save, table
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.common import ROOT, SHAPES, checkpoint, installed, limit_threads, machine, save, table
+from benchmarks.turns import Arm, ArmError
 
 ARMS = ("mini_vllm", "transformers", "vllm-eager", "vllm-compiled")
+REST = 0.2
+"""Seconds between two turns: after its last product the threads of a BLAS look for more work for a while."""
+_CONSOLE = Console(stderr=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -33,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32, 64])
     parser.add_argument("--prompt-len", type=int, default=64)
     parser.add_argument("--output-len", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vllm-python", default=str(ROOT / ".venv-vllm" / "bin" / "python"))
     parser.add_argument("--workdir", type=Path, help="where random checkpoints are made (default: a temporary folder)")
@@ -59,43 +69,135 @@ def make_job(shape: str, folder: Path, args: argparse.Namespace) -> dict[str, An
         "repeats": min(args.repeats, 3) if large else args.repeats,
         "max_model_len": 1024,
         "kv_bytes": 256 << 20,
+        "fill_pool": not large,
         "bandwidth": large,
         # Each rank copies its share of the weights, for which the memory goal of the large shape leaves no room.
         "processes": 1 if large else args.threads,
     }
 
 
-def run_arms(job: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Result of each arm, or a string with the reason why there is none."""
-    found: dict[str, Any] = {}
-    for arm in args.arms:
-        print(f"  {arm} ...", file=sys.stderr, flush=True)
-        if arm == "mini_vllm":
-            found[arm] = run_arm("arm_mini.py", job, args.threads)
-        elif arm == "transformers":
+def start(name: str, job: dict[str, Any], args: argparse.Namespace) -> Arm | str:
+    """The arm's process, or a string with the reason why there is none."""
+    try:
+        if name == "mini_vllm":
+            return Arm("arm_mini.py", job, args.threads)
+        if name == "transformers":
             present = installed("torch", "transformers")
-            found[arm] = run_arm("arm_transformers.py", job, args.threads) if present else "not installed"
-        elif not Path(args.vllm_python).is_file():
-            found[arm] = f"not installed: no {args.vllm_python} (`course vllm` makes it)"
-        else:
-            eager = {**job, "eager": arm == "vllm-eager"}
-            found[arm] = run_arm("arm_vllm.py", eager, args.threads, args.vllm_python)
+            return Arm("arm_transformers.py", job, args.threads) if present else "not installed"
+        if not Path(args.vllm_python).is_file():
+            return f"not installed: no {args.vllm_python} (`course vllm` makes it)"
+        return Arm("arm_vllm.py", {**job, "eager": name == "vllm-eager"}, args.threads, args.vllm_python)
+    except ArmError as error:
+        return str(error)
+
+
+def ask(arms: dict[str, Arm | str], found: dict[str, Any], name: str, do: str, **arguments: Any) -> Any:
+    """An arm's answer; None from one that is missing. One that fails is closed and its reason kept in `found`."""
+    arm = arms[name]
+    if isinstance(arm, str):
+        return None
+    try:
+        return arm.ask(do, **arguments)
+    except ArmError as error:
+        arm.close()
+        arms[name] = found[name] = str(error)
+        return None
+
+
+def run_arms(job: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Result of each arm, or a string with the reason why there is none; all are measured in turns."""
+    arms: dict[str, Arm | str] = {}
+    found: dict[str, Any] = {}
+    columns = TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=_CONSOLE, auto_refresh=False) as progress:  # nothing runs beside an arm
+        task = progress.add_task("loading", total=len(args.arms) + len(job["batches"]) * job["repeats"])
+        try:
+            for name in args.arms:
+                progress.update(task, description=f"loading {name}", refresh=True)
+                arms[name] = arm = start(name, job, args)
+                found[name] = arm if isinstance(arm, str) else {"batches": {}}
+                warm_up(arms, found, name, job)
+                progress.advance(task)
+            for batch in job["batches"]:
+                for repeat in range(job["repeats"]):
+                    progress.update(task, description=f"batch {batch}", advance=1, refresh=True)
+                    take_turns(arms, found, batch, 1000 * batch + repeat)
+            if job["batches"] and job["bandwidth"] and "mini_vllm" in arms:
+                keep(found, "mini_vllm", bandwidth=ask(arms, found, "mini_vllm", "bandwidth"))
+        finally:
+            for arm in arms.values():
+                if isinstance(arm, Arm):
+                    arm.close()
     return found
 
 
+def warm_up(arms: dict[str, Arm | str], found: dict[str, Any], name: str, job: dict[str, Any]) -> None:
+    """Every batch size once, the largest last; what the arm says of itself."""
+    memory = None
+    for batch in sorted(job["batches"]):
+        memory = ask(arms, found, name, "warm_up", batch=batch)
+    keep(found, name, memory=memory, version=ask(arms, found, name, "version"))
+
+
+def take_turns(arms: dict[str, Arm | str], found: dict[str, Any], batch: int, seed: int) -> None:
+    """One measurement of every arm, after one that does not count (the turn before has filled the caches with other
+    things), and of the bound."""
+    for name in arms:
+        questions: list[tuple[str, dict[str, int], str]] = [("generate", {"seed": seed}, "all")]
+        if name == "mini_vllm":
+            questions.append(("bound", {}, "bounds"))
+        for do, arguments, where in questions:
+            time.sleep(REST)
+            if do == "generate":
+                ask(arms, found, name, do, batch=batch, seed=seed + 500)
+            answer = ask(arms, found, name, do, batch=batch, **arguments)
+            if answer is not None:
+                found[name]["batches"].setdefault(str(batch), {}).setdefault(where, []).append(answer)
+    for result in found.values():
+        if isinstance(result, dict) and str(batch) in result["batches"]:
+            summarize(result["batches"][str(batch)])
+
+
+def summarize(measured: dict[str, Any]) -> None:
+    """Add the medians of what has been measured."""
+    measured["seconds"] = statistics.median(measured["all"])
+    if "bounds" in measured:
+        keys = measured["bounds"][0]
+        measured["bound"] = {key: statistics.median(b[key] for b in measured["bounds"]) for key in keys}
+
+
+def keep(found: dict[str, Any], name: str, **facts: Any) -> None:
+    """Add these facts to an arm's result, if it has one."""
+    if isinstance(found[name], dict):
+        found[name].update(facts)
+
+
 def rates(job: dict[str, Any], arms: dict[str, Any]) -> list[list[Any]]:
-    """One row per batch size: tokens per second of each arm, the bound, and the ratios."""
+    """One row per batch size: tokens per second of each arm, the bound, and the ratios.
+
+    A ratio is the median of those of each turn, not the ratio of the medians: two measurements of one turn lie seconds
+    apart.
+    """
     rows = []
     for batch in job["batches"]:
         tokens = batch * job["output_len"]
-        rate = {arm: tokens / r["batches"][str(batch)]["seconds"] for arm, r in arms.items() if isinstance(r, dict)}
-        mini, bound, products = rate.get("mini_vllm"), None, None
-        if mini is not None:
-            parts = arms["mini_vllm"]["batches"][str(batch)]["bound"]
-            bound, products = tokens / parts["total"], tokens / parts["products_only"]
-        ratios = [mini / other if mini and other else None for other in (bound, *map(rate.get, ARMS[1:]))]
+        seconds = {arm: r["batches"][str(batch)]["all"] for arm, r in arms.items() if isinstance(r, dict)}
+        rate = {arm: tokens / statistics.median(times) for arm, times in seconds.items()}
+        bound, products = None, None
+        if "mini_vllm" in seconds:
+            measured = arms["mini_vllm"]["batches"][str(batch)]
+            bound, products = tokens / measured["bound"]["total"], tokens / measured["bound"]["products_only"]
+            seconds["bound"] = [b["total"] for b in measured["bounds"]]
+        ratios = [paired_ratio(seconds, other) for other in ("bound", *ARMS[1:])]
         rows.append([batch, *map(rate.get, ARMS), bound, products, *ratios])
     return rows
+
+
+def paired_ratio(seconds: dict[str, list[float]], other: str) -> float | None:
+    """How many times as fast as `other` mini_vllm is."""
+    if "mini_vllm" not in seconds or other not in seconds:
+        return None
+    return statistics.median(b / a for a, b in zip(seconds["mini_vllm"], seconds[other], strict=True))
 
 
 def extra_lines(job: dict[str, Any], arms: dict[str, Any]) -> list[str]:
@@ -111,7 +213,7 @@ def extra_lines(job: dict[str, Any], arms: dict[str, Any]) -> list[str]:
         f"- memory of mini_vllm: {used:,.0f} MiB over a process that only imports it; fp32 weights {m['weights']:,.0f} "
         f"MiB, KV pool {m['kv_pool']:,.0f} MiB; 1.1 x weights + pool = {allowed:,.0f} MiB"
     )
-    if mini["bandwidth"]:
+    if mini.get("bandwidth"):
         one = mini["batches"]["1"]
         prefill = one["bound"]["prefill_products"]
         step = (one["seconds"] - prefill) / (job["output_len"] - 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, overhead, quantization, scaling
+from benchmarks import common, engines, overhead, quantization, scaling, turns
 from benchmarks.bound import Bound
 from mini_vllm.models.loader import load_model
 from mini_vllm.models.random_checkpoint import save_random_checkpoint
@@ -39,29 +39,55 @@ def test_prompts_are_seeded_and_inside_the_vocabulary() -> None:
     assert all(len(p) == 10 and min(p) >= 3 and max(p) < 50 for p in one)
 
 
+JOB = {"batches": [1, 3], "prompt_len": 5, "output_len": 4, "repeats": 2, "max_model_len": 64, "kv_bytes": 1 << 20,
+       "bandwidth": False, "fill_pool": True}  # fmt: skip
+
+
+def _arms(job: dict[str, Any]) -> dict[str, Any]:
+    """The arm of mini_vllm, measured as `engines.py` measures it."""
+    return engines.run_arms(job, argparse.Namespace(arms=["mini_vllm"], threads=1))
+
+
 def test_the_arm_of_mini_vllm(folder: Path) -> None:
-    job = {"model": str(folder), "batches": [1, 3], "prompt_len": 5, "output_len": 4, "repeats": 1, "max_model_len": 64,
-           "kv_bytes": 1 << 20, "bandwidth": False}  # fmt: skip
-    result = common.run_arm("arm_mini.py", job, threads=1)
+    job = {**JOB, "model": str(folder)}
+    result = _arms(job)["mini_vllm"]
     assert isinstance(result, dict), result
+    assert len(result["batches"]["3"]["all"]) == len(result["batches"]["3"]["bounds"]) == 2
     rows = engines.rates(job, {"mini_vllm": result, "transformers": "not installed"})
     batch, mini, transformers, _, _, bound, products, share, ratio, *_ = rows[1]
     assert batch == 3 and transformers is None and ratio is None
-    assert 0 < mini < bound < products and share == pytest.approx(mini / bound)
+    assert 0 < mini < bound < products
+    turns_of_three = zip(result["batches"]["3"]["bounds"], result["batches"]["3"]["all"], strict=True)
+    assert share == pytest.approx(np.median([least["total"] / seconds for least, seconds in turns_of_three]))
     text = "\n".join(engines.extra_lines(job, {"mini_vllm": result, "transformers": "not installed"}))
     assert "- transformers: not installed" in text and "MiB over a process that only imports it" in text
 
 
 def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
-    job = {"model": str(tmp_path), "batches": [1], "prompt_len": 2, "output_len": 2, "repeats": 1, "max_model_len": 8,
-           "kv_bytes": 1 << 20, "bandwidth": False}  # fmt: skip
-    assert "exit status 1: FileNotFoundError: no config.json" in common.run_arm("arm_mini.py", job, threads=1)
-    assert "FileNotFoundError" in common.run_arm("arm_mini.py", job, threads=1, python=str(tmp_path / "python"))
+    """It does so at the start; and one that is killed between two turns does."""
+    assert "exit status 1: FileNotFoundError: no config.json" in _arms({**JOB, "model": str(tmp_path)})["mini_vllm"]
+    with pytest.raises(turns.ArmError, match="FileNotFoundError"):
+        turns.Arm("arm_mini.py", JOB, threads=1, python=str(tmp_path / "python"))
+
+
+def test_an_arm_that_dies_or_sleeps_between_two_turns(folder: Path) -> None:
+    arm = turns.Arm("arm_mini.py", {**JOB, "model": str(folder)}, threads=1)
+    arms: dict[str, Any] = {"mini_vllm": arm}
+    found: dict[str, Any] = {"mini_vllm": {"batches": {}}}
+    assert engines.ask(arms, found, "mini_vllm", "generate", batch=1, seed=0) > 0
+    arm._process.kill()
+    assert engines.ask(arms, found, "mini_vllm", "generate", batch=1, seed=0) is None
+    assert found == {"mini_vllm": "exit status -9: no output"} == arms
+    engines.take_turns(arms, found, batch=1, seed=0)  # the others go on
+    late = turns.Arm("arm_mini.py", {**JOB, "model": str(folder)}, threads=1, timeout=0.01)
+    with pytest.raises(turns.ArmError, match=r"no answer within 0\.01 s"):
+        late.ask("version")
+    late.close()
 
 
 def test_vllm_is_left_out_with_a_note_where_it_is_absent(tmp_path: Path) -> None:
     args = argparse.Namespace(arms=["vllm-eager"], vllm_python=str(tmp_path / "python"), threads=1)
-    job: dict[str, Any] = {"batches": []}
+    job: dict[str, Any] = {"batches": [], "repeats": 1, "bandwidth": False}
     assert "course vllm" in engines.run_arms(job, args)["vllm-eager"]
 
 

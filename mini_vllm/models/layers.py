@@ -40,7 +40,7 @@ class Workspace:
 
 FEW_TOKENS, FEW_TOKENS_FOR_THREADS = 32, 4
 """Up to this many tokens a product is cut into blocks of rows, where BLAS has one thread, and where it has more (the
-blocks are then one thread's)."""
+blocks are then one thread's). On one thread twice as many, exactly, pay too: a full width of the kernel."""
 _SMALL_PRODUCT = 1_000_000
 
 
@@ -49,6 +49,13 @@ def _block_rows(rows: int, columns: int, tokens: int) -> int:
     """The most rows of a weight that divide it evenly and keep rows * columns * tokens within `_SMALL_PRODUCT`."""
     most = max(1, _SMALL_PRODUCT // (columns * tokens))
     return next((n for n in range(min(most, rows), 7, -1) if rows % n == 0), rows)
+
+
+def _are_few(tokens: int) -> bool:
+    """Whether a product with these tokens is worth cutting into blocks."""
+    if one_core():
+        return 1 < tokens <= FEW_TOKENS or tokens == 2 * FEW_TOKENS
+    return 1 < tokens <= FEW_TOKENS_FOR_THREADS
 
 
 def project(weight: Any, x: Array, out: Array) -> None:
@@ -61,7 +68,7 @@ def project(weight: Any, x: Array, out: Array) -> None:
     tokens = x.shape[1]
     if not isinstance(weight, np.ndarray):
         weight.project_into(x, out)
-    elif 1 < tokens <= (FEW_TOKENS if one_core() else FEW_TOKENS_FOR_THREADS):
+    elif _are_few(tokens):
         rows = _block_rows(*weight.shape, tokens)
         x = np.ascontiguousarray(x) if tokens >= 8 else x
         np.matmul(weight.reshape(-1, rows, weight.shape[1]), x, out=out.reshape(-1, rows, tokens))
@@ -199,7 +206,7 @@ def logits_of(hidden: Array, lm_head: Array, out: Array | None = None) -> Array:
     shares = num_shares(len(hidden))
     if out is None:
         out = np.empty((len(hidden), len(lm_head)), hidden.dtype)
-    if shares == 1 and len(hidden) < 48:
+    if shares == 1 and len(hidden) <= 64:
         logits = np.empty((len(lm_head), len(hidden)), hidden.dtype)
         project(lm_head, hidden.T, logits)
         np.copyto(out, logits.T)
