@@ -44,21 +44,17 @@ class Real:
 
     def __init__(self, setting: dict[str, Any]) -> None:
         sys.path.insert(0, str(ROOT / "mini_vllm" / "tests" / "golden"))
-        import tempfile
-
         import record_scheduler as recorder
 
         recorder.init_none_hash(recorder.sha256)
-        folder = tempfile.mkdtemp()
-        text = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": 4096}
-        Path(folder, "config.json").write_text(json.dumps(text))
         seats = setting["running"]
         config = {
             "block_size": BLOCK_SIZE, "max_model_len": 4096, "max_num_batched_tokens": max(8192, seats),
             "max_num_seqs": seats, "threshold": 0, "policy": "fcfs", "reserve": True, "caching": setting["caching"],
             "num_blocks": setting["num_blocks"], "async": False,
         }  # fmt: skip
-        self.scheduler = recorder.make_scheduler(config, folder)
+        with recorder.stand_in_model(4096) as folder:
+            self.scheduler = recorder.make_scheduler(config, folder)
         hasher = recorder.get_request_block_hasher(BLOCK_SIZE, recorder.sha256) if setting["caching"] else None
 
         def make_request(name: str, prompt: list[int]) -> Any:
@@ -71,13 +67,7 @@ class Real:
                 block_hasher=hasher,
             )
 
-        def make_output(ids: list[str], tokens: list[list[int]]) -> Any:
-            return recorder.ModelRunnerOutput(
-                req_ids=ids, req_id_to_index={name: row for row, name in enumerate(ids)}, sampled_token_ids=tokens,
-                logprobs=None, prompt_logprobs_dict={}, pooler_output=[],
-            )  # fmt: skip
-
-        self.make_request, self.make_output = make_request, make_output
+        self.make_request, self.make_output = make_request, recorder.model_output
 
 
 def measure(setting: dict[str, Any], arm: type) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import json
 import shutil
 import subprocess
@@ -17,8 +16,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.carry import Carried, carry, digest
+from course.carry import Carried, carry
 from course.labs import ROOT, LabError, functions, tomllib
+from course.outcomes import digest
 from course.warm import environment
 
 TABLE = Path(__file__).with_name("build.toml")
@@ -160,7 +160,7 @@ def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) ->
         shutil.rmtree(target)
     target.mkdir()
     write_copy(target, phase.builds, root, carried.files)
-    made = {p.relative_to(target).as_posix(): _digest(p) for p in _python_files(target)}
+    made = {p.relative_to(target).as_posix(): digest(p) for p in _python_files(target)}
     engine = {name: digest((root / name).read_text(encoding="utf-8")) for name in made if (root / name).is_file()}
     record = {"phase": phase.number, "files": made, "engine": engine, "hers": sorted(carried.files)}
     (target / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -189,10 +189,6 @@ def _python_files(target: Path) -> list[Path]:
     return sorted(p for p in target.rglob("*.py") if "__pycache__" not in p.parts)
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
 def read_record(target: Path) -> dict | None:
     """What ``course build`` wrote down about a workspace; None where there is none."""
     try:
@@ -206,7 +202,7 @@ def edits(target: Path) -> list[str]:
     if not target.exists():
         return []
     record = read_record(target)
-    have = {p.relative_to(target).as_posix(): _digest(p) for p in _python_files(target)}
+    have = {p.relative_to(target).as_posix(): digest(p) for p in _python_files(target)}
     if record is None:
         return sorted(have) or (["files not made by this command"] if any(target.iterdir()) else [])
     made = record["files"]

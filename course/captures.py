@@ -1,4 +1,5 @@
-"""What the `capture.py` of the labs on real vLLM share: a run in a fresh process, its log cut down, its provenance."""
+"""What the `capture.py` and `real_run.py` of the labs on real vLLM share: a run in a fresh process, its log cut down,
+its provenance."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ import platform
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def arguments(description: str) -> argparse.Namespace:
+def arguments(description: str | None) -> argparse.Namespace:
     """`--python` (an interpreter that has vLLM) and `--model`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=os.environ.get("COURSE_VLLM_PYTHON", ".venv-vllm/bin/python"))
@@ -34,6 +36,35 @@ def run(python: str, script: Path, model: str, *options: str, timeout_s: int = 6
         if done.returncode != 0:
             raise SystemExit(f"{script.name} {' '.join(options)} failed:\n{done.stdout[-3000:]}")
         return done.stdout, json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
+
+
+def answer(description: str | None, ask: Callable[[], dict[str, Any]]) -> None:
+    """`main` of a `real_run.py` that needs no model: what `ask` returns goes to result.json in the folder `--out`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="not used")
+    parser.add_argument("--out", type=Path, required=True)
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "result.json").write_text(json.dumps(ask()), encoding="utf-8")
+
+
+def capture_answers(script: Path, description: str | None, name: str, stand_in: str) -> None:
+    """`main` of a `capture.py` whose `real_run.py`, beside it, needs no model (see `answer`).
+
+    Args:
+        script: the `capture.py`; the result goes into the folder `captured` beside it.
+        description: its docstring.
+        name: file name of the result.
+        stand_in: what stood in for a model, for the provenance.
+    """
+    args, here = arguments(description), script.resolve().parent
+    folder = here / "captured"
+    folder.mkdir(exist_ok=True)
+    _, result = run(args.python, here / "real_run.py", "none")
+    (folder / name).write_text(compact(result), encoding="utf-8")
+    entry = provenance_of(args.python, "none", {name: "real_run.py --model none"}, "nothing")
+    entry["model"] = f"none: {stand_in}"
+    write_provenance(folder, "cpu", entry)
 
 
 def keep_lines(log: str, keep: re.Pattern[str], model: str) -> str:

@@ -8,11 +8,11 @@ workspace was made, only her functions are put into the new file.
 from __future__ import annotations
 
 import ast
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from course.labs import LabError, functions, stub_message
+from course.outcomes import digest
 
 
 @dataclass
@@ -29,11 +29,6 @@ class Carried:
     filled: list[str] = field(default_factory=list)
 
 
-def digest(text: str) -> str:
-    """Of a file of the engine, to see later whether it has changed."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
-
-
 def carry(
     workspace: Path, edited: list[str], taught: dict[str, list[str]], made_from: dict[str, str], root: Path
 ) -> Carried:
@@ -43,7 +38,7 @@ def carry(
         workspace: hers, of an earlier phase.
         edited: files there that are not as they were made.
         taught: file -> functions in it that phases up to hers teach.
-        made_from: file -> `digest` of the engine's file when the workspace was made.
+        made_from: file -> `digest` of the text of the engine's file when the workspace was made.
         root: the repository.
 
     Raises:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from course.labs import Lab, lab_of
+from course.record import write_json
 
 RECORD = Path(".course") / "progress.json"
 
@@ -86,9 +87,12 @@ class Outcomes:
         return json.dumps(rows, indent=1)
 
 
-def digest(path: Path) -> str:
-    """Short SHA-256 of a file, "" where it is missing."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+def digest(of: Path | str) -> str:
+    """Short SHA-256 of a file, "" where it is missing; or of a text."""
+    if isinstance(of, Path) and not of.is_file():
+        return ""
+    data = of.encode("utf-8") if isinstance(of, str) else of.read_bytes()
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
@@ -100,8 +104,7 @@ def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
         starter = root / lab.lab.phase / "labs" / lab.lab.slug / "starter.py"
         passed, total = lab.count("passed"), len(lab.tests) - lab.count("skipped")
         rows[lab.lab.key] = {"starter": digest(starter), "state": lab.state, "passed": passed, "total": total}
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(path, rows)
 
 
 def recall(root: Path) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import time
 from functools import partial
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from models.training.dataset import make_dataset
+from models.training.build import add_plan, machine, make_rows
 from models.training.export import export
 from models.training.moe import BALANCE_WEIGHT, POCKET_MOE, balance_loss, make_moe_model
-from models.training.train import BATCH_TOKENS, Plan, train
+from models.training.train import Plan, train
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -26,12 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pocket", type=Path, default=Path("models/pocket"), help="whose tokenizer to take")
     parser.add_argument("--out", type=Path, default=Path("models"))
     parser.add_argument("--steps", type=int, default=5837)
-    parser.add_argument("--shards", type=int, default=120, help="5000 conversations each")
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add_plan(parser)
     return parser.parse_args()
 
 
@@ -44,17 +38,14 @@ def main() -> None:
     for name in TOKENIZER_FILES:
         shutil.copyfile(args.pocket / name, folder / name)
     start = time.time()
-    rows = make_dataset(folder / "tokenizer.json", args.shards, first_seed=1000 * (args.seed + 1), workers=args.workers)
-    tokens = sum(int((bucket.classes > 0).sum()) for bucket in rows.values())
-    print(f"data: {tokens / 1e6:.1f} M tokens, {time.time() - start:.0f} s", flush=True)
+    rows = make_rows(folder / "tokenizer.json", args, start)
     model = make_moe_model(POCKET_MOE, args.seed)
     plan = Plan(args.steps, args.lr, seed=args.seed, batch_tokens=args.batch_tokens)
     balance = (BALANCE_WEIGHT, partial(balance_loss, model))
     summary = {
         "steps": args.steps,
         **train(model, rows, plan, args.device, regularizer=balance),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
-        "versions": {"torch": torch.__version__},
+        **machine(args.device),
     }
     export(model, folder)
     (folder / "training.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

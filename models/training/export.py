@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+TOKEN_IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
 
 def config_of(model: Any) -> dict[str, object]:
     """`config.json`, with the rotary base in its old place and in its new one: readers of both kinds are about."""
@@ -18,29 +20,13 @@ def config_of(model: Any) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": c.vocab_size,
-        "hidden_size": c.hidden_size,
-        "intermediate_size": c.intermediate_size,
-        "num_hidden_layers": c.num_hidden_layers,
-        "num_attention_heads": c.num_attention_heads,
-        "num_key_value_heads": c.num_key_value_heads,
-        "head_dim": c.head_dim,
+        **_shape(c),
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
         "attention_dropout": 0.0,
         "max_position_embeddings": c.max_position_embeddings,
-        "rms_norm_eps": c.rms_norm_eps,
-        "rope_theta": 10000.0,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "tie_word_embeddings": True,
-        "initializer_range": 0.02,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-        "use_cache": True,
-        "dtype": "float16",
-        "torch_dtype": "float16",
+        **_rest(c, "float16"),
     }
 
 
@@ -48,13 +34,7 @@ def _moe_config_of(c: Any) -> dict[str, object]:
     return {
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",
-        "vocab_size": c.vocab_size,
-        "hidden_size": c.hidden_size,
-        "intermediate_size": c.intermediate_size,
-        "num_hidden_layers": c.num_hidden_layers,
-        "num_attention_heads": c.num_attention_heads,
-        "num_key_value_heads": c.num_key_value_heads,
-        "head_dim": c.head_dim,
+        **_shape(c),
         "num_local_experts": c.num_local_experts,
         "num_experts_per_tok": c.num_experts_per_tok,
         "router_aux_loss_coef": c.router_aux_loss_coef,
@@ -64,17 +44,29 @@ def _moe_config_of(c: Any) -> dict[str, object]:
         "attention_dropout": 0.0,
         "max_position_embeddings": c.max_position_embeddings,
         "sliding_window": None,
+        **_rest(c, "bfloat16"),
+    }
+
+
+def _shape(c: Any) -> dict[str, object]:
+    """The first keys of both kinds, in the order in which they are written."""
+    heads = ("num_attention_heads", "num_key_value_heads", "head_dim")
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", *heads)
+    return {name: getattr(c, name) for name in names}
+
+
+def _rest(c: Any, dtype: str) -> dict[str, object]:
+    """The last keys of both kinds, in the order in which they are written."""
+    return {
         "rms_norm_eps": c.rms_norm_eps,
         "rope_theta": 10000.0,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "tie_word_embeddings": True,
         "initializer_range": 0.02,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
+        **TOKEN_IDS,
         "use_cache": True,
-        "dtype": "bfloat16",
-        "torch_dtype": "bfloat16",
+        "dtype": dtype,
+        "torch_dtype": dtype,
     }
 
 
@@ -111,5 +103,5 @@ def export(model: Any, folder: Path) -> None:
     save_file(state, str(folder / "model.safetensors"), metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    generation = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "do_sample": False}
+    generation = {**TOKEN_IDS, "do_sample": False}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")

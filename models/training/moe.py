@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from models.training.train import MAX_LENGTH
+from models.training.train import COMMON
 
 POCKET_MOE = {
     "hidden_size": 256,
@@ -27,18 +27,10 @@ def make_moe_model(shape: dict[str, int], seed: int) -> MixtralForCausalLM:
     """A fresh model of the given shape; else as pocket: heads of 64, tied embeddings, 4096 tokens."""
     torch.manual_seed(seed)
     config = MixtralConfig(
-        vocab_size=4096,
-        head_dim=64,
-        max_position_embeddings=MAX_LENGTH,
-        rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         sliding_window=None,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
         router_aux_loss_coef=BALANCE_WEIGHT,
-        attn_implementation="sdpa",
+        **COMMON,
         **shape,
     )
     return compute_all_experts(MixtralForCausalLM(config))

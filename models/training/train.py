@@ -15,10 +15,20 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from models.training.chat_format import CLASS_ANSWER, CLASS_CONTEXT
 from models.training.dataset import Rows
+from models.training.export import TOKEN_IDS
 
 BATCH_TOKENS = 65_536
 CONTEXT_WEIGHT = 0.1  # prompts count a little: they teach the words, answers teach the task
 MAX_LENGTH = 2048
+COMMON: dict[str, Any] = {  # settings that all our models have, dense and MoE
+    "vocab_size": 4096,
+    "head_dim": 64,
+    "max_position_embeddings": MAX_LENGTH,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    **TOKEN_IDS,
+    "attn_implementation": "sdpa",
+}
 POCKET = {
     "hidden_size": 256,
     "num_hidden_layers": 8,
@@ -50,19 +60,7 @@ class Plan:
 def make_model(shape: dict[str, int], seed: int) -> LlamaForCausalLM:
     """A fresh model of the given shape; heads of 64, tied embeddings, 4096 tokens."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=4096,
-        head_dim=64,
-        max_position_embeddings=MAX_LENGTH,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        attn_implementation="sdpa",
-        **shape,
-    )
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(LlamaConfig(**COMMON, **shape))
 
 
 def batches(rows: dict[int, Rows], plan: Plan):

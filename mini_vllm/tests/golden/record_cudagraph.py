@@ -5,7 +5,8 @@ Run from the repository root under the CPU build of the pinned release (`course 
     .venv-vllm/bin/python mini_vllm/tests/golden/record_cudagraph.py
 
 No weights and no GPU are needed. The result is `cudagraph.json.gz`. The objects around the classes under test are
-stand-ins, as in upstream's own test (upstream/tests/v1/cudagraph/test_cudagraph_dispatch.py).
+stand-ins, as in upstream's own test (upstream/tests/v1/cudagraph/test_cudagraph_dispatch.py). Labs 05-03 and 05-05 ask
+with the same functions.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import platform
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +45,7 @@ NUM_DISPATCHERS = 120
 
 
 def make_config(mode: str, sizes: list[int], max_num_seqs: int, query_len: int, split: bool = True) -> Any:
-    """A stand-in for `VllmConfig` around a real `CompilationConfig`."""
+    """A stand-in for `VllmConfig` around a real `CompilationConfig`. split: attention is cut out of the graph."""
     compilation = CompilationConfig(
         mode=CompilationMode.VLLM_COMPILE,
         cudagraph_mode=mode,
@@ -63,24 +65,36 @@ def make_config(mode: str, sizes: list[int], max_num_seqs: int, query_len: int, 
 
 
 def row(mode: CUDAGraphMode, key: Any) -> list[Any]:
+    """A decision as [mode, num_tokens, num_reqs, uniform]."""
     return [mode.name, key.num_tokens, key.num_reqs, key.uniform]
 
 
 def record_dispatcher(rng: random.Random) -> dict[str, Any]:
-    """One dispatcher of random settings, every decision up to three tokens past its largest size."""
+    """One dispatcher of random settings."""
     query_len = rng.choice([1, 1, 1, 2, 4])
     sizes = sorted({query_len * rng.randint(1, 24) for _ in range(rng.randint(1, 9))})
     mode, max_num_seqs = rng.choice(list(CUDAGraphMode)).name, rng.randint(1, 24)
+    return dispatch(mode, sizes, max_num_seqs, query_len)
+
+
+def steps(sizes: list[int], max_num_seqs: int, query_len: int, first: int = 1) -> Iterator[tuple[int, bool]]:
+    """Steps from `first` tokens to three past the largest size: (num_tokens, uniform), uniform where it can be."""
+    for num_tokens in range(first, max(sizes) + 4):
+        could_be_uniform = num_tokens % query_len == 0 and num_tokens <= max_num_seqs * query_len
+        for uniform in [False, True][: 1 + could_be_uniform]:
+            yield num_tokens, uniform
+
+
+def dispatch(mode: str, sizes: list[int], max_num_seqs: int, query_len: int) -> dict[str, Any]:
+    """Every decision of one dispatcher up to three tokens past its largest size, and the order of capture."""
     config = make_config(mode, sizes, max_num_seqs, query_len)
     dispatcher = CudagraphDispatcher(config)
     dispatcher.initialize_cudagraph_keys(config.compilation_config.cudagraph_mode, query_len)
     decisions = []
-    for num_tokens in range(1, sizes[-1] + 4):
-        could_be_uniform = num_tokens % query_len == 0 and num_tokens <= max_num_seqs * query_len
-        for uniform, no_full in itertools.product([False, True][: 1 + could_be_uniform], [False, True]):
-            without = {CUDAGraphMode.FULL} if no_full else None
-            decision = dispatcher.dispatch(num_tokens, uniform_decode=uniform, invalid_modes=without)
-            decisions.append([num_tokens, uniform, no_full, *row(*decision)])
+    for (num_tokens, uniform), no_full in itertools.product(steps(sizes, max_num_seqs, query_len), [False, True]):
+        without = {CUDAGraphMode.FULL} if no_full else None
+        decision = dispatcher.dispatch(num_tokens, uniform_decode=uniform, invalid_modes=without)
+        decisions.append([num_tokens, uniform, no_full, *row(*decision)])
     order = [row(runtime, key) for runtime, keys in dispatcher.get_capture_descs() for key in keys]
     args = {"mode": mode, "sizes": sizes, "max_num_seqs": max_num_seqs, "query_len": query_len}
     return {**args, "capture": order, "decisions": decisions}
@@ -108,6 +122,20 @@ def record_sizes(rng: random.Random) -> dict[str, Any]:
     asked = sorted({rng.randint(1, 80) for _ in range(rng.randint(1, 6))}) if rng.random() < 0.3 else None
     max_size = rng.choice([None, None, rng.randint(1, 600)]) if asked is None else None
     limits = {"max_num_seqs": rng.randint(1, 300), "max_num_batched_tokens": rng.randint(1, 3000)}
+    sizes = capture_sizes(**limits, asked=asked, max_size=max_size)
+    return {**limits, "asked": asked, "max_size": max_size, "sizes": sizes}
+
+
+def capture_sizes(
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    *,
+    drafts: int = 0,
+    performance_mode: str = "balanced",
+    asked: list[int] | None = None,
+    max_size: int | None = None,
+) -> list[int]:
+    """What `VllmConfig._set_cudagraph_sizes` makes of these limits: the sizes that a start would capture."""
     compilation = SimpleNamespace(
         cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE,
         max_cudagraph_capture_size=max_size,
@@ -118,13 +146,13 @@ def record_sizes(rng: random.Random) -> dict[str, Any]:
     config = SimpleNamespace(
         compilation_config=compilation,
         model_config=SimpleNamespace(enforce_eager=False),
-        speculative_config=None,
-        scheduler_config=SimpleNamespace(**limits),
+        speculative_config=SimpleNamespace(num_speculative_tokens=drafts) if drafts else None,
+        scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
         parallel_config=SimpleNamespace(tensor_parallel_size=1),
-        performance_mode="balanced",
+        performance_mode=performance_mode,
     )
     VllmConfig._set_cudagraph_sizes(config)
-    return {**limits, "asked": asked, "max_size": max_size, "sizes": compilation.cudagraph_capture_sizes}
+    return compilation.cudagraph_capture_sizes
 
 
 def record_table(rng: random.Random) -> dict[str, Any]:

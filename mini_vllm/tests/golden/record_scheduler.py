@@ -16,6 +16,8 @@ import platform
 import sys
 import tempfile
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,16 @@ from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
 STEP_LIMIT = 2000
+
+
+@contextmanager
+def stand_in_model(max_position_embeddings: int = 2048) -> Iterator[str]:
+    """A folder with the `config.json` of an OPT: all of a model that the scheduler's settings read."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"architectures": ["OPTForCausalLM"], "model_type": "opt"}
+        text = json.dumps({**config, "max_position_embeddings": max_position_embeddings})
+        Path(folder, "config.json").write_text(text, encoding="utf-8")
+        yield folder
 
 
 def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
@@ -73,6 +85,18 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
         block_size=config["block_size"],
         log_stats=True,
         structured_output_manager=StructuredOutputManager(vllm_config),
+    )
+
+
+def model_output(ids: list[str], sampled: list[list[int]]) -> ModelRunnerOutput:
+    """What a model runner would hand back for these requests: the tokens of each, none where none is due."""
+    return ModelRunnerOutput(
+        req_ids=ids,
+        req_id_to_index={request_id: row for row, request_id in enumerate(ids)},
+        sampled_token_ids=sampled,
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[],
     )
 
 
@@ -159,15 +183,7 @@ class Recorder:
             due = not self.scheduler.requests[request_id].is_prefill_chunk
             sampled.append([sampled_token(self.workload.seed, request_id, self.num_sampled[request_id])] if due else [])
             self.num_sampled[request_id] += due
-        result = ModelRunnerOutput(
-            req_ids=ids,
-            req_id_to_index={request_id: row for row, request_id in enumerate(ids)},
-            sampled_token_ids=sampled,
-            logprobs=None,
-            prompt_logprobs_dict={},
-            pooler_output=[],
-        )
-        self.in_flight.append((output, result))
+        self.in_flight.append((output, model_output(ids, sampled)))
         if self.workload.config["async"] and ids and len(self.in_flight) < 2:
             return
         self.scheduler.update_from_output(*self.in_flight.popleft())
@@ -177,9 +193,7 @@ def main() -> None:
     num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     init_none_hash(sha256)
     traces, features = [], Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        config = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": 2048}
-        Path(folder, "config.json").write_text(json.dumps(config))
+    with stand_in_model() as folder:
         for seed in range(num_workloads):
             workload = make_workload(seed)
             traces.append(Recorder(workload, folder).run())

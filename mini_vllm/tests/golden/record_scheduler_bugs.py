@@ -14,14 +14,13 @@ import gzip
 import json
 import platform
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from record_scheduler import Recorder  # noqa: E402
+from record_scheduler import Recorder, stand_in_model  # noqa: E402
 from scheduler_workload import make_pressed_workload  # noqa: E402
 from upstream_patches import PATCHES, applied  # noqa: E402
 from vllm import __version__  # noqa: E402
@@ -51,9 +50,7 @@ def main() -> None:
     init_none_hash(sha256)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in PATCHES}
     tried = 0
-    with tempfile.TemporaryDirectory() as folder:
-        config = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": 2048}
-        Path(folder, "config.json").write_text(json.dumps(config))
+    with stand_in_model() as folder:
         while min(map(len, found.values())) < wanted and tried < MOST_SEEDS:
             patched = record(tried, folder, list(PATCHES))
             for name, traces in found.items():

@@ -5,18 +5,6 @@ import pytest
 PROMPT = "The scheduler knows no phases: only tokens that exist, and tokens that are computed."
 
 
-def greedy(prompt, max_tokens):
-    """The toy model's most likely continuation, past EOS, by the engine as it comes."""
-    from mini_vllm import LLMEngine, SamplingParams
-
-    engine = LLMEngine()
-    engine.add_request("a", prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))
-    request = engine.scheduler.requests["a"]
-    while engine.has_unfinished_requests():
-        engine.step()
-    return request.output_token_ids
-
-
 @pytest.mark.parametrize(
     ("prompt_len", "threshold", "budget", "chunks"),
     [
@@ -90,7 +78,7 @@ def test_without_the_sampling_guard_the_output_changes(impl, monkeypatch):
     assert ids == [7, 7, 7, 7] != expected, "tokens were taken at positions where the prompt goes on"
 
 
-def test_measured_in_one_engine_of_its_own(impl):
+def test_measured_in_one_engine_of_its_own(impl, greedy):
     with pytest.raises(ValueError, match="unknown engine argument"):
         impl.measured_chunks("hello", nonsense=1)
     chunks, ids = impl.measured_chunks("hello", 600)

@@ -1,7 +1,6 @@
 """Lab 03-03: your arithmetic on true captures of vLLM 0.22.1, and, where it is installed, on a run of your own."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -174,12 +173,9 @@ def test_the_h200_says_the_same(impl):
 
 
 @pytest.mark.real_vllm
-def test_live(impl, real_vllm_python, tmp_path):
+def test_live(impl, real_run):
     """About half a minute: starts vLLM on models/pocket and checks your prediction on what it did."""
-    command = [str(real_vllm_python), str(HERE / "real_run.py"), "--model", str(POCKET), "--out", str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=540)
-    assert done.returncode == 0, done.stdout[-3000:]
-    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    _, result = real_run(str(POCKET))
     cached = [request["num_cached_tokens"] for request in result["requests"]]
     assert impl.predict(prompts(result), BLOCK) == cached
     assert impl.read_run(result).request_hit_rate == 15 / 16

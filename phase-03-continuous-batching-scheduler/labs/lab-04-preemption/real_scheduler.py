@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections import deque
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "mini_vllm" / "tests" / "golden"))
 
-from record_scheduler import make_scheduler  # noqa: E402
+from record_scheduler import make_scheduler, model_output, stand_in_model  # noqa: E402
 from vllm import SamplingParams, __version__  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
-from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
 CONFIG = {"block_size": 4, "max_model_len": 128, "max_num_batched_tokens": 64, "max_num_seqs": 4, "policy": "priority"}
@@ -60,19 +58,14 @@ class Drive:
         )
         ids = list(output.num_scheduled_tokens)
         rows = [[] if self.scheduler.requests[name].is_prefill_chunk else [5] for name in ids]
-        result = ModelRunnerOutput(
-            req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)}, sampled_token_ids=rows
-        )
-        self.in_flight.append((output, result))
+        self.in_flight.append((output, model_output(ids, rows)))
         if not self.config["async"] or len(self.in_flight) == 2:
             self.scheduler.update_from_output(*self.in_flight.popleft())
 
 
 def main() -> None:
     init_none_hash(sha256)
-    with tempfile.TemporaryDirectory() as folder:
-        config = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": 2048}
-        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with stand_in_model() as folder:
         one = Drive(folder, num_blocks=9, threshold=8, **{"async": False})
         one.add("low", 100, 24, 2, priority=9)
         one.step()

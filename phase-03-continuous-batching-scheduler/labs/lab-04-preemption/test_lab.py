@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mini_vllm import LLMEngine
 from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.block_pool import get_request_block_hasher
 from mini_vllm.config import SchedulerConfig
@@ -21,16 +20,6 @@ HERE = Path(__file__).resolve().parent
 BLOCK = 4
 A, B = "aaaaaaaa", "bbbbbbbb"
 FOUR = [letter * 8 for letter in "abcd"]
-
-
-def greedy(prompt, max_tokens):
-    """The toy model's most likely continuation, past EOS, by the engine as it comes."""
-    engine = LLMEngine()
-    engine.add_request("a", prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))
-    request = engine.scheduler.requests["a"]
-    while engine.has_unfinished_requests():
-        engine.step()
-    return request.output_token_ids
 
 
 def request(name, prompt_len, *, priority=0, arrival=0.0, base=0, outputs=8):
@@ -214,7 +203,7 @@ def test_request_larger_than_pool_is_rejected(impl):
     assert len(impl.run([A], 5, BLOCK, 9)[0]) == 9, "16 slots are just enough"
 
 
-def test_greedy_and_past_eos(impl):
+def test_greedy_and_past_eos(impl, greedy):
     (ids,) = impl.run(["ab"], 200, BLOCK, 600)
     assert ids == greedy("ab", 600)
 

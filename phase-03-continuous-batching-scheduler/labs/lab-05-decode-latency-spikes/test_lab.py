@@ -24,18 +24,6 @@ def test_chunking_does_not_change_the_decode_streams_output(impl):
     assert len({tuple(ids) for ids in answers.values()}) == 1
 
 
-def greedy(prompt, max_tokens):
-    """The toy model's most likely continuation, past EOS, by the engine as it comes."""
-    from mini_vllm import LLMEngine, SamplingParams
-
-    engine = LLMEngine()
-    engine.add_request("a", prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))
-    request = engine.scheduler.requests["a"]
-    while engine.has_unfinished_requests():
-        engine.step()
-    return request.output_token_ids
-
-
 @pytest.mark.parametrize("threshold", [0, 16, 32, 64, 128, 256])
 def test_decode_stream_is_never_starved(impl, threshold):
     costs, ids = impl.decode_step_costs(threshold)
@@ -74,7 +62,7 @@ def test_a_storm(impl):
     assert impl.decode_step_costs(0, long_prompt_len=500, num_intruders=5)[0][0] == 2048, "here the budget binds"
 
 
-def test_no_intruder_no_spike(impl):
+def test_no_intruder_no_spike(impl, greedy):
     costs, ids = impl.decode_step_costs(0, num_intruders=0, max_tokens=600)
     assert costs == [1] * 599 and ids == greedy("hi", 600), "greedy, and past EOS"
 

@@ -11,18 +11,6 @@ def ids(prompts):
     return [list(prompt.encode()) for prompt in prompts]
 
 
-def greedy(prompt, max_tokens):
-    """The toy model's most likely continuation, past EOS, by the engine as it comes."""
-    from mini_vllm import LLMEngine, SamplingParams
-
-    engine = LLMEngine()
-    engine.add_request("a", prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))
-    request = engine.scheduler.requests["a"]
-    while engine.has_unfinished_requests():
-        engine.step()
-    return request.output_token_ids
-
-
 def test_caching_off_pays_full_price_for_everyone(impl):
     total, answers = impl.run_and_count(PROMPTS, False)
     assert total == 8 * (65 + 3) == 544, "8 prompts of 65, and 3 decoded tokens each: the first comes with the prefill"
@@ -66,7 +54,7 @@ def test_one_token_is_always_left(impl):
     assert (off, on, off - on) == (536, 116, 7 * 15 * 4), "of 16 equal blocks a follower may use 15"
 
 
-def test_arguments_reach_the_engine(impl):
+def test_arguments_reach_the_engine(impl, greedy):
     assert impl.run_and_count(PROMPTS[:2], True, block_size=16, max_tokens=1)[0] == 65 + 1
     assert impl.run_and_count(PROMPTS[:2], True, 32, 2, 64)[0] == 66 + 2
     with pytest.raises(ValueError, match="KV cache holds 28"):

@@ -8,15 +8,17 @@ The interpreter must be the one that has vLLM (`course vllm` builds it), not the
 sin and cos, play the cache update and attention: they are the split points. Given material: nothing to edit here.
 """
 
-import argparse
-import json
 import os
+import sys
 from pathlib import Path
 
 os.environ.update({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"})
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import torch
 from vllm.compilation.backends import split_graph
+
+from course.captures import answer
 
 aten = torch.ops.aten
 SPLITTING = {"both": ["aten::sin", "aten::cos"], "attention only": ["aten::cos"], "none": []}
@@ -46,19 +48,15 @@ def cut(layers, splitting_ops):
     ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="not used")
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
+def ask():
+    """Five depths, cut in three ways."""
     found = [
         {"layers": layers, "split_at": name, "pieces": cut(layers, ops)}
         for layers in (1, 2, 12, 28, 32)
         for name, ops in SPLITTING.items()
     ]
-    (out / "result.json").write_text(json.dumps({"cuts": found}), encoding="utf-8")
+    return {"cuts": found}
 
 
 if __name__ == "__main__":
-    main()
+    answer(__doc__, ask)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -157,12 +156,8 @@ def test_pieces_as_the_real_splitter(impl, cut):
 
 
 @pytest.mark.real_vllm
-def test_live(impl, real_vllm_python, tmp_path):
+def test_live(impl, real_run):
     """Some ten seconds: lets the installed vLLM cut the stand-ins again."""
-    script = Path(__file__).parent / "real_run.py"
-    command = [str(real_vllm_python), str(script), "--model", "none", "--out", str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=540)
-    assert done.returncode == 0, done.stdout[-3000:]
-    answers = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    _, answers = real_run("none")
     assert answers["cuts"] == CUTS
     assert len(answers["cuts"][0]["pieces"]) == impl.graph_objects(1, 1, 0) + 1

@@ -7,21 +7,7 @@ Maintainers run this when the pinned release moves.
 
 from pathlib import Path
 
-from course.captures import arguments, compact, provenance_of, run, write_provenance
-
-HERE = Path(__file__).resolve().parent
-FOLDER = HERE / "captured"
-
-
-def main() -> None:
-    args = arguments(__doc__)
-    FOLDER.mkdir(exist_ok=True)
-    _, result = run(args.python, HERE / "real_run.py", "none")
-    (FOLDER / "cpu-decisions.json").write_text(compact(result), encoding="utf-8")
-    entry = provenance_of(args.python, "none", {"cpu-decisions.json": "real_run.py --model none"}, "nothing")
-    entry["model"] = "none: configuration objects and the dispatcher only"
-    write_provenance(FOLDER, "cpu", entry)
-
+from course.captures import capture_answers
 
 if __name__ == "__main__":
-    main()
+    capture_answers(Path(__file__), __doc__, "cpu-decisions.json", "configuration objects and the dispatcher only")

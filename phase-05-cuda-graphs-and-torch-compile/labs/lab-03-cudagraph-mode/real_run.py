@@ -6,24 +6,26 @@ The interpreter must be the one that has vLLM (`course vllm` builds it), not the
 
 The classes are the release's own (`CUDAGraphMode`, `CompilationConfig`, `CudagraphDispatcher`, `GPUModelRunner`, and
 `CudaGraphManager` of the second model runner); only the objects around them are stand-ins, made
-as upstream's own test makes them (upstream/tests/v1/cudagraph/test_cudagraph_dispatch.py).
+as upstream's own test makes them (upstream/tests/v1/cudagraph/test_cudagraph_dispatch.py). `make_config`, `steps` and
+`dispatch` stand in mini_vllm/tests/golden/record_cudagraph.py, which asks the same of random settings.
 Given material: nothing to edit here.
 """
 
-import argparse
 import itertools
-import json
 import os
+import sys
 from pathlib import Path
-from unittest.mock import MagicMock
 
 os.environ.update({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"})
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode, ParallelConfig, SchedulerConfig, VllmConfig
+from vllm.config import CUDAGraphMode
 from vllm.v1.attention.backend import AttentionCGSupport
-from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from course.captures import answer
+from mini_vllm.tests.golden.record_cudagraph import dispatch, make_config, steps
 
 SETUPS = [  # mode, capture sizes, max_num_seqs, query length of a decode
     *((mode.name, [1, 2, 4, 8, 16], 10, 1) for mode in CUDAGraphMode),
@@ -32,26 +34,6 @@ SETUPS = [  # mode, capture sizes, max_num_seqs, query length of a decode
     ("FULL_DECODE_ONLY", [8, 16, 20], 16, 1),
     ("FULL", [2, 6], 3, 1),
 ]
-
-
-def config(mode, sizes, max_num_seqs=8, query_len=1, split=True):
-    """A stand-in for VllmConfig around a real CompilationConfig, as upstream's test builds it."""
-    compilation = CompilationConfig(
-        mode=CompilationMode.VLLM_COMPILE,
-        cudagraph_mode=mode,
-        cudagraph_capture_sizes=list(sizes),
-        splitting_ops=None if split else [],
-    )
-    stand_in = MagicMock(spec=VllmConfig)
-    stand_in.compilation_config = compilation
-    stand_in.scheduler_config = SchedulerConfig.default_factory(max_num_seqs=max_num_seqs)
-    stand_in.parallel_config = ParallelConfig()
-    stand_in.speculative_config = MagicMock(num_speculative_tokens=query_len - 1) if query_len > 1 else None
-    stand_in.lora_config = None
-    compilation.set_splitting_ops_for_v1(all2all_backend=stand_in.parallel_config.all2all_backend)
-    compilation.max_cudagraph_capture_size = max(sizes)
-    compilation.post_init_cudagraph_sizes()
-    return stand_in
 
 
 def modes():
@@ -73,7 +55,7 @@ def modes():
 
 def resolved(mode, support, split, query_len):
     """What becomes of a mode when a backend of this support is chosen; an error counts as "ValueError"."""
-    compilation = config(mode, [4, 8, 16], split=split).compilation_config
+    compilation = make_config(mode, [4, 8, 16], 8, 1, split).compilation_config
     if compilation.cudagraph_mode == CUDAGraphMode.NONE:
         return "NONE"
     try:
@@ -96,49 +78,19 @@ def resolve():
     ]
 
 
-def row(mode, key):
-    """A decision as (mode, num_tokens, num_reqs, uniform)."""
-    return [mode.name, key.num_tokens, key.num_reqs, key.uniform]
-
-
-def dispatch(mode, sizes, max_num_seqs, query_len):
-    """Every decision of one dispatcher up to three tokens past its largest size, and the order of capture."""
-    setup = config(mode, sizes, max_num_seqs, query_len)
-    dispatcher = CudagraphDispatcher(setup)
-    dispatcher.initialize_cudagraph_keys(setup.compilation_config.cudagraph_mode, query_len)
-    decisions = []
-    for num_tokens in range(1, max(sizes) + 4):
-        whole = num_tokens % query_len == 0 and num_tokens <= max_num_seqs * query_len
-        for uniform, no_full in itertools.product((False, True) if whole else (False,), (False, True)):
-            without = {CUDAGraphMode.FULL} if no_full else None
-            decision = dispatcher.dispatch(num_tokens, uniform_decode=uniform, invalid_modes=without)
-            decisions.append([num_tokens, uniform, no_full, *row(*decision)])
-    order = [row(mode, key) for mode, keys in dispatcher.get_capture_descs() for key in keys]
-    return {
-        "mode": mode,
-        "sizes": sizes,
-        "max_num_seqs": max_num_seqs,
-        "query_len": query_len,
-        "capture": order,
-        "decisions": decisions,
-    }
-
-
 def second_runner(mode, sizes, max_num_seqs, query_len):
     """The same questions to the second model runner's manager: [tokens, decodes only, mode, tokens after padding]."""
     manager = object.__new__(CudaGraphManager)  # its constructor asks for a GPU; what it decides with is set here
-    setup = config(mode, sizes, max_num_seqs, query_len)
+    setup = make_config(mode, sizes, max_num_seqs, query_len)
     manager.compilation_config, manager.max_num_reqs = setup.compilation_config, max_num_seqs
     manager.cudagraph_mode, manager.decode_query_len = setup.compilation_config.cudagraph_mode, query_len
     manager._graphs_captured, manager._candidates, manager._capture_descs = True, [], {}
     manager._init_candidates()
     decisions = []
-    for num_tokens in range(2, max(sizes) + 4):
-        whole = num_tokens % query_len == 0 and num_tokens <= max_num_seqs * query_len
-        for uniform in (False, True) if whole else (False,):
-            requests = num_tokens // query_len if uniform else 2
-            found = manager.dispatch(requests, num_tokens, query_len if uniform else None)
-            decisions.append([num_tokens, uniform, found.cg_mode.name, found.num_tokens])
+    for num_tokens, uniform in steps(sizes, max_num_seqs, query_len, first=2):
+        requests = num_tokens // query_len if uniform else 2
+        found = manager.dispatch(requests, num_tokens, query_len if uniform else None)
+        decisions.append([num_tokens, uniform, found.cg_mode.name, found.num_tokens])
     return {
         "mode": mode, "sizes": sizes, "max_num_seqs": max_num_seqs, "query_len": query_len, "decisions": decisions,
     }  # fmt: skip
@@ -154,21 +106,16 @@ def uniform():
     ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="not used")
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
-    found = {
+def ask():
+    """All that the tests compare."""
+    return {
         "modes": modes(),
         "resolve": resolve(),
         "dispatch": [dispatch(*setup) for setup in SETUPS],
         "second runner": [second_runner(*setup) for setup in SETUPS],
         "uniform": uniform(),
     }
-    (out / "result.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    answer(__doc__, ask)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -227,12 +226,8 @@ def test_your_dispatch_runs_the_engine(impl):
 
 
 @pytest.mark.real_vllm
-def test_live(impl, real_vllm_python, tmp_path):
+def test_live(impl, real_run):
     """Some ten seconds: asks the installed vLLM again."""
-    script = Path(__file__).parent / "real_run.py"
-    command = [str(real_vllm_python), str(script), "--model", "none", "--out", str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=540)
-    assert done.returncode == 0, done.stdout[-3000:]
-    answers = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    _, answers = real_run("none")
     assert answers == CAPTURED
     assert impl.decode_mode(DEFAULT) == answers["modes"][-1]["decode_mode"]

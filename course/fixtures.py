@@ -1,0 +1,39 @@
+"""Pytest fixtures that several labs use; loaded by ``course.pytest_plugin``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def greedy() -> Callable[[str, int], list[int]]:
+    """``greedy(prompt, max_tokens)``: the toy model's most likely continuation, past EOS, by the engine as it comes."""
+
+    def answer(prompt: str, max_tokens: int) -> list[int]:
+        from mini_vllm import LLM, SamplingParams
+
+        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+        (output,) = LLM().generate(prompt, params, use_tqdm=False)
+        return output.outputs[0].token_ids
+
+    return answer
+
+
+@pytest.fixture
+def real_run(request: pytest.FixtureRequest, real_vllm_python: Path) -> Callable[..., tuple[str, dict[str, Any]]]:
+    """``real_run(model, *options)``: runs the lab's ``real_run.py`` on the real vLLM; its log and its result. The test
+    fails where the script does."""
+    from course.captures import run
+
+    def call(model: str, *options: str) -> tuple[str, dict[str, Any]]:
+        try:
+            return run(str(real_vllm_python), request.path.parent / "real_run.py", model, *options, timeout_s=540)
+        except SystemExit as error:
+            reason = str(error)
+        pytest.fail(reason, pytrace=False)
+
+    return call
