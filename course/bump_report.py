@@ -89,16 +89,14 @@ def _by_page(all_fates: Sequence[Fate]) -> dict[Path, list[Fate]]:
 def show(all_fates: Sequence[Fate], old: str, new: str, console: Console, root: Path = ROOT) -> None:
     """Lists what does not stand, page by page, then the counts per page and what is gone."""
     for path, mine in _by_page(all_fates).items():
-        rows = [fate for fate in mine if fate.state != STANDS]
-        if rows:
-            console.print(f"[bold]{escape(path.relative_to(root).as_posix())}[/]", soft_wrap=True)
-        for fate in rows:
+        for fate in mine:
+            if fate.state == STANDS:
+                continue
             colour = "green" if fate.state == MOVED else "red"
             then = f"-> {fate.new_lines}" if fate.state == MOVED else fate.note
-            text = f"{fate.place} {escape(_short(fate.what))}  {escape(then)}"
-            console.print(
-                f"  {fate.citation.line:>5}  [{colour}]{fate.state}[/]  {text}", highlight=False, soft_wrap=True
-            )
+            here = f"{path.relative_to(root).as_posix()}:{fate.citation.line}"
+            text = f"{fate.place} {escape(_short(fate.what))}  {escape(then)}".rstrip()
+            console.print(f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True)
     console.print(_table(all_fates, f"citations of vLLM {old}, against {new}", root))
 
 
@@ -178,6 +176,9 @@ def compare(
             path.write_bytes(text.encode("utf-8"))
         moved = sum(fate.state == MOVED for fate in found)
         console.print(f"{moved} line numbers changed in {len(changed)} files", soft_wrap=True)
+    elif any(fate.state == MOVED for fate in found):
+        console.print("--write changes the line numbers of what has moved, --patch FILE writes them as a diff")
     left = sum(fate.state not in (STANDS, MOVED) for fate in found)
-    console.print(f"{left} citations need a human" if left else "[green]every citation stands or has moved[/]")
+    needed = f"{left} citations need a human: read the new release there, and cite anew what the page still says"
+    console.print(needed if left else "[green]every citation stands or has moved[/]", soft_wrap=True)
     return as_json(found, old.name, new.name, root)

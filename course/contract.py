@@ -178,16 +178,32 @@ def check_starters(folders: Sequence[Path], root: Path = ROOT) -> list[Problem]:
         path = root / phase / "labs" / lab / "test_lab.py"
         if not any(test["learner"] for test in tests):
             problems.append(Problem(path, 1, "no test uses the fixture impl"))
-        problems += [Problem(path, 1, text) for test in tests if (text := _starter_fault(test))]
+        problems += _starter_faults(path, tests)
     return problems
 
 
-def _starter_fault(test: dict) -> str | None:
-    name = test["nodeid"].split("::", 1)[1]
+def _starter_faults(path: Path, tests: Sequence[dict]) -> list[Problem]:
+    """One problem for all tests of a lab that share a fault, at the first of them: one wrong line may fail them all."""
+    faults: dict[str, list[str]] = {}
+    for test in tests:
+        if fault := _starter_fault(test):
+            faults.setdefault(fault, []).append(test["nodeid"].split("::", 1)[1])
+    lines = {name: node.lineno for name, node in functions(parse_file(path))} if faults else {}
+    return [
+        Problem(path, lines.get(names[0].split("[")[0], 1), fault + _listed(names)) for fault, names in faults.items()
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _starter_fault(test: dict) -> str:
+    """What is wrong with a test's outcome on the starter, up to the test's name; "" where it is as it should be."""
     if test["outcome"] == "skipped":
-        return None
+        return ""
     if not test["learner"]:
-        return None if test["outcome"] == "passed" else f"{name} uses no learner code and fails: {test['message']}"
+        return "" if test["outcome"] == "passed" else f"fails without learner code ({test['message']}): "
     if test["outcome"] == "passed":
-        return f"{name} passes on the starter: make it touch the learner's code, or mark it @pytest.mark.provided"
-    return None if test["stub"] is not None else f"{name} is red for the wrong reason: {test['message']}"
+        return "passes on the starter (make it touch the learner's code, or mark it @pytest.mark.provided): "
+    return "" if test["stub"] is not None else f"red for the wrong reason ({test['message']}), not for a stub: "

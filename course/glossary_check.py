@@ -1,4 +1,4 @@
-"""Checks of ``GLOSSARY.md`` and of the pages' lists of new words.
+"""Checks of ``GLOSSARY.md``, of the pages' links to it, and of their lists of new words.
 
 A definition is a heading of the third level, with text below it. Under a heading of the second level stands a theme;
 the list ``Themes:`` at the top names the themes in their order. A paragraph of a page that begins with **New words**
@@ -18,6 +18,7 @@ from course.pages import all_pages, check_glossary, phases
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 _NEW_WORDS = re.compile(r"^(?:>\s*)?\*\*New words\b.*?(?=\n[>\s]*\n|\Z)", re.M | re.S)
+_HOME = re.compile(r"\bPhases? (\d\d)\b")
 _FRAME = re.compile(r"New words(?: of this phase)?|, each in the|[>*·:,.\s]")
 
 
@@ -35,13 +36,19 @@ def check(root: Path = ROOT) -> list[Problem]:
     glossary = read(root / "GLOSSARY.md")
     problems = [*check_glossary(glossary), *_check_texts(glossary), *_check_themes(glossary)]
     terms = {slug(term) for _, term, _ in definitions(glossary)}
-    return problems + [p for path in all_pages(root) for p in check_new_words(read(path), terms)]
+    pages = [read(path) for path in all_pages(root)]
+    problems += [p for page in pages for p in (*check_new_words(page, terms), *check_headings(page))]
+    return problems + check_home(glossary, root)
 
 
 def _check_texts(glossary: Page) -> list[Problem]:
-    """A term has a definition, and says which phase teaches it or where to read on."""
+    """A term has a definition, says which phase teaches it or where to read on, and is no other spelling of another."""
     problems = []
+    seen: dict[str, str] = {}
     for line, term, text in definitions(glossary):
+        plain = re.sub(r"[\W_]", "", term.casefold()).removesuffix("s")
+        if seen.setdefault(plain, term).casefold() != term.casefold():
+            problems.append(Problem(glossary.path, line, f"{term!r} is defined already, as {seen[plain]!r}"))
         if not text:
             problems.append(Problem(glossary.path, line, f"{term!r} is not defined"))
         elif not re.search(r"\bPhases? \d\d\b|\bSee \S|\]\(#", text):
@@ -92,16 +99,27 @@ def check_new_words(page: Page, terms: set[str]) -> list[Problem]:
     return problems
 
 
-def unlinked(root: Path = ROOT) -> dict[str, list[str]]:
-    """Phase folder -> terms that the glossary gives to it (the first phase that it names) and that none of its pages
-    links. The website links every use of a term by itself; on the pages alone these have to be looked up."""
-    glossary = read(root / "GLOSSARY.md")
-    found: dict[str, list[str]] = {}
+def check_home(glossary: Page, root: Path = ROOT) -> list[Problem]:
+    """The pages of the phase that the glossary gives a term to (the first that it names) link it somewhere, so that
+    whoever meets the word there can look it up without searching. A phase without a guide is still being written."""
+    problems = []
     for folder in phases(root):
+        if not (folder / "00-guide.md").is_file():
+            continue
         pages = [read(path) for path in all_pages(root) if folder in path.parents]
         linked = {target.partition("#")[2] for page in pages for _, target in page.links() if "GLOSSARY.md#" in target}
-        for _, term, text in definitions(glossary):
-            home = re.search(r"\bPhases? (\d\d)\b", text)
+        for line, term, text in definitions(glossary):
+            home = _HOME.search(text)
             if home and home[1] == folder.name[6:8] and slug(term) not in linked:
-                found.setdefault(folder.name, []).append(term)
-    return found
+                text = f"no page of {folder.name} links {term!r}: link its first use there to #{slug(term)}, or name "
+                problems.append(Problem(glossary.path, line, text + "the phase that teaches it"))
+    return problems
+
+
+def check_headings(page: Page) -> list[Problem]:
+    """No heading links the glossary: the link would spoil its anchor and its entry in the contents."""
+    return [
+        Problem(page.path, line, f"a heading must not link the glossary: {text}")
+        for line, _, text in page.headings()
+        if "GLOSSARY.md#" in text
+    ]

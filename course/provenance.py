@@ -1,8 +1,8 @@
 """Checks of the folders ``captured/``: each file in one comes from a run that ``provenance.json`` describes.
 
 ``provenance.json`` is one entry, or a table of entries by name. An entry says ``machine``, ``date``, ``versions`` and
-``command`` (or ``commands``: file name -> command). A file is described where an entry's text names it, or names
-another file of the same stem (a result and its log), or where the folder has one entry for all. A script beside the
+``command`` (or ``commands``: file name -> command). A file is described where an entry names it, by its name or with a
+``*``, or names another file of the same stem (a result and its log), or has its stem as name. A script beside the
 captures (``.py``) made them and needs none.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def check(root: Path = ROOT) -> list[Problem]:
 def check_folder(folder: Path) -> list[Problem]:
     """One folder: entries complete, files described, described files there."""
     path = folder / "provenance.json"
+    if not path.is_file():
+        return [Problem(path, 1, f"missing: say {', '.join(MUST)} of what was captured")]
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -37,17 +40,20 @@ def check_folder(folder: Path) -> list[Problem]:
     if not entries:
         return [Problem(path, 1, f"no entry: say {', '.join(MUST)}")]
     problems = [p for name, entry in entries.items() for p in _check_entry(path, name, entry)]
-    text = json.dumps(facts)
-    stems = {name.split(".")[0] for name in FILE.findall(text)} | set(entries)
-    captured = [f for f in sorted(folder.iterdir()) if f.is_file() and f.name != path.name and f.suffix != ".py"]
+    stems = {name.split(".")[0] for name in FILE.findall(json.dumps(facts))} | set(entries)
+    captured = [f for f in sorted(folder.rglob("*")) if f.is_file() and f != path and f.suffix not in (".py", ".pyc")]
     problems += [
-        Problem(path, 1, f"does not say where {file.name} comes from")
+        Problem(path, 1, f"does not say where {file.relative_to(folder).as_posix()} comes from: add it to an entry")
         for file in captured
-        if file.name not in text and file.name.split(".")[0] not in stems
+        if not any(fnmatch(file.name.split(".")[0], stem) for stem in stems)
     ]
-    here = {file.name for file in folder.iterdir()}
+    here = {file.name for file in folder.rglob("*")}
     named = [name for entry in entries.values() for key in _commands(entry) for name in FILE.findall(key)]
-    return problems + [Problem(path, 1, f"describes {name}, which is not there") for name in named if name not in here]
+    return problems + [
+        Problem(path, 1, f"describes {name}, which is not there: delete it there, or capture it again")
+        for name in named
+        if not any(fnmatch(file, name) for file in here)
+    ]
 
 
 def _entries(facts: Any) -> dict[str, dict]:

@@ -1,4 +1,4 @@
-"""`course verify`: everything that has to be true of the course, check by check, and mutation where asked for."""
+"""`course verify`: everything that has to be true of the course, check by check; or, where asked for, mutation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from course import citations, contract, glossary_check, mistakes, mutation, pages, provenance, snippets
+from course import citations, contract, equivalent, glossary_check, mistakes, mutation, pages, provenance, snippets
 from course.labs import ROOT, Lab, LabError, all_labs, lab_folders, lab_of
 from course.markdown import Problem, read
 from course.mutation import Score
@@ -23,12 +23,11 @@ from course.mutation import Score
 @dataclass(frozen=True)
 class Check:
     """One line of the report. ``run`` returns what is wrong; ``why_not`` says why it cannot run here, "" where it
-    can; ``note`` is something to know that is not wrong."""
+    can."""
 
     name: str
     run: Callable[[], list[Problem]]
     why_not: Callable[[], str] = lambda: ""
-    note: Callable[[], str] = lambda: ""
 
 
 @dataclass
@@ -51,7 +50,7 @@ def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
     return [
         Check("folders have their shape", lambda: pages.check_shape(root)),
         Check("links", lambda: [p for path in pages.all_pages(root) for p in pages.check_links(read(path), root)]),
-        Check("glossary", lambda: glossary_check.check(root), note=lambda: _unlinked(root)),
+        Check("glossary", lambda: glossary_check.check(root)),
         Check("no notes to self", lambda: [p for path in pages.text_files(root) for p in pages.check_leftovers(path)]),
         Check("figures in pages: python blocks run, shown output is theirs", lambda: check_snippets(root)),
         Check("figures in pages: pictures are what their code draws", lambda: check_pictures(root)),
@@ -60,18 +59,13 @@ def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
         Check("labs.toml has every lab", lambda: check_rows(root)),
         Check("starters and solutions in step", _over_labs(contract.check_lab, folders)),
         Check("starters red for the right reason", lambda: contract.check_starters(folders, root)),
-        Check("listed mistakes are caught", _over_labs(mistakes.check_mistakes, folders)),
+        Check("listed mistakes are caught, by failures that teach", _over_labs(mistakes.check_mistakes, folders)),
+        Check("arguments for surviving mutants", lambda: equivalent.check(folders)),
     ]
 
 
 def _no_tree(root: Path) -> str:
     return "" if citations.pinned_tree(root) else "upstream/ is absent: run `course upstream`"
-
-
-def _unlinked(root: Path) -> str:
-    count = {phase[6:8]: len(terms) for phase, terms in glossary_check.unlinked(root).items()}
-    listed = ", ".join(f"{n} of phase {phase}" for phase, n in count.items())
-    return f"terms that no page of their phase links: {listed}" if listed else ""
 
 
 def check_citations(root: Path) -> list[Problem]:
@@ -87,17 +81,26 @@ def check_snippets(root: Path) -> list[Problem]:
     return [p for page in parsed for p in (*snippets.check_marks(page), *snippets.run_page(page, root))]
 
 
+def picture_scripts(root: Path = ROOT) -> list[Path]:
+    """The scripts that draw pictures."""
+    return [*sorted(root.glob("phase-*/figures.py")), root / "docs" / "engine_figure.py"]
+
+
+def compare_pictures(script: Path, root: Path = ROOT) -> tuple[bool, str]:
+    """Whether a script finds what it drew unchanged (``--check``), and all that it says."""
+    command = [sys.executable, str(script), "--check"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
 def check_pictures(root: Path) -> list[Problem]:
-    """The scripts that draw pictures find what they drew unchanged (``--check``)."""
+    """The scripts that draw pictures find what they drew unchanged."""
     problems = []
-    for script in [*sorted(root.glob("phase-*/figures.py")), root / "docs" / "engine_figure.py"]:
-        if not script.is_file():
-            continue
-        command = [sys.executable, str(script), "--check"]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            problems.append(Problem(script, 1, said[-1] if said else "the pictures are not what it draws"))
+    for script in filter(Path.is_file, picture_scripts(root)):
+        unchanged, text = compare_pictures(script, root)
+        if not unchanged:
+            said = text.strip().splitlines() or ["the pictures are not what it draws"]
+            problems.append(Problem(script, 1, f"{said[-1]}; run it to draw them anew, and look at what changed"))
     return problems
 
 
@@ -112,12 +115,12 @@ def check_rows(root: Path) -> list[Problem]:
 
 
 def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, json_file: Path | None = None) -> int:
-    """Runs all checks and prints one line each, then what is wrong, then the mutation table. Returns the number of
-    problems."""
+    """Runs all checks and prints one line each, then what is wrong; with ``mutate`` nothing but the mutation of the
+    labs, and its table. Returns the number of problems."""
     folders = [lab.folder for lab in labs] or lab_folders(root)
-    rows = [_row(check, console, root) for check in checks(folders, root)]
-    for problem in (problem for row in rows for problem in row.problems):
-        console.print(f"  {escape(_relative(problem, root))}", highlight=False, soft_wrap=True)
+    rows = [] if mutate else [_row(check, console, root) for check in checks(folders, root)]
+    for row in rows:
+        _show_problems(row, console, root)
     scores = mutate_all(folders, console) if mutate else []
     if scores:
         show_scores(scores, console)
@@ -127,26 +130,32 @@ def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, 
     return wrong
 
 
+def _show_problems(row: Row, console: Console, root: Path) -> None:
+    if row.problems:
+        console.print(f"\n[bold]{escape(row.name)}[/]", highlight=False)
+    for problem in sorted(row.problems, key=lambda p: (p.path.as_posix(), p.line)):
+        console.print(f"  {escape(_relative(problem, root))}", highlight=False, soft_wrap=True)
+
+
 def _row(check: Check, console: Console, root: Path) -> Row:
     if reason := check.why_not():
         console.print(f"[yellow]skipped[/]    {check.name}: {reason}")
         return Row(check.name, "skipped", note=reason)
     start = time.monotonic()
     with console.status(check.name):
-        found, note = _safely(check, root)
+        found = _safely(check, root)
     seconds = round(time.monotonic() - start, 1)
     word = "[green]ok[/]       " if not found else f"[red]{len(found):>3} wrong[/]"
-    more = f" [dim]- {escape(note)}[/]" if note else ""
-    console.print(f"{word}  {check.name} [dim]({seconds} s)[/]{more}", highlight=False, soft_wrap=True)
-    return Row(check.name, "wrong" if found else "ok", seconds, found, note)
+    console.print(f"{word}  {check.name} [dim]({seconds} s)[/]", highlight=False, soft_wrap=True)
+    return Row(check.name, "wrong" if found else "ok", seconds, found)
 
 
-def _safely(check: Check, root: Path) -> tuple[list[Problem], str]:
+def _safely(check: Check, root: Path) -> list[Problem]:
     """A check that cannot even read what it checks has found something too."""
     try:
-        return check.run(), check.note()
+        return check.run()
     except (OSError, SyntaxError, ValueError, LabError) as error:
-        return [Problem(root / "course", 1, f"{check.name}: {type(error).__name__}: {error}")], ""
+        return [Problem(root / "course", 1, f"{check.name}: {type(error).__name__}: {error}")]
 
 
 def _relative(problem: Problem, root: Path) -> str:
@@ -154,11 +163,14 @@ def _relative(problem: Problem, root: Path) -> str:
 
 
 def mutate_all(folders: Sequence[Path], console: Console) -> list[tuple[Lab, Score | str]]:
-    """The mutation score of each lab, or why there is none."""
+    """The mutation score of each lab, or why there is none; labs whose modules are not installed are left out."""
     found: list[tuple[Lab, Score | str]] = []
     for number, folder in enumerate(folders, 1):
         lab = lab_of(folder)
         assert lab is not None
+        if lab.missing_modules:  # its tests skip here, so every mutant would survive
+            console.print(f"[yellow]skipped[/]    {lab.name}: needs {', '.join(lab.missing_modules)}")
+            continue
         with console.status(f"mutating {lab.name} ({number} of {len(folders)})"):
             try:
                 found.append((lab, mutation.score(folder)))
@@ -168,28 +180,27 @@ def mutate_all(folders: Sequence[Path], console: Console) -> list[tuple[Lab, Sco
 
 
 def passes(score: Score | str) -> bool:
-    """Enough mutants killed, and no reason in ``equivalent.toml`` that fits nothing any more."""
-    return not isinstance(score, str) and score.share >= mutation.GOAL and not score.stale
+    """Every mutant is killed, or argued."""
+    return not isinstance(score, str) and not score.survivors
 
 
 def show_scores(scores: Sequence[tuple[Lab, Score | str]], console: Console) -> None:
     """The survivors, then the table."""
     done = [(lab, score) for lab, score in scores if isinstance(score, Score)]
     if any(score.survivors for _, score in done):
-        console.print("Survivors: test them, or give the reason why no test can in course/equivalent.toml")
+        text = "Survivors: test them, or give the reason why no test can in course/equivalent.toml"
+        console.print(text, soft_wrap=True)
     for lab, score in done:
         for mutant in score.survivors:
-            place = f"{lab.phase}/labs/{lab.slug}/solution.py:{mutant.line}"
+            place = f"{lab.phase}/labs/{lab.slug}/solution.py:{mutant.line}:{mutant.column + 1}"
             console.print(f"  {place}: {escape(mutant.name)}", highlight=False, soft_wrap=True)
-        for key in score.stale:
-            text = f"  course/equivalent.toml: {lab.key}: no mutant is called {key}"
-            console.print(escape(text), highlight=False, soft_wrap=True)
-    table = Table("lab", title="mutation of solutions")
+    table = Table(Column("lab", no_wrap=True), title="mutation of solutions")
     for name in ("mutants", "killed", "of them hung", "argued", "survivors", "score", "s"):
         table.add_column(name, justify="right")
     for lab, result in scores:
         if isinstance(result, str):
-            console.print(f"  [red]{lab.name}: {escape(result)}[/]", highlight=False, soft_wrap=True)
+            text = f"{lab.phase}/labs/{lab.slug}/solution.py:1: {escape(result)}"
+            console.print(f"  [red]{text}[/]", highlight=False, soft_wrap=True)
             table.add_row(lab.name, *[""] * 5, "[red]none[/]", "")
         else:
             table.add_row(lab.name, *_cells(result, passes(result)))
@@ -236,9 +247,12 @@ def _score_json(lab: Lab, score: Score | str) -> dict:
     if isinstance(score, str):
         return {"lab": lab.key, "error": score}
     file = f"{lab.phase}/labs/{lab.slug}/solution.py"
-    survivors = [{"file": file, "line": m.line, "function": m.function, "change": m.change} for m in score.survivors]
+    survivors = [
+        {"file": file, "line": m.line, "column": m.column + 1, "function": m.function, "change": m.change}
+        for m in score.survivors
+    ]
     facts = {name: getattr(score, name) for name in ("mutants", "killed", "timeouts", "argued", "seconds")}
-    return {"lab": lab.key, **facts, "score": round(score.share, 4), "stale": list(score.stale), "survivors": survivors}
+    return {"lab": lab.key, **facts, "score": round(score.share, 4), "survivors": survivors}
 
 
 def changed_labs(root: Path = ROOT, base: str = "HEAD~1") -> list[Path]:

@@ -204,7 +204,9 @@ def test_the_report(course_of: Path, trees: tuple[Path, Path], tmp_path: Path) -
     old, new = release.Release("1.0", trees[0]), release.Release("1.1", trees[1], "abc", "def")
     report = bump_report.compare(old, new, console, tmp_path / "p.patch", True, course_of)
     text = console.export_text()
-    assert "vllm/pool.py:8 `free`  -> :15" in text and "citations of vLLM 1.0, against 1.1" in text
+    assert "page.md:3: moved: upstream/vllm/pool.py:8 `free`  -> :15\n" in text
+    assert "page.md:7: file gone: upstream/vllm/gone.py:1 `lost`  there is vllm/other.py:3\n" in text
+    assert "citations of vLLM 1.0, against 1.1" in text
     assert "9 line numbers changed in 2 files" in text and "5 citations need a human" in text
     assert report["counts"] == {"moved": 9, "symbol gone": 2, "file gone": 2, "stands": 1, "text changed": 1}
     assert report["citations"][0]["new"] == [15, 15]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course import labs, mutation, provenance, verify
-from course.labs import LabError, lab_of
+from course import mutation, provenance, verify
+from course.labs import Lab, LabError, lab_of
+from course.markdown import Problem
 from course.mutation import Mutant, Score
 from course.tests.conftest import FIRST, SECOND
 
@@ -40,17 +41,24 @@ def test_captures_that_are_described_pass(captured: Path) -> None:
         ({k: v for k, v in ENTRY.items() if k != "versions"}, "", "does not say: versions (entry 'cpu')"),
         ({**ENTRY, "date": "last week"}, "", "write YYYY-MM-DD"),
         (ENTRY, "b.json", "does not say where b.json comes from"),
+        ({**ENTRY, "commands": {"a*.json": "run"}}, "ab.json", ""),
+        (ENTRY, "runs/b.json", "does not say where runs/b.json comes from"),
+        ({**ENTRY, "model": "as in ab.json"}, "b.json", "does not say where b.json comes from"),
         ({**ENTRY, "commands": {"a.json, c.log": "run"}}, "", "describes c.log, which is not there"),
     ],
 )
 def test_a_capture_without_its_story_is_named(entry: dict, file: str, message: str, captured: Path) -> None:
     (captured / "provenance.json").write_text(json.dumps({"cpu": entry}), encoding="utf-8")
     if file:
+        (captured / file).parent.mkdir(exist_ok=True)
         (captured / file).write_text("2\n", encoding="utf-8")
-    assert [p.text for p in provenance.check_folder(captured) if message in p.text]
+    found = [p.text for p in provenance.check_folder(captured)]
+    assert [text for text in found if message in text] if message else not found
 
 
 def test_unreadable_provenance_is_named(captured: Path) -> None:
+    (captured / "provenance.json").unlink()
+    assert provenance.check_folder(captured)[0].text.startswith("missing: say machine, date, versions, command")
     for text, message in (("{", "unreadable"), ("[]", "no entry"), ("{}", "no entry")):
         (captured / "provenance.json").write_text(text, encoding="utf-8")
         assert message in provenance.check_folder(captured)[0].text
@@ -59,8 +67,8 @@ def test_unreadable_provenance_is_named(captured: Path) -> None:
 def score_of(folder: Path, jobs: int = 0) -> Score | str:
     if folder.name.startswith("lab-02"):
         raise LabError("the solution itself is failed: test_add")
-    mutant = Mutant("Counter.add", 16, "by < 0 -> by <= 0", "")
-    return Score("x", 20, 19, (mutant,), timeouts=2, argued=3, stale=("gone: 1 -> 2",), seconds=4.2)
+    mutant = Mutant("Counter.add", 16, 11, "by < 0 -> by <= 0", "")
+    return Score("x", 20, 19, (mutant,), timeouts=2, argued=3, seconds=4.2)
 
 
 def test_the_report_and_its_json(small_course: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,34 +76,56 @@ def test_the_report_and_its_json(small_course: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(verify, "checks", lambda folders, root: [verify.Check("rows", lambda: verify.check_rows(root))])
     console = Console(width=120, record=True, file=io.StringIO())
     chosen = [lab for lab in (lab_of(small_course / FIRST), lab_of(small_course / SECOND)) if lab]
+    wrong = verify.run(chosen, False, console, small_course, tmp_path / "report.json")
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["wrong"] == wrong and report["checks"][0]["name"] == "rows" and report["mutation"] == []
+    assert report["checks"][0]["problems"][0]["file"] == "course/labs.toml"
     wrong = verify.run(chosen, True, console, small_course, tmp_path / "report.json")
     text = console.export_text()
-    assert f"{FIRST}/solution.py:16: Counter.add: by < 0 -> by <= 0" in text
-    assert "no mutant is called gone: 1 -> 2" in text and "95.0 %" in text and "the solution itself is failed" in text
+    assert f"{FIRST}/solution.py:16:12: Counter.add: by < 0 -> by <= 0" in text
+    assert "95.0 %" in text and "the solution itself is failed" in text
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert report["wrong"] == wrong and report["checks"][0]["name"] == "rows"
-    assert report["checks"][0]["problems"][0]["file"] == "course/labs.toml"
+    assert wrong == 2, "a mutant survives in the one lab, the other has no score"
+    assert report["wrong"] == wrong and report["checks"] == [], "mutation alone: no check runs a second time"
     first, second = report["mutation"]
     assert first["score"] == 0.95 and first["argued"] == 3 and first["survivors"][0]["line"] == 16
     assert "failed" in second["error"]
 
 
-def test_an_argued_mutant_may_name_its_line(
-    small_course: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    table = tmp_path / "equivalent.toml"
-    lab = lab_of(small_course / FIRST)
-    assert lab is not None
-    table.write_text(
-        f'["{lab.key}"]\n"Counter.add: by < 0 -> by <= 0 @ if by" = "x"\n'
-        '"Counter.add: by < 0 -> by >= 0 @ another line" = "y"\n',
-        encoding="utf-8",
+def test_labs_that_cannot_run_here_are_not_mutated(small_course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutation, "score", score_of)
+    monkeypatch.setattr(
+        Lab, "missing_modules", property(lambda lab: ["triton"] if lab.slug.startswith("lab-01") else [])
     )
-    monkeypatch.setattr(mutation.equivalents, "__defaults__", (table,))
-    score = mutation.score(small_course / FIRST)
-    assert score.argued == 1 and score.stale == ("Counter.add: by < 0 -> by >= 0 @ another line",)
-    assert not verify.passes(score) and verify.passes(Score("x", 10, 9, ()))
-    assert not labs.SOURCES
+    console = Console(width=120, record=True, file=io.StringIO())
+    assert len(verify.mutate_all([small_course / FIRST, small_course / SECOND], console)) == 1
+    assert "00-01 kv-cache-speedup: needs triton" in console.export_text()
+
+
+def test_problems_stand_under_their_check_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def two(root: Path) -> list[Problem]:
+        return [
+            Problem(root / "b.md", 9, "later"),
+            Problem(root / "b.md", 2, "earlier [x]"),
+            Problem(root / "a.md", 3, "first"),
+        ]
+
+    made = [
+        verify.Check("fine", lambda: []),
+        verify.Check("not fine", lambda: two(tmp_path)),
+        verify.Check("odd", broken),
+    ]
+    monkeypatch.setattr(verify, "checks", lambda folders, root: made)
+    console = Console(width=120, record=True, file=io.StringIO())
+    assert verify.run([], False, console, tmp_path) == 4
+    lines = [line for line in console.export_text().splitlines() if line]
+    assert [line.split()[0] for line in lines[:3]] == ["ok", "3", "1"]
+    assert lines[3:7] == ["not fine", "  a.md:3: first", "  b.md:2: earlier [x]", "  b.md:9: later"]
+    assert lines[7] == "odd" and "ValueError: no table" in lines[8]
+
+
+def broken() -> list[Problem]:
+    raise ValueError("no table")
 
 
 def test_pictures_are_checked_by_their_scripts(tmp_path: Path) -> None:
@@ -104,4 +134,5 @@ def test_pictures_are_checked_by_their_scripts(tmp_path: Path) -> None:
     script.write_text("import sys\nassert sys.argv[1] == '--check'\n", encoding="utf-8")
     assert verify.check_pictures(tmp_path) == []
     script.write_text("print('a.svg is not current')\nraise SystemExit(1)\n", encoding="utf-8")
-    assert [p.text for p in verify.check_pictures(tmp_path)] == ["a.svg is not current"]
+    (found,) = verify.check_pictures(tmp_path)
+    assert found.path == script and found.text.startswith("a.svg is not current; run it")
