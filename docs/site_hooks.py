@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
@@ -23,14 +24,18 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import site_render as render  # noqa: E402
+from site_math import FormulaError, render_formulas  # noqa: E402
 
 from course.labs import all_labs, lab_folders  # noqa: E402
 from course.markdown import files as find  # noqa: E402
 from course.markdown import read  # noqa: E402
 
-FRONT = ("README.md", "SETUP.md", "GLOSSARY.md", "docs/play.md", "docs/engine.md", "docs/milestones.md")
+HOME = "README.md"
+FRONT = ("SETUP.md", "docs/play.md")
 LABS_PAGE = "labs.md"
 NOT_PUBLISHED = ("__pycache__/", "overrides/")
+REFERENCE = ("GLOSSARY.md", LABS_PAGE, "docs/engine.md", "docs/milestones.md", "docs/grading.md")
+FOLDERS = {"benchmarks": "Benchmarks", "models": "Models"}
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
 PHASE_PAGES = {
     "00-guide.md": "Guide",
@@ -65,6 +70,12 @@ def assets() -> set[Path]:
     return found
 
 
+def lab_label(readme: Path) -> str:
+    """``Lab 03-03 — The hit rate [GPU-OPT]`` is ``03-03 The hit rate · GPU-OPT`` beside the page."""
+    words = re.sub(r"^Lab\s+([\d-]+)\s*[—·:-]\s*", r"\1 ", title(readme)).replace(" [CPU-OK]", "")
+    return re.sub(r"\s*\[([A-Z-]+)\]", r" · \1", words)
+
+
 def phase_nav(folder: Path) -> dict[str, Any]:
     """One phase: its pages, and its labs in their order."""
     entries: list[Any] = []
@@ -74,20 +85,36 @@ def phase_nav(folder: Path) -> dict[str, Any]:
         if name == "02-mini-build.md" and (folder / "labs" / "README.md").is_file():
             labs = sorted((folder / "labs").glob("lab-*/README.md"))
             rows: list[Any] = [{"Overview": f"{folder.name}/labs/README.md"}]
-            rows += [{title(lab): lab.relative_to(ROOT).as_posix()} for lab in labs]
+            rows += [{lab_label(lab): lab.relative_to(ROOT).as_posix()} for lab in labs]
             entries.append({"Labs": rows})
     number = folder.name[6:8]
     words = title(folder / "00-guide.md").partition("—")[2].strip(" ⭐")
     return {f"{number} {words}": entries}
 
 
+def label(name: str) -> str:
+    """What the navigation calls a page outside the phases. Where pages share a heading, their file says which."""
+    if name == LABS_PAGE:
+        return "Labs by hardware"
+    same = [page for page in (ROOT / name).parent.glob("*.md") if title(page) == title(ROOT / name)]
+    which = f" ({Path(name).stem.rpartition('-')[2]})" if len(same) > 1 else ""
+    return title(ROOT / name) + which
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The navigation: front pages, the phases that exist, back pages."""
+    """The navigation: home and front pages, the phases that exist, reference, everything else."""
     phases = [phase_nav(p) for p in sorted(ROOT.glob("phase-[0-9][0-9]-*")) if p.is_dir()]
-    front = [{title(ROOT / name): name} for name in FRONT if (ROOT / name).is_file()]
-    rest = [name for path in pages() if not (name := path.relative_to(ROOT).as_posix()).startswith("phase-")]
-    back = [{title(ROOT / name): name} for name in dict.fromkeys([*BACK, *rest]) if name not in FRONT]
-    config.nav = [*front, {"Labs by hardware": LABS_PAGE}, *phases, {"More": back}]
+    every = [path.relative_to(ROOT).as_posix() for path in pages()]
+    named = [HOME, *FRONT, *REFERENCE]
+    left = [name for name in dict.fromkeys([*BACK, *every]) if name not in named and not name.startswith("phase-")]
+
+    def group(names: list[str]) -> list[Any]:
+        return [{label(name): name} for name in names]
+
+    folders = {words: group([n for n in left if n.startswith(f"{top}/")]) for top, words in FOLDERS.items()}
+    rest = group([name for name in left if name.partition("/")[0] not in FOLDERS])
+    more = [{"Reference": group(list(REFERENCE))}, *({words: found} for words, found in folders.items() if found)]
+    config.nav = [{"Home": HOME}, *group(list(FRONT)), *phases, *more, {"More": rest}]
     config.watch = [str(path) for path in pages()]
     return config
 
@@ -123,7 +150,7 @@ def on_pre_page(page: Page, **_: Any) -> Page:
 
 
 def hero(to_root: str) -> str:
-    """The block of the landing page above the README's commands."""
+    """The block of the landing page under the README's first sentence."""
     labs = [lab for lab in all_labs() if lab.folder.is_dir()]
     values = {
         "root": to_root,
@@ -146,22 +173,33 @@ def glossary() -> dict[str, tuple[str, str]]:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Pictures, excerpts' places, and Markdown inside ``<details>`` rendered as GitHub does."""
     to_root = get_relative_url("", page.url).rstrip("/") + "/"
-    if page.file.src_uri == "README.md":
-        markdown = markdown.replace("\n## Start", f"\n{hero(to_root)}\n\n## Start", 1)
+    if page.file.abs_src_path and page.file.src_uri != HOME:  # "Guide" is enough in the navigation, not on a tab
+        page.meta.setdefault("title", title(Path(page.file.abs_src_path)))
+    if page.file.src_uri == HOME:
+        page.meta["hide"] = ["toc"]
+        heading, promise, rest = markdown.split("\n\n", 2)
+        markdown = "\n\n".join([heading, promise, hero(to_root), rest])
     markdown = render.place_widgets(render.link_excerpts(markdown), to_root)
     return re.sub(r"<(details|summary)>", r'<\1 markdown="1">', markdown)
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Links to the pinned release, tags, tooltips."""
-    html = render.tag_pills(render.link_citations(html))
+    """Formulas, links to the pinned release, tags, tooltips."""
+    try:
+        html = render_formulas(html, page.file.src_uri)
+    except FormulaError as error:
+        raise PluginError(str(error)) from error
+    html = render.breakable(render.tag_pills(render.link_citations(html)))
     if page.file.src_uri == "GLOSSARY.md":
         return html
     return render.add_tooltips(html, glossary(), get_relative_url("GLOSSARY/", page.url))
 
 
-def on_post_build(config: MkDocsConfig) -> None:
-    """Makes the search index small, because every page loads it: headings, and the beginning of each section."""
-    path = Path(config.site_dir) / "search" / "search_index.json"
-    if path.is_file():
-        path.write_text(render.smaller_index(path.read_text(encoding="utf-8")), encoding="utf-8")
+def on_post_page(output: str, **_: Any) -> str:
+    """What the theme's markup leaves out for readers who do not see it."""
+    return render.name_landmarks(output)
+
+
+def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+    """The page for missing addresses is a template."""
+    return render.name_landmarks(output_content) if template_name == "404.html" else output_content

@@ -5,7 +5,6 @@ Pure functions from text to text; `docs/site_hooks.py` calls them at the right m
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping
@@ -38,10 +37,11 @@ _PLACE = re.compile(
 )
 _TAG = re.compile(rf"<code>\[({'|'.join(TAG_WORDS)})\]</code>")
 _PIECE = re.compile(r"(<!--.*?-->|<[^>]+>)", re.S)
-_QUIET = {"a", "abbr", "button", "code", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "script", "style", "summary", "svg"}
+_QUIET = {"a", "abbr", "button", "code", "math", "pre", "script", "style", "summary", "svg"}
+_QUIET |= {f"h{level}" for level in range(1, 7)}
 MAX_TOOLTIP = 240
-MAX_INDEXED = 700
-"""Characters of a section that search looks into; its heading is always there."""
+NO_BREAK = "\u2011"
+"""A hyphen at which no line is broken."""
 
 
 def blob_url(path: str, first: str, last: str | None) -> str:
@@ -81,6 +81,16 @@ def link_excerpts(markdown: str) -> str:
     return _EXCERPT.sub(linked, markdown)
 
 
+def breakable(html: str) -> str:
+    """Places in a table's code where a line may end: behind a dot, a slash or an underscore."""
+    places = re.compile(r"([._/])(?=\w)")
+
+    def cell(match: re.Match[str]) -> str:
+        return re.sub(r"(?<=<code>)[^<]+", lambda code: places.sub(r"\1<wbr>", code[0]), match[0])
+
+    return re.sub(r"<td\b.*?</td>", cell, html, flags=re.S)
+
+
 def tag_pills(html: str) -> str:
     """`[CPU-OK]` and its sisters as small labels that say what they mean."""
     return _TAG.sub(lambda m: pill(m[1]), html)
@@ -93,18 +103,20 @@ def pill(tag: str) -> str:
 
 def labs_page(titles: Mapping[str, str]) -> str:
     """A page of all labs by hardware, from ``course/labs.toml``. titles: folder -> heading of its README."""
-    lines = ["# Labs by hardware", "", "From the table that the course's commands read, `course/labs.toml`.", ""]
+    lines = ["# Labs by hardware", "", "From the table that the course's commands read, `course/labs.toml`. "]
+    lines += ["A lab with a *place in the engine* can serve a real model: `mini-vllm generate --with-labs`.", ""]
     labs = [lab for lab in all_labs() if f"{lab.phase}/labs/{lab.slug}" in titles]
     for tag, words in TAG_WORDS.items():
         chosen = [lab for lab in labs if lab.tag == tag]
-        lines += [f"## {tag}", "", f"{words[0].upper()}{words[1:]}. {len(chosen)} labs.", ""]
-        lines += ["| Lab | Minutes | After | Plugs into |", "|---|---|---|---|"]
+        hours = sum(lab.minutes for lab in chosen) / 60
+        lines += [f"## {tag}", "", f"`[{tag}]` {words}. {len(chosen)} labs, {hours:.0f} hours.", ""]
+        lines += ["| Lab | Minutes | After | Place in the engine |", "|---|--:|---|---|"]
         for lab in chosen:
             folder = f"{lab.phase}/labs/{lab.slug}"
             title = re.sub(r"^Lab[\s\d-]+[—·:-]\s*|\s*\[[A-Z-]+\]", "", titles[folder])
-            plug = f"`{lab.plug}`" if lab.plug else "–"
-            after = ", ".join(lab.prerequisites) or "–"
-            link = f"[{lab.name[:5]} {title}]({folder}/README.md)"
+            plug = f"`{lab.plug.removeprefix('mini_vllm.')}`" if lab.plug else ""
+            after = ", ".join(name.replace("-", NO_BREAK) for name in lab.prerequisites)
+            link = f"[{lab.name[:5].replace('-', NO_BREAK)} {title}]({folder}/README.md)"
             lines.append(f"| {link} | {lab.minutes} | {after} | {plug} |")
         lines.append("")
     return "\n".join(lines)
@@ -170,19 +182,20 @@ def add_tooltips(html: str, terms: Mapping[str, tuple[str, str]], glossary_url: 
 
     html = re.sub(rf'(<a href="{re.escape(glossary_url)}#([^"]+)")', titled, html)
     linked = set(re.findall(rf'<a href="{re.escape(glossary_url)}#([^"]+)"', html))
-    left = {term: text for term, (anchor, text) in terms.items() if " " in term and anchor not in linked}
-    return _mark_terms(html, left)
+    return _mark_terms(html, {t: v for t, v in terms.items() if " " in t and v[0] not in linked}, glossary_url)
 
 
-def _mark_terms(html: str, left: dict[str, str]) -> str:
+def _mark_terms(html: str, left: dict[str, tuple[str, str]], glossary_url: str) -> str:
+    """A link, not an ``<abbr>``: the Tab key reaches it, and so does a finger."""
     if not left:
         return html
     names = "|".join(re.escape(term) for term in sorted(left, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w-])({names})(?![\w-])", re.I)
 
     def marked(match: re.Match[str]) -> str:
-        text = left.pop(match[0].lower(), None)
-        return f'<abbr title="{escape(text)}">{match[0]}</abbr>' if text else match[0]
+        if (found := left.pop(match[0].lower(), None)) is None:
+            return match[0]
+        return f'<a class="term" href="{glossary_url}#{found[0]}" title="{escape(found[1])}">{match[0]}</a>'
 
     pieces, quiet = _PIECE.split(html), 0
     for at, piece in enumerate(pieces):
@@ -193,10 +206,9 @@ def _mark_terms(html: str, left: dict[str, str]) -> str:
     return "".join(pieces)
 
 
-def smaller_index(text: str) -> str:
-    """The search index without code blocks and marks, and with ``MAX_INDEXED`` characters of each section."""
-    index = json.loads(text)
-    for entry in index["docs"]:
-        prose = re.sub(r"<pre.*?</pre>", " ", entry["text"], flags=re.S)
-        entry["text"] = " ".join(re.sub(r"<[^>]+>", " ", prose).split())[:MAX_INDEXED]
-    return json.dumps(index, ensure_ascii=False, separators=(",", ":"))
+def name_landmarks(html: str) -> str:
+    """Names that the theme's markup leaves out or gives twice, for readers who hear the page instead of seeing it."""
+    search = 'data-md-component="search" role="dialog"'
+    html = html.replace(search, f'{search} aria-label="Search"')
+    contents = 'aria-label="Table of contents"'  # stands in the navigation, for phones, and beside the page
+    return html.replace(contents, 'aria-label="On this page"', 1) if html.count(contents) > 1 else html

@@ -73,7 +73,24 @@ def test_tooltips_for_links_and_for_the_first_bare_use(render: ModuleType) -> No
     html = '<p><a href="../GLOSSARY/#kv-cache">KV</a>, <code>token budget</code>, a Token budget, a token budget</p>'
     shown = render.add_tooltips(html, terms, "../GLOSSARY/")
     assert 'href="../GLOSSARY/#kv-cache" title="Keys &amp; values."' in shown
-    assert shown.count("<abbr") == 1 and '<abbr title="A limit.">Token budget</abbr>' in shown
+    term = '<a class="term" href="../GLOSSARY/#token-budget" title="A limit.">Token budget</a>'
+    assert shown.count('class="term"') == 1 and term in shown
+    quiet = "<math><mtext>token budget</mtext></math><h2>token budget</h2>"
+    assert render.add_tooltips(quiet, terms, "../GLOSSARY/") == quiet
+
+
+def test_code_in_tables_may_be_broken_at_its_joints(render: ModuleType) -> None:
+    html = "<code>a.b</code><table><tr><td><code>sampler.Sampler</code> a.b <code>x</code></td></tr></table>"
+    shown = render.breakable(html)
+    assert "sampler.<wbr>Sampler" in shown and shown.count("<wbr>") == 1
+
+
+def test_landmarks_are_named_once_each(render: ModuleType) -> None:
+    nav = '<nav aria-label="Table of contents"></nav>'
+    shown = render.name_landmarks(f'<div data-md-component="search" role="dialog">{nav}{nav}')
+    assert 'role="dialog" aria-label="Search"' in shown
+    assert shown.count("Table of contents") == shown.count("On this page") == 1
+    assert render.name_landmarks(nav) == nav
 
 
 def test_every_term_has_a_definition_to_show(render: ModuleType) -> None:
@@ -131,12 +148,6 @@ def test_expected_numbers_are_pythons(recorder: ModuleType) -> None:
         logits = np.array(data["logits"])
         want = recorder.expected_sample(logits, case["knobs"], data["prompt_token_ids"], data["output_token_ids"], top)
         assert json.loads(json.dumps({"knobs": case["knobs"], **want})) == case
-
-
-def test_search_index_keeps_headings_and_beginnings(render: ModuleType) -> None:
-    entry = {"location": "a/", "title": "A", "text": "<p>1st <code>x</code></p><pre>c</pre>" + "<p>word</p>" * 900}
-    small = json.loads(render.smaller_index(json.dumps({"config": {}, "docs": [entry]})))["docs"][0]
-    assert small["title"] == "A" and small["text"].startswith("1st x word") and len(small["text"]) <= render.MAX_INDEXED
 
 
 CHECK_LOGIC = """

@@ -1,118 +1,61 @@
-"""The built website in headless Chromium: pages load without an error, widgets answer, nothing asks another server.
+"""The built website in headless Chromium, under a path as on GitHub Pages: pages load without an error, widgets answer,
+search finds, nothing asks another server.
 
-It builds the whole site, so it runs on demand: ``SITE_BROWSER=1 pytest course/tests/test_site_browser.py``.
+It builds the whole site, so it runs on demand: ``SITE_BROWSER=1 pytest course/tests/test_site_browser.py``. What is
+asked of accessibility is in `test_site_access.py`; both take the browser from `site_fixtures.py`.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
-import os
-import queue
 import re
-import shutil
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from course.labs import ROOT
-from mini_vllm.cli import app
+from course.tests.site_fixtures import Site, needs, the_site
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
+pytestmark = needs
 PHASE_03 = "phase-03-continuous-batching-scheduler"
 PAGES = ("", "docs/play/", "phase-00-foundations/00-guide/", f"{PHASE_03}/00-guide/", f"{PHASE_03}/01-deep-dive/",
          f"{PHASE_03}/labs/lab-04-preemption/", "GLOSSARY/", "labs/")  # fmt: skip
 MAX_FIRST_PAGE = 1_500_000
-
-pytestmark = [
-    pytest.mark.skipif(os.environ.get("SITE_BROWSER") != "1", reason="builds the site; on demand with SITE_BROWSER=1"),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt install chromium)"),
-    pytest.mark.skipif(importlib.util.find_spec("material") is None, reason='needs mkdocs (pip install -e ".[docs]")'),
-]
+INDEX = "search/search_index.json"
 
 
-class Handler(SimpleHTTPRequestHandler):
-    """A file server without a log, to which the page of the check posts what it saw."""
-
-    results: queue.Queue[dict[str, Any]] = queue.Queue()
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-    def do_POST(self) -> None:
-        self.results.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(204)
-        self.end_headers()
+@pytest.fixture
+def site(request: pytest.FixtureRequest) -> Site:
+    """The site as seen on a desktop in the light scheme, where a test does not say otherwise."""
+    return the_site(request.config)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The website, built strictly, with the check's page and a trace of our own beside it."""
-    folder = tmp_path_factory.mktemp("site") / "public"
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "SITE_REPO_URL": "https://example.org/course"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    shutil.copy(Path(__file__).with_name("site_check.html"), folder / "check.html")
-    options = ["-m", "toy", "-p", "hi", "-n", "4", "--trace", str(folder / "trace.json")]
-    assert CliRunner().invoke(app, ["generate", *options]).exit_code == 0
-    return folder
-
-
-@pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def seen(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the check's page saw, and the lines of the console."""
-    folder = tmp_path_factory.mktemp("browser")
-    command = [
-        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        f"--user-data-dir={folder}", "--enable-logging=stderr", "--v=0", "--window-size=1400,1000",
-        "--remote-debugging-port=0", f"{address}/check.html?pages={','.join(PAGES)}",
-    ]  # fmt: skip
-    with (folder / "log").open("w+", encoding="utf-8") as log:
-        browser = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            result = Handler.results.get(timeout=100)
-        except queue.Empty:
-            pytest.fail("the browser did not answer:\n" + (folder / "log").read_text(encoding="utf-8")[-2000:])
-        finally:
-            browser.terminate()
-            browser.wait(20)
-    text = (folder / "log").read_text(encoding="utf-8", errors="replace")
+def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the check's page saw, the console's lines and the requests."""
+    site = the_site(request.config)
+    site.requests()
+    site.driver.get(f"{site.address}check.html?pages={','.join(PAGES)}")
+    site.until("return window.result !== undefined", 100)
+    result = site.run("return window.result")
     assert "error" not in result, result["error"]
-    result["console"] = [line for line in text.splitlines() if "CONSOLE" in line]
-    result["address"] = address
-    return result
+    return result | {"console": site.driver.get_log("browser"), "requests": site.requests()}
 
 
 def test_no_console_errors(seen: dict[str, Any]) -> None:
     assert seen["console"] == []
 
 
-def test_no_request_leaves_the_site(seen: dict[str, Any]) -> None:
-    for facts in seen["pages"].values():
-        assert all(url.startswith(seen["address"]) for url in facts["urls"])
+def test_no_request_leaves_the_site(site: Site, seen: dict[str, Any]) -> None:
+    assert len(seen["requests"]) > 50
+    assert [url for url in seen["requests"] if not url.startswith((site.address, "data:", "blob:", "chrome:"))] == []
 
 
-def test_first_page_is_small(seen: dict[str, Any]) -> None:
-    assert 50_000 < seen["pages"][""]["bytes"] <= MAX_FIRST_PAGE
+def test_first_page_is_small(site: Site) -> None:
+    site.open("", cached=False)
+    sizes = site.run("""return ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
+                        .map((entry) => entry.decodedBodySize)""")
+    assert len(sizes) > 8 and 50_000 < sum(sizes) <= MAX_FIRST_PAGE
 
 
 def test_every_page_has_its_parts(seen: dict[str, Any]) -> None:
@@ -125,8 +68,19 @@ def test_every_page_has_its_parts(seen: dict[str, Any]) -> None:
     deep = pages[f"{PHASE_03}/01-deep-dive/"]
     assert len(deep["cites"]) > 10
     assert all("/blob/v0.22.1/" in url and re.search(r"#L\d+(-L\d+)?$", url) for url in deep["cites"])
-    assert pages[f"{PHASE_03}/00-guide/"]["titled"] > 10 and deep["abbr"] + deep["titled"] > 5
-    assert all(facts["edit"] == (path != "labs/") and facts["next"] == 1 for path, facts in pages.items())
+    assert pages[f"{PHASE_03}/00-guide/"]["titled"] > 10 and deep["terms"] + deep["titled"] > 5
+    assert all(facts["edit"] == (path != "labs/") for path, facts in pages.items())
+    assert all(facts["next"] == 1 for facts in pages.values())
+    assert "Phase 03" in deep["title"], "a browser's tab says more than the navigation"
+
+
+def test_formulas_are_mathml(site: Site, seen: dict[str, Any]) -> None:
+    assert seen["pages"]["phase-00-foundations/00-guide/"]["formulas"] >= 8
+    assert seen["pages"]["GLOSSARY/"]["formulas"] == 0
+    site.open("phase-04-attention-backends/00-guide/")
+    assert site.run("return document.querySelectorAll('.arithmatex').length") == 0
+    heights = site.run("return [...document.querySelectorAll('.formula')].map((one) => one.clientHeight)")
+    assert heights[0] > 30, "a fraction is drawn as one"
 
 
 def test_player_steps_scrubs_plays_and_loads(seen: dict[str, Any]) -> None:
@@ -135,10 +89,8 @@ def test_player_steps_scrubs_plays_and_loads(seen: dict[str, Any]) -> None:
     where, said, budget, free = player["scrubbed"]
     assert where == "step 5 of 14" and budget == "A: 1, B: 1, C: 14 of 16"
     assert "C gets 14 tokens of its prompt and is not sampled" in said
-    step = json.loads((ROOT / "docs/widgets/data/scheduler.json").read_text(encoding="utf-8"))["chunked prefill"][
-        "steps"
-    ][4]
-    assert free == " → ".join(map(str, step["free"]))
+    scenes = json.loads((ROOT / "docs/widgets/data/scheduler.json").read_text(encoding="utf-8"))
+    assert free == " → ".join(map(str, scenes["chunked prefill"]["steps"][4]["free"]))
     assert player["played"] == "step 6 of 14"
     assert player["refused"] == "x.json: this is not a trace of mini-vllm generate --trace FILE"
     assert player["own"] == ["step 1 of 4", "trace.json: 4 steps of toy."]
@@ -160,9 +112,34 @@ def test_sampler_answers_with_pythons_numbers(seen: dict[str, Any]) -> None:
     assert seen["napkins"]["hits"] == 16
 
 
-def test_search_finds(seen: dict[str, Any]) -> None:
-    assert any(PHASE_03 in href for href in seen["search"])
+def deep_words() -> tuple[str, str]:
+    """(words, path of the page) from far inside the longest section of the search index's source: a citation's path."""
+    page = ROOT / PHASE_03 / "01-deep-dive.md"
+    section = max(page.read_text(encoding="utf-8").split("\n## "), key=len)
+    words = re.findall(r"`(\w*_\w*_\w+)`", section[2000:])
+    return words[-1], f"{PHASE_03}/01-deep-dive/"
 
 
-def test_fits_a_phone(seen: dict[str, Any]) -> None:
-    assert seen["phone"]["widgets"] == 4 and seen["phone"]["wide"] <= 0
+@pytest.mark.parametrize("page", ["", "phase-00-foundations/labs/lab-03-sampling-basics/"])
+def test_search_loads_its_index_when_it_is_wanted_and_finds_deep_words(site: Site, page: str) -> None:
+    site.requests()
+    site.open(page, cached=False)
+    assert not any(INDEX in url for url in site.requests())
+    site.press("/")
+    words, found_at = deep_words()
+    site.until("return document.activeElement.classList.contains('md-search__input')", 5)
+    site.press(words)
+    site.until("return document.querySelector('.md-search-result__item') !== null", 20)
+    found = site.run("return [...document.querySelectorAll('.md-search-result__item a')].map((a) => a.href)")
+    assert any(url.startswith(f"{site.address}{found_at}") for url in found), (words, found)
+    assert [url for url in site.requests() if "search_index" in url] == [site.address + INDEX]
+
+
+def test_search_on_a_phone(site: Site) -> None:
+    site.look(width="phone")
+    site.requests()
+    site.open("labs/", cached=False)
+    assert not any(INDEX in url for url in site.requests())
+    site.run("document.querySelector('.md-header__button[for=__search]').click()")
+    site.until("return document.querySelector('.md-search-result__meta').textContent.includes('Type to start')", 20)
+    assert [url for url in site.requests() if "search_index" in url] == [site.address + INDEX]

@@ -48,7 +48,7 @@
     update();
   }
 
-  const W = 640, H = 340, LEFT = 64, RIGHT = 16, TOP = 18, BOTTOM = 46;
+  const W = 640, H = 340, LEFT = 64, RIGHT = 26, TOP = 18, BOTTOM = 46;
   const X = [-1, 4], Y = [10.5, 15.5]; // powers of ten: FLOP per byte, FLOP per second
   const px = (value) => LEFT + (W - LEFT - RIGHT) * (Math.log10(value) - X[0]) / (X[1] - X[0]);
   const py = (value) => H - BOTTOM - (H - TOP - BOTTOM) * (Math.log10(value) - Y[0]) / (Y[1] - Y[0]);
@@ -76,7 +76,7 @@
     const table = await data("arithmetic.json"), base = shared(table);
     const batch = slider(0, 11, 1, 0), context = slider(-1, 17, 1, 10);
     const line = s("path", { class: "mv-roof" }), ridge = s("line", { class: "mv-ridge", y1: TOP, y2: H - BOTTOM });
-    const drop = s("line", { class: "mv-drop" }), dot = s("circle", { r: 7, class: "mv-dot" }), mark = s("text", { class: "mv-axis", "text-anchor": "middle" });
+    const drop = s("line", { class: "mv-drop" }), dot = s("circle", { r: 7, class: "mv-dot" }), mark = s("text", { class: "mv-axis" });
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "mv-plot", role: "img" }, ...axes(), ridge, mark, line, drop, dot);
     const said = h("p", { class: "mv-said", "aria-live": "polite" });
     host.replaceChildren(
@@ -90,7 +90,7 @@
       const x = Math.max(px(10 ** X[0]), Math.min(px(found.intensity), W - RIGHT)), y = Math.min(py(found.attainable), H - BOTTOM);
       line.setAttribute("d", `M${px(10 ** X[0])} ${py(bandwidth * 10 ** X[0])} L${px(found.ridge)} ${py(peak)} L${W - RIGHT} ${py(peak)}`);
       for (const [name, value] of [["x1", px(found.ridge)], ["x2", px(found.ridge)]]) ridge.setAttribute(name, value);
-      mark.setAttribute("x", px(found.ridge));
+      mark.setAttribute("x", px(found.ridge) + 6);
       mark.setAttribute("y", H - BOTTOM - 6);
       mark.textContent = `ridge ${Math.round(found.ridge)}`;
       for (const [name, value] of [["x1", x], ["x2", x], ["y1", y], ["y2", H - BOTTOM]]) drop.setAttribute(name, value);

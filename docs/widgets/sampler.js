@@ -23,7 +23,7 @@
     const recorded = await data("sampler.json");
     const inputs = Object.fromEntries(KNOBS.map(([name, least, most, step, off]) => [name, slider(least, most, step, off)]));
     const rows = bars(recorded), said = h("p", { class: "mv-said", "aria-live": "polite" });
-    const heads = ["token", "logit", "probability", ""];
+    const heads = ["token", "logit", "probability", "bar"];
     let probs = [];
     const reset = h("button", { type: "button", text: "reset", onclick: () => {
       for (const [name, , , , off] of KNOBS) { inputs[name].value = off; inputs[name].dispatchEvent(new Event("input", { bubbles: true })); }
@@ -37,8 +37,8 @@
       h("div", { class: "mv-bar" }, h("span", { class: "mv-title", text: "Sampler playground" }), reset, drawMany),
       h("p", { class: "mv-about" }, "models/pocket continues ", h("code", { text: recorded.prompt }), h("b", { text: recorded.output }), h("b", { text: " …" })),
       h("div", { class: "mv-controls" }, ...KNOBS.map(([name]) => control(name, inputs[name], (v) => v))), said,
-      h("div", { class: "mv-scroll" }, h("table", { class: "mv-table mv-tokens" },
-        h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, ...rows.map((r) => r.row)))));
+      h("table", { class: "mv-table mv-tokens" },
+        h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, ...rows.map((r) => r.row))));
     const update = () => {
       const knobs = Object.fromEntries(KNOBS.map(([name]) => [name, Number(inputs[name].value)]));
       const found = samplerProbs(recorded.logits, knobs, recorded.prompt_token_ids, recorded.output_token_ids);

@@ -4,6 +4,7 @@
   const { h, define, data, select, number } = window.MiniUI;
   const { checkTrace } = window.MiniVLLM;
   const MAX_CELLS = 256, PLAY_MS = 900, COLOURS = 8;
+  const HEADS = ["id", "request", "state", "computed / tokens", "this step", "block table"];
 
   class Player {
     constructor(host, scenes) {
@@ -18,8 +19,7 @@
       this.scene = select(Object.keys(this.scenes));
       this.scene.setAttribute("aria-label", "recorded scene");
       this.scene.addEventListener("change", () => this.open(this.scene.value));
-      this.file = h("input", { type: "file", accept: ".json,application/json", class: "mv-file",
-        "aria-label": "open your own trace", onchange: () => this.load(this.file.files[0]) });
+      this.file = h("input", { type: "file", accept: ".json,application/json", class: "mv-file", onchange: () => this.load(this.file.files[0]) });
       this.play = h("button", { type: "button", class: "mv-primary", onclick: () => this.toggle() });
       const button = (text, label, go) => h("button", { type: "button", "aria-label": label, text, onclick: () => { this.stop(); go(); } });
       this.scrub = h("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "step",
@@ -29,21 +29,20 @@
       this.said = h("p", { class: "mv-said", "aria-live": "polite" });
       this.budget = h("div", { class: "mv-budget", role: "img" });
       this.budgetText = h("span", { class: "mv-value" });
-      this.rows = h("tbody");
+      this.rows = h("tbody", { role: "rowgroup" });
       this.blocks = h("div", { class: "mv-blocks", role: "img" });
       this.free = h("code", { class: "mv-free" });
       this.freeText = h("span", { class: "mv-value" });
-      const heads = ["", "request", "state", "computed / tokens", "this step", "block table"];
       this.host.replaceChildren(
         h("div", { class: "mv-bar" }, h("span", { class: "mv-title", text: "Scheduler player" }), this.scene,
-          h("label", { class: "mv-open" }, "your own trace ", this.file)),
+          h("label", { class: "mv-open" }, this.file, "your own trace …")),
         this.about,
         h("div", { class: "mv-bar" }, button("|◀", "first step", () => this.show(0)), button("◀", "one step back", () => this.show(this.at - 1)),
           this.play, button("▶|", "one step on", () => this.show(this.at + 1)), this.scrub, this.where),
         this.said,
         h("div", { class: "mv-head" }, h("span", { text: "Token budget of this step" }), this.budgetText), this.budget,
-        h("div", { class: "mv-scroll" }, h("table", { class: "mv-table" },
-          h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), this.rows)),
+        h("table", { class: "mv-table mv-requests", role: "table" }, h("thead", { role: "rowgroup" },
+          h("tr", { role: "row" }, ...HEADS.map((text) => h("th", { role: "columnheader", scope: "col", text })))), this.rows),
         h("div", { class: "mv-head" }, h("span", { text: "KV blocks" }), this.freeText), this.blocks,
         h("div", { class: "mv-head" }, h("span", { text: "Free queue, next to be handed out first" })), this.free,
       );
@@ -141,13 +140,16 @@
       const bar = h("span", { class: "mv-progress", style: `width:${100 * tokens / widest}%` },
         h("span", { class: `mv-c${this.colour[id]}`, style: `width:${100 * computed / tokens}%` }));
       const output = this.trace.steps.slice(0, this.at + 1).flatMap((step) => step.sampled[id] || []).join("");
-      return h("tr", { class: `mv-${state}` },
-        h("td", {}, h("span", { class: `mv-chip mv-c${this.colour[id]}`, text: id })),
-        h("td", { class: "mv-text" }, h("span", { text: request.prompt.trim() }), h("b", { text: output })),
-        h("td", { text: state }),
-        h("td", {}, h("span", { class: "mv-count", text: `${computed} / ${tokens}` }), bar),
-        h("td", { text: this.step.scheduled[id] ?? "–" }),
-        h("td", {}, h("code", { text: (this.step.tables[id] || []).slice(0, 24).join(" ") || "–" })));
+      const cells = [
+        [h("span", { class: `mv-chip mv-c${this.colour[id]}`, text: id })],
+        [h("span", { text: request.prompt.trim() }), h("b", { text: output })],
+        [state],
+        [h("span", { class: "mv-count", text: `${computed} / ${tokens}` }), bar],
+        [String(this.step.scheduled[id] ?? "–")],
+        [h("code", { text: (this.step.tables[id] || []).slice(0, 24).join(" ") || "–" })],
+      ];
+      // The roles keep it a table for screen readers on a phone, where the style sheet makes cards of the rows.
+      return h("tr", { class: `mv-${state}`, role: "row" }, ...cells.map((content, i) => h("td", { role: "cell", "data-head": HEADS[i] }, ...content)));
     }
 
     last(id) {
