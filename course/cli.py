@@ -49,6 +49,9 @@ def show_progress(console: Console) -> None:
         table.add_row(escape(name), f"[{colour}]{done} of {len(mine)}[/]", f"[dim]{escape(states)}[/]")
     console.print(table)
     console.print(f"{sum(p.done for p in labs)} of {len(labs)} labs done", highlight=False)
+    begun = [f"{p.lab.name} ({p.state})" for p in labs if not p.done and p.state not in ("not started", "skipped")]
+    if begun:
+        console.print(escape(f"Begun: {', '.join(begun)}"), highlight=False)
     lab = next_lab(labs)
     if lab is None:
         console.print("All labs are done." if labs else "There are no labs here.")
@@ -89,7 +92,13 @@ def test(
         *(["--tb=short"] if full else []),
         *targets(labs),
     ]
-    raise typer.Exit(subprocess.run(command, cwd=ROOT, env=env, check=False).returncode)
+    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    if len(labs) == 1 and not solution and code in (0, 1):
+        number = learner.number(labs[0])
+        learner.say(
+            f"compare: course diff {number}; then: course next" if code == 0 else f"stuck? course hint {number}"
+        )
+    raise typer.Exit(code)
 
 
 def targets(labs: list[Lab]) -> list[str]:
@@ -179,7 +188,7 @@ def _test_workspace(row: object) -> int:
 def verify(
     labs: Annotated[list[str] | None, typer.Argument(help="only these labs or phases (checks of labs)")] = None,
     mutation: Annotated[
-        bool, typer.Option("--mutation", help="mutate the solutions too; some seconds per lab")
+        bool, typer.Option("--mutation", help="nothing but this: mutate the solutions; some seconds per lab")
     ] = False,
     changed: Annotated[str, typer.Option(help="only labs that differ from this commit, for example HEAD~1")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="write the whole report to this file")] = None,
@@ -189,7 +198,7 @@ def verify(
     patch: Annotated[Path | None, typer.Option(help="with --bump: write the new line numbers as a diff")] = None,
     write: Annotated[bool, typer.Option("--write", help="with --bump: change the line numbers in the pages")] = False,
 ) -> None:
-    """The maintainer's checks: pages, citations, figures, captures, lab contracts, mistakes, mutation."""
+    """The maintainer's checks: pages, citations, figures, captures, lab contracts, mistakes; or mutation."""
     from course import verify as verifier
 
     if bump:
@@ -207,7 +216,9 @@ def verify(
             out.print(f"No lab differs from {escape(changed)}.")
             return
     wrong = verifier.run(chosen, mutation, out, json_file=json_file)
-    out.print("[green]all is well[/]" if not wrong else f"[red]{wrong} things are wrong[/]")
+    out.print(
+        "[green]all is well[/]" if not wrong else f"[red]{wrong} {'thing is' if wrong == 1 else 'things are'} wrong[/]"
+    )
     raise typer.Exit(1 if wrong else 0)
 
 

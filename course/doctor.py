@@ -19,6 +19,7 @@ EXTRAS = {
     "hub": ("huggingface_hub", "tokenizers"),
     "torch": ("torch",),
     "triton": ("torch", "triton"),
+    "serve": ("fastapi", "uvicorn", "httpx", "openai"),
     "docs": ("mkdocs", "material"),
     "watch": ("watchfiles",),
     "dev": ("ruff", "mypy", "transformers"),
@@ -47,7 +48,7 @@ def findings() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if not _has(module)]
         yield Finding(
-            f"extra {extra}", _state(missing), not missing, mend=f"pip install -e '.[{extra}]'" if missing else ""
+            f"extra {extra}", _state(missing), not missing, mend=f'pip install -e ".[{extra}]"' if missing else ""
         )
     git = shutil.which("git") is not None
     yield Finding("git", "found" if git else "absent", git, mend="" if git else "install git")

@@ -84,7 +84,7 @@ def reset(starter: Path, root: Path = ROOT) -> Path | None:
 @dataclass
 class Updated:
     """What an update did: commits before and after, starters that stayed the learner's though the course changed
-    them, labs whose tests changed, whether the dependencies did."""
+    them, sentences about labs that moved, labs whose tests changed, whether the dependencies did."""
 
     before: str
     after: str
@@ -121,14 +121,21 @@ def update(root: Path = ROOT, source: str = "") -> Updated:
             f"the update changes files that you changed too: {', '.join(other)}. Undo your change "
             f"(`git checkout HEAD -- {other[0]}`) or commit it, then run `course update` again. Nothing was changed."
         )
+    strange = set(_names(git(root, "ls-files", "--others", "-z")))
+    if in_the_way := [name for name in incoming if name in strange]:
+        raise GitError(
+            f"the update brings files that stand here already, unknown to git: {', '.join(in_the_way)}. Move them "
+            "away, then run `course update` again. Nothing was changed."
+        )
     mine = [name for name in clash if name.endswith("/starter.py") and (root / name).is_file()]
     with _set_aside(root, mine, loose):
         _merge(root, base == before, target, mine)
     renames = _renames(root, base, target)
-    moved = [move for name in mine if (move := _follow(root, name, renames))]
-    tests = [str(Path(name).parent.as_posix()) for name in incoming if name.endswith("/test_lab.py")]
+    moved = {name: move for name in mine if (move := _follow(root, name, renames))}
+    tests = [Path(n).parent.as_posix() for n in incoming if n.endswith("/test_lab.py") and (root / n).is_file()]
     after = git(root, "rev-parse", "HEAD").strip()
-    return Updated(before, after, mine, moved, tests, "pyproject.toml" in incoming)
+    stayed = [name for name in mine if name not in moved]
+    return Updated(before, after, stayed, list(moved.values()), tests, "pyproject.toml" in incoming)
 
 
 def _names(text: str) -> list[str]:
@@ -137,18 +144,27 @@ def _names(text: str) -> list[str]:
 
 def _fetch(root: Path, source: str) -> str:
     remotes = git(root, "remote").split()
+    if not remotes:
+        raise GitError("this clone knows no remote: tell it where the course is with `git remote add origin URL`")
     if source:
         remote, _, branch = source.partition("/")
         if remote not in remotes or not branch:
-            raise GitError(f"{source!r} is not REMOTE/BRANCH; remotes here: {', '.join(remotes) or 'none'}")
+            raise GitError(f"{source!r} is not REMOTE/BRANCH; remotes here: {', '.join(remotes)}")
     else:
         try:
             remote, _, branch = git(root, "rev-parse", "--abbrev-ref", "@{u}").strip().partition("/")
         except GitError:
+            loose = git(root, "rev-parse", "--abbrev-ref", "HEAD").strip() == "HEAD"
+            what = "you are on no branch (a detached HEAD)" if loose else "this branch follows no branch of a remote"
+            more = "go back with `git switch main`, or " if loose else ""
             raise GitError(
-                "this branch follows no branch of a remote: name one, for example `course update --source origin/main`"
+                f"{what}: {more}name what to take, for example `course update --source {remotes[0]}/main`"
             ) from None
-    git(root, "fetch", "--quiet", remote, branch)
+    try:
+        git(root, "fetch", "--quiet", remote, branch)
+    except GitError as error:
+        where = git(root, "remote", "get-url", remote).strip()
+        raise GitError(f"{remote} ({where}) gives no {branch}; nothing was changed. {error}") from None
     return git(root, "rev-parse", "FETCH_HEAD").strip()
 
 

@@ -130,8 +130,8 @@ def edited_starters(root: Path = ROOT) -> frozenset[Path]:
     """Every ``starter.py`` that holds a learner's work, committed or not; the tests of the course leave these alone."""
     command = ["git", "-C", str(root), "status", "--porcelain", "-z", "--", "*/starter.py"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        rows = done.stdout.split("\0") if done.returncode == 0 else []
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+        rows = os.fsdecode(done.stdout).split("\0") if done.returncode == 0 else []
     except (OSError, subprocess.TimeoutExpired):
         rows = []
     changed = {root / row[3:] for row in rows if "M" in row[:2]}
@@ -153,7 +153,7 @@ def _holds_work(folder: Path) -> bool:
 def find_labs(text: str) -> list[Lab]:
     """Labs meant by ``00``, ``00-03``, ``lab-03-sampling-basics``, ``sampling`` or a path. Raises :class:`LabError`
     where there is none."""
-    want = text.strip().rstrip("/").lower()
+    want = text.strip().replace("\\", "/").rstrip("/").lower()
     labs = [lab_of(folder) for folder in lab_folders()]
     known = [lab for lab in labs if lab is not None]
     exact = [
@@ -207,8 +207,10 @@ def load(path: Path) -> ModuleType:
     path = path.resolve()
     where = _short(path)
     if not path.is_file():
-        raise LabError(f"{where} does not exist")
+        raise LabError(f"{where} does not exist; `course reset {path.parent.name}` brings it back")
     source: str | bytes = SOURCES.get(path) or path.read_bytes()
+    if isinstance(source, bytes) and (fault := _not_utf8(source)):
+        raise LabError(f"{where}:{fault}; save it as UTF-8")
     if isinstance(source, str):
         linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
     else:
@@ -231,6 +233,16 @@ def load(path: Path) -> ModuleType:
         del sys.modules[name]
         raise LabError(_import_failure(path, error)) from error
     return module
+
+
+def _not_utf8(source: bytes) -> str:
+    """Line and byte where a file without a declared encoding is not UTF-8; "" where it is."""
+    try:
+        b"coding" in b"".join(source.splitlines()[:2]) or source.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        return f"{line} is not UTF-8 text (byte 0x{source[error.start]:02x})"
+    return ""
 
 
 def _import_failure(path: Path, error: BaseException) -> str:

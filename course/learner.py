@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from course import hints, record
-from course.labs import ROOT, Lab, LabError, find_labs, functions, stub_message
+from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, stub_message
 from course.outcomes import digest
 
 out = Console()
@@ -54,10 +55,13 @@ def next_(lab: Annotated[str, LAB] = "") -> None:
         say(f"after    {', '.join(chosen.prerequisites)}")
     if chosen.missing_modules:
         say(f"lacks    {', '.join(chosen.missing_modules)}: `course doctor` says how to install it")
-    say(f"read     {chosen.phase}/00-guide.md, then {folder}/README.md")
+    say(f"read     {chosen.phase}/00-guide.md")
+    say(f"         {folder}/README.md")
     say(f"edit     {folder}/starter.py")
     for line, name, sentence in to_write(chosen.folder / "starter.py"):
-        say(f"           line {line}: {name}: {sentence}")
+        say(f"           line {line}: {name}")
+        for part in textwrap.wrap(sentence, max(40, out.width - 15)):
+            say(f"             {part}")
     say(f"test     course test {number(chosen)}, or on each save: course watch {number(chosen)}")
     say(f"stuck    course hint {number(chosen)}")
 
@@ -84,8 +88,9 @@ def watch(
         saves = watcher.Saves(chosen.folder, poll)
         say(f"Watching {chosen.phase}/labs/{chosen.slug} ({saves.kind}).")
         try:
-            watcher.watch(chosen, chosen.folder, saves, lambda text: say(f"-- {text}"))
+            watcher.watch(chosen, chosen.folder, saves, _note)
         except KeyboardInterrupt:
+            say()
             return
         finally:
             saves.close()
@@ -96,6 +101,13 @@ def watch(
         if following == chosen:  # the record is off, or everything in the lab is skipped here
             return
         chosen = following
+
+
+def _note(text: str) -> None:
+    """A line of the watcher; each run begins on an empty screen, where there is one (what scrolled off stays)."""
+    if text.endswith(": running") and out.is_terminal and not out.is_dumb_terminal:
+        out.clear()
+    say(f"-- {text}")
 
 
 def hint(
@@ -192,10 +204,12 @@ def update(
     say(f"From {done.before[:10]} to {done.after[:10]}.")
     for name in done.stayed:
         say(f"yours stays, the course changed it too: {name} (copy under .course/kept)")
+        say(f"    what the course changed: git diff {done.before[:10]}...{done.after[:10]} -- {name}")
     for line in done.moved:
         say(line)
     for folder in done.tests:
-        say(f"new tests: {folder}; run `course test {folder}`")
+        lab = lab_of(folder)
+        say(f"new tests: {folder}; run `course test {number(lab) if lab else folder}`")
     if done.install:
         say("The dependencies changed: pip install -e .")
 

@@ -100,7 +100,8 @@ def _find(lines: list[str], old: list[str], expected: int) -> int:
     if len(places) == 1:
         return places[0]
     what = "does not stand in solution.py" if not places else f"stands in {len(places)} places"
-    raise LabError(f"the hunk at line {expected + 1} {what}: {old[0].strip() if old else 'empty'!r}")
+    line = next((line for line in old if not places and line not in lines), old[0] if old else "empty")
+    raise LabError(f"the hunk at line {expected + 1} {what}; make the patch anew: {line.strip()!r}")
 
 
 def listed_mistakes(readme: str) -> tuple[list[str], str]:
@@ -130,7 +131,8 @@ def plain(text: str) -> str:
 
 
 def check_mistakes(lab_folder: Path, base: Path = FOLDER) -> list[Problem]:
-    """Each patch applies, breaks the tests it names, and quotes the README; each listed mistake has a patch."""
+    """Each patch applies, breaks the tests it names, and quotes the README; each listed mistake has a patch; and every
+    test that fails on one says what was got, what was expected, and which claim of the README it stands for."""
     found: list[Mistake] = []
     problems = []
     for path in patches(lab_folder, base):
@@ -154,7 +156,8 @@ def check_mistakes(lab_folder: Path, base: Path = FOLDER) -> list[Problem]:
 
 
 def _run(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
-    problems, variants = [], []
+    problems: list[Problem] = []
+    variants: list[Variant] = []
     source = (lab_folder / "solution.py").read_text(encoding="utf-8")
     for mistake in found:
         try:
@@ -167,7 +170,9 @@ def _run(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
     if not variants or (lab is not None and lab.missing_modules):  # its tests skip here, so they can catch nothing
         return problems
     by_name = {m.name: m for m in found}
+    lacks: dict[str, str] = {}
     for verdict in run_variants(lab_folder, variants, timeout=30):
+        lacks.update((text, verdict.name) for text in verdict.lacks)
         mistake = by_name[verdict.name]
         failed = {name.split("[")[0] for name in verdict.failed}
         missed = [test for test in mistake.tests if test.split("[")[0] not in failed]
@@ -175,4 +180,5 @@ def _run(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
             problems.append(Problem(mistake.path, 1, f"the lab has no test called {', '.join(mistake.tests)}"))
         elif missed and verdict.outcome not in ("timeout", "died"):
             problems.append(Problem(mistake.path, 1, f"{', '.join(missed)} does not catch this mistake"))
-    return problems
+    readme = lab_folder / "README.md"
+    return problems + [Problem(readme, 1, f"{text} (seen with {name}.patch)") for text, name in lacks.items()]

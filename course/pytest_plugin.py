@@ -1,11 +1,13 @@
 """The course's pytest plugin, loaded by the root ``conftest.py``.
 
 * ``impl``: the lab's module under test (``solution.py``, or ``starter.py`` where ``LAB_IMPL=starter``);
+* ``real_run``: the lab's ``real_run.py`` on the real vLLM, for tests that are marked ``real_vllm``;
+* ``greedy``: the toy model's answer by the engine as it comes, for labs whose code drives the engine;
 * markers ``gpu``, ``real_vllm``, ``provided`` and a time limit for every lab test;
-* an unwritten function is reported in one line instead of a traceback (``--tb=long`` or any other ``--tb`` brings the
-  traceback back);
-* another failure ends with what the test says: the README's claim, got and expected, a changed signature, the loop
-  that never ends (``course.teach``);
+* an unwritten function is reported in one line, and another failure of the learner's code as a short story
+  (``course.story``: got, expected, the README's claim, a changed signature, the loop that never ends) instead of a
+  traceback; ``--tb=long`` or any other ``--tb`` brings the tracebacks back, the stories below them;
+* one cause is shown once, and after a loop that never ends the other tests of the lab are not run;
 * one line per lab at the end.
 
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
@@ -17,6 +19,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -24,8 +27,9 @@ from typing import Any
 
 import pytest
 
-from course import labs, teach
-from course.late import TimeoutFailed, pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
+from course import labs, shown, story, teach
+from course.fixtures import greedy, real_run  # noqa: F401 (fixtures)
+from course.late import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
 from course.outcomes import Outcomes, remember
 
 MARKERS = (
@@ -49,7 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
             f"COURSE_VLLM_PYTHON={str(python)!r} is not a file: name the interpreter that has vLLM, or unset it"
         )
     if labs.wanted_impl() == "starter":  # the line per lab says it all; a list of every red test would bury it
-        config.option.reportchars = config.option.reportchars.replace("a", "sxXE").replace("f", "")
+        config.option.reportchars = config.option.reportchars.replace("a", "sxX").replace("f", "")
+        config.option.disable_warnings |= in_words(config)  # those of the learner's code stand in the stories
     config.pluginmanager.register(LabReporter(config), "course-labs")
 
 
@@ -60,10 +65,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if lab is None or item.get_closest_marker("timeout"):
             continue
         real = item.get_closest_marker("real_vllm") is not None
-        item.add_marker(pytest.mark.timeout(max(lab.timeout, labs.REAL_VLLM_TIMEOUT) if real else lab.timeout))
+        limit = min(lab.timeout, float(os.environ.get("COURSE_LIMIT") or lab.timeout))
+        item.add_marker(pytest.mark.timeout(max(limit, labs.REAL_VLLM_TIMEOUT) if real else limit))
+
+
+def in_words(config: pytest.Config) -> bool:
+    """Whether failures of the learner's code are told in words: no style of traceback is asked for."""
+    return labs.wanted_impl() == "starter" and config.getoption("tbstyle", "auto") == "auto"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.config.stash[COMPARED] = None
     if item.get_closest_marker("gpu") and not has_cuda():
         pytest.skip("needs an NVIDIA GPU and torch with CUDA")
     if item.get_closest_marker("real_vllm") and labs.vllm_python() is None:
@@ -87,8 +99,9 @@ def impl(request: pytest.FixtureRequest) -> ModuleType:
         return labs.load(request.path.parent / f"{labs.wanted_impl()}.py")
     except labs.LabError as error:
         reason = str(error)
-    except pytest.fail.Exception:
-        reason = f"{labs.wanted_impl()}.py did not finish loading: does a loop run for ever at module level?"
+    except pytest.fail.Exception as error:
+        loop = teach.hang(error.__traceback__, request.path.parent, request.path)
+        reason = f"{labs.wanted_impl()}.py did not finish loading; {loop or 'does a loop run for ever?'}"
     pytest.fail(reason, pytrace=False)
 
 
@@ -133,40 +146,60 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if not report.failed or call.excinfo is None:
         return
     info["message"] = call.excinfo.exconly()[:500]
-    stub = unwritten(call.excinfo.value, item.path.parent.resolve() / "starter.py")
-    if stub is None:
-        lines = explain(item, call.excinfo)
-        report.sections += [(teach.TITLE, "\n".join(lines))] if lines else []
-        return
-    sentence, function, _, line = stub
-    info["stub"] = sentence
-    if item.config.getoption("tbstyle", "auto") == "auto":
-        where = f"{lab.phase}/labs/{lab.slug}/starter.py:{line}"
-        report.longrepr = f"not written yet: {function}, {where}\n    {sentence}"
+    info["lab"] = lab.name
+    tell(item, call, report, info)
 
 
-COMPARED = pytest.StashKey[tuple[str, object, object]]()
+def tell(item: pytest.Item, call: pytest.CallInfo[None], report: Any, info: dict[str, Any]) -> None:
+    """Notes why a lab test failed, and puts words in the place of its traceback where those are wanted."""
+    error = call.excinfo
+    assert error is not None
+    words = in_words(item.config) and "impl" in getattr(item, "fixturenames", ())
+    stub = unwritten(error.value, item.path.parent.resolve() / "starter.py")
+    if stub is not None:
+        sentence, function, file, line = stub
+        info["stub"] = sentence
+        if in_words(item.config):
+            report.longrepr = f"not written yet: {function}, {teach.short(file)}:{line}\n    {sentence}"
+            info["group"] = report.longrepr
+    elif call.when == "setup" and isinstance(error.value, pytest.fail.Exception):
+        info |= {"load": True, "waits": "tests need the file"}
+        info["group"] = str(error.value) if words else None
+    elif isinstance(error.value, NotRun):
+        info |= {"waits": "tests were not run for that reason"}
+        info["group"] = str(error.value)
+    else:
+        told = story.tell(item, error, item.config.stash.get(COMPARED, None))
+        info["lacks"] = story.lacks(told)
+        if story.timed_out(error) and words and not os.environ.get("COURSE_REPORT"):
+            item.config.stash.setdefault(HUNG, {})[info["lab"]] = f"{item.name} {told['headline']}"
+        if words:
+            info |= {"story": told, "group": told["group"]}
+            report.longrepr = "\n".join(story.render(told))
+        else:
+            report.sections.append((teach.TITLE, "\n".join(story.render(told))))
+
+
+COMPARED = pytest.StashKey["tuple[str, object, object] | None"]()
+HUNG = pytest.StashKey[dict[str, str]]()
+
+
+class NotRun(pytest.fail.Exception):  # type: ignore[name-defined]
+    """A test that was not run, since the one before showed that the learner's code does not come to an end."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """After a test that did not end, no other test of its lab is run: each would take the whole time limit."""
+    lab = labs.lab_of(pyfuncitem.nodeid)
+    why = pyfuncitem.config.stash.get(HUNG, {}).get(lab.name, "") if lab else ""
+    if why and "impl" in pyfuncitem.fixturenames and not pyfuncitem.get_closest_marker("provided"):
+        raise NotRun(f"not run, since {why}", pytrace=False)
 
 
 def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> None:
     """Notes the sides of the comparison that failed last; pytest's own explanation stays."""
     config.stash[COMPARED] = (op, left, right)
-
-
-def explain(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> list[str]:
-    """What a failure that is no stub says besides its traceback; see ``course.teach``."""
-    compared = item.config.stash.get(COMPARED, None)
-    item.config.stash[COMPARED] = ("", None, None)
-    lines = [claim] if (claim := teach.claim_of(item.path, item.name)) else []
-    last = error.traceback[-1]
-    if error.errisinstance(AssertionError) and compared and compared[0] and Path(last.path) == item.path:
-        lines.append(teach.comparison(*compared, teach.assert_source(item.path, last.lineno + 1)))
-    folder = item.path.parent
-    if labs.wanted_impl() == "starter" and error.errisinstance((TypeError, AttributeError)):
-        lines += teach.changed_signatures(folder / "starter.py", folder / "solution.py")
-    if error.errisinstance(TimeoutFailed) or error.exconly().startswith("Failed: Timeout"):
-        lines += filter(None, [teach.hang(error.tb, folder, item.path)])
-    return lines
 
 
 class LabReporter:
@@ -175,39 +208,46 @@ class LabReporter:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.outcomes = Outcomes()
+        self.warned: dict[str, list[str]] = {}
+        self.rest: dict[str, list[str]] = {}
+        self.early = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.outcomes.add(report)
 
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, nodeid: str) -> None:
+        if Path(warning_message.filename).name == "starter.py":
+            place = f"{teach.short(Path(warning_message.filename))}:{warning_message.lineno}"
+            text = f"{warning_message.category.__name__}: {warning_message.message}\n{place}"
+            self.warned.setdefault(nodeid, []).append(text)
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for lab, names in self.rest.items():
+            listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+            count = f"{len(names)} more red {'tests' if len(names) > 1 else 'test'}"
+            terminalreporter.line(f"{count}: {listed} (course test {lab.split()[0]} --full)")
         lines = self.outcomes.lines()
         if lines:
             terminalreporter.section(f"labs ({labs.wanted_impl()}.py)")
         for line in lines:
-            terminalreporter.line(line)
+            terminalreporter.line(f"{line} (so far)" if self.early else line)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workerinput"):
             return
-        say_once(self.config)
+        self.early = ended_early(session)
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and in_words(self.config):
+            self.rest = shown.arrange(reporter.stats, self.warned)
         if target := os.environ.get("COURSE_REPORT"):
             Path(target).write_text(self.outcomes.as_json(), encoding="utf-8")
-        if self.outcomes.labs and labs.wanted_impl() == "starter" and whole(self.config):
+        if self.outcomes.labs and labs.wanted_impl() == "starter" and whole(self.config) and not self.early:
             remember(self.config.rootpath, self.outcomes.labs.values())
 
 
-def say_once(config: pytest.Config) -> None:
-    """An unwritten function is shown once, with the number of tests that wait for it, however many tests call it."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    groups: dict[str, list[Any]] = {}
-    for report in reporter.stats.get("failed", ()) if reporter else ():
-        if isinstance(report.longrepr, str) and report.longrepr.startswith("not written yet: "):
-            groups.setdefault(report.longrepr, []).append(report)
-    for text, (first, *others) in groups.items():
-        if others:
-            first.longrepr = f"{text}\n    ({len(others) + 1} tests wait for it)"
-        for report in others:
-            report._pdbshown = True  # pytest's mark for "shown already": counted, and not in the list of failures
+def ended_early(session: pytest.Session) -> bool:
+    """Whether some of the tests were not run (``-x``, an early end of `course watch`, Ctrl-C)."""
+    return bool(session.shouldfail or session.shouldstop)
 
 
 def whole(config: pytest.Config) -> bool:

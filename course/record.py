@@ -1,9 +1,11 @@
-"""The small local record of the learner's loop, ``.course/loop.json``: hints seen, and which references were asked for.
-Deleting it loses only that."""
+"""The small local record of the learner's loop, ``.course/loop.json``: hints seen, which references were asked for, and
+what was red when `course watch` ran last. Deleting it loses only that."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,18 +17,30 @@ KEPT = Path(".course") / "kept"
 
 
 def recall(part: str, root: Path = ROOT) -> dict[str, Any]:
-    """One part of the record (``hints``, ``asked``) by lab; empty where it is missing or damaged."""
+    """One part of the record (``hints``, ``asked``, ``red``) by lab; empty where it is missing or damaged."""
     rows = _all(root).get(part, {})
     return rows if isinstance(rows, dict) else {}
 
 
 def remember(part: str, key: str, value: object, root: Path = ROOT) -> None:
-    """Writes one lab's entry of a part."""
+    """Writes one lab's entry of a part; where nothing can be written, the loop goes on without."""
     rows = _all(root)
     rows[part] = {**recall(part, root), key: value}
-    path = root / RECORD
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(root / RECORD, rows)
+
+
+def write_json(path: Path, rows: object) -> bool:
+    """Writes a record in one piece, so that two that write leave one of the two; whether that was possible."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        draft.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        return False
+    return True
 
 
 def _all(root: Path) -> dict[str, Any]:

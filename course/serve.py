@@ -16,7 +16,7 @@ def command(port: int) -> list[str]:
     """How mkdocs is called. Raises :class:`LabError` where it is missing or the port is taken."""
     missing = [name for name in ("mkdocs", "material") if importlib.util.find_spec(name) is None]
     if missing:
-        raise LabError("the website needs mkdocs and mkdocs-material: pip install -e '.[docs]'")
+        raise LabError('the website needs mkdocs and mkdocs-material: pip install -e ".[docs]"')
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
             raise LabError(f"port {port} is taken; choose another, for example `course serve --port {port + 1}`")

@@ -1,24 +1,22 @@
-"""What a failed lab test adds to its traceback: the claim of the README that the test stands for, what was got and
-what was expected, a signature that was changed, the loop that never ends."""
+"""What files say about a failed lab test: the claim of the README that it stands for, the statement that failed, a
+signature that was changed, the loop that never ends. ``course.story`` puts it together."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
-import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from course.labs import LAB_PATH, functions
 
 TITLE = "what this test says"
+Node = TypeVar("Node", bound=ast.AST)
 _TEST = re.compile(r"`(test_\w+)`")
-_SHORT = reprlib.Repr()
-_SHORT.maxother = _SHORT.maxstring = 200
-_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 12
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,11 @@ def _claims(readme: Path, _changed: int) -> dict[str, Claim]:
 
 
 def claim_of(test_file: Path, test: str) -> str:
-    """``README.md:117 says: ...`` for a test (its parameters are dropped), "" where no row names it."""
+    """What the README claims of a test (its parameters are dropped), and in a second line where; "" where no row names
+    it."""
     readme = test_file.with_name("README.md")
     row = _claims(readme, readme.stat().st_mtime_ns).get(test.partition("[")[0]) if readme.is_file() else None
-    return f"{short(readme)}:{row.line}: {row.text}" if row else ""
+    return f"{row.text}\n{short(readme)}:{row.line}" if row else ""
 
 
 def short(path: Path) -> str:
@@ -65,47 +64,12 @@ def short(path: Path) -> str:
     return path.as_posix()[match.start() :] if match else path.name
 
 
-def comparison(op: str, left: object, right: object, source: str) -> str:
-    """``got``, ``expected``: the two sides of the comparison that failed. ``source`` is the assert statement; where
-    only the left side is a literal, the sides change places."""
-    got, wanted = left, right
-    mirror = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-    if op in (*mirror, "==", "!=") and _literal_first(source):
-        got, wanted, op = right, left, mirror.get(op, op)
-    expected = _show(wanted) if op in ("==", "is") else f"something {op} {_show(wanted)}"
-    return f"got       {_show(got)}\nexpected  {expected}"
-
-
-def _show(value: object) -> str:
-    try:
-        text = _SHORT.repr(value)
-    except Exception as error:
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text.replace("\n", "\n          ")
-
-
-def _literal_first(source: str) -> bool:
-    try:
-        pairs = [(n.left, n.comparators[-1]) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Compare)]
-    except SyntaxError:
-        return False
-    return bool(pairs) and all(_is_literal(left) and not _is_literal(right) for left, right in pairs)
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except ValueError:
-        return False
-    return True
-
-
-def assert_source(path: Path, line: int) -> str:
-    """The assert statement that covers a line of a file, on its own; "" where there is none."""
-    found = ""
+def statement_at(path: Path, line: int, kind: type[Node]) -> Node | None:
+    """The innermost statement of a kind that covers a line of a file; None where there is none."""
+    found = None
     for node in _walk(path):
-        if isinstance(node, ast.Assert) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            found = ast.unparse(node)
+        if isinstance(node, kind) and node.lineno <= line <= (node.end_lineno or node.lineno):  # type: ignore[attr-defined]
+            found = node
     return found
 
 
@@ -131,18 +95,31 @@ def signatures(path: Path) -> dict[str, str]:
     return found
 
 
-def changed_signatures(starter: Path, solution: Path) -> list[str]:
-    """One sentence per public function whose parameters differ from the reference's, or that is gone."""
-    mine, theirs = signatures(starter), signatures(solution)
-    sentences = []
-    for name, want in theirs.items():
-        if any(part.startswith("_") and not part.startswith("__") for part in name.split(".")):
+def changed_names(starter: Path, solution: Path) -> dict[str, str]:
+    """Public names that the lab calls and that differ: name -> a sentence, where its parameters are not the
+    reference's, or where it is gone."""
+    from course.contract import public
+
+    try:
+        mine, theirs = (public(ast.parse(path.read_bytes())) for path in (starter, solution))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    if not mine:
+        return dict.fromkeys(theirs, "starter.py defines nothing: `course reset` brings the original back")
+    have, want = signatures(starter), signatures(solution)
+    found: dict[str, str] = {}
+    for name in theirs:
+        if name.rpartition(".")[0] in found:  # its class is gone
             continue
-        if name not in mine and mine:
-            sentences.append(f"starter.py has no {name}{want}, which the lab calls: was it renamed or removed?")
-        elif mine.get(name, want) != want:
-            sentences.append(f"the signature of {name} was changed: {mine[name]} in starter.py, the lab calls {want}")
-    return sentences
+        if name not in mine:
+            what = f"{name}{want.get(name, '')}"
+            found[name] = f"starter.py has no {what}, which the lab calls: was it renamed or removed?"
+        elif have.get(name) != want.get(name):
+            found[name] = (
+                f"the signature of {name} was changed: {have.get(name, 'no function')} in starter.py, "
+                f"the lab calls {want.get(name, 'no function')}"
+            )
+    return found
 
 
 def hang(trace: TracebackType | None, folder: Path, test_file: Path) -> str:
@@ -156,7 +133,8 @@ def hang(trace: TracebackType | None, folder: Path, test_file: Path) -> str:
     for kind in ((ast.While,), (ast.For, ast.AsyncFor)):
         for path, line, name in reversed(mine):
             if loop := _loop(path, line, kind):
-                return f"never ends: the loop `{loop[1]}` in {name}, {short(path)}:{loop[0]} (it was at line {line})"
+                at = f" (it was at line {line})" if line != loop[0] else ""
+                return f"never ends: the loop `{loop[1]}` in {name}, {short(path)}:{loop[0]}{at}"
     if mine:
         path, line, name = mine[-1]
         return f"still at {short(path)}:{line} in {name}: does it wait, or call itself without end?"

@@ -41,12 +41,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``outcome`` is passed, failed, timeout, died, or empty (no such test)."""
+    """``outcome`` is passed, failed, timeout, died, or empty (no such test); ``lacks`` are tests whose failure does not
+    teach, with the reason (see ``course.story``)."""
 
     name: str
     outcome: str
     failed: tuple[str, ...] = field(default=())
     seconds: float = 0.0
+    lacks: tuple[str, ...] = field(default=())
 
 
 def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeout: float = 10.0) -> list[Verdict]:
@@ -66,7 +68,7 @@ def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeo
         if not out.is_file():
             raise LabError(f"{folder.name}: its tests do not run: {(done.stdout + done.stderr).strip()[-800:]}")
         rows = json.loads(out.read_text(encoding="utf-8"))
-    return [Verdict(**(row | {"failed": tuple(row["failed"])})) for row in rows]
+    return [Verdict(**(row | {name: tuple(row[name]) for name in ("failed", "lacks")})) for row in rows]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -85,10 +87,14 @@ class _Forker:
         self.job, self.out = job, out
         self.solution = Path(job["folder"]) / "solution.py"
         self.failed: list[str] = []
+        self.lacks: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.failed.append(report.nodeid.split("::", 1)[1])
+            name = report.nodeid.split("::", 1)[1]
+            self.failed.append(name)
+            if why := getattr(report, "course", {}).get("lacks"):
+                self.lacks.append(f"{name.partition('[')[0]}: {why}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -119,7 +125,7 @@ class _Forker:
             try:
                 outcome = self.run_one(session, variant)
             finally:
-                os.write(writer, json.dumps([outcome, self.failed]).encode())
+                os.write(writer, json.dumps([outcome, self.failed, self.lacks]).encode())
                 os._exit(0)
         os.close(writer)
         return reader, pid
@@ -143,10 +149,10 @@ class _Forker:
             if reader not in ready and not late:
                 continue
             text = os.read(reader, 1 << 20) if reader in ready else b""
-            outcome, failed = json.loads(text) if text else ("timeout" if late else "died", [])
+            outcome, failed, lacks = json.loads(text) if text else ("timeout" if late else "died", [], [])
             _end(pid)
             os.close(reader)
-            done.append((Verdict(variant.name, outcome, tuple(failed), round(seconds, 3)), reader))
+            done.append((Verdict(variant.name, outcome, tuple(failed), round(seconds, 3), tuple(lacks)), reader))
         return done
 
 

@@ -23,10 +23,16 @@ from typing import IO
 
 import pytest
 
+from course import record
 from course.labs import ROOT, Lab, LabError, lab_of
+from course.pytest_plugin import has_cuda
+from course.triton_cpu import triton_or_skip
 
 LOOK_EVERY = 0.05  # seconds between looks at the files
+ENOUGH = 0.4  # seconds of processor time after which a run that is red already may end
+LIMIT = 5.0  # seconds for one test, where its lab allows more: somebody is waiting, and a save starts it again
 FILES = ("starter.py", "test_lab.py")
+EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 def state(folder: Path) -> tuple[str, ...]:
@@ -69,6 +75,9 @@ class Saves:
         else:
             time.sleep(min(seconds, LOOK_EVERY))
         now = state(self.folder)
+        if now[0] == EMPTY:  # most editors empty a file before they write it
+            time.sleep(0.1)
+            now = state(self.folder)
         if now == self.known or not now[0]:
             return False
         self.known = now
@@ -83,6 +92,7 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         env = {**os.environ, "LAB_IMPL": "starter", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
+        env.setdefault("COURSE_LIMIT", str(LIMIT))
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.tests = state(folder)[1]
         command = [sys.executable, "-m", "course.watch", str(folder)]
@@ -152,15 +162,40 @@ def _saved(folder: Path) -> float:
 
 
 class _Waits:
-    """A pytest plugin: everything is collected, then nothing runs until a line comes through the pipe."""
+    """A pytest plugin: everything is collected, then nothing runs until a line comes through the pipe.
 
-    def __init__(self, gate: IO[bytes]) -> None:
-        self.gate = gate
+    Tests whose failure was no stub's in the run before come first, and a run with such a failure ends after ``ENOUGH``
+    seconds of work: nobody waits for the rest of slow tests to read it.
+    """
+
+    def __init__(self, gate: IO[bytes], lab: Lab | None) -> None:
+        self.gate, self.key = gate, lab.key if lab else ""
+        self.red: list[str] = []
+        self.since, self.left = 0.0, 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
+        if any(item.get_closest_marker("gpu") for item in session.items):
+            has_cuda()  # imports torch: seconds that are better spent before the save
         if not self.gate.readline():  # whoever started this worker is gone
             os._exit(0)
+        before = record.recall("red", session.config.rootpath).get(self.key, [])
+        session.items.sort(key=lambda item: item.name not in before)
+        self.since, self.left = time.process_time(), len(session.items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and getattr(report, "course", {}).get("stub") is None:
+            self.red.append(report.nodeid.rpartition("::")[2])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        self.left -= 1
+        if self.red and self.left and time.process_time() - self.since > ENOUGH:
+            item.session.shouldfail = f"red; tests not run yet: {self.left}"
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not os.environ.get("COURSE_NO_RECORD"):
+            record.remember("red", self.key, self.red[:50], session.config.rootpath)
 
 
 def main(folder: str) -> None:
@@ -169,10 +204,10 @@ def main(folder: str) -> None:
     gate = os.fdopen(os.dup(0), "rb", buffering=0)  # pytest takes the file descriptor 0 for itself
     lab = lab_of(Path(folder) / "starter.py")
     for module in lab.allowed_imports if lab else ():
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            triton_or_skip() if module == "triton" else importlib.import_module(module)
     args = ["-qq", "-p", "pytest_timeout", "-p", "no:cacheprovider", str(Path(folder) / "test_lab.py")]
-    code = int(pytest.main(args, plugins=[_Waits(gate)]))
+    code = int(pytest.main(args, plugins=[_Waits(gate, lab)]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the learner waits: no clearing up of what ends anyway

@@ -45,6 +45,11 @@ def test_where_you_are(monkeypatch: pytest.MonkeyPatch) -> None:
     with cli.out.capture() as captured:
         cli.show_progress(cli.out)
     assert "00 foundations" in captured.get() and "course test" in captured.get()
+    one = progress.LabProgress(find_labs("00-02")[0], "7 of 17", 2, 4)
+    monkeypatch.setattr(progress, "all_progress", lambda: [one])
+    with cli.out.capture() as captured:
+        cli.show_progress(cli.out)
+    assert "Begun: 00-02 kv-memory-calculator (7 of 17)" in captured.get()
 
 
 def test_an_error_is_one_line() -> None:

@@ -137,9 +137,15 @@ def test_wrong_reasons_to_be_red(small_course: Path) -> None:
     first, second = small_course / FIRST / "starter.py", small_course / SECOND / "starter.py"
     first.write_text(STARTER.replace('raise NotImplementedError("Return twice x.")', "return 1 // 0"))
     second.write_text("import nothing_of_that_name\n")
-    found = [p.text for p in contract.check_starters([small_course / "phase-00-foundations" / "labs"], small_course)]
+    problems = contract.check_starters([small_course / "phase-00-foundations" / "labs"], small_course)
+    found = [p.text for p in problems]
+    lines = [p.line for p in problems]  # one problem for all tests that share a fault, where the first of them stands
+    assert sorted(lines) == [7, 17, 24]
     assert any("test_runtime_error" in text and "ZeroDivisionError" in text for text in found)
-    assert any("test_add is red for the wrong reason" in text and "cannot import" in text for text in found)
+    assert any(
+        text.startswith("red for the wrong reason") and "cannot import" in text and "test_add, " in text
+        for text in found
+    )
 
 
 def test_a_test_that_asks_nothing_is_found(small_course: Path) -> None:
@@ -147,7 +153,7 @@ def test_a_test_that_asks_nothing_is_found(small_course: Path) -> None:
     path.write_text(path.read_text() + "\n\ndef test_nothing(impl):\n    assert impl\n")
     found = [p.text for p in contract.check_starters([small_course / FIRST], small_course)]
     assert found == [
-        "test_nothing passes on the starter: make it touch the learner's code, or mark it @pytest.mark.provided"
+        "passes on the starter (make it touch the learner's code, or mark it @pytest.mark.provided): test_nothing"
     ]
 
 
@@ -180,6 +186,8 @@ def test_patches_apply_or_say_why() -> None:
     assert mistakes.apply_patch("new\na\nb\nc\nd\n", diff) == "new\na\nb\nC\nd\ne\n"
     with pytest.raises(LabError, match="stands in 2 places"):
         mistakes.apply_patch("x\nb\nb\n", "@@ -9 +9 @@\n-b\n+c\n")
+    with pytest.raises(LabError, match="make the patch anew: 'c'"):  # b, the line before it, is there
+        mistakes.apply_patch("a\nb\nC\n", diff)
     with pytest.raises(LabError, match="no hunk"):
         mistakes.apply_patch("x\n", "nothing")
 

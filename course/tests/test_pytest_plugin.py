@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
 
@@ -114,6 +114,8 @@ def test_labs_are_found_by_many_names() -> None:
         "sampling",
         f"{one.phase}/labs/{one.slug}/",
         "./" + one.key.replace("/", "/labs/"),
+        f".\\{one.phase}\\labs\\{one.slug}\\",
+        str(PureWindowsPath("C:/Kurs mit Spaß", one.phase, "labs", one.slug)),
     ):
         assert labs.find_labs(name) == [one]
     with pytest.raises(LabError, match="no lab or phase is called 'lab-99'"):
