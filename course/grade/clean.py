@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,20 +25,35 @@ def make_clean(labs: Sequence[Lab], target: Path, root: Path = ROOT) -> Path:
         shutil.copy(root / name, target / name)
     for phase in dict.fromkeys(lab.phase for lab in labs):  # what labs of a phase share, captured runs for example
         shutil.copytree(root / phase, target / phase, ignore=shutil.ignore_patterns("labs", "*.md", "__pycache__"))
+        for captured in (root / phase).glob("labs/lab-*/captured"):  # a lab may read what another has measured
+            shutil.copytree(captured, target / captured.relative_to(root), ignore=_OUT)
     for lab in labs:
-        shutil.copytree(root / lab.phase / "labs" / lab.slug, target / lab.phase / "labs" / lab.slug, ignore=_OUT)
+        folder = target / lab.phase / "labs" / lab.slug
+        shutil.copytree(root / lab.phase / "labs" / lab.slug, folder, ignore=_OUT, dirs_exist_ok=True)
     return target
 
 
-def readable(*private: Path) -> list[str]:
-    """Folders that a fork may read besides the clean copy: Python and its packages, and the system's libraries.
+_SYSTEM = """
+    /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/share/zoneinfo /etc/ld.so.cache /etc/localtime /dev/urandom
+    /proc/cpuinfo /proc/meminfo /proc/self /sys/devices/system/cpu
+"""
 
-    A folder that is one of ``private``, holds one, or stands in one is left out, unless it is a Python environment.
+
+def readable(*private: Path) -> list[str]:
+    """Files and folders that a fork may read besides the clean copy: Python, its packages, the system's libraries.
+
+    A folder that is one of ``private`` (or this repository), holds one, or stands in one is left out; the library
+    folder of the Python environment that runs is not.
     """
-    names = "/usr /lib /lib64 /etc /dev/urandom /proc/cpuinfo /proc/self /sys/devices/system/cpu"
-    system = [Path(p) for p in names.split()]
-    python = [Path(p).resolve() for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
-    paths = [Path(p).resolve() for p in sys.path if p]
+    prefixes = [Path(p).resolve() for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
+    python = [prefix / name for prefix in prefixes for name in ("lib", "lib64")]
+    python += [Path(p).resolve() for name, p in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))]
     hidden = [p.resolve() for p in (ROOT, *private)]
-    extra = [p for p in paths if not any(p == h or p in h.parents or h in p.parents for h in hidden)]
-    return [str(p) for p in dict.fromkeys([*system, *python, *extra]) if p.exists() and p != Path(p.root)]
+    others = [Path(p) for p in (*_SYSTEM.split(), *filter(None, sys.path))]
+    fine = [
+        p
+        for p in others
+        if not any(p.resolve() == h or p.resolve() in h.parents or h in p.resolve().parents for h in hidden)
+    ]
+    fine += [p for p in python if not any(p == h or p in h.parents for h in hidden)]
+    return [str(p) for p in dict.fromkeys(fine) if p.exists() and p.resolve() != Path(p.root)]

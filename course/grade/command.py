@@ -20,10 +20,11 @@ def grade(
     config: Annotated[Path | None, typer.Option(help="weights, deadlines and limits (TOML)")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="file instead of the terminal")] = None,
     jobs: Annotated[int, typer.Option(help="submissions at a time; 0: one more than cores")] = 0,
-    similarity: Annotated[float, typer.Option(help="list pairs alike by at least this; 0: none")] = 0.8,
+    similarity: Annotated[float, typer.Option(help="list pairs alike by at least this; 0: none")] = 0.9,
 ) -> None:
     """Grades a class: every [bold]starter.py[/] in a sandbox, partial credit by test, look-alikes."""
     from course.grade.grading import grade as run
+    from course.grade.grading import untouched_starter
     from course.grade.intake import take_in
     from course.grade.report import FORMATS, render
     from course.grade.settings import read_settings
@@ -41,8 +42,12 @@ def grade(
         made = run(
             taken, chosen, settings, jobs, [submissions.resolve()], note=lambda text: status.update(escape(text))
         )
-        for lab in made.labs if similarity else []:
-            made.pairs += similar(taken, lab, (lab.folder / "starter.py").read_bytes(), similarity)
+        if similarity:
+            status.update("look-alikes")
+            texts = {
+                lab: (untouched_starter(lab.folder), (lab.folder / "solution.py").read_bytes()) for lab in made.labs
+            }
+            made.pairs = similar(taken, texts, similarity)
     text = render(made, form)
     if output is not None:
         output.write_text(text, encoding="utf-8")

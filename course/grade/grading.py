@@ -15,7 +15,7 @@ from typing import Any
 
 from course.grade.clean import make_clean, readable
 from course.grade.intake import Submission
-from course.grade.screen import imports_of
+from course.grade.screen import brought_along
 from course.grade.settings import Settings
 from course.labs import ROOT, Lab, LabError
 from course.warm import environment
@@ -26,6 +26,8 @@ ENVIRONMENT = {"LAB_IMPL": "starter", "PYTHONHASHSEED": "0", "COURSE_NO_RECORD":
 ENVIRONMENT |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 ENVIRONMENT |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 REFERENCE, UNTOUCHED = "reference", "untouched"
+AS_LONG, AT_LEAST = 20.0, 2.0
+"""A test may take this many times the reference's processor time, at least so many seconds, at most the limit."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def grade(
         for lab in labs:
             note(f"{lab.name}: the reference")
             try:
-                counted = _baseline(lab, base, root, Path(temp))
+                counted, seconds = _baseline(lab, base, root, Path(temp))
             except LabError as error:
                 made.skipped.append(str(error))
                 continue
@@ -134,9 +136,8 @@ def grade(
                 made.skipped.append(f"{lab.name}: no test of it runs here ({', '.join(lab.missing_modules) or 'GPU'})")
                 continue
             note(f"{lab.name}: {len(submissions)} submissions")
-            made.rows += _lab_rows(
-                lab, base | _imports(lab, settings, root), counted, submissions, settings, Path(temp)
-            )
+            job = base | _imports(lab, settings, root) | {"seconds": seconds}
+            made.rows += _lab_rows(lab, job, counted, submissions, settings, Path(temp))
     if not made.rows:
         raise LabError("no lab could be graded: " + "; ".join(made.skipped or ["none was named"]))
     made.labs = [lab for lab in labs if any(row.lab == lab for row in made.rows)]
@@ -150,29 +151,31 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _imports(lab: Lab, settings: Settings, root: Path) -> dict[str, list[str]]:
+def _imports(lab: Lab, settings: Settings, root: Path) -> dict[str, Any]:
     own = set()
     for name in ("starter.py", "solution.py"):
-        own |= imports_of((root / lab.phase / "labs" / lab.slug / name).read_text(encoding="utf-8"))
-    return {"allowed": [*lab.allowed_imports, *settings.allow], "own": sorted(own)}
+        own |= brought_along((root / lab.phase / "labs" / lab.slug / name).read_text(encoding="utf-8"))
+    return {"allowed": [*lab.allowed_imports, *settings.allow], "own": sorted(own), "plug": lab.plug}
 
 
-def _baseline(lab: Lab, base: dict[str, Any], root: Path, temp: Path) -> list[str]:
-    """Tests that count: green on the reference and red on the untouched starter. Both run before any submission, in
-    a process that has ended by then."""
+def _baseline(lab: Lab, base: dict[str, Any], root: Path, temp: Path) -> tuple[list[str], dict[str, float]]:
+    """Tests that count: green on the reference and red on the untouched starter; and the seconds that each may take.
+    Both run before any submission, in a process that has ended by then."""
     folder = root / lab.phase / "labs" / lab.slug
-    texts = {REFERENCE: (folder / "solution.py").read_bytes(), UNTOUCHED: _untouched(folder)}
+    texts = {REFERENCE: (folder / "solution.py").read_bytes(), UNTOUCHED: untouched_starter(folder)}
     job = base | {"trusted": True, "allowed": [], "own": [], "limits": base["limits"] | {"stops": 1 << 30}}
-    rows = _serve(lab, job, texts, temp)
+    rows = _serve(lab, job | {"seconds": {}}, texts, temp)
     good, stub = rows[REFERENCE]["outcomes"], rows[UNTOUCHED]["outcomes"]
     red = [name for name, (outcome, _) in good.items() if outcome not in ("passed", "skipped")]
     if red or rows[REFERENCE]["status"] != "graded":
         why = f"{red[0]}: {good[red[0]][1]}" if red else str(rows[REFERENCE]["findings"])
         raise LabError(f"{lab.name}: the reference itself is not green in the clean copy: {why}")
-    return [n for n, (outcome, _) in good.items() if outcome == "passed" and stub.get(n, [""])[0] != "passed"]
+    counted = [n for n, (outcome, _) in good.items() if outcome == "passed" and stub.get(n, [""])[0] != "passed"]
+    most = base["limits"]["test_seconds"]
+    return counted, {n: min(most, max(AT_LEAST, AS_LONG * s)) for n, s in rows[REFERENCE]["used"].items()}
 
 
-def _untouched(folder: Path) -> bytes:
+def untouched_starter(folder: Path) -> bytes:
     """The starter as the course has it: from git where this clone has it, else the file."""
     command = ["git", "-C", str(folder), "show", "HEAD:./starter.py"]
     try:

@@ -7,8 +7,8 @@ import os
 import stat
 import subprocess
 import tempfile
+import threading
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -16,8 +16,12 @@ from pathlib import Path, PurePosixPath
 from course.labs import Lab, LabError
 
 MAX_ENTRIES = 50_000
+MAX_PROBLEMS = 10
+MAX_ZIP = 256 << 20
 GIT_SECONDS = 60
 GIT_BYTES = 512 << 20
+GIT_MEMORY = 2 << 30
+GIT_TALK = 16 << 20
 PACKED = (".zip", ".bundle")
 
 
@@ -67,12 +71,14 @@ def _paths(source: Path) -> list[Path]:
 
 def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
     packed = path.suffix in PACKED and not path.is_dir()
-    made = Submission(path.stem if packed else path.resolve().name if path.name in ("", ".", "..") else path.name)
+    name = path.stem if packed else path.resolve().name if path.name in ("", ".", "..") else path.name
+    made = Submission("".join(c if c.isprintable() else "?" for c in name))
     if path.is_symlink():
         made.problems.append("is a symbolic link: not followed")
         return made
     try:
         if path.suffix == ".zip" and packed:
+            _look_at_zip(path)
             with zipfile.ZipFile(path) as archive:
                 _collect(made, _of_zip(archive, limit), labs, limit)
         elif packed:
@@ -81,8 +87,8 @@ def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
                 _collect(made, _of_bundle(Path(temp)), labs, limit)
         else:
             _collect(made, _of_folder(path, limit), labs, limit)
-    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error, LabError) as error:
-        made.problems.append(f"cannot be read: {error}")
+    except Exception as error:  # whatever a damaged or hostile file makes a library say, it is this submission's own
+        made.problems.append(f"cannot be read: {str(error) or type(error).__name__}")
     if not made.files and not made.problems:
         made.problems.append("holds no labs/**/starter.py")
     return made
@@ -93,6 +99,9 @@ def _collect(made: Submission, entries: Iterator[_Entry], labs: Sequence[Lab], l
     for count, entry in enumerate(entries):
         if count > MAX_ENTRIES:
             made.problems.append(f"more than {MAX_ENTRIES} entries: the rest is not read")
+            return
+        if len(made.problems) >= MAX_PROBLEMS:
+            made.problems.append("and more: the rest is not read")
             return
         lab = lab_of_entry(entry.path, labs)
         if lab is None:
@@ -145,6 +154,16 @@ def _file_entry(path: Path, root: Path, limit: int) -> _Entry:
     return _Entry(path.relative_to(root).as_posix(), info.st_size, stat.S_ISREG(info.st_mode), read)
 
 
+def _look_at_zip(path: Path) -> None:
+    """Refuses an archive whose list of files alone would fill the memory."""
+    if path.stat().st_size > MAX_ZIP:
+        raise LabError(f"larger than {MAX_ZIP >> 20} MiB: hand in the starter.py files alone")
+    with path.open("rb") as file:
+        end = zipfile._EndRecData(file)  # type: ignore[attr-defined]
+    if end and end[zipfile._ECD_ENTRIES_TOTAL] > 4 * MAX_ENTRIES:  # type: ignore[attr-defined]
+        raise LabError(f"{end[zipfile._ECD_ENTRIES_TOTAL]} entries")  # type: ignore[attr-defined]
+
+
 def _of_zip(archive: zipfile.ZipFile, limit: int) -> Iterator[_Entry]:
     for info in archive.infolist():
         mode = info.external_attr >> 16
@@ -157,29 +176,39 @@ def _of_zip(archive: zipfile.ZipFile, limit: int) -> Iterator[_Entry]:
         yield _Entry(info.filename, info.file_size, regular, read)
 
 
-def _git(temp: Path, *args: str) -> bytes:
+def _git(temp: Path, *args: str, most: int = GIT_TALK) -> bytes:
+    """What a git command prints, up to ``most`` bytes; bounded in time, memory and the size of what it writes."""
+
     def bound() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (GIT_BYTES, GIT_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (GIT_SECONDS, GIT_SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (GIT_MEMORY, GIT_MEMORY))
 
     env = {"PATH": os.environ.get("PATH", ""), "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(temp), "LC_ALL": "C"}
-    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", f"safe.directory={temp}", "-C", str(temp), *args]
-    try:
-        done = subprocess.run(
-            command,
-            env=env,
-            capture_output=True,
-            timeout=GIT_SECONDS,
-            check=False,
-            preexec_fn=bound if os.name == "posix" else None,
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise LabError(f"git: {error}") from None
-    if done.returncode:
-        raise LabError(f"git {args[0]}: {done.stderr.decode(errors='replace').strip()[-200:]}")
-    return done.stdout
+    fixed = {"core.hooksPath": os.devnull, "safe.directory": str(temp), "pack.threads": "1", "gc.auto": "0"}
+    settings = [word for key, value in fixed.items() for word in ("-c", f"{key}={value}")]
+    command = ["git", *settings, "-C", str(temp), *args]
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=said, preexec_fn=bound)
+        except FileNotFoundError:
+            raise LabError("git is not installed") from None
+        timer = threading.Timer(2 * GIT_SECONDS, process.kill)
+        timer.start()
+        with process:
+            assert process.stdout is not None
+            text = process.stdout.read(most + 1)
+            if len(text) > most:
+                process.kill()
+        timer.cancel()
+        said.seek(0)
+        if len(text) > most:
+            raise LabError(f"git {args[0]}: more than {most >> 20} MiB of output: too many files")
+        if process.returncode:
+            raise LabError(f"git {args[0]}: {said.read(4096).decode(errors='replace').strip()[-200:]}")
+    return text
 
 
 def _open_bundle(bundle: Path, temp: Path) -> dt.datetime:

@@ -13,8 +13,27 @@ PROC = Path("/proc")
 
 def cpu_seconds(pid: int) -> float | None:
     """Processor time of a process so far, None where it cannot be told."""
+    return look(pid)[0]
+
+
+def look(pid: int) -> tuple[float | None, bool]:
+    """(processor time so far or None, whether it waits for something other than a processor) of a process."""
     fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else None
+    if not fields:
+        return None, False
+    return (int(fields[11]) + int(fields[12])) / _TICKS, fields[0] in "SD"
+
+
+def held(folder: Path, most: int) -> int:
+    """Bytes under ``folder``, counting no further than ``most``; each file and folder counts as at least 4096."""
+    total = 0
+    for at, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            with contextlib.suppress(OSError):
+                total += max(os.lstat(os.path.join(at, name)).st_size, 4096)
+            if total > most:
+                return total
+    return total
 
 
 def _stat(pid: int) -> list[str]:
@@ -31,6 +50,14 @@ def children() -> dict[int, list[int]]:
         if fields := _stat(int(entry.name)):
             found.setdefault(int(fields[1]), []).append(int(entry.name))
     return found
+
+
+def end_one(pid: int) -> None:
+    """Kills a fork that the kernel kept from having children."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def end_tree(pid: int, spare: set[int]) -> None:

@@ -30,7 +30,9 @@ def notes(grades: Grades) -> list[str]:
     """Everything that a person should read: problems of intake, findings, look-alikes, missing walls."""
     found = [f"{s.name}: {text}" for s in grades.submissions for text in s.problems]
     found += [f"{r.submission}, {r.lab.name.split()[0]}: {r.status}: {t}" for r in grades.rows for t in r.findings]
-    found += [f"{p.first} and {p.second}, {p.lab.name.split()[0]}: {p.share:.0%} alike" for p in grades.pairs]
+    number = {lab.key: lab.name.split()[0] for lab in grades.labs}
+    where = {pair: ", ".join(number[key] for key in pair.labs) for pair in grades.pairs}
+    found += [f"{p.first} and {p.second}: {p.share:.0%} alike ({where[p]})" for p in grades.pairs]
     return found + [f"not graded: {text}" for text in grades.skipped] + [f"note: {text}" for text in grades.missing]
 
 
@@ -67,7 +69,7 @@ def _csv(grades: Grades) -> str:
 
 def _json(grades: Grades) -> str:
     rows = [_json_row(grades, submission.name, submission.problems) for submission in grades.submissions]
-    pairs = [{"first": p.first, "second": p.second, "lab": p.lab.key, "share": p.share} for p in grades.pairs]
+    pairs = [{"first": p.first, "second": p.second, "share": p.share, "labs": list(p.labs)} for p in grades.pairs]
     whole = {"submissions": rows, "similar": pairs, "not_graded": grades.skipped}
     return json.dumps(whole | {"walls": grades.walls, "missing_walls": grades.missing}, indent=1) + "\n"
 

@@ -1,178 +1,114 @@
-"""Reads a submission's ``starter.py`` before it runs: imports beyond the lab's, and doors out of the sandbox.
+"""Reads a submission's ``starter.py`` before it runs: imports beyond the lab's, doors out of the sandbox, and objects
+that would answer every question of a test with yes.
 
 A lab needs arithmetic and containers; nothing honest in it touches frames, the interpreter or the file system. The
-screen is the first wall, not the only one: what it misses, the sandbox and the checks of the runner meet.
+screen is the first wall, not the only one: what it misses, the facades, the sandbox and the runner's checks meet.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-RISKY_MODULES = frozenset(
-    [
-        "_thread",
-        "asyncio",
-        "atexit",
-        "bdb",
-        "builtins",
-        "code",
-        "codeop",
-        "concurrent",
-        "ctypes",
-        "_ctypes",
-        "dis",
-        "faulthandler",
-        "fcntl",
-        "ftplib",
-        "gc",
-        "glob",
-        "http",
-        "imp",
-        "importlib",
-        "inspect",
-        "io",
-        "linecache",
-        "marshal",
-        "mmap",
-        "multiprocessing",
-        "nt",
-        "ntpath",
-        "os",
-        "pathlib",
-        "pdb",
-        "pickle",
-        "pkgutil",
-        "platform",
-        "posix",
-        "posixpath",
-        "pty",
-        "resource",
-        "runpy",
-        "select",
-        "selectors",
-        "shelve",
-        "shutil",
-        "signal",
-        "site",
-        "smtplib",
-        "socket",
-        "socketserver",
-        "sqlite3",
-        "ssl",
-        "subprocess",
-        "sys",
-        "sysconfig",
-        "tempfile",
-        "threading",
-        "trace",
-        "traceback",
-        "tracemalloc",
-        "unittest",
-        "urllib",
-        "webbrowser",
-        "winreg",
-        "xmlrpc",
-        "zipfile",
-        "zipimport",
-        "_posixsubprocess",
-        "_socket",
-        "_io",
-        "_imp",
-        "_testcapi",
-        "_xxsubinterpreters",
-        "interpreters",
-    ]
-)
-"""Standard modules that no lab needs; one that the lab's own starter.py or solution.py imports is allowed there."""
+_HARMLESS = """
+    __future__ abc array base64 binascii bisect calendar cmath collections colorsys contextlib copy dataclasses datetime
+    decimal difflib enum fractions functools graphlib hashlib heapq itertools json math numbers operator pprint random
+    re reprlib statistics string struct textwrap time types typing unicodedata warnings weakref zlib
+"""
+HARMLESS_MODULES = frozenset(_HARMLESS.split())
+"""Modules of the standard library that every lab may import; another one only where the lab's own files do, or where
+`course/labs.toml` or the instructor allows it."""
 
-RISKY_NAMES = frozenset(
-    [
-        "__import__",
-        "__builtins__",
-        "__loader__",
-        "__spec__",
-        "breakpoint",
-        "compile",
-        "eval",
-        "exec",
-        "exit",
-        "globals",
-        "input",
-        "locals",
-        "open",
-        "quit",
-        "vars",
-    ]
-)
-RISKY_ATTRIBUTES = frozenset(
-    [
-        "__base__",
-        "__bases__",
-        "__builtins__",
-        "__closure__",
-        "__code__",
-        "__getattribute__",
-        "__globals__",
-        "__import__",
-        "__loader__",
-        "__mro__",
-        "__reduce__",
-        "__reduce_ex__",
-        "__spec__",
-        "__subclasses__",
-        "__traceback__",
-        "ag_frame",
-        "cr_frame",
-        "ctypeslib",
-        "f_back",
-        "f_builtins",
-        "f_code",
-        "f_globals",
-        "f_locals",
-        "fromfile",
-        "gi_frame",
-        "memmap",
-        "genfromtxt",
-        "loadtxt",
-        "tb_frame",
-        "tb_next",
-        "tofile",
-        "with_traceback",
-        "_os",
-        "_sys",
-        "os",
-        "sys",
-    ]
-)
+_NAMES = """
+    __import__ __annotations__ __builtins__ __loader__ __spec__ breakpoint compile eval exec exit globals input locals
+    open quit vars
+"""
+RISKY_NAMES = frozenset(_NAMES.split())
+_ATTRIBUTES = """
+    __annotations__ __base__ __bases__ __builtins__ __closure__ __code__ __defaults__ __dict__ __func__ __getattribute__
+    __globals__ __import__ __kwdefaults__ __loader__ __mro__ __objclass__ __reduce__ __reduce_ex__ __self__ __spec__
+    __subclasses__ __traceback__ __wrapped__ _evaluate ag_code ag_frame cr_code cr_frame ctypes ctypeslib f_back
+    f_builtins f_code f_globals f_locals fromfile genfromtxt gi_code gi_frame loadtxt memmap mro tb_frame tb_next tofile
+    with_traceback _os _sys os sys
+"""
+RISKY_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
+_FORGING = """
+    __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __abs__ __neg__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__
+    __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__ __rpow__ __matmul__ __rmatmul__
+    __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __array__ __array_function__ __array_interface__ __array_struct__
+    __array_ufunc__ __array_wrap__ __buffer__ __class__ __instancecheck__ __subclasscheck__ __del__
+"""
+FORGING = frozenset(_FORGING.split())
+"""Methods with which a wrong answer can pass for a right one (an object that equals everything), unless the lab's own
+files define them."""
+_IN_STRINGS = (RISKY_ATTRIBUTES | FORGING) - {"os", "sys", "mro", "ctypes", "__class__"}
 
 
 def screen(source: str, allowed: Iterable[str], own: Iterable[str] = ()) -> list[str]:
     """What the file must not have, as sentences with lines; empty where it is clean.
 
-    ``allowed``: modules from labs.toml; ``own``: modules that the lab's own files import. Raises what ``ast.parse``
-    raises where the text is not Python.
+    ``allowed``: modules from labs.toml; ``own``: modules that the lab's own files import, and forging methods that they
+    define. Raises what ``ast.parse`` raises where the text is not Python.
     """
-    tree = ast.parse(source)
+    nodes = list(ast.walk(ast.parse(source)))
     fine = set(allowed) | set(own)
+    statements = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+    brought = {(a.asname or a.name).partition(".")[0] for node in statements for a in node.names}
     found = []
-    for node in ast.walk(tree):
-        for what in _faults(node, fine):
+    for node in nodes:
+        for what in (*_faults(node, fine), *_changes(node, brought)):
             found.append(f"line {getattr(node, 'lineno', 0)}: {what}")
     return list(dict.fromkeys(found))
 
 
-def _faults(node: ast.AST, fine: set[str]) -> list[str]:
+def _changes(node: ast.AST, brought: set[str]) -> Iterator[str]:
+    """Assignments to a part of something imported: ``math.isclose = ...``, ``Request.prompt = ...``."""
+    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in brought:
+            yield f"changes {ast.unparse(node)}"
+
+
+def _faults(node: ast.AST, fine: set[str]) -> Iterator[str]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [f"imports {m}, which this lab does not allow" for m in imported(node) if not permitted(m, fine)]
-    if isinstance(node, ast.Name) and node.id in RISKY_NAMES:
-        return [f"uses {node.id}"]
-    if isinstance(node, ast.Attribute) and node.attr in RISKY_ATTRIBUTES:
-        return [f"uses the attribute {node.attr}"]
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return [f"names {node.value!r} in a string"] if node.value in RISKY_ATTRIBUTES - {"os", "sys"} else []
-    return []
+        yield from (f"imports {m}, which this lab does not allow" for m in imported(node) if not permitted(m, fine))
+        if isinstance(node, ast.ImportFrom):
+            where = node.module or "."
+            yield from (f"imports {a.name} from {where}" for a in node.names if a.name in RISKY_ATTRIBUTES | {"*"})
+    elif isinstance(node, ast.Name) and node.id in RISKY_NAMES:
+        yield f"uses {node.id}"
+    elif isinstance(node, ast.Attribute) and node.attr in RISKY_ATTRIBUTES:
+        yield f"uses the attribute {node.attr}"
+    elif isinstance(node, ast.MatchClass):
+        yield from (f"uses the attribute {name}" for name in node.kwd_attrs if name in RISKY_ATTRIBUTES)
+    elif (name := _defined(node)) in FORGING and name not in fine:
+        yield f"defines {name}, with which a wrong answer could pass for a right one"
+    elif isinstance(node, (ast.Constant, ast.BinOp, ast.JoinedStr)) and (text := _text(node)) in _IN_STRINGS:
+        yield f"names {text!r} in a string"
+
+
+def _defined(node: ast.AST) -> str:
+    """The name that a statement or an assignment binds, "" for other nodes."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return node.name
+    if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+        return node.id if isinstance(node, ast.Name) else node.attr
+    return ""
+
+
+def _text(node: ast.AST) -> str | None:
+    """The string that an expression of constants makes, None where it is none."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        parts = [_text(v.value if isinstance(v, ast.FormattedValue) else v) for v in node.values]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        parts = [_text(node.left), _text(node.right)]
+    else:
+        return None
+    return None if None in parts else "".join(p for p in parts if p is not None)
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -186,11 +122,11 @@ def permitted(module: str, fine: Iterable[str]) -> bool:
     """Whether a lab may import ``module``: named (or its package named) in ``fine``, or a harmless standard one."""
     if any(module == name or module.startswith(f"{name}.") for name in fine):
         return True
-    top = module.partition(".")[0]
-    return top in sys.stdlib_module_names and top not in RISKY_MODULES
+    return module.partition(".")[0] in HARMLESS_MODULES
 
 
-def imports_of(source: str) -> set[str]:
-    """All modules that a file imports anywhere."""
-    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.Import, ast.ImportFrom))]
-    return {module for node in nodes for module in imported(node)}
+def brought_along(source: str) -> set[str]:
+    """What a file of the lab itself imports and which of the ``FORGING`` methods it defines: allowed to all."""
+    nodes = list(ast.walk(ast.parse(source)))
+    modules = {m for n in nodes if isinstance(n, (ast.Import, ast.ImportFrom)) for m in imported(n)}
+    return modules | ({_defined(node) for node in nodes} & FORGING)

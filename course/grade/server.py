@@ -1,7 +1,10 @@
 """Runs one lab's tests on many submissions: imports and collection once, then a fork for each submission.
 
 ``python -m course.grade.server JOB OUT``, started inside the clean copy. A fork that runs out of time or dies costs
-the test that it was in, and a new fork goes on with the next test.
+the test that it was in, and a new fork goes on with the next test; one that does not get through its file costs all.
+
+Nothing here is measured by the clock: a fork's processor time counts, and the time that it waits for nothing (its
+state, looked at twenty times a second). So a loaded, stopped or sleeping machine changes no mark.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import json
 import os
 import secrets
 import select
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -19,14 +23,18 @@ from typing import Any
 import pytest
 
 from course.grade import kernel
-from course.grade.fork import run_fork, sender
-from course.grade.processes import children, cpu_seconds, end_tree
+from course.grade.fork import run_fork, sender, writes
+from course.grade.processes import children, cpu_seconds, end_one, end_tree, held, look
 from course.grade.settings import Limits
-from course.grade.watch import fingerprint
+from course.grade.watch import Snapshot
 
 MAX_TALK = 1 << 20
-HANG_FACTOR = 4
+MAX_SCRATCH = 64 << 20
 MAX_PROCESSES = 16
+POLL = 0.05
+HANG_FACTOR = 4
+"""Where processor time cannot be told (no /proc), the clock may show this many times as much."""
+LOADING = "starter.py itself"
 
 
 @dataclass
@@ -45,9 +53,14 @@ class Attempt:
     token: str = ""
     talk: bytes = b""
     heard: int = 0
-    running: bool = False
+    phase: str = ""
+    """"" between tests, ``load`` while the file is executed, ``test`` inside a test."""
     started: float = 0.0
     test_cpu: float = 0.0
+    seen: float = 0.0
+    seen_cpu: float = 0.0
+    idle: float = 0.0
+    used: dict[str, float] = field(default_factory=dict)
 
     def note(self, *findings: str) -> None:
         self.findings += [text for text in findings if text not in self.findings]
@@ -62,30 +75,43 @@ class Server:
         self.running: dict[int, Attempt] = {}
         self.items: list[pytest.Item] = []
         self.names: list[str] = []
-        self.before: Any = {}
+        self.writes = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = list(session.items)
         self.names = [item.nodeid.split("::", 1)[1] for item in self.items]
-        self.before = fingerprint({item.module for item in self.items if hasattr(item, "module")})
+        self.writes = writes(self.items)
+        self.before = Snapshot({item.module for item in self.items if hasattr(item, "module")})
         kernel.adopt_orphans()
         attempts = [Attempt(name) for name in self.job["names"]]
         waiting = list(reversed(attempts)) if self.items else []
         while waiting or self.running:
-            while waiting and len(self.running) < self.job["jobs"]:
+            while waiting and self.room():
                 self.fork(waiting.pop())
             self.listen()
-        rows = [
-            {"name": a.name, "status": a.status, "findings": a.findings, "outcomes": a.outcomes, "cpu": a.cpu}
-            for a in attempts
-        ]
+        kept = ("name", "status", "findings", "outcomes", "cpu", "used")
+        rows = [{key: getattr(attempt, key) for key in kept} for attempt in attempts]
         self.out.write_text(json.dumps({"tests": self.names, "rows": rows}), encoding="utf-8")
         return True
 
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item) -> bool:
+        """No alarm by the clock: this process watches the forks."""
+        return True
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool:
+        return True
+
+    def room(self) -> bool:
+        """Whether one more fork may start: one that only waits leaves its place to another, once."""
+        busy = sum(attempt.idle < 10 * POLL for attempt in self.running.values())
+        return busy < self.job["jobs"] and len(self.running) < 2 * self.job["jobs"]
+
     def fork(self, attempt: Attempt) -> None:
         """Starts a fork at the attempt's next test."""
-        attempt.token, attempt.talk, attempt.running = secrets.token_hex(16), b"", False
+        attempt.token, attempt.talk, attempt.phase = secrets.token_hex(16), b"", ""
         attempt.reader, writer = os.pipe()
         attempt.pid = os.fork()
         if attempt.pid == 0:
@@ -96,8 +122,14 @@ class Server:
             finally:
                 os._exit(0)
         os.close(writer)
-        attempt.started, attempt.test_cpu = time.monotonic(), 0.0
+        self.begin(attempt, "")
         self.running[attempt.reader] = attempt
+
+    def begin(self, attempt: Attempt, phase: str) -> None:
+        """A new stretch of time, with a limit of its own."""
+        attempt.phase, attempt.started, attempt.idle = phase, time.monotonic(), 0.0
+        attempt.seen, attempt.test_cpu = attempt.started, cpu_seconds(attempt.pid) or 0.0
+        attempt.seen_cpu = attempt.test_cpu
 
     def _only(self, writer: int) -> None:
         """A fork keeps no handle but its own pipe: not the other forks' pipes, not a terminal."""
@@ -109,7 +141,7 @@ class Server:
 
     def listen(self) -> None:
         """Takes what the forks say; ends those that are finished, late or gone."""
-        ready = select.select(list(self.running), [], [], 0.05)[0]
+        ready = select.select(list(self.running), [], [], POLL)[0]
         for reader, attempt in list(self.running.items()):
             gone = False
             if reader in ready:
@@ -139,14 +171,18 @@ class Server:
 
     def take(self, attempt: Attempt, message: dict[str, Any]) -> None:
         kind = message["kind"]
-        if kind in ("start", "done") and (message["index"] != attempt.at or attempt.running is (kind == "start")):
+        before = {"load": "", "loaded": "load", "start": "", "done": "test", "end": ""}
+        if attempt.phase != before.get(kind, attempt.phase) or message.get("index", attempt.at) != attempt.at:
             raise ValueError(kind)
-        if kind == "start":
-            attempt.running, attempt.started = True, time.monotonic()
-            attempt.test_cpu = cpu_seconds(attempt.pid) or 0.0
-        elif kind == "done":
-            attempt.outcomes[self.names[attempt.at]] = [str(message["outcome"]), str(message["message"])]
-            attempt.at, attempt.running = attempt.at + 1, False
+        if kind in ("load", "start"):
+            self.begin(attempt, "load" if kind == "load" else "test")
+        elif kind in ("loaded", "done"):
+            where = self.names[attempt.at] if kind == "done" else LOADING
+            attempt.used[where] = (cpu_seconds(attempt.pid) or 0.0) - attempt.test_cpu
+            if kind == "done":
+                attempt.outcomes[where] = [str(message["outcome"]), str(message["message"])]
+                attempt.at += 1
+            self.begin(attempt, "")
         elif kind == "end":
             if attempt.at != len(self.names):
                 raise ValueError(kind)
@@ -159,38 +195,58 @@ class Server:
         else:
             raise ValueError(kind)
 
+    def limit(self, attempt: Attempt) -> float:
+        """Seconds of processor time for what the fork does now."""
+        where = LOADING if attempt.phase == "load" or attempt.at >= len(self.names) else self.names[attempt.at]
+        return float(self.job["seconds"].get(where, self.limits.test_seconds))
+
     def late(self, attempt: Attempt) -> str:
         """Why a fork must end now, "" while it may go on."""
-        cpu = cpu_seconds(attempt.pid)
-        wall = time.monotonic() - attempt.started
-        used = (wall if cpu is None else cpu - attempt.test_cpu, wall / HANG_FACTOR)
-        if max(used) > self.limits.test_seconds:
-            return f"more than {self.limits.test_seconds:g} s"
-        if cpu is not None and attempt.cpu + cpu > self.limits.lab_seconds:
-            return f"the lab took more than {self.limits.lab_seconds:g} s"
+        now, (cpu, waits) = time.monotonic(), look(attempt.pid)
+        if cpu is None:
+            used = (now - attempt.started) / (1 if not Path("/proc/self/stat").exists() else HANG_FACTOR)
+            return f"more than {self.limits.test_seconds:g} s" if used > self.limits.test_seconds else ""
+        if waits:
+            attempt.idle += max(0.0, min(now - attempt.seen, 4 * POLL) - (cpu - attempt.seen_cpu))
+        attempt.seen, attempt.seen_cpu = now, cpu
+        if (limit := self.limit(attempt)) < cpu - attempt.test_cpu:
+            return f"more than {limit:g} s of processor time"
+        if attempt.idle > self.limits.test_seconds:
+            return f"waited for {self.limits.test_seconds:g} s"
+        if attempt.cpu + cpu > self.limits.lab_seconds:
+            return f"the lab took more than {self.limits.lab_seconds:g} s of processor time"
         if "calls" not in self.job["walls"] and len(children().get(attempt.pid, [])) > MAX_PROCESSES:
             return f"more than {MAX_PROCESSES} processes"
+        if self.writes and held(Path(self.job["scratch"], attempt.name), MAX_SCRATCH) > MAX_SCRATCH:
+            return f"wrote more than {MAX_SCRATCH >> 20} MiB"
         return ""
 
     def stop(self, attempt: Attempt, late: str) -> None:
         """Ends a fork; where it is not finished, its test is lost and the next fork goes on behind it."""
         attempt.cpu += cpu_seconds(attempt.pid) or 0.0
-        end_tree(attempt.pid, {a.pid for a in self.running.values() if a is not attempt})
+        if "calls" in self.job["walls"]:
+            end_one(attempt.pid)
+        else:
+            end_tree(attempt.pid, {a.pid for a in self.running.values() if a is not attempt})
         os.close(attempt.reader)
         del self.running[attempt.reader]
+        shutil.rmtree(Path(self.job["scratch"], attempt.name), ignore_errors=True)
         if attempt.status:
             return
-        if attempt.at < len(self.names):
-            lost = ["timeout", late] if late else ["died", "the process ended inside this test"]
-            attempt.outcomes[self.names[attempt.at]] = lost
-            attempt.note(f"{self.names[attempt.at]}: {lost[1]}")
-        attempt.at, attempt.stops = attempt.at + 1, attempt.stops + 1
-        spent = attempt.stops >= self.limits.stops or late.startswith("the lab")
+        what = ["timeout", late] if late else ["died", "the process ended"]
+        loading = attempt.phase != "test"
+        where = LOADING if loading or attempt.at >= len(self.names) else self.names[attempt.at]
+        attempt.note(f"{where}: {what[1]}")
+        if not loading:
+            attempt.outcomes[where] = what
+            attempt.at += 1
+        attempt.stops += 1
+        spent = loading or attempt.stops >= self.limits.stops or late.startswith("the lab")
         if attempt.at < len(self.names) and not spent:
             self.fork(attempt)
             return
         for name in self.names[attempt.at :]:
-            attempt.outcomes[name] = ["not run", "too many tests before it did not end"]
+            attempt.outcomes[name] = what if loading else ["not run", "too many tests before it did not end"]
         attempt.status = "graded"
 
 
@@ -199,7 +255,7 @@ def main(job_file: str, out_file: str) -> int:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     Path(job_file).unlink()
     args = [str(Path(job["lab"]) / "test_lab.py"), "-q", "-s", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
-    args += ["-m", "not gpu and not real_vllm", "--rootdir", job["root"]]
+    args += ["-m", "not gpu and not real_vllm", "--rootdir", job["root"], "--tb=native"]
     return int(pytest.main(args, plugins=[Server(job, Path(out_file))]))
 
 

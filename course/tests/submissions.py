@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import random
+import re
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from course.contract import learner_functions
-from course.labs import Lab, find_labs
+from course.labs import Lab, find_labs, functions, stub_message
 from course.mutation import mutants
 
 TOP = "from __future__ import annotations\n"
@@ -45,6 +48,15 @@ BODIES = {
     "fills-disk": DOOR + "_f = getattr(_sys.modules['i' + 'o'], 'op' + 'en')('big', 'wb')\n"
     "while True:\n    _f.write(bytes(1 << 20))\n",
     "deep-nesting": "x = " + "(" * 5000 + ")" * 5000 + "\n",
+    "takes-the-engine": "import functools\n_s = functools.reduce(getattr, ['inspect', 's' + 'ys'], __import__)\n",
+    "looks-at-frames": "try:\n    1 / 0\nexcept ZeroDivisionError as _e:\n"
+    "    _f = getattr(getattr(_e, '__trace' + chr(98) + 'ack__'), 'tb_' + chr(102) + 'rame')\n",
+    "equals-everything": "_n = chr(95) * 2 + 'eq' + chr(95) * 2\n"
+    "_Yes = type('_Yes', (), {_n: lambda self, other: True})\n",
+    "equals-in-the-open": "class _Yes:\n    def __eq__(self, other):\n        return True\n",
+    "patches-numpy": "import math\nmath.isclose = lambda *a, **k: True\n",
+    "runs-a-string": "import timeit\ntimeit.timeit('import os; os._exit(0)', number=1)\n",
+    "hints-as-code": "import typing\ndef _f(x: '__impo' + 'rt__(\"os\")._exit(0)'): ...\ntyping.get_type_hints(_f)\n",
 }
 """What stands at the top of every starter.py of a hostile submission."""
 
@@ -61,7 +73,7 @@ def solutions(labs: list[Lab], change: Callable[[Lab, str], str] = lambda lab, t
     return made
 
 
-def hostile(name: str, labs: list[Lab]) -> Files:
+def hostile(name: str, labs: list[Lab], _count: int = 0) -> Files:
     """References with ``BODIES[name]`` behind their ``__future__`` import."""
 
     def change(lab: Lab, text: str) -> str:
@@ -69,6 +81,116 @@ def hostile(name: str, labs: list[Lab]) -> Files:
         return text.replace(TOP, TOP + body, 1) if TOP in text else body + text
 
     return solutions(labs, change)
+
+
+def endless(labs: list[Lab]) -> Files:
+    """Starters in which every unwritten function is an endless loop: each test runs into its limit."""
+
+    def change(lab: Lab, text: str) -> str:
+        starter = (lab.folder / _START).read_text(encoding="utf-8")
+        return re.sub(
+            r"^( +)raise NotImplementedError\(.*?\)$", r"\1while True:\n\1    pass", starter, flags=re.M | re.S
+        )
+
+    return solutions(labs, change)
+
+
+class _Restyle(ast.NodeTransformer):
+    """Other ways to write the same: each place is written anew or left, as the dice fall."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.count = rng, 0
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        turned = {
+            ast.Lt: ast.Gt,
+            ast.Gt: ast.Lt,
+            ast.LtE: ast.GtE,
+            ast.GtE: ast.LtE,
+            ast.Eq: ast.Eq,
+            ast.NotEq: ast.NotEq,
+        }
+        if len(node.ops) == 1 and type(node.ops[0]) in turned and self.rng.random() < 0.5:
+            return ast.Compare(node.comparators[0], [turned[type(node.ops[0])]()], [node.left])
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if isinstance(node.target, ast.Name) and isinstance(node.op, (ast.Add, ast.Sub)) and self.rng.random() < 0.5:
+            return ast.Assign([node.target], ast.BinOp(ast.Name(node.target.id), node.op, node.value))
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.stmt:
+        self.generic_visit(node)
+        if node.orelse and not isinstance(node.orelse[0], ast.If) and self.rng.random() < 0.5:
+            return ast.If(ast.UnaryOp(ast.Not(), node.test), node.orelse, node.body)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt | list[ast.stmt]:
+        if node.value is None or isinstance(node.value, (ast.Name, ast.Constant)) or self.rng.random() < 0.5:
+            return node
+        self.count += 1
+        name = f"{self.rng.choice(('out', 'result', 'answer', 'found'))}_{self.count}"
+        return [ast.Assign([ast.Name(name)], node.value), ast.Return(ast.Name(name))]
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+        self.generic_visit(node)
+        operands = [n for n in ast.iter_child_nodes(node.value) if isinstance(n, (ast.Call, ast.BinOp))]
+        if not isinstance(node.value, (ast.BinOp, ast.Call)) or not operands or self.rng.random() < 0.4:
+            return node
+        self.count += 1
+        name, first = f"{self.rng.choice(('part', 'left', 'tmp'))}_{self.count}", operands[0]
+        for field, value in ast.iter_fields(node.value):
+            if value is first:
+                setattr(node.value, field, ast.Name(name))
+            elif isinstance(value, list) and value and value[0] is first:
+                value[0] = ast.Name(name)
+            else:
+                continue
+            return [ast.Assign([ast.Name(name)], first), node]
+        return node  # the operand is not the first that is evaluated
+
+
+def restyled(text: str, seed: int) -> str:
+    """The same program as another learner would write it down: stands in for honest independent work."""
+    tree = ast.parse(text)
+    chosen = _Restyle(random.Random(seed))
+    for node in ast.walk(tree):
+        jit = any("jit" in ast.unparse(d) for d in getattr(node, "decorator_list", ()))
+        if isinstance(node, ast.FunctionDef) and not jit:
+            node.body = [new for old in node.body for new in _several(chosen.visit(old))]
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+def _several(node: Any) -> list[ast.stmt]:
+    return node if isinstance(node, list) else [node]
+
+
+def copied(text: str) -> str:
+    """A copy that shall not look like one: locals renamed, comments put in, functions of the top level turned round."""
+    tree = ast.parse(text)
+    for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
+        stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        given = {n for m in ast.walk(function) if isinstance(m, (ast.Global, ast.Nonlocal)) for n in m.names}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Name) and node.id in stored - given and not node.id.endswith("_mine"):
+                node.id += "_mine"
+    plain = [i for i, n in enumerate(tree.body) if isinstance(n, ast.FunctionDef) and not n.decorator_list]
+    for at, node in zip(plain, [tree.body[i] for i in reversed(plain)], strict=True):
+        tree.body[at] = node
+    return "# all my own work\n" + ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+def half_written(lab: Lab, text: str, rng: random.Random) -> str:
+    """The reference with about half of its learner's functions taken back to the starter's."""
+    starter = (lab.folder / _START).read_text(encoding="utf-8")
+    stubs = {n: f for n, f in functions(ast.parse(starter)) if stub_message(f) is not None}
+    tree = ast.parse(text)
+    left = [(name, node) for name, node in functions(tree) if name in stubs]
+    for at, (name, node) in enumerate(left):
+        if at == 0 or rng.random() < 0.4:
+            node.body = stubs[name].body
+    return ast.unparse(tree) + "\n"
 
 
 def honest(labs: list[Lab], rng: random.Random) -> Files:
@@ -109,6 +231,11 @@ def write_bundle(target: Path, work: Path, files: Files) -> None:
         ["bundle", "create", str(target), "HEAD"],
     ):
         subprocess.run(["git", "-C", str(work), *args], check=True, capture_output=True)
+
+
+ODD = ("binary-junk", "broken-bundle", "broken-zip", "climbs-out", "edited-tests", "empty", "link-out", "one-missing",
+       "zip-bomb")  # fmt: skip
+"""The names that ``odd`` yields."""
 
 
 def odd(target: Path, labs: list[Lab]) -> Iterator[str]:

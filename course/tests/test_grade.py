@@ -9,18 +9,19 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from course.grade.grading import Grades, grade
+from course.grade.grading import Grades, LabResult, grade
 from course.grade.intake import Submission, lab_of_entry, take_in
 from course.grade.report import FORMATS, notes, render
 from course.grade.screen import screen
 from course.grade.settings import Limits, Settings, read_settings
-from course.grade.similarity import similar
-from course.labs import LabError, find_labs, lab_of
+from course.grade.similarity import REFERENCE, similar
+from course.labs import Lab, LabError, find_labs, lab_folders, lab_of
 from course.tests import submissions as made
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 
@@ -100,6 +101,13 @@ def test_partial_credit_and_the_same_bytes_twice(small_course: Path) -> None:
         ("f.__globals__", "the attribute __globals__"),
         ("getattr(f, '__globals__')", "names '__globals__' in a string"),
         ("eval('1')", "uses eval"),
+        ("import timeit", "imports timeit"),
+        ("from math import *", "imports * from math"),
+        ("f'__glo{\"bals\"}__'", "names '__globals__' in a string"),
+        ("match f:\n    case object(__globals__=g): pass", "the attribute __globals__"),
+        ("class A:\n    def __eq__(self, o): return True", "defines __eq__"),
+        ("class A:\n    __lt__ = None", "defines __lt__"),
+        ("import math as m\nm.isclose = None", "changes m.isclose"),
     ],
 )
 def test_screen(code: str, found: str) -> None:
@@ -153,19 +161,104 @@ def test_settings(tmp_path: Path) -> None:
         read_settings(path)
 
 
-def test_look_alikes_are_found_under_other_names() -> None:
-    lab = find_labs("02-01")[0]
-    text = (lab.folder / "solution.py").read_text(encoding="utf-8")
-    renamed = "# mine\n" + text.replace("block", "piece")
-    class_ = [Submission(n, {lab.key: t.encode()}) for n, t in (("a", text), ("b", renamed))]
-    class_.append(Submission("c", {lab.key: (lab.folder / "starter.py").read_bytes()}))
-    (pair,) = similar(class_, lab, (lab.folder / "starter.py").read_bytes())
-    assert (pair.first, pair.second) == ("a", "b") and pair.share > 0.9
-
-
 def test_notes_are_one_line_each_and_bad_formats_are_named(tmp_path: Path) -> None:
     grades = Grades([LAB], [Submission("a", {}, ["holds nothing"])], [], Settings())
     assert notes(grades) == ["a: holds nothing"]
     command = [sys.executable, "-m", "course", "grade", str(tmp_path), "--format", "xml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "table, csv, json, junit" in done.stderr
+
+
+def class_of(labs: list[Lab]) -> list[Submission]:
+    """Twelve who wrote alone, and two who copied from the first two."""
+
+    def one(name: str, change: Callable[[str], str]) -> Submission:
+        files = made.solutions(labs, lambda lab, text: change(text))
+        return Submission(name, {lab.key: text for lab, text in zip(labs, files.values(), strict=True)})
+
+    alone = [one(f"alone-{n:02d}", lambda text, n=n: made.restyled(text, n)) for n in range(12)]
+    copies = [one(f"copy-{n:02d}", lambda text, n=n: made.copied(made.restyled(text, n))) for n in range(2)]
+    return [*alone, *copies]
+
+
+def test_copies_are_listed_under_other_names_and_in_another_order_and_independent_work_is_not() -> None:
+    labs = [lab for lab in find_labs("02") if not lab.missing_modules]
+    texts = {b: ((b.folder / "starter.py").read_bytes(), (b.folder / "solution.py").read_bytes()) for b in labs}
+    untouched = Submission("untouched", {lab.key: texts[lab][0] for lab in labs})
+    found = similar([*class_of(labs), untouched], texts)
+    assert {(p.first, p.second) for p in found} == {("alone-00", "copy-00"), ("alone-01", "copy-01")}
+    assert all(p.share > 0.95 and len(p.labs) >= 3 for p in found)
+
+
+def test_who_hands_in_the_courses_solution_is_listed() -> None:
+    labs = find_labs("02-01")
+    texts = {b: ((b.folder / "starter.py").read_bytes(), (b.folder / "solution.py").read_bytes()) for b in labs}
+    text = made.copied((labs[0].folder / "solution.py").read_text(encoding="utf-8"))
+    (pair,) = similar([Submission("a", {labs[0].key: text.encode()})], texts)
+    assert (pair.first, pair.second) == ("a", REFERENCE) and pair.share > 0.95
+
+
+def test_look_alikes_of_a_hostile_file_take_no_time() -> None:
+    lab = find_labs("02-01")[0]
+    texts = {lab: ((lab.folder / "starter.py").read_bytes(), (lab.folder / "solution.py").read_bytes())}
+    long = b"x = 1 + 1\n" * 20_000
+    assert similar([Submission(n, {lab.key: long}) for n in "abc"], texts) == []
+    assert similar([Submission(n, {lab.key: b"\xff\x00("}) for n in "abc"], texts) == []
+
+
+@linux
+@pytest.mark.timeout(300)
+def test_the_reference_has_every_point_in_one_lab_of_each_phase() -> None:
+    last = {lab.phase: lab for lab in map(lab_of, lab_folders()) if lab is not None and not lab.missing_modules}
+    chosen = [*last.values(), *find_labs("00-03")]
+    files = {lab.key: (lab.folder / "solution.py").read_bytes() for lab in chosen}
+    grades = grade([Submission("reference", files)], chosen, Settings())
+    assert [(r.lab.name, r.findings) for r in grades.rows if r.share < 1] == [] and not grades.skipped
+
+
+def test_a_hostile_container_harms_no_other(tmp_path: Path) -> None:
+    made.write_zip(tmp_path / "many.zip", {f"{n}/labs/{LAB.slug}/starter.py": bytes(3000) for n in range(400)})
+    made.write_zip(tmp_path / "good.zip", {f"labs/{LAB.slug}/starter.py": b"x = 1\n"})
+    whole = (tmp_path / "good.zip").read_bytes()
+    rng = random.Random(0)
+    for n in range(60):
+        broken = bytearray(whole)
+        for _ in range(4):
+            broken[rng.randrange(len(broken))] = rng.randrange(256)
+        (tmp_path / f"broken-{n}.zip").write_bytes(broken)
+    (tmp_path / "a\x1b[2Jb").mkdir()
+    found = {s.name: s for s in take_in(tmp_path, [LAB, OTHER], 2000)}
+    assert found["good"].files == {LAB.key: b"x = 1\n"}
+    assert len(found["many"].problems) == 11 and found["many"].problems[-1].startswith("and more")
+    assert "a?[2Jb" in found
+
+
+def test_a_bundle_with_endless_folders_ends(tmp_path: Path) -> None:
+    def git(*args: str, text: str = "") -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", *who, "-C", str(tmp_path / "repo"), *args]
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout.strip()
+
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "class").mkdir()
+    git("init", "-q")
+    sha, kind = git("hash-object", "-w", "--stdin", text="x"), "100644 blob"
+    for _ in range(8):  # ten to the eighth files in a few hundred bytes
+        sha, kind = git("mktree", text="".join(f"{kind} {sha}\tpart-{n}\n" for n in range(10))), "040000 tree"
+    git("update-ref", "refs/heads/main", git("commit-tree", sha, "-m", "x"))
+    git("bundle", "create", str(tmp_path / "class" / "bomb.bundle"), "main")
+    (bomb,) = take_in(tmp_path / "class", [LAB], 1000)
+    assert bomb.problems == ["cannot be read: git ls-tree: more than 16 MiB of output: too many files"]
+
+
+def test_junit_is_what_readers_of_it_expect() -> None:
+    """The parts of the usual schema: counted suites of named cases, at most one verdict each."""
+    rows = [LabResult("a\x00<&\ud800", LAB, "graded", {"test_x": ("failed", "\x1b[1m]]>"), "test_y": ("passed", "")})]
+    top = ElementTree.fromstring(render(Grades([LAB], [Submission("a")], rows, Settings()), "junit"))
+    (suite,) = top.findall("testsuite")
+    cases = suite.findall("testcase")
+    assert (top.tag, suite.get("tests"), suite.get("failures")) == ("testsuites", "2", "1")
+    assert [(c.get("classname"), c.get("name"), [v.tag for v in c]) for c in cases] == [
+        (LAB.key, "test_x", ["failure"]),
+        (LAB.key, "test_y", []),
+    ]

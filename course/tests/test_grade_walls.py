@@ -1,0 +1,99 @@
+"""Grading: cheats that the screen cannot see, native code, and what makes two runs the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course.grade.report import render
+from course.grade.settings import Settings
+from course.labs import ROOT
+from course.tests import submissions as made
+from course.tests.conftest import SOLUTION
+from course.tests.test_grade import FAST, attack, linux, run
+
+CHEATS = {
+    "globals": "import dataclasses as d\ns = getattr(d.dataclass, '__glo' + chr(98) + 'als__')['sys']\n",
+    "inspect": "import dataclasses as d\ns = d.inspect\n",
+    "attrgetter": "import operator, dataclasses as d\ns = operator.attrgetter('inspect.' + 's' + 'ys')(d)\n",
+    "formatter": "import string\ns = string.Formatter\n",
+    "dispatch": "import functools\ns = functools.singledispatch\n",
+    "yes": "e = chr(95) * 2\nYes = type('Yes', (list,), {e + 'eq' + e: lambda s, o: True})\n",
+    "yes-set": "class Yes:\n    pass\nsetattr(Yes, chr(95) * 2 + 'eq' + chr(95) * 2, lambda s, o: True)\n",
+    "frame": "import types\ng = (i for i in ())\nnext(iter([getattr(g, 'gi_' + chr(102) + 'rame')]))\n",
+}
+"""What the screen cannot see, as it is put together while it runs."""
+
+
+@linux
+@pytest.mark.timeout(120)
+def test_cheats_that_pass_the_screen_meet_the_facades(small_course: Path) -> None:
+    files = {name: SOLUTION.replace(made.TOP, made.TOP + body, 1).encode() for name, body in CHEATS.items()}
+    grades = run(small_course, files)
+    assert {r.submission: (r.share, r.status) for r in grades.rows if r.status != "tampered"} == {}, [
+        (r.submission, r.status, r.findings) for r in grades.rows
+    ]
+
+
+@linux
+@pytest.mark.timeout(120)
+def test_honest_randomness_is_the_same_on_every_run(small_course: Path) -> None:
+    body = "import random\nimport numpy as np\nLUCK = np.random.default_rng().random() + random.Random().random()\n"
+    text = SOLUTION.replace(made.TOP, made.TOP + body, 1).replace("return 2 * x", "return int(LUCK * 10 ** 9)")
+    settings = Settings(limits=FAST.limits, allow=("numpy",))
+    runs = [run(small_course, {"a": text.replace("10 ** 9)", "10 ** 9) + [][0]").encode()}, settings) for _ in "ab"]
+    assert render(runs[0], "json") == render(runs[1], "json")
+
+
+@linux
+@pytest.mark.timeout(60)
+def test_one_that_only_waits_ends_and_one_that_cannot_load_ends_once(small_course: Path) -> None:
+    rows = {
+        r.submission: r
+        for r in run(small_course, {n: attack(n, small_course) for n in ("sleeps", "endless-loop")}).rows
+    }
+    assert rows["sleeps"].findings == ("starter.py itself: waited for 0.5 s",)
+    assert rows["endless-loop"].findings == ("starter.py itself: more than 0.5 s of processor time",)
+
+
+@linux
+def test_the_kernel_keeps_native_code_in(tmp_path: Path) -> None:
+    """What a submission could do that has got past the interpreter's walls: nothing of this list."""
+    (tmp_path / "secret").write_text("solution")
+    (tmp_path / "own").mkdir()
+    code = f"""
+import ctypes, os, signal
+from pathlib import Path
+from course.grade import kernel
+from course.grade.clean import readable
+kernel.drop_privileges()
+have = kernel.forbid_files(map(Path, readable()), [Path({str(tmp_path / "own")!r})]), kernel.forbid_system_calls()
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(call):
+    try:
+        return call()
+    except (OSError, ValueError):
+        return "refused"
+def raw(number, *args):
+    return "refused" if libc.syscall(number, *args) < 0 else "done"
+import fcntl, socket, resource
+r, w = os.pipe()
+tries = dict(
+    read=lambda: open({str(tmp_path / "secret")!r}).read(), write=lambda: open({str(tmp_path / "new")!r}, "w"),
+    users=lambda: open("/etc/passwd").read(), fork=os.fork, socket=socket.socket,
+    kill=lambda: os.kill(os.getppid(), 0),
+    run=lambda: os.execv("/bin/true", ["true"]), owner=lambda: fcntl.fcntl(r, fcntl.F_SETOWN, os.getppid()),
+    signal=lambda: fcntl.fcntl(r, 10, 9), memory=lambda: os.memfd_create("x"), up=lambda: open("../new", "w"),
+    limit=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)), other=lambda: open("/proc/1/environ").read(),
+)
+print(all(have), *(name for name, call in tries.items() if tried(call) != "refused"))
+print(tried(lambda: open({str(tmp_path / "own" / "x")!r}, "w").write("fine")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    have, *rest = done.stdout.split("\n")
+    if have.startswith("False"):
+        pytest.skip("no Landlock or no seccomp here")
+    assert (have, rest[0]) == ("True", "4"), done.stdout + done.stderr
