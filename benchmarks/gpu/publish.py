@@ -20,6 +20,7 @@ FILES = {  # where: {part of run.py: name there}
     ),
     "phase-06-quantization/captured/h200-int4.json": ("int4",),
     "phase-07-gemm-and-moe-kernels/captured/h200-gemm.json": ("gemm", "moe"),
+    "phase-07-gemm-and-moe-kernels/captured/h200-moe-step.json": ("moe-step",),
 }
 COUNTED = {  # where the hardware counters of which kernels go
     "phase-04-attention-backends/captured/h200-counters.json": ("_decode_", "_prefill_", "_row"),

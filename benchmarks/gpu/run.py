@@ -1,10 +1,11 @@
 """All GPU measurements in one command, on one NVIDIA GPU (made for an H200):
 
-    python benchmarks/gpu/run.py --out FOLDER                  everything, about four minutes
+    python benchmarks/gpu/run.py --out FOLDER                  everything, about five minutes
     python benchmarks/gpu/run.py --out FOLDER --only gemm int4 some of it
 
-Parts: decode and prefill (`attention`), `softmax`, `gemm`, `int4`, `moe`, and `graphs` (eager, compiled and captured
-decode steps). Ceilings are measured first, in the same process. Writes FOLDER/PART.json, each with its provenance.
+Parts: decode and prefill (`attention`), `softmax`, `gemm`, `int4`, `moe` (one layer), `moe-step` (a whole model), and
+`graphs` (eager, compiled and captured decode steps). Ceilings are measured first, in the same process. Writes
+FOLDER/PART.json, each with its provenance.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-PARTS = ("attention", "softmax", "gemm", "int4", "moe", "graphs-opt-125m", "graphs-qwen3-0.6b")
+PARTS = ("attention", "softmax", "gemm", "int4", "moe", "moe-step", "graphs-opt-125m", "graphs-qwen3-0.6b")
 
 
 def measure(part: str, ceiling: dict[str, float]) -> Any:
     """Run one part."""
-    from benchmarks.gpu import attention, graphs, matmul, moe
+    from benchmarks.gpu import attention, graphs, matmul, moe, moe_step
 
     parts = {
         "attention": attention.measure, "softmax": matmul.measure_softmax, "gemm": matmul.measure_gemm,
-        "int4": matmul.measure_int4, "moe": moe.measure, "graphs-opt-125m": lambda _: graphs.measure("opt-125m"),
+        "int4": matmul.measure_int4, "moe": moe.measure, "moe-step": moe_step.measure,
+        "graphs-opt-125m": lambda _: graphs.measure("opt-125m"),
         "graphs-qwen3-0.6b": lambda _: graphs.measure("qwen3-0.6b"),
     }  # fmt: skip
     return parts[part](ceiling)

@@ -140,6 +140,18 @@ def test_int4_with_splits_and_other_groups(group: int, splits: int | None) -> No
     assert relative(out, x.double() @ weights.T) <= 2 * STEP[x.dtype]
 
 
+@pytest.mark.parametrize("splits", [1, 5, None])
+def test_int4_gives_the_same_bits_each_time(splits: int | None) -> None:
+    """Splits are added up in one order; launched early (Hopper), each kernel still waits for what it reads."""
+    packed, scales, _ = quantized(14, 48, 640, 64)
+    ready = repack_for_kernel(packed, scales)
+    outs, x = [], random(15, 2, 640)
+    for early in (None, None, False):
+        x = x + 0  # a kernel right ahead, whose result this one reads
+        outs.append(int4_matmul(x, *ready, rows=16, splits=splits, early=early))
+    assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
+
+
 def test_int4_refuses() -> None:
     packed, scales, _ = quantized(13, 16, 64, 64)
     ready = repack_for_kernel(packed, scales)

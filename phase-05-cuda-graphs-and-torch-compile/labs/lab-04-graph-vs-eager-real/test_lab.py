@@ -76,6 +76,16 @@ def test_bars_of_both_runners(impl):
     assert (v1.pool_gib, v2.pool_gib) == (0.43, 0.50)
 
 
+def test_recordings_without_a_compiler(impl):
+    """The arm "graphs" on models/pocket: whole steps recorded, nothing compiled."""
+    found = impl.parse_start_log(log("pocket-graphs"))
+    assert found.bars == {"FULL": 51} and impl.mode_of(found) == "FULL"
+    assert (found.capture_s, found.pool_gib, found.compile_s, found.init_s) == (2.0, 0.07, None, 4.8)
+    run = json.loads((CAPTURED / "h200-pocket-graphs.json").read_text(encoding="utf-8"))
+    assert run["cudagraph_mode"] == "FULL_DECODE_ONLY" and run["mode"] == "0"
+    assert not impl.is_launch_bound({row["batch"]: row["ms"] for row in run["decode"]})
+
+
 def test_a_bar_is_drawn_many_times(impl):
     drawn = "".join(
         f"\rCapturing CUDA graphs (decode, FULL): {i:3d}%|{'#' * i}| {i}/35 [00:0{i}<00:01]" for i in range(4)

@@ -1,7 +1,9 @@
 """Lab 07-02: the share model by hand, names of real kernels, and true profiles of vLLM 0.22.1 on an MoE model."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,33 @@ def test_groups_of_a_real_profile(impl):
         assert impl.shares(found)["other"] > 0.3, "at this size most of the time is Python's and the small operations'"
 
 
+def test_a_whole_model_on_an_h200(impl):
+    """Three steps of OLMoE's shape in real vLLM: your shares, and the experts' milliseconds."""
+    for kind in json.loads((CAPTURED / "h200-olmoe.json").read_text(encoding="utf-8"))["kinds"]:
+        step = impl.Step(*kind["step"])
+        predicted = impl.predict(olmoe(impl), step, card(impl))
+        found = {group: us / kind["num_steps"] for group, us in impl.measured(kind["rows"]).items()}
+        says, seen = impl.shares(predicted), impl.shares(found)
+        assert next(iter(seen)) == next(iter(says)) == "experts"
+        assert all(abs(seen.get(group, 0) - share) < 0.13 for group, share in says.items())
+        assert sum(found.values()) > 1e6 * sum(predicted.values()), "nothing runs at the data sheet's ceilings"
+        if step.query == 1:
+            assert 1 < found["experts"] / (1e6 * predicted["experts"]) < 1.2
+
+
+def test_pocket_moe_on_an_h200(impl):
+    result = json.loads((CAPTURED / "h200-pocket-moe.json").read_text(encoding="utf-8"))
+    layer_steps = result["num_layers"] * result["num_steps"]
+    assert calls(result)["fused_moe_kernel"] == 2 * layer_steps == 384, "two products a layer and step"
+    aligned = sum(count for name, _, count in result["rows"] if impl.group_of(name) == "align")
+    routed = sum(count for name, _, count in result["rows"] if impl.group_of(name) == "router")
+    assert aligned == routed == layer_steps
+    found = impl.measured(result["rows"])
+    assert set(found) == set(impl.GROUPS) - {"head"} and found["experts"] < 0.2 * sum(found.values())
+    same = [a == b for a, b in zip(result["output_ids"], run("grouped")["output_ids"], strict=True)]
+    assert sum(same) == 6, "bf16 against float32"
+
+
 def test_your_model_predicts_an_h200(impl):
     """The experts of one layer, timed on an H200, with the ceilings of the same run."""
     captured = json.loads((HERE.parents[1] / "captured" / "h200-gemm.json").read_text(encoding="utf-8"))
@@ -263,3 +292,17 @@ def test_live(impl, real_vllm_python, tmp_path):
     assert calls(found["grouped"])["_C::cpu_fused_moe"] == 192
     assert found["grouped"]["output_ids"] == found["loop"]["output_ids"] == run("loop")["output_ids"]
     assert impl.measured(found["loop"]["rows"])["experts"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(400)
+def test_on_this_gpu(impl, tmp_path):
+    """A minute or two: the `gpu` arm on models/pocket-moe; the counts of a profile are those of the capture."""
+    pytest.importorskip("vllm", reason="needs the GPU build of vLLM: pip install -e '.[vllm]'")
+    command = [os.environ.get("COURSE_VLLM_PYTHON", sys.executable), str(HERE / "real_run.py"), "--arm", "gpu"]
+    command += ["--model", str(POCKET_MOE), "--out", str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=380)
+    assert done.returncode == 0, done.stdout[-3000:]
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert calls(result)["fused_moe_kernel"] == 384
+    assert impl.measured(result["rows"])["experts"] > 0
