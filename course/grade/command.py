@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+if TYPE_CHECKING:
+    from course.grade.grading import Grades
 
 err = Console(stderr=True)
 
@@ -24,20 +28,25 @@ def grade(
 ) -> None:
     """Grades a class: every [bold]starter.py[/] in a sandbox, partial credit by test, look-alikes."""
     from course.grade.grading import grade as run
-    from course.grade.grading import untouched_starter
+    from course.grade.grading import untouched_starter, walls
     from course.grade.intake import take_in
-    from course.grade.report import FORMATS, render
-    from course.grade.settings import read_settings
+    from course.grade.report import FORMATS, lacking
+    from course.grade.settings import check_keys, read_settings
     from course.grade.similarity import similar
     from course.labs import LabError, find_labs, lab_folders, lab_of
 
     if form not in FORMATS:
         raise LabError(f"--format {form!r}: choose one of {', '.join(FORMATS)}")
+    if output is not None and (output.is_dir() or not output.resolve().parent.is_dir()):
+        raise LabError(f"--output {output}: not a file in a folder that is there")
     settings = read_settings(config)
     every = [lab for lab in map(lab_of, lab_folders()) if lab is not None]
+    check_keys(settings, every)
     wanted = every if labs == "all" else [lab for name in labs.split(",") for lab in find_labs(name)]
     chosen = sorted(dict.fromkeys(wanted), key=lambda lab: lab.key)
     taken = take_in(submissions, every, settings.limits.file_kb << 10)
+    if lack := walls()[1]:  # before anything of a learner's runs
+        _say(lacking(lack))
     with err.status("reading") as status:
         made = run(
             taken, chosen, settings, jobs, [submissions.resolve()], note=lambda text: status.update(escape(text))
@@ -48,8 +57,24 @@ def grade(
                 lab: (untouched_starter(lab.folder), (lab.folder / "solution.py").read_bytes()) for lab in made.labs
             }
             made.pairs = similar(taken, texts, similarity)
-    text = render(made, form)
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
+    _write(made, form, output)
+
+
+def _write(made: Grades, form: str, output: Path | None) -> None:
+    """The report to the file or the terminal; what a person should read beside it, to the other stream."""
+    from course.grade.report import notes, render
+
+    if output is None and sys.stdout.isatty():
+        sys.stdout.write(render(made, form, shutil.get_terminal_size().columns))
+    elif output is None:
+        sys.stdout.write(render(made, form))
     else:
-        sys.stdout.write(text)
+        output.write_text(render(made, form), encoding="utf-8")
+        _say(f"{output}: {len(made.submissions)} submissions, {len(made.labs)} labs")
+    absent = sorted(set(made.settings.submitted) - {submission.name for submission in made.submissions})
+    for text in [*(notes(made) if form != "table" else []), *(f"[submitted]: no submission {n}" for n in absent)]:
+        _say(text)
+
+
+def _say(text: str) -> None:
+    err.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -6,18 +6,23 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from course.grade.grading import Grades, LabResult
+from course.labs import Lab
 
 FORMATS = ("table", "csv", "json", "junit")
 _CONTROL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_WIDE = 10_000
+_NAME, _POINTS, _FRAME = 30, 6, 3
+"""Columns of a table that a long name may take, of the points, and of a cell's frame and margin."""
 
 
 def cell(row: LabResult) -> str:
@@ -33,37 +38,63 @@ def notes(grades: Grades) -> list[str]:
     number = {lab.key: lab.name.split()[0] for lab in grades.labs}
     where = {pair: ", ".join(number[key] for key in pair.labs) for pair in grades.pairs}
     found += [f"{p.first} and {p.second}: {p.share:.0%} alike ({where[p]})" for p in grades.pairs]
-    return found + [f"not graded: {text}" for text in grades.skipped] + [f"note: {text}" for text in grades.missing]
+    return [_CONTROL.sub("?", text) for text in [*found, *(f"not graded: {t}" for t in grades.skipped)]] + [
+        lacking(grades.missing)
+    ] * bool(grades.missing)
 
 
-def render(grades: Grades, form: str) -> str:
-    """The report in one of ``FORMATS``."""
-    writers: dict[str, Callable[[Grades], str]] = {"table": _table, "csv": _csv, "json": _json, "junit": _junit}
-    return writers[form](grades)
+def lacking(missing: Sequence[str]) -> str:
+    """One line about the walls that this machine does not have."""
+    return f"walls missing on this machine: {'; '.join(missing)}"
 
 
-def _table(grades: Grades) -> str:
-    table = Table("submission", *(lab.name.split()[0] for lab in grades.labs), "points")
-    for submission in grades.submissions:
-        cells = [cell(row) for row in grades.of(submission.name)]
-        table.add_row(*map(escape, [submission.name, *cells, f"{grades.total(submission.name):.1f}"]))
-    console = Console(file=io.StringIO(), width=max(100, 32 + 12 * len(grades.labs)), force_terminal=False)
-    console.print(table)
-    for text in notes(grades):
-        console.print(_CONTROL.sub("?", text), markup=False, highlight=False, soft_wrap=True)
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
+def render(grades: Grades, form: str, width: int = _WIDE) -> str:
+    """The report in one of ``FORMATS``; ``width``: columns of the terminal that a table is for."""
+    writers: dict[str, Callable[[Grades], str]] = {"csv": _csv, "json": _json, "junit": _junit}
+    return _table(grades, width) if form == "table" else writers[form](grades)
+
+
+def _table(grades: Grades, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    names = {submission.name: escape(submission.name) for submission in grades.submissions}
+    rows = {name: {row.lab: cell(row) for row in grades.of(name)} for name in names}
+    for labs in _blocks(grades.labs, rows, width):
+        last = labs[-1:] == grades.labs[-1:]
+        heads = [Column(lab.name.split()[0], justify="right", no_wrap=True) for lab in labs]
+        heads += [Column("points", justify="right", no_wrap=True)] if last else []
+        table = Table(Column("submission", max_width=_NAME, overflow="fold"), *heads)
+        for name, shown in names.items():
+            points = [f"{grades.total(name):.1f}"] if last else []
+            table.add_row(shown, *(escape(rows[name].get(lab, "")) for lab in labs), *points)
+        console.print(table)
+    lines = [textwrap.fill(text, width, subsequent_indent="    ", break_long_words=False) for text in notes(grades)]
+    return str(console.file.getvalue()) + "".join(f"{line}\n" for line in lines)  # type: ignore[attr-defined]
+
+
+def _blocks(labs: Sequence[Lab], rows: dict[str, dict[Lab, str]], width: int) -> Iterator[list[Lab]]:
+    """The labs, as many at a time as a table of ``width`` columns has room for; behind the last come the points."""
+    name = min(_NAME, max(map(len, [*rows, "submission"])))
+    room = free = width - 1 - (name + _FRAME) - (_POINTS + _FRAME)
+    block: list[Lab] = []
+    for lab in labs:
+        need = max(len("00-00"), *(len(cells.get(lab, "")) for cells in rows.values()), 0) + _FRAME
+        if block and need > free:
+            yield block
+            block, free = [], room
+        block, free = [*block, lab], free - need
+    yield block
 
 
 def _csv(grades: Grades) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     numbers = [lab.name.split()[0] for lab in grades.labs]
-    writer.writerow(["submission", *(f"{n} passed" for n in numbers), *(f"{n} status" for n in numbers), "points"])
+    writer.writerow(["submission", "points", *(f"{n} {what}" for n in numbers for what in ("points", "status"))])
     for submission in grades.submissions:
         rows = grades.of(submission.name)
         name = submission.name if submission.name[:1] not in "=+-@\t" else f"'{submission.name}"  # for spreadsheets
-        passed = [f"{row.late * row.passed:g}" for row in rows]
-        writer.writerow([name, *passed, *(row.status for row in rows), f"{grades.total(submission.name):.2f}"])
+        cells = [text for row in rows for text in (f"{100 * row.share:.2f}", row.status)]
+        writer.writerow([name, f"{grades.total(submission.name):.2f}", *cells])
     return out.getvalue()
 
 
@@ -78,6 +109,7 @@ def _json_row(grades: Grades, name: str, problems: list[str]) -> dict[str, Any]:
     labs = {
         row.lab.key: {
             "status": row.status,
+            "points": round(100 * row.share, 2),
             "passed": row.passed,
             "tests": {test: {"outcome": outcome, "message": text} for test, (outcome, text) in row.tests.items()},
             "total": len(row.tests),
@@ -92,6 +124,7 @@ def _json_row(grades: Grades, name: str, problems: list[str]) -> dict[str, Any]:
 
 def _junit(grades: Grades) -> str:
     top = ElementTree.Element("testsuites", name="course grade")
+    problems = {submission.name: submission.problems for submission in grades.submissions}
     for row in grades.rows:
         failures = len(row.tests) - row.passed
         suite = ElementTree.SubElement(
@@ -102,6 +135,8 @@ def _junit(grades: Grades) -> str:
             case = ElementTree.SubElement(suite, "testcase", classname=row.lab.key, name=_CONTROL.sub("?", test))
             if outcome != "passed" or row.status != "graded":
                 words = f"{outcome}: {text}" if row.status == "graded" else f"{row.status}: {'; '.join(row.findings)}"
-                ElementTree.SubElement(case, "failure", message=_CONTROL.sub("?", words))
+                ElementTree.SubElement(case, "failure", type=outcome, message=_CONTROL.sub("?", words))
+        if lines := [*problems.get(row.submission, ()), *row.findings]:
+            ElementTree.SubElement(suite, "system-out").text = _CONTROL.sub("?", "\n".join(lines))
     ElementTree.indent(top)
     return ElementTree.tostring(top, encoding="unicode", xml_declaration=True) + "\n"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from course.labs import Lab, LabError, tomllib
 class Limits:
     """Bounds of one submission in one lab.
 
-    ``test_seconds`` and ``lab_seconds`` are processor time (a hang without work ends after four times as much by the
-    clock), ``memory_mb`` is what may be allocated on top of the warm process, ``file_kb`` is the largest starter.py.
+    ``test_seconds`` and ``lab_seconds`` are processor time (a test that only waits ends after ``test_seconds`` too; where
+    there is no /proc, every test ends after four times as much by the clock), ``memory_mb`` is what may be allocated on
+    top of the warm process, ``file_kb`` is the largest starter.py.
     """
 
     test_seconds: float = 5.0
@@ -70,14 +71,36 @@ def read_settings(path: Path | None) -> Settings:
         raise LabError(f"{path} cannot be read: {error}") from None
     known = {f.name for f in fields(Settings)}
     _known_keys(path, table, known)
-    if "limits" in table:
-        _known_keys(path, table["limits"], {f.name for f in fields(Limits)}, "limits.")
-        table["limits"] = Limits(**table["limits"])
+    for name in ("limits", "weights", "deadlines", "submitted"):
+        if not isinstance(table.get(name, {}), dict):
+            raise LabError(f"{path}: {name} is a table: put its rows under [{name}]")
+    _known_keys(path, table.get("limits", {}), {f.name for f in fields(Limits)}, "limits.")
+    _at_least(path, "", {"late_per_day": table.get("late_per_day", 0)}, 0)
+    _at_least(path, "weights.", table.get("weights", {}), 0)
+    _at_least(path, "limits.", table.get("limits", {}), 0.1)
+    table["limits"] = Limits(**{k: type(v)(table.get("limits", {}).get(k, v)) for k, v in asdict(Limits()).items()})
     for name in ("deadlines", "submitted"):
         table[name] = {key: _moment(path, f"{name}.{key}", value) for key, value in table.get(name, {}).items()}
     if table.get("screen", "refuse") not in ("refuse", "report"):
         raise LabError(f"{path}: screen is {table['screen']!r}; allowed are refuse, report")
-    return Settings(**{**table, "allow": tuple(table.get("allow", ()))})
+    allow = table.get("allow", [])
+    if not isinstance(allow, list) or not all(isinstance(name, str) for name in allow):
+        raise LabError(f"{path}: allow is {allow!r}; it must be a list of names of modules")
+    return Settings(**{**table, "allow": tuple(allow)})
+
+
+def check_keys(settings: Settings, labs: Sequence[Lab]) -> None:
+    """Raises :class:`LabError` where a row of weights or deadlines is of no lab and no phase."""
+    known = {name for lab in labs for name in (lab.name.split()[0], lab.name[:2])}
+    for table, rows in (("weights", settings.weights), ("deadlines", settings.deadlines)):
+        if unknown := sorted(set(rows) - known):
+            raise LabError(f"[{table}] has a row {unknown[0]!r}: no phase (02) and no lab (02-05) is called so")
+
+
+def _at_least(path: Path, where: str, rows: Mapping[str, Any], least: float) -> None:
+    for key, value in rows.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+            raise LabError(f"{path}: {where}{key} is {value!r}; it must be a number, at least {least:g}")
 
 
 def _known_keys(path: Path, table: Mapping[str, Any], known: set[str], where: str = "") -> None:

@@ -61,13 +61,34 @@ Mistake: forgets to refuse a negative step
 -            raise ValueError("by must not be negative")
          self.n += by
 """
-README = "# Lab\n\n## Common mistakes\n\n- **It forgets to refuse** a negative step.\n\n## Hints\n\nnone\n"
+README = """# Lab
+
+## What the tests prove
+
+| Test | Claim |
+|---|---|
+| `test_negative` | a negative step is refused |
+
+## Common mistakes
+
+- **It forgets to refuse** a negative step.
+
+## Hints
+
+none
+"""
 
 
 @pytest.fixture
 def lab(small_course: Path) -> Path:
     (small_course / FIRST / "README.md").write_text(README)
     return small_course / FIRST
+
+
+def test_a_failure_without_its_claim_is_named(lab: Path, small_course: Path) -> None:
+    (lab / "README.md").write_text(README.replace("`test_negative`", "`test_positive`"))
+    [problem] = mistakes.check_mistakes(lab, write_patch(small_course, PATCH))
+    assert problem.text.startswith("test_negative: no row of the README's table")
 
 
 def write_patch(small_course: Path, text: str) -> Path:
