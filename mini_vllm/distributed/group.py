@@ -24,7 +24,7 @@ class TensorParallelGroup:
 
     Args:
         world_size: how many, the parent (rank 0) included.
-        num_elements: of the largest partial sum.
+        num_elements: of the partial sums between two barriers.
         dtype: of the partial sums.
 
     Attributes:
@@ -43,14 +43,14 @@ class TensorParallelGroup:
         """Barriers are numbered anew in each step, so that a step which one rank broke off does no harm."""
         self._count = step * _MAX_BARRIERS
 
-    def parts(self, side: int, *shape: int) -> list[Array]:
-        """Views of every rank's partial sum; the caller's own is at its rank.
+    def parts(self, side: int, start: int, *shape: int) -> list[Array]:
+        """Views of every rank's partial sum, from element `start` on; the caller's own is at its rank.
 
         Sums use the sides 0 and 1 in turns: whoever writes to a side has passed the barrier of the other one, which
         all ranks reach only when they have read this side.
         """
-        size = math.prod(shape)
-        return [part[:size].reshape(shape) for part in self._parts[side]]
+        stop = start + math.prod(shape)
+        return [part[start:stop].reshape(shape) for part in self._parts[side]]
 
     def barrier(self) -> None:
         """Return when all ranks have come here."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,16 @@ from mini_vllm.models.config import HFConfig
 from mini_vllm.models.layers import (
     Array,
     RotaryEmbedding,
-    RotaryPairs,
     Workspace,
     project,
     rms_norm,
     rms_norm_heads,
     silu_and_mul,
 )
+from mini_vllm.models.llama_scratch import TILE, TILES_BETWEEN_MEETINGS, LlamaScratch, LlamaTile
 from mini_vllm.models.sharding import shard_llama
 from mini_vllm.quantization.base_config import QuantizationConfig
-from mini_vllm.threads import num_shares, num_threads, one_blas_thread, run_shares
+from mini_vllm.threads import num_threads, one_blas_thread, run_shares
 
 Part = tuple[str, Any, Array | None, int, int | None]
 """A tensor of the checkpoint: its name, the weight and bias that it is part of, first and last row there."""
@@ -54,59 +55,6 @@ class LlamaLayer:
     moe: Any = None  # a `SparseMoeBlock`, where the MLP is a mixture of experts: see mixtral.py
 
 
-TILE = 512
-"""Tokens that go through a layer together: their activations stay in the processor's cache between two products."""
-
-
-class LlamaTile:
-    """Scratch for some tokens [T], feature-major; all but `hidden` and `rows` is shared by the tiles of a thread."""
-
-    cos: Array
-    sin: Array
-
-    def __init__(
-        self, model: LlamaForCausalLM, workspace: Workspace, tokens: slice, rows: Array, hidden: Array
-    ) -> None:
-        c, num_tokens = model.config, tokens.stop - tokens.start
-        get, rotated = workspace.get, model.num_heads + model.num_kv_heads
-        self.tokens, self.rows = tokens, rows
-        self.hidden = hidden.reshape(c.hidden_size, num_tokens)
-        self.normed = get("normed", c.hidden_size, num_tokens)
-        self.o_parts, self.down_parts = model.partial_sums(workspace, num_tokens)
-        self.qkv = get("qkv", model.q_size + 2 * model.kv_size, num_tokens)
-        self.heads = self.qkv[: model.q_size + model.kv_size].reshape(rotated, model.head_dim, num_tokens)
-        pairs = self.heads.reshape(rotated, 2, model.head_dim // 2, num_tokens)
-        self.pairs = RotaryPairs(pairs, get("rope", *pairs.shape))
-        self.gate_up = get("gate_up", 2 * model.inter_size, num_tokens)
-        self.gate, self.up = self.gate_up[: model.inter_size], self.gate_up[model.inter_size :]
-        self.silu_tmp = get("silu", model.inter_size, num_tokens)
-
-
-class LlamaScratch:
-    """Scratch for a step of `num_tokens`, kept while the number stays: in steady decode nothing is made anew.
-
-    `rows` [T, Hq + 2 Hkv, D] is token-major, as attention wants it; q, k, v are views of it.
-    """
-
-    def __init__(self, model: LlamaForCausalLM, num_tokens: int) -> None:
-        self.num_tokens = num_tokens
-        h, dim, heads, kv_heads = model.config.hidden_size, model.head_dim, model.num_heads, model.num_kv_heads
-        get = model._workspace.get
-        rows = get("rows", num_tokens, model.q_size + 2 * model.kv_size)
-        by_head = rows.reshape(num_tokens, heads + 2 * kv_heads, dim)
-        self.q, self.k, self.v = np.split(by_head, [heads, heads + kv_heads], axis=1)
-        hidden = get("hidden", num_tokens * h)
-        self.out = get("out", num_tokens, h)
-        spaces = model._workspaces[: num_shares(num_tokens)]
-        size = min(TILE, max(1, -(-num_tokens // len(spaces))))
-        spans = [slice(a, min(a + size, num_tokens)) for a in range(0, num_tokens, size)]
-        self.tiles = [
-            LlamaTile(model, spaces[i % len(spaces)], s, rows[s], hidden[s.start * h : s.stop * h])
-            for i, s in enumerate(spans)
-        ]
-        self.shares = [self.tiles[i :: len(spaces)] for i in range(len(spaces))]
-
-
 class LlamaForCausalLM(CausalLM):
     """Decoder with RMS norms, rotary positions and SwiGLU.
 
@@ -121,7 +69,8 @@ class LlamaForCausalLM(CausalLM):
         super().__init__(config, dtype, quant_config)
         self.q_size = self.num_heads * self.head_dim
         self.kv_size = self.num_kv_heads * self.head_dim
-        self.inter_size, self.max_partial_sum = config.intermediate_size, config.hidden_size * TILE
+        self.inter_size = config.intermediate_size
+        self.max_partial_sum = config.hidden_size * TILE * TILES_BETWEEN_MEETINGS
         self.vocab = slice(0, config.vocab_size)
         self.group: TensorParallelGroup | None = None
         self.rotary = RotaryEmbedding(self.head_dim, config.rope, self.dtype)
@@ -130,6 +79,11 @@ class LlamaForCausalLM(CausalLM):
         self.norm = self._new(config.hidden_size, 1)
         self.lm_head = self.embed if config.tie_word_embeddings else self._new(config.vocab_size, config.hidden_size)
         self.new_scratch()
+
+    @property
+    def meeting(self) -> int:
+        """Tiles that go through half a layer before the ranks meet; one rank alone takes tile by tile."""
+        return 1 if self.group is None else TILES_BETWEEN_MEETINGS
 
     def new_scratch(self) -> None:
         """Scratch memory of this model's own."""
@@ -219,20 +173,21 @@ class LlamaForCausalLM(CausalLM):
             self._scratch = LlamaScratch(self, len(input_ids))
         scratch = self._scratch
 
-        def begin(tiles: list[LlamaTile]) -> None:
-            for tile in tiles:
+        def begin(share: list[list[LlamaTile]]) -> None:
+            for tile in chain.from_iterable(share):
                 np.copyto(tile.hidden, self.embed.take(input_ids[tile.tokens], axis=0).T)
                 tile.cos, tile.sin = self.rotary.cos_sin(positions[tile.tokens])
                 self._project_qkv(self.layers[0], tile)
 
-        def go_on(tiles: list[LlamaTile]) -> None:
-            for tile in tiles:
-                self._finish_layer(layer, tile, mixed[tile.tokens])
-                if following is not None:
-                    self._project_qkv(following, tile)
-                else:
-                    rms_norm(tile.hidden, self.norm, self.config.norm_eps, tile.normed)
-                    np.copyto(scratch.out[tile.tokens], tile.normed.T)
+        def go_on(share: list[list[LlamaTile]]) -> None:
+            for tiles in share:
+                self._finish_layer(layer, tiles, mixed)
+                for tile in tiles:
+                    if following is not None:
+                        self._project_qkv(following, tile)
+                    else:
+                        rms_norm(tile.hidden, self.norm, self.config.norm_eps, tile.normed)
+                        np.copyto(scratch.out[tile.tokens], tile.normed.T)
 
         self.rotary.reach(int(positions.max(initial=0)))
         with np.errstate(over="ignore"), one_blas_thread(len(scratch.shares) > 1):
@@ -258,13 +213,23 @@ class LlamaForCausalLM(CausalLM):
         self.rotary.rotate(tile.pairs, tile.cos, tile.sin)
         np.copyto(tile.rows, tile.qkv.T)
 
-    def _finish_layer(self, layer: LlamaLayer, tile: LlamaTile, mixed: Array) -> None:
+    def _finish_layer(self, layer: LlamaLayer, tiles: list[LlamaTile], mixed: Array) -> None:
         """Output projection of attention, then the MLP, each added to the residual. mixed: [tokens, Hq * D]."""
-        project(layer.o, mixed.T, tile.o_parts[self.rank])
-        self._add_up(tile.hidden, tile.o_parts, layer.o_bias)
-        rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
-        self._mlp(layer, tile)
-        self._add_up(tile.hidden, tile.down_parts, layer.down_bias)
+        for tile in tiles:
+            project(layer.o, mixed[tile.tokens].T, tile.o_parts[self.rank])
+        self._meet()
+        for tile in tiles:
+            _add_up(tile.hidden, tile.o_parts, layer.o_bias)
+            rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
+            self._mlp(layer, tile)
+        self._meet()
+        for tile in tiles:
+            _add_up(tile.hidden, tile.down_parts, layer.down_bias)
+
+    def _meet(self) -> None:
+        """Wait until the partial sums of all ranks are there."""
+        if self.group is not None:
+            self.group.barrier()
 
     def _mlp(self, layer: LlamaLayer, tile: LlamaTile) -> None:
         """From `tile.normed` to `tile.down_parts` of this rank."""
@@ -274,26 +239,27 @@ class LlamaForCausalLM(CausalLM):
         silu_and_mul(tile.gate, tile.up, tile.silu_tmp)
         project(layer.down, tile.gate, tile.down_parts[self.rank])
 
-    def _add_up(self, hidden: Array, parts: list[Array], bias: Array | None) -> None:
-        """Add the partial sums of all ranks, once they are there, and the bias."""
-        if self.group is not None:
-            self.group.barrier()
-        for part in parts:
-            hidden += part
-        if bias is not None:
-            hidden += bias
-
-    def partial_sums(self, workspace: Workspace, num_tokens: int) -> tuple[list[Array], list[Array]]:
-        """Where `o` and `down` put their products, [H, tokens] of each rank; one rank alone needs but one place."""
+    def partial_sums(self, workspace: Workspace, num_tokens: int, number: int = 0) -> tuple[list[Array], list[Array]]:
+        """Where `o` and `down` of tile `number` put their products, [H, tokens] of each rank; one rank alone needs but
+        one place."""
         shape = self.config.hidden_size, num_tokens
         if self.group is None:
             alone = [workspace.get("proj", *shape)]
             return alone, alone
-        return self.group.parts(0, *shape), self.group.parts(1, *shape)
+        start = number % TILES_BETWEEN_MEETINGS * TILE * self.config.hidden_size
+        return self.group.parts(0, start, *shape), self.group.parts(1, start, *shape)
 
     def shard(self, rank: int, group: TensorParallelGroup) -> LlamaForCausalLM:
         """The part of this model that a rank of tensor parallelism computes: see `sharding.py`."""
         return shard_llama(self, rank, group)
+
+
+def _add_up(hidden: Array, parts: list[Array], bias: Array | None) -> None:
+    """Add the partial sums of all ranks, and the bias."""
+    for part in parts:
+        hidden += part
+    if bias is not None:
+        hidden += bias
 
 
 class MistralForCausalLM(LlamaForCausalLM):

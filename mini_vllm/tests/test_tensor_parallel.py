@@ -63,6 +63,15 @@ def test_same_tokens_as_one_process(model, seed):
     assert len(llm.llm_engine.engine_core.model_runner._executor.workers) == 1
 
 
+def test_steps_of_many_tiles(model):
+    """Six tiles of 512 tokens, so that the ranks meet after four of them and again after two."""
+    prompts = [{"prompt_token_ids": [3 + (i * n) % 490 for i in range(90)]} for n in range(1, 34)]
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    args = {"max_num_batched_tokens": 4096, "max_num_seqs": 33, "num_blocks": 256}
+    expected = tokens(LLM(model, **args), prompts, params)
+    assert tokens(LLM(model, tensor_parallel_size=2, **args), prompts, params) == expected
+
+
 @pytest.mark.parametrize("name", ["qwen3", "qwen2", "mistral-window"])
 def test_same_answers_as_real_vllm(name, tmp_path):
     golden = load(name)
