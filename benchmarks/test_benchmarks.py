@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, overhead, quantization, scaling, turns
+from benchmarks import common, engines, grading, overhead, quantization, scaling, turns
 from benchmarks.bound import Bound
 from mini_vllm.models.loader import load_model
 from mini_vllm.models.random_checkpoint import save_random_checkpoint
@@ -124,3 +125,26 @@ def test_the_arm_of_quantization(folder: Path, tmp_path: Path) -> None:
     assert small["weights"] < exact["weights"] and small["kv_bytes_per_token"] < exact["kv_bytes_per_token"]
     text = quantization.report({**found, "int3": "exit status 1"}, [2], quality=True)
     assert "tokens/s, batch 2" in text and "- int3: exit status 1" in text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="isolation needs Linux")
+@pytest.mark.timeout(120)
+def test_a_class_is_written_graded_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lab, two of the attacks as code, every odd container, two who copied, one graded alone once more."""
+    some = {name: grading.made.BODIES[name] for name in ("exits", "equals-everything")}
+    monkeypatch.setattr(grading.made, "BODIES", some)
+    monkeypatch.setattr(grading, "FORMS", grading.FORMS[:9])  # no whole clones, no endless loops: they take seconds
+    monkeypatch.setattr(grading.made, "endless", lambda labs: grading.made.hostile("exits", labs))
+    args = argparse.Namespace(labs="02-01", number=25, jobs=2, runs=1, alone=1, seed=1, wrap="")
+    found = grading.measure(args, tmp_path)
+    assert [row["kind"] for row in found["kinds"] if not row["as_it_must_be"]] == []
+    assert sum(row["number"] for row in found["kinds"]) == 24  # of one lab, the odd one with a lab missing is empty
+    assert list(found["alone"].values()) == [True] and found["same"] is True
+    assert (found["look_alikes"]["planted"], found["look_alikes"]["found"]) == (2, 2)
+    (run,) = found["runs"]
+    assert run["seconds"] > 0 < run["cpu_seconds"]
+    text = grading.report(found)
+    assert "# Grading 25 submissions of 02-01" in text
+    assert "| attack zip-bomb | 1 | 0.00 | 0.00 | missing | True |" in text
+    full = {"submissions": [{"name": "x", "points": 50.0, "labs": {"a": {"status": "graded"}}}]}
+    assert [r["as_it_must_be"] for r in grading.judge(full, [("x", "attack exits", "folder")])] == [False]

@@ -53,15 +53,14 @@ def grade(
         )
         if similarity:
             status.update("look-alikes")
-            texts = {
-                lab: (untouched_starter(lab.folder), (lab.folder / "solution.py").read_bytes()) for lab in made.labs
-            }
+            starters = {lab: untouched_starter(lab.folder) for lab in made.labs}
+            texts = {lab: (text, (lab.folder / "solution.py").read_bytes()) for lab, text in starters.items()}
             made.pairs = similar(taken, texts, similarity)
     _write(made, form, output)
 
 
 def _write(made: Grades, form: str, output: Path | None) -> None:
-    """The report to the file or the terminal; what a person should read beside it, to the other stream."""
+    """The report to the file or the terminal; what a person should read beside it, to the error stream."""
     from course.grade.report import notes, render
 
     if output is None and sys.stdout.isatty():
@@ -72,7 +71,8 @@ def _write(made: Grades, form: str, output: Path | None) -> None:
         output.write_text(render(made, form), encoding="utf-8")
         _say(f"{output}: {len(made.submissions)} submissions, {len(made.labs)} labs")
     absent = sorted(set(made.settings.submitted) - {submission.name for submission in made.submissions})
-    for text in [*(notes(made) if form != "table" else []), *(f"[submitted]: no submission {n}" for n in absent)]:
+    unused = [f"[submitted] has a row {name!r}, but nobody of that name handed in" for name in absent]
+    for text in [*(notes(made) if form != "table" else []), *unused]:
         _say(text)
 
 

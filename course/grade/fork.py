@@ -24,6 +24,7 @@ from _pytest.runner import runtestprotocol
 from course import labs
 from course.grade import kernel
 from course.grade.facade import with_guarded_builtins
+from course.grade.processes import lower_limits
 from course.grade.screen import screen
 from course.grade.settings import Limits
 from course.grade.watch import Guard, Snapshot
@@ -56,10 +57,7 @@ def bound(limits: Limits) -> None:
     }
     if mapped:
         wanted[resource.RLIMIT_AS] = mapped + (limits.memory_mb << 20)
-    for which, value in wanted.items():
-        hard = resource.getrlimit(which)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (value, value))
+    lower_limits(wanted)
 
 
 def wall_off(job: dict[str, Any], scratch: Path, writes: bool) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 import zipfile
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from course.grade.processes import lower_limits
 from course.labs import Lab, LabError
 
 MAX_ENTRIES = 50_000
@@ -182,9 +184,9 @@ def _git(temp: Path, *args: str, most: int = GIT_TALK) -> bytes:
     def bound() -> None:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_FSIZE, (GIT_BYTES, GIT_BYTES))
-        resource.setrlimit(resource.RLIMIT_CPU, (GIT_SECONDS, GIT_SECONDS))
-        resource.setrlimit(resource.RLIMIT_AS, (GIT_MEMORY, GIT_MEMORY))
+        lower_limits({resource.RLIMIT_FSIZE: GIT_BYTES, resource.RLIMIT_CPU: GIT_SECONDS})
+        if sys.platform == "linux":  # elsewhere this limit may not be set, or may mean something else
+            lower_limits({resource.RLIMIT_AS: GIT_MEMORY})
 
     env = {"PATH": os.environ.get("PATH", ""), "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(temp), "LC_ALL": "C"}
     fixed = {"core.hooksPath": os.devnull, "safe.directory": str(temp), "pack.threads": "1", "gc.auto": "0"}

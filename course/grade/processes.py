@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -50,6 +51,16 @@ def children() -> dict[int, list[int]]:
         if fields := _stat(int(entry.name)):
             found.setdefault(int(fields[1]), []).append(int(entry.name))
     return found
+
+
+def lower_limits(wanted: Mapping[int, int]) -> None:
+    """Sets limits of this process (``RLIMIT_CPU`` -> seconds), each no higher than it stands already."""
+    import resource
+
+    for which, value in wanted.items():
+        hard = resource.getrlimit(which)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (value, value))
 
 
 def end_one(pid: int) -> None:

@@ -38,9 +38,9 @@ def notes(grades: Grades) -> list[str]:
     number = {lab.key: lab.name.split()[0] for lab in grades.labs}
     where = {pair: ", ".join(number[key] for key in pair.labs) for pair in grades.pairs}
     found += [f"{p.first} and {p.second}: {p.share:.0%} alike ({where[p]})" for p in grades.pairs]
-    return [_CONTROL.sub("?", text) for text in [*found, *(f"not graded: {t}" for t in grades.skipped)]] + [
-        lacking(grades.missing)
-    ] * bool(grades.missing)
+    found += [f"not graded: {text}" for text in grades.skipped]
+    found += [lacking(grades.missing)] if grades.missing else []
+    return [_CONTROL.sub("?", text) for text in found]
 
 
 def lacking(missing: Sequence[str]) -> str:
@@ -126,13 +126,12 @@ def _junit(grades: Grades) -> str:
     top = ElementTree.Element("testsuites", name="course grade")
     problems = {submission.name: submission.problems for submission in grades.submissions}
     for row in grades.rows:
-        failures = len(row.tests) - row.passed
+        failures, name = len(row.tests) - row.passed, _CONTROL.sub("?", f"{row.submission} {row.lab.key}")
         suite = ElementTree.SubElement(
-            top, "testsuite", name=_CONTROL.sub("?", f"{row.submission} {row.lab.key}"), tests=str(len(row.tests)),
-            failures=str(failures), errors="0", skipped="0",
-        )  # fmt: skip
+            top, "testsuite", name=name, tests=str(len(row.tests)), failures=str(failures), errors="0", skipped="0"
+        )
         for test, (outcome, text) in row.tests.items():
-            case = ElementTree.SubElement(suite, "testcase", classname=row.lab.key, name=_CONTROL.sub("?", test))
+            case = ElementTree.SubElement(suite, "testcase", classname=name, name=_CONTROL.sub("?", test))
             if outcome != "passed" or row.status != "graded":
                 words = f"{outcome}: {text}" if row.status == "graded" else f"{row.status}: {'; '.join(row.findings)}"
                 ElementTree.SubElement(case, "failure", type=outcome, message=_CONTROL.sub("?", words))

@@ -15,9 +15,9 @@ from course.labs import Lab, LabError, tomllib
 class Limits:
     """Bounds of one submission in one lab.
 
-    ``test_seconds`` and ``lab_seconds`` are processor time (a test that only waits ends after ``test_seconds`` too; where
-    there is no /proc, every test ends after four times as much by the clock), ``memory_mb`` is what may be allocated on
-    top of the warm process, ``file_kb`` is the largest starter.py.
+    ``test_seconds`` and ``lab_seconds`` are processor time (a test that only waits ends after ``test_seconds`` too;
+    where there is no /proc, every test ends after four times as much by the clock), ``memory_mb`` is what may be
+    allocated on top of the warm process, ``file_kb`` is the largest starter.py.
     """
 
     test_seconds: float = 5.0
@@ -99,7 +99,7 @@ def check_keys(settings: Settings, labs: Sequence[Lab]) -> None:
 
 def _at_least(path: Path, where: str, rows: Mapping[str, Any], least: float) -> None:
     for key, value in rows.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 1e9:
             raise LabError(f"{path}: {where}{key} is {value!r}; it must be a number, at least {least:g}")
 
 
