@@ -1,7 +1,7 @@
 """A class of 200 graded: the time of `course grade`, the same result twice, and what every attack gets.
 
     python benchmarks/grading.py                       # phase 02, two runs, three submissions alone: half an hour
-    python benchmarks/grading.py --quick               # 40 submissions of two labs, nothing written
+    python benchmarks/grading.py --quick               # 60 submissions of two labs, nothing written
 
 Every submission is generated from the references and a seed: restyled (what another learner would write), partly
 written, with listed mistakes, copied under other names, and hostile. Goals: at most ten minutes on two cores; two runs

@@ -129,7 +129,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                "repeats": args.repeats, "kv_bytes": 64 << 20}  # fmt: skip
         scored = before["scored"] if text is None else held_out(text, args.conversations)
         pocket = run(ROOT / "models" / "pocket", SCHEMES, job, args.threads)
-        large = {} if args.no_large else run_large(Path(scratch), job, args.threads)
+        large = before.get("qwen2.5-0.5b", {}) if args.no_large else run_large(Path(scratch), job, args.threads)
     for name, result in pocket.items():
         if args.speed_only and isinstance(result, dict):
             result |= {key: before["pocket"][name][key] for key in ("nats", "perplexity", "same_choice")}
