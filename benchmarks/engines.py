@@ -122,6 +122,9 @@ def run_arms(job: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
                 for repeat in range(job["repeats"]):
                     progress.update(task, description=f"batch {batch}", advance=1, refresh=True)
                     take_turns(arms, found, batch, 1000 * batch + repeat)
+            for result in found.values():
+                for measured in result["batches"].values() if isinstance(result, dict) else ():
+                    summarize(measured)
             if job["batches"] and job["bandwidth"] and "mini_vllm" in arms:
                 keep(found, "mini_vllm", bandwidth=ask(arms, found, "mini_vllm", "bandwidth"))
         finally:
@@ -153,9 +156,6 @@ def take_turns(arms: dict[str, Arm | str], found: dict[str, Any], batch: int, se
             answer = ask(arms, found, name, do, batch=batch, **arguments)
             if answer is not None:
                 found[name]["batches"].setdefault(str(batch), {}).setdefault(where, []).append(answer)
-    for result in found.values():
-        if isinstance(result, dict) and str(batch) in result["batches"]:
-            summarize(result["batches"][str(batch)])
 
 
 def summarize(measured: dict[str, Any]) -> None:
@@ -181,13 +181,13 @@ def rates(job: dict[str, Any], arms: dict[str, Any]) -> list[list[Any]]:
     rows = []
     for batch in job["batches"]:
         tokens = batch * job["output_len"]
-        seconds = {arm: r["batches"][str(batch)]["all"] for arm, r in arms.items() if isinstance(r, dict)}
-        rate = {arm: tokens / statistics.median(times) for arm, times in seconds.items()}
+        of_arm = {arm: r["batches"][str(batch)] for arm, r in arms.items() if isinstance(r, dict)}
+        seconds = {arm: measured["all"] for arm, measured in of_arm.items()}
+        rate = {arm: tokens / measured["seconds"] for arm, measured in of_arm.items()}
         bound, products = None, None
-        if "mini_vllm" in seconds:
-            measured = arms["mini_vllm"]["batches"][str(batch)]
-            bound, products = tokens / measured["bound"]["total"], tokens / measured["bound"]["products_only"]
-            seconds["bound"] = [b["total"] for b in measured["bounds"]]
+        if mini := of_arm.get("mini_vllm"):
+            bound, products = tokens / mini["bound"]["total"], tokens / mini["bound"]["products_only"]
+            seconds["bound"] = [b["total"] for b in mini["bounds"]]
         ratios = [paired_ratio(seconds, other) for other in ("bound", *ARMS[1:])]
         rows.append([batch, *map(rate.get, ARMS), bound, products, *ratios])
     return rows
