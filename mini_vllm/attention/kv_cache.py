@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.memory import aligned_zeros
+
 Array = np.ndarray[Any, Any]
 
 
@@ -27,7 +29,7 @@ class KVCache:
     ) -> None:  # fmt: skip
         self.num_layers, self.num_blocks, self.block_size = num_layers, num_blocks, block_size
         self.num_kv_heads, self.head_dim = num_kv_heads, head_dim
-        self.data = np.zeros((num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim), dtype)
+        self.data = aligned_zeros((num_layers, num_blocks, block_size, 2, num_kv_heads, head_dim), dtype)
         self.dtype = self.data.dtype
         slots = self.data.reshape(num_layers, num_blocks * block_size, 2, num_kv_heads, head_dim)
         self._key_slots = [layer[:, 0] for layer in slots]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.distributed.group import TensorParallelGroup
+from mini_vllm.memory import aligned_empty
 from mini_vllm.models.config import HFConfig
 from mini_vllm.models.layers import Array, Workspace, logits_of
 from mini_vllm.quantization.base_config import QuantizationConfig
@@ -73,9 +74,9 @@ class CausalLM:
         """An array to be filled. Small ones are cut from a common slab, which the system backs with large pages."""
         size = math.prod(shape)
         if size * self.dtype.itemsize > _SLAB_BYTES // 4:
-            return np.empty(shape, self.dtype)
+            return aligned_empty(shape, self.dtype)
         if len(self._slab) < size:
-            self._slab = np.empty(_SLAB_BYTES // self.dtype.itemsize, self.dtype)
+            self._slab = aligned_empty((_SLAB_BYTES // self.dtype.itemsize,), self.dtype)
         array, self._slab = self._slab[:size].reshape(shape), self._slab[-(-size // 16) * 16 :]
         return array
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.memory import aligned_empty
 from mini_vllm.models.config import RopeConfig
 from mini_vllm.threads import num_shares, one_blas_thread, one_core, run_shares
 
@@ -34,13 +35,15 @@ class Workspace:
         size = math.prod(shape)
         flat = self._flat.get(name)
         if flat is None or flat.size < size:
-            self._flat[name] = flat = np.empty(size, self.dtype)
+            self._flat[name] = flat = aligned_empty((size,), self.dtype)
         return flat[:size].reshape(shape)
 
 
-FEW_TOKENS, FEW_TOKENS_FOR_THREADS = 32, 4
-"""Up to this many tokens a product is cut into blocks of rows, where BLAS has one thread, and where it has more (the
-blocks are then one thread's). On one thread twice as many, exactly, pay too: a full width of the kernel."""
+FEW_TOKENS, FEW_TOKENS_FOR_THREADS = 128, 4
+"""Up to this many tokens a product is cut into small ones, where BLAS has one thread, and where it has more (the
+small ones are then one thread's)."""
+_WIDTH = 32
+"""Tokens of a small product: two vectors of AVX-512."""
 _SMALL_PRODUCT = 1_000_000
 
 
@@ -51,29 +54,42 @@ def _block_rows(rows: int, columns: int, tokens: int) -> int:
     return next((n for n in range(min(most, rows), 7, -1) if rows % n == 0), rows)
 
 
-def _are_few(tokens: int) -> bool:
-    """Whether a product with these tokens is worth cutting into blocks."""
-    if one_core():
-        return 1 < tokens <= FEW_TOKENS or tokens == 2 * FEW_TOKENS
-    return 1 < tokens <= FEW_TOKENS_FOR_THREADS
-
-
 def project(weight: Any, x: Array, out: Array) -> None:
     """`out = weight @ x`. weight: [out, in], or a quantized `Linear`; x: [in, tokens]; out: [out, tokens], contiguous.
 
     OpenBLAS first copies ("packs") both factors into the order that its kernel reads, which few tokens do not pay back.
     Products of up to a million multiplications it does without, a fifth to a half faster. So few tokens are multiplied
-    with the weight in blocks of rows (one numpy call), with x in C order, which that kernel likes best.
+    in blocks of rows of the weight and of `_WIDTH` tokens (one numpy call, and one for the tokens that are left over),
+    with x in C order, which that kernel likes best.
     """
     tokens = x.shape[1]
     if not isinstance(weight, np.ndarray):
         weight.project_into(x, out)
-    elif _are_few(tokens):
-        rows = _block_rows(*weight.shape, tokens)
-        x = np.ascontiguousarray(x) if tokens >= 8 else x
-        np.matmul(weight.reshape(-1, rows, weight.shape[1]), x, out=out.reshape(-1, rows, tokens))
-    else:
+    elif not 1 < tokens <= (FEW_TOKENS if one_core() else FEW_TOKENS_FOR_THREADS):
         np.matmul(weight, x, out=out)
+    else:
+        x = np.ascontiguousarray(x) if tokens >= 8 else x
+        whole = tokens - tokens % _WIDTH
+        if whole:
+            _project_wide(weight, x[:, :whole], out[:, :whole])
+        if whole < tokens:
+            _project_narrow(weight, x[:, whole:], out[:, whole:])
+
+
+def _project_narrow(weight: Array, x: Array, out: Array) -> None:
+    """`project` for less than `_WIDTH` tokens."""
+    rows = _block_rows(*weight.shape, x.shape[1])
+    np.matmul(weight.reshape(-1, rows, weight.shape[1]), x, out=out.reshape(-1, rows, x.shape[1]))
+
+
+def _project_wide(weight: Array, x: Array, out: Array) -> None:
+    """`project` for a multiple of `_WIDTH` tokens. The arrays are cut into [blocks, rows, `_WIDTH`], none is copied."""
+    columns, rows = weight.shape[1], _block_rows(*weight.shape, _WIDTH)
+    np.matmul(
+        weight.reshape(-1, 1, rows, columns),
+        x.reshape(columns, -1, _WIDTH).transpose(1, 0, 2),
+        out=out.reshape(len(weight) // rows, rows, -1, _WIDTH).transpose(0, 2, 1, 3),
+    )
 
 
 def rms_norm(x: Array, weight: Array, eps: float, out: Array) -> None:
@@ -207,7 +223,7 @@ def logits_of(hidden: Array, lm_head: Array, out: Array | None = None) -> Array:
     if out is None:
         out = np.empty((len(hidden), len(lm_head)), hidden.dtype)
     if shares == 1 and len(hidden) <= 64:
-        logits = np.empty((len(lm_head), len(hidden)), hidden.dtype)
+        logits = aligned_empty((len(lm_head), len(hidden)), hidden.dtype)
         project(lm_head, hidden.T, logits)
         np.copyto(out, logits.T)
         return out

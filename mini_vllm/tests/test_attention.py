@@ -66,6 +66,8 @@ def test_equals_the_reference(heads: tuple[int, int], block_size: int, windows: 
         [(1, 1)],
         [(1, 9), (1, 40), (1, 3)],
         [(7, 7), (1, 20), (5, 33), (1, 1), (40, 40)],
+        [(6, 6)] * 4,
+        [(6, 30), (1, 4), (6, 9), (6, 6), (3, 50), (1, 70), (3, 8)],
         [(int(n), int(n + c)) for n, c in zip(rng.integers(1, 9, 12), rng.integers(0, 60, 12), strict=True)],
     ):
         metadata, num_blocks = make_batch(rng, lens, block_size)
@@ -84,6 +86,7 @@ def test_chunks_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(paged_gather, "CHUNK_BYTES", 2000)
     monkeypatch.setattr(paged_gather, "MAX_SCORES", 300)
     lens = [(1, int(n)) for n in np.random.default_rng(1).integers(1, 80, 20)] + [(50, 90), (33, 33)]
+    lens += [(2, 9)] * 5 + [(3, 60), (3, 5), (33, 40)]
     metadata, num_blocks = make_batch(np.random.default_rng(2), lens, 4)
     assert_equal(metadata, num_blocks, 4, (4, 2), [None, 10])
 
@@ -96,6 +99,15 @@ def test_a_step_with_long_and_short_contexts_is_sorted_not_padded() -> None:
     gathered = sum(len(chunk.block_ids) for share in step.plans[None] for chunk in share.chunks)
     assert gathered <= 2 * int((-(-metadata.seq_lens // 4)).sum())
     assert_equal(metadata, num_blocks, 4, (2, 1), [None])
+
+
+def test_requests_with_equally_many_new_tokens_are_computed_together() -> None:
+    lens = [(5, 5 + 3 * i) for i in range(8)] + [(1, 9)] * 4 + [(600, 600)]
+    metadata, num_blocks = make_batch(np.random.default_rng(3), lens, 4)
+    cache = KVCache(1, num_blocks, 4, 1, HEAD_DIM, "float64")
+    (share,) = paged_gather.PagedGatherBackend(cache, 1, [None]).begin_step(metadata).plans[None]
+    assert sorted(len(chunk.out) for chunk in share.chunks) == [4, 8]  # those that decode, and those with five
+    assert [len(row.tiles) > 1 for row in share.rows] == [True]  # the long prompt
 
 
 def test_what_lies_beyond_a_sequence_is_never_seen() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.loader import load_model
 from mini_vllm.models.random_checkpoint import save_random_checkpoint, write_safetensors
 from mini_vllm.models.safetensors_reader import SINGLE_NAME, Checkpoint, CheckpointError
+from mini_vllm.threads import unshared
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 61, "hidden_size": 32,
@@ -157,16 +159,17 @@ def test_dtype_is_checked(folder: Path) -> None:
         load_model(folder, dtype="float16")
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 9, 64])
-@pytest.mark.parametrize("shape", [(8, 4), (1408, 256), (4099, 300), (24, 100_000)])
-def test_a_product_in_blocks_is_the_product(shape: tuple[int, int], tokens: int) -> None:
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 9, 31, 32, 33, 64, 100, 128, 129])
+@pytest.mark.parametrize("shape", [(8, 4), (1408, 256), (4099, 300), (24, 20_000)])
+@pytest.mark.parametrize("core", [unshared, nullcontext], ids=["one-core", "all-cores"])
+def test_a_product_in_blocks_is_the_product(shape: tuple[int, int], tokens: int, core: Any) -> None:
     rng = np.random.default_rng(tokens)
     weight, x = rng.standard_normal(shape), rng.standard_normal((tokens, shape[1]))
-    out = np.empty((shape[0], tokens))
-    project(weight, x.T, out)  # both orders of memory occur
-    np.testing.assert_allclose(out, weight @ x.T, atol=1e-9)
-    project(weight, np.ascontiguousarray(x.T), out)
-    np.testing.assert_allclose(out, weight @ x.T, atol=1e-9)
+    for rows in (x.T, np.ascontiguousarray(x.T)):  # both orders of memory occur
+        out = np.full((shape[0], tokens), np.nan)
+        with core():
+            project(weight, rows, out)
+        np.testing.assert_allclose(out, weight @ x.T, atol=1e-9)
 
 
 def test_a_folder_is_itself(folder: Path) -> None:

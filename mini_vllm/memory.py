@@ -1,0 +1,35 @@
+"""Arrays that start on a cache line.
+
+numpy's own start 16 or 48 bytes into one, so that every vector of 64 bytes that is read or written touches two lines:
+a sum of two arrays in the cache then takes up to twice as long, a product some percent more. Upstream has no twin:
+torch's allocator aligns to 64 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+CACHE_LINE = 64
+"""Bytes; also the widest vector of AVX-512."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Like `np.empty`, on a cache line."""
+    return _aligned(np.empty, shape, dtype)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Like `np.zeros`, on a cache line; here too a page becomes resident when it is first written."""
+    return _aligned(np.zeros, shape, dtype)
+
+
+def _aligned(make: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = make(nbytes + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + nbytes].view(dtype).reshape(shape)
