@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -25,6 +27,17 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
+def bytes_of_all_ranks() -> int:
+    """Resident bytes of this process and its workers now; a page that several share counts once."""
+    total = 0
+    for pid in (os.getpid(), *(worker.pid for worker in multiprocessing.active_children())):
+        rollup = Path(f"/proc/{pid}/smaps_rollup")
+        if rollup.is_file():
+            line = next(line for line in rollup.read_text(encoding="utf-8").splitlines() if line.startswith("Pss:"))
+            total += int(line.split()[1]) * 1024
+    return total
+
+
 class MiniArm:
     """The engine of a job, its bound, and what it takes in memory."""
 
@@ -41,14 +54,20 @@ class MiniArm:
 
     def warm_up(self, batch: int) -> dict[str, int]:
         """Run a batch, and again until every block of the pool has been used (a block's memory comes from the system
-        when it is first written); the bytes of memory at the peak, before anything else is loaded."""
+        when it is first written); the bytes of memory at the peak of this process or, where that is more, of all ranks
+        together now, before anything else is loaded."""
         core, length = self.llm.llm_engine.engine_core, self.job["prompt_len"] + self.job["output_len"]
         blocks = batch * -(-length // core.config.block_size)
         rounds = -(-core.num_blocks // blocks) if self.job.get("fill_pool") and batch == max(self.job["batches"]) else 1
         for round_ in range(rounds):
             self.generate(batch, batch + 7919 * round_)
         weights = self.model.num_parameters * self.model.dtype.itemsize
-        return {"import": self.imported, "peak": peak_bytes(), "weights": weights, "kv_pool": self.job["kv_bytes"]}
+        return {
+            "import": self.imported,
+            "peak": max(peak_bytes(), bytes_of_all_ranks()),
+            "weights": weights,
+            "kv_pool": self.job["kv_bytes"],
+        }
 
     def generate(self, batch: int, seed: int) -> float:
         """Seconds for a batch."""
@@ -64,8 +83,9 @@ class MiniArm:
     def bound(self, batch: int) -> dict[str, float]:
         """The parts of the bound, in seconds."""
         from benchmarks.bound import Bound
+        from mini_vllm.models.loader import load_model
 
-        self._bound = self._bound or Bound(self.model)
+        self._bound = self._bound or Bound(load_model(self.job["model"]))
         return self._bound.time(batch, self.job["prompt_len"], self.job["output_len"], 21)
 
     def bandwidth(self) -> float:

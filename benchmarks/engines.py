@@ -71,8 +71,7 @@ def make_job(shape: str, folder: Path, args: argparse.Namespace) -> dict[str, An
         "kv_bytes": 256 << 20,
         "fill_pool": not large,
         "bandwidth": large,
-        # Each rank copies its share of the weights, for which the memory goal of the large shape leaves no room.
-        "processes": 1 if large else args.threads,
+        "processes": args.threads,
     }
 
 

@@ -19,6 +19,7 @@ EXTRAS = {
     "hub": ("huggingface_hub", "tokenizers"),
     "torch": ("torch",),
     "triton": ("torch", "triton"),
+    "ray": ("ray",),
     "serve": ("fastapi", "uvicorn", "httpx", "openai"),
     "docs": ("mkdocs", "material"),
     "watch": ("watchfiles",),

@@ -20,11 +20,11 @@ def triton_or_skip() -> bool:
     """
     import pytest
 
-    torch = pytest.importorskip("torch", reason="needs torch: pip install -e '.[triton]'")
+    torch = pytest.importorskip("torch", reason='needs torch: pip install -e ".[triton]"')
     on_gpu = bool(torch.cuda.is_available())
     if not on_gpu:
         os.environ["TRITON_INTERPRET"] = "1"
-    pytest.importorskip("triton", reason="needs triton: pip install -e '.[triton]'")
+    pytest.importorskip("triton", reason='needs triton: pip install -e ".[triton]"')
     if not on_gpu:
         _teach_the_interpreter_new_numpy()
     return on_gpu

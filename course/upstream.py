@@ -185,7 +185,7 @@ def download_sdist(temp: Path, pin: Pin, say: Console) -> Path:
     """Downloads the source distribution without building it. Raises :class:`UpstreamError`."""
     if find_spec("unearth") is None:
         raise UpstreamError(
-            "the source distribution needs the package unearth: pip install -e '.[test]', then try again"
+            'the source distribution needs the package unearth: pip install -e ".[test]", then try again'
         )
     command = [sys.executable, "-m", "unearth", f"vllm=={pin.version}", "--no-binary", "--download", str(temp)]
     if index := os.environ.get("PIP_INDEX_URL"):

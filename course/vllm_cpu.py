@@ -84,7 +84,7 @@ def find_python(root: Path = ROOT, system: str = "", machine: str = "") -> Path:
     if (system, machine.lower()) not in (("Linux", "x86_64"), ("Linux", "amd64")):
         raise VllmError(
             f"the CPU build exists for Linux on x86-64, this is {system} on {machine}. Read the captured runs of the "
-            "labs instead, or use a Linux machine, WSL or a container; with an NVIDIA GPU: pip install -e '.[vllm]'"
+            'labs instead, or use a Linux machine, WSL or a container; with an NVIDIA GPU: pip install -e ".[vllm]"'
         )
     free = shutil.disk_usage(root).free / 2**30
     if free < NEEDED_GB:

@@ -27,6 +27,7 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Any
         loaded, own, folder = load_checkpoint(
             model, config.dtype, None, config.quantization, config.quantization_config
         )
+        loaded.is_engines_own = True
         return loaded, tokenizer or own, folder
     if config.quantization or config.quantization_config:
         raise ValueError(f"quantization={config.quantization!r} needs a checkpoint to load, got a finished model")

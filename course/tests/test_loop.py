@@ -239,7 +239,7 @@ def test_claims_of_the_readme(lab_home: Path) -> None:
 @pytest.mark.parametrize("poll", [True, False])
 def test_watch_runs_again_after_a_save(lab_home: Path, poll: bool, capfd: pytest.CaptureFixture[str]) -> None:
     if not poll:
-        pytest.importorskip("watchfiles", reason="pip install -e '.[watch]'")
+        pytest.importorskip("watchfiles", reason='pip install -e ".[watch]"')
     folder, notes = lab_home / FIRST, []
     lab, saves = lab_of(FIRST), watch.Saves(folder, poll)
     assert lab is not None and saves.kind == ("polling" if poll else "watchfiles")

@@ -1,8 +1,8 @@
 """What `paged_gather` does in a step, planned once and used by every layer: which blocks, masks, views into scratch.
 
-Requests with equally many new tokens are computed together, a few at a time, so that the gathered keys and values stay
-in the processor's cache: those that decode, short prompts, draft tokens to be verified. The others, which have many new
-tokens or a number of their own, go one after the other, in tiles of queries.
+Requests with equally many new tokens (those that decode; short prompts of one length; draft tokens to be verified) are
+computed together, as many at a time as leave what they gather and their scores in the processor's cache. Those whose
+scores alone are too many, long prompts, go one after the other, in tiles of queries.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PrefillTile:
 
 @dataclass(slots=True)
 class PrefillRow:
-    """One request with more than one new token."""
+    """One request with many new tokens."""
 
     block_ids: Array
     gathered: Array
@@ -87,8 +87,8 @@ class GatherPlanner:
     ) -> None:
         self.backend, self.metadata, self.out, self.workspaces = backend, metadata, out, workspaces
         self.cache, self.size = backend.kv_cache, backend.kv_cache.block_size
-        self.together: list[tuple[int, Array]] = []  # number of new tokens, requests
-        self.alone: list[int] = []
+        self.together: list[tuple[int, Array]] = []  # (new tokens of each, requests)
+        self.alone: list[int] = []  # requests
         for queries, rows in self._by_queries():
             longest = int(metadata.seq_lens[rows].max())
             if queries == 1 or self._most_rows(queries, longest) > 0:
@@ -106,7 +106,7 @@ class GatherPlanner:
             yield queries, np.flatnonzero(lens == queries)
 
     def _most_rows(self, queries: int, num_keys: int) -> int:
-        """How many requests with so many queries and keys have room in a chunk."""
+        """How many requests with so many queries and keys have room in a chunk; 0 where one alone has not."""
         scores = self.backend.num_heads * queries * num_keys
         blocks = -(-num_keys // self.size)
         return min(self.backend.blocks_per_chunk // blocks, self.backend.max_scores // (2 * scores))

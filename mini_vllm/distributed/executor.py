@@ -89,7 +89,7 @@ class MultiprocExecutor:
     """Computes the logits of a step on all ranks. The workers are forked at the first step, weights and all.
 
     Args:
-        model: the whole one; every rank takes its `shard`.
+        model: the whole one; every rank takes one of its `shards`.
         world_size: how many ranks, the parent included.
         compute: takes this rank's share of a step: (inputs, out); `out` [S, vocab] is to be filled in its columns.
         become: called in a worker, once, with its shard of the model.
@@ -108,8 +108,9 @@ class MultiprocExecutor:
         become: Callable[[Any], None], buffer: StepBuffer, max_rows: int,
     ) -> None:  # fmt: skip
         self.group = TensorParallelGroup(world_size, model.max_partial_sum, model.dtype)
-        self.model = model.shard(0, self.group)
-        self.compute, self.become, self.buffer, self._whole = compute, become, buffer, model
+        self._shards = list(model.shards(self.group))
+        self.model = self._shards[0]
+        self.compute, self.become, self.buffer = compute, become, buffer
         self.logits = shared_zeros((max_rows, model.vocab_size), model.dtype)
         self._counters = Counters(2 * world_size)
         self._step, self._last_look, self._parent = 0, 0.0, os.getpid()
@@ -129,6 +130,7 @@ class MultiprocExecutor:
             theirs.close()
             self.workers.append(worker)
             self._connections.append(ours)
+        del self._shards[1:]
         weakref.finalize(self, _close, self._connections)
 
     def run(self, inputs: StepInputs) -> Array:
@@ -182,7 +184,7 @@ class MultiprocExecutor:
         for other in inherited:
             other.close()
         self.group.rank, self.group.check = rank, self._check_parent
-        self.become(self._whole.shard(rank, self.group))
+        self.become(self._shards[rank])
         with one_blas_thread(), unshared(), np.errstate(invalid="ignore", over="ignore"):
             while True:
                 self._wait_for_step(rank, connection)

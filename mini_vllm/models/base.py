@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ class CausalLM:
     embed: Array
     max_partial_sum = 0
     """Elements of the largest partial sum that ranks of tensor parallelism exchange; 0: the model cannot be shared."""
+    is_engines_own = False
+    """Nobody but its engine has this model, so that the shards may take over its memory."""
 
     def __init__(
         self, config: HFConfig, dtype: str = "float32", quant_config: QuantizationConfig | None = None
@@ -53,6 +55,7 @@ class CausalLM:
         self.rank = 0
         self._workspace = Workspace(self.dtype)
         self._slab = np.empty(0, self.dtype)
+        self._sizes: tuple[int, int] | None = None
 
     @property
     def default_sampling_params(self) -> dict[str, Any]:
@@ -68,7 +71,7 @@ class CausalLM:
     @property
     def num_parameters(self) -> int:
         """Weights in all; tied embeddings count once."""
-        return sum(array.size for _, array in self.weights())
+        return self._sizes[0] if self._sizes else sum(array.size for _, array in self.weights())
 
     def _new(self, *shape: int) -> Array:
         """An array to be filled. Small ones are cut from a common slab, which the system backs with large pages."""
@@ -96,6 +99,8 @@ class CausalLM:
     @property
     def weight_nbytes(self) -> int:
         """Bytes of all weights as they are held in memory, scales included; tied embeddings count once."""
+        if self._sizes:
+            return self._sizes[1]
         targets = [dest for _, dest in self.weights()]
         arrays = sum(dest.nbytes for dest in targets if isinstance(dest, np.ndarray))
         return arrays + sum(linear.nbytes for linear in linears_of(targets))
@@ -115,8 +120,12 @@ class CausalLM:
         """Hidden states after the last norm: a view of scratch memory, valid until the next call."""
         raise NotImplementedError
 
-    def shard(self, rank: int, group: TensorParallelGroup) -> CausalLM:
-        """The part of this model that a rank of tensor parallelism computes."""
+    def remember_sizes(self) -> None:
+        """Keep `num_parameters` and `weight_nbytes` as they are, whatever becomes of the arrays."""
+        self._sizes = self.num_parameters, self.weight_nbytes
+
+    def shards(self, group: TensorParallelGroup) -> Sequence[CausalLM]:
+        """The part of this model that each rank of tensor parallelism computes."""
         raise ValueError(f"tensor_parallel_size must be 1 for {type(self).__name__}, got {group.world_size}")
 
     def compute_logits(self, hidden: Array, out: Array | None = None) -> Array:

@@ -249,9 +249,9 @@ class LlamaForCausalLM(CausalLM):
         start = number % TILES_BETWEEN_MEETINGS * TILE * self.config.hidden_size
         return self.group.parts(0, start, *shape), self.group.parts(1, start, *shape)
 
-    def shard(self, rank: int, group: TensorParallelGroup) -> LlamaForCausalLM:
-        """The part of this model that a rank of tensor parallelism computes: see `sharding.py`."""
-        return shard_llama(self, rank, group)
+    def shards(self, group: TensorParallelGroup) -> list[LlamaForCausalLM]:
+        """The part of this model that each rank of tensor parallelism computes: see `sharding.py`."""
+        return shard_llama(self, group)
 
 
 def _add_up(hidden: Array, parts: list[Array], bias: Array | None) -> None:

@@ -5,7 +5,8 @@
 
 Upstream twins: upstream/vllm/model_executor/layers/linear.py:410 — `ColumnParallelLinear` and
 upstream/vllm/model_executor/layers/linear.py:1392 — `RowParallelLinear`. There each rank loads its part; here the whole
-model is in memory first, and a rank copies its part, as a product with a slice of columns is slower.
+model is in memory first, and its parts are copied layer by layer, as a product with a slice of columns is slower. A
+layer that nobody else needs is given back at once, so that both together take the memory of one.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from mini_vllm.models.llama import LlamaForCausalLM, LlamaLayer
 
 
-def shard_llama(model: LlamaForCausalLM, rank: int, group: TensorParallelGroup) -> LlamaForCausalLM:
-    """The part that `rank` computes, a model of its own. The embedding and the norms are the whole model's.
+NORMS = ("input_norm", "post_norm", "q_norm", "k_norm")
+
+
+def shard_llama(model: LlamaForCausalLM, group: TensorParallelGroup) -> list[LlamaForCausalLM]:
+    """The part that each rank computes, a model of its own. The embedding and the norms are the whole model's.
+
+    A model that is its engine's own has no layers afterwards.
 
     Raises:
         ValueError: the heads, the MLP or the vocabulary cannot be shared evenly, or the weights are quantized.
@@ -37,13 +43,28 @@ def shard_llama(model: LlamaForCausalLM, rank: int, group: TensorParallelGroup) 
             )
     if model.quant_config is not None:
         raise ValueError(f"tensor_parallel_size must be 1 with quantized weights, got {world}")
+    parts = [_part_without_layers(model, rank, group) for rank in range(world)]
+    if model.is_engines_own:
+        model.remember_sizes()
+        layers, model.layers = model.layers[::-1], []
+    else:
+        layers = model.layers[::-1]
+    while layers:
+        layer = layers.pop()
+        for part in parts:
+            part.layers.append(_shard_layer(model, part, layer, world))
+    return parts
+
+
+def _part_without_layers(model: LlamaForCausalLM, rank: int, group: TensorParallelGroup) -> LlamaForCausalLM:
+    world = group.world_size
     part = copy.copy(model)
     part.rank, part.group = rank, group
     part.num_heads, part.num_kv_heads = model.num_heads // world, model.num_kv_heads // world
     part.q_size, part.kv_size = model.q_size // world, model.kv_size // world
     part.inter_size = model.inter_size // world
     part._slab = np.empty(0, model.dtype)
-    part.layers = [_shard_layer(model, part, layer, world) for layer in model.layers]
+    part.layers = []
     part.vocab = share(model.vocab_size, rank, world)
     part.lm_head = model.lm_head[part.vocab]
     part.new_scratch()
@@ -60,6 +81,8 @@ def _shard_layer(model: LlamaForCausalLM, part: LlamaForCausalLM, layer: LlamaLa
         return array
 
     attention: dict[str, Any] = {
+        # Copies, norms too: a view of a small array would keep the slab alive from which the whole layer was cut.
+        **{norm: take(getattr(layer, norm)) for norm in NORMS if getattr(layer, norm) is not None},
         "qkv": take(layer.qkv[qkv]),
         "o": take(layer.o[:, share(model.q_size, rank, world)]),
         "qkv_bias": None if layer.qkv_bias is None else layer.qkv_bias[qkv],

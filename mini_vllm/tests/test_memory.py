@@ -10,7 +10,7 @@ from mini_vllm.models.layers import Workspace
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", np.float16])
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (1, 1 << 18)])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (1, 1 << 23)])
 def test_they_start_on_a_cache_line(shape: tuple[int, ...], dtype: object) -> None:
     for array in (aligned_empty(shape, dtype), aligned_zeros(shape, dtype)):
         assert array.ctypes.data % CACHE_LINE == 0 or not array.size

@@ -84,7 +84,7 @@ def test_same_answers_as_real_vllm(name, tmp_path):
 
 def test_ranks_hold_their_own_heads_and_together_the_whole(model):
     group = TensorParallelGroup(2, model.max_partial_sum, model.dtype)
-    shards = [model.shard(rank, group) for rank in range(2)]
+    shards = model.shards(group)
     assert [s.num_heads for s in shards] == [model.num_heads // 2] * 2
     assert [s.num_kv_heads for s in shards] == [model.num_kv_heads // 2] * 2
     for whole, *parts in zip(model.layers, *(s.layers for s in shards), strict=True):
@@ -95,6 +95,20 @@ def test_ranks_hold_their_own_heads_and_together_the_whole(model):
         np.testing.assert_array_equal(np.concatenate([p.o for p in parts], axis=1), whole.o)
         np.testing.assert_array_equal(np.concatenate([p.down for p in parts], axis=1), whole.down)
     np.testing.assert_array_equal(np.concatenate([s.lm_head for s in shards]), model.lm_head)
+
+
+def test_a_model_of_the_engines_own_gives_its_layers_away(tmp_path, model):
+    folder = save_tiny("llama", tmp_path)
+    alone = LLM(str(folder), num_blocks=64, dtype="float64")
+    llm = LLM(str(folder), num_blocks=64, dtype="float64", tensor_parallel_size=2)
+    whole, executor = llm.llm_engine.model, llm.llm_engine.engine_core.model_runner._executor
+    assert not whole.layers and len(executor._shards) == 2
+    assert tokens(llm, PROMPTS, GREEDY) == tokens(alone, PROMPTS, GREEDY)
+    assert len(executor._shards) == 1  # the other rank has its own
+    for name in ("num_parameters", "weight_nbytes"):
+        assert getattr(whole, name) == getattr(alone.llm_engine.model, name)
+    LLM(model, num_blocks=64, tensor_parallel_size=2)
+    assert len(model.layers) == model.num_layers  # somebody else's
 
 
 def test_shard_rows_takes_a_share_of_every_matrix_of_the_stack():

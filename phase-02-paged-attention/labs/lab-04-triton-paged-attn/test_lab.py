@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="this lab needs torch: pip install -e '.[triton]'")
+torch = pytest.importorskip("torch", reason='this lab needs torch: pip install -e ".[triton]"')
 ON_GPU = torch.cuda.is_available()
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so it must stand before the import
-pytest.importorskip("triton", reason="this lab needs triton: pip install -e '.[triton]'")
+pytest.importorskip("triton", reason='this lab needs triton: pip install -e ".[triton]"')
 
 HERE = Path(__file__).resolve().parent
 

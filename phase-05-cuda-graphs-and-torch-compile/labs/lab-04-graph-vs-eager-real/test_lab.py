@@ -287,7 +287,7 @@ def measured(arm, folder):
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
 def test_on_this_gpu(impl, tmp_path):
-    pytest.importorskip("vllm", reason="needs the GPU build of vLLM: pip install -e '.[vllm]'")
+    pytest.importorskip("vllm", reason='needs the GPU build of vLLM: pip install -e ".[vllm]"')
     (eager_log, slow), (default_log, fast) = (measured(arm, tmp_path / arm) for arm in ("eager", "default"))
     assert impl.mode_of(impl.parse_start_log(eager_log)) == "NONE"
     assert impl.parse_start_log(default_log).bars

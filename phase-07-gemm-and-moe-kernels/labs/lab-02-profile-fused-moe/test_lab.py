@@ -298,7 +298,7 @@ def test_live(impl, real_vllm_python, tmp_path):
 @pytest.mark.timeout(400)
 def test_on_this_gpu(impl, tmp_path):
     """A minute or two: the `gpu` arm on models/pocket-moe; the counts of a profile are those of the capture."""
-    pytest.importorskip("vllm", reason="needs the GPU build of vLLM: pip install -e '.[vllm]'")
+    pytest.importorskip("vllm", reason='needs the GPU build of vLLM: pip install -e ".[vllm]"')
     command = [os.environ.get("COURSE_VLLM_PYTHON", sys.executable), str(HERE / "real_run.py"), "--arm", "gpu"]
     command += ["--model", str(POCKET_MOE), "--out", str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=380)
