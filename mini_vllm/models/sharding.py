@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mini_vllm.models.llama import LlamaForCausalLM, LlamaLayer
 
 
-NORMS = ("input_norm", "post_norm", "q_norm", "k_norm")
+ON_EVERY_RANK = ("input_norm", "post_norm", "q_norm", "k_norm", "o_bias", "down_bias")
 
 
 def shard_llama(model: LlamaForCausalLM, group: TensorParallelGroup) -> list[LlamaForCausalLM]:
@@ -81,8 +81,8 @@ def _shard_layer(model: LlamaForCausalLM, part: LlamaForCausalLM, layer: LlamaLa
         return array
 
     attention: dict[str, Any] = {
-        # Copies, norms too: a view of a small array would keep the slab alive from which the whole layer was cut.
-        **{norm: take(getattr(layer, norm)) for norm in NORMS if getattr(layer, norm) is not None},
+        # Copied too: a view of a small array would keep the slab alive from which the whole layer was cut.
+        **{name: take(getattr(layer, name)) for name in ON_EVERY_RANK if getattr(layer, name) is not None},
         "qkv": take(layer.qkv[qkv]),
         "o": take(layer.o[:, share(model.q_size, rank, world)]),
         "qkv_bias": None if layer.qkv_bias is None else layer.qkv_bias[qkv],
