@@ -17,25 +17,25 @@ import mini_vllm
 from mini_vllm import LLM, SamplingParams
 
 
+def proc_bytes(file: str, field: str) -> int:
+    """A size from a file below /proc; 0 where the system has none."""
+    path = Path("/proc", file)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+
+
 def peak_bytes() -> int:
     """Largest resident size of this process so far. (`ru_maxrss` would start at the parent's.)"""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
+    if known := proc_bytes("self/status", "VmHWM"):
+        return known
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def bytes_of_all_ranks() -> int:
     """Resident bytes of this process and its workers now; a page that several share counts once."""
-    total = 0
-    for pid in (os.getpid(), *(worker.pid for worker in multiprocessing.active_children())):
-        rollup = Path(f"/proc/{pid}/smaps_rollup")
-        if rollup.is_file():
-            line = next(line for line in rollup.read_text(encoding="utf-8").splitlines() if line.startswith("Pss:"))
-            total += int(line.split()[1]) * 1024
-    return total
+    pids = os.getpid(), *(worker.pid for worker in multiprocessing.active_children())
+    return sum(proc_bytes(f"{pid}/smaps_rollup", "Pss") for pid in pids)
 
 
 class MiniArm:

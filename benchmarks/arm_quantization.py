@@ -20,22 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from benchmarks.arm_mini import peak_bytes
+from benchmarks.arm_mini import peak_bytes, proc_bytes
 from benchmarks.common import make_prompts
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention.metadata import AttentionMetadata
 
 Array = np.ndarray[Any, Any]
 TOKENS_AT_ONCE = 2048
-
-
-def resident_bytes() -> int:
-    """Resident size of this process now; 0 where the system does not say."""
-    status = Path("/proc/self/status")
-    if not status.is_file():
-        return 0
-    line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
 
 
 def together(lengths: Array) -> Iterator[Array]:
@@ -98,14 +89,14 @@ def speed(llm: LLM, job: dict[str, Any]) -> dict[str, float]:
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
     """Bytes as counted and as resident, perplexity, speed."""
-    before = resident_bytes()
+    before = proc_bytes("self/status", "VmRSS")
     llm = LLM(job["model"], enable_prefix_caching=False, **job["engine"])
     gc.collect()
     engine: Any = llm.llm_engine
     cache = engine.engine_core.model_runner.kv_cache
     result: dict[str, Any] = {
         "weights": engine.model.weight_nbytes,
-        "resident": resident_bytes() - before,
+        "resident": proc_bytes("self/status", "VmRSS") - before,
         "peak": peak_bytes() - before,
         "kv_bytes_per_token": cache.nbytes // (cache.num_blocks * cache.block_size),
         "kv_tokens": (engine.engine_core.num_blocks - 1) * cache.block_size,

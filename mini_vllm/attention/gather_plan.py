@@ -196,10 +196,14 @@ class GatherPlanner:
             lens = lens[:1]  # one mask serves all
         position = (begin + np.arange(num_keys))[..., :, None]
         query = (lens[:, None] - queries + np.arange(queries))[:, None, :]
-        hidden = position > query
+        return self._mask(position, query, window)[:, None]
+
+    def _mask(self, key: Array, query: Array, window: int | None) -> Array:
+        """-inf where the query at one position may not look at the key at another, else 0."""
+        hidden = key > query
         if window is not None:
-            hidden |= position <= query - window
-        return np.where(hidden, -np.inf, 0.0).astype(self.out.dtype)[:, None]
+            hidden |= key <= query - window
+        return np.where(hidden, -np.inf, 0.0).astype(self.out.dtype)
 
     def _prefill_row(
         self, row: int, window: int | None, workspace: Workspace, part: tuple[int, int] = (0, 1)
@@ -218,10 +222,6 @@ class GatherPlanner:
             query = np.arange(context + first - start, context + last - start)[:, None]
             num_keys = int(query[-1, 0]) + 1
             key = np.arange(0 if window is not None else int(query[0, 0]), num_keys)[None, :]
-            hidden = key > query
-            if window is not None:
-                hidden |= key <= query - window
-            bias = np.where(hidden, -np.inf, 0.0).astype(gathered.dtype)
-            tiles.append(PrefillTile(first, last, num_keys, bias))
+            tiles.append(PrefillTile(first, last, num_keys, self._mask(key, query, window)))
         table = self.metadata.block_tables[row, :blocks]
         return PrefillRow(table, gathered, slots[:, 0], slots[:, 1], tiles)

@@ -74,8 +74,7 @@ class PagedGatherStep:
         most = metadata.block_tables.shape[1]
         for workspace in workspaces:  # grow the scratch before views into it are made
             backend.kv_views(workspace, max(most, backend.blocks_per_chunk))
-            workspace.get("scores", max(MAX_SCORES, backend.num_heads * most * self.cache.block_size))
-            workspace.get("chunk_out", self.out.size)
+            workspace.get("scores", max(backend.max_scores, backend.num_heads * most * self.cache.block_size))
         planner = GatherPlanner(backend, metadata, self.out, workspaces)
         self.plans = {window: planner.plan(window) for window in backend.distinct_windows}
 

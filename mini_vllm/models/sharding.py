@@ -6,7 +6,7 @@
 Upstream twins: upstream/vllm/model_executor/layers/linear.py:410 — `ColumnParallelLinear` and
 upstream/vllm/model_executor/layers/linear.py:1392 — `RowParallelLinear`. There each rank loads its part; here the whole
 model is in memory first, and its parts are copied layer by layer, as a product with a slice of columns is slower. A
-layer that nobody else needs is given back at once, so that both together take the memory of one.
+layer that nobody else needs is given back at once, so that the parts take the memory of one model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ON_EVERY_RANK = ("input_norm", "post_norm", "q_norm", "k_norm", "o_bias", "down_
 
 
 def shard_llama(model: LlamaForCausalLM, group: TensorParallelGroup) -> list[LlamaForCausalLM]:
-    """The part that each rank computes, a model of its own. The embedding and the norms are the whole model's.
+    """The part that each rank computes, a model of its own. The embedding is the whole model's.
 
     A model that is its engine's own has no layers afterwards.
 
@@ -44,12 +44,11 @@ def shard_llama(model: LlamaForCausalLM, group: TensorParallelGroup) -> list[Lla
     if model.quant_config is not None:
         raise ValueError(f"tensor_parallel_size must be 1 with quantized weights, got {world}")
     parts = [_part_without_layers(model, rank, group) for rank in range(world)]
+    layers = model.layers[::-1]
     if model.is_engines_own:
         model.remember_sizes()
-        layers, model.layers = model.layers[::-1], []
-    else:
-        layers = model.layers[::-1]
-    while layers:
+        model.layers = []
+    while layers:  # a layer is given back before the next one is cut
         layer = layers.pop()
         for part in parts:
             part.layers.append(_shard_layer(model, part, layer, world))
