@@ -83,7 +83,7 @@ class MiniArm:
     def bound(self, batch: int) -> dict[str, float]:
         """The parts of the bound, in seconds."""
         from benchmarks.bound import Bound
-        from mini_vllm.models.loader import load_model
+        from mini_vllm import load_model
 
         self._bound = self._bound or Bound(load_model(self.job["model"]))
         return self._bound.time(batch, self.job["prompt_len"], self.job["output_len"], 21)

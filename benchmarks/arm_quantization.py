@@ -22,8 +22,7 @@ import numpy as np
 
 from benchmarks.arm_mini import peak_bytes, proc_bytes
 from benchmarks.common import make_prompts
-from mini_vllm import LLM, SamplingParams
-from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm import LLM, AttentionMetadata, SamplingParams
 
 Array = np.ndarray[Any, Any]
 TOKENS_AT_ONCE = 2048

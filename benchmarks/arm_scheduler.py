@@ -20,13 +20,15 @@ class Mini:
     """Our scheduler."""
 
     def __init__(self, setting: dict[str, Any]) -> None:
-        from mini_vllm.block_pool import get_request_block_hasher
-        from mini_vllm.config import SchedulerConfig
-        from mini_vllm.kv_cache import KVCacheManager
-        from mini_vllm.outputs import ModelRunnerOutput
-        from mini_vllm.request import Request
-        from mini_vllm.sampling_params import SamplingParams
-        from mini_vllm.scheduler import Scheduler
+        from mini_vllm import (
+            KVCacheManager,
+            ModelRunnerOutput,
+            Request,
+            SamplingParams,
+            Scheduler,
+            SchedulerConfig,
+            get_request_block_hasher,
+        )
 
         seats = setting["running"]
         manager = KVCacheManager(setting["num_blocks"], BLOCK_SIZE, setting["caching"], 4096)

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import median_time
-from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import AttentionMetadata
-from mini_vllm.attention.paged_gather import PagedGatherBackend
+from mini_vllm import AttentionMetadata, KVCache, PagedGatherBackend
 from mini_vllm.models.layers import project
 
 PREFILL_TILE = 2048

@@ -49,7 +49,7 @@ def checkpoint(shape: str, workdir: Path) -> tuple[Path, str]:
     committed = ROOT / "models" / "pocket"
     if shape == "pocket" and (committed / "model.safetensors").is_file():
         return committed, "committed checkpoint"
-    from mini_vllm.models.random_checkpoint import save_random_checkpoint
+    from mini_vllm import save_random_checkpoint
 
     folder = workdir / shape
     if not (folder / "done").is_file():

@@ -164,7 +164,7 @@ def main() -> None:
 
 def run_large(scratch: Path, job: dict[str, Any], threads: int) -> dict[str, Any]:
     """The 0.5B shape, stored in bf16; no perplexity, which random weights do not have."""
-    from mini_vllm.models.random_checkpoint import save_random_checkpoint
+    from mini_vllm import save_random_checkpoint
 
     folder = save_random_checkpoint(scratch / "large", SHAPES["qwen2.5-0.5b"], std=0.03, dtype="BF16")
     batches = [batch for batch in job["batches"] if batch <= 8]

@@ -76,7 +76,7 @@ def main() -> None:
     if args.quick:
         lengths, repeats, steps = [128, 256, 512, 1024], 1, 8
     with tempfile.TemporaryDirectory() as temporary:
-        from mini_vllm.models.random_checkpoint import save_random_checkpoint
+        from mini_vllm import save_random_checkpoint
 
         config = {**SHAPES["pocket-704"], "max_position_embeddings": 8192}
         folder = save_random_checkpoint(Path(temporary) / "long", config, std=0.03)

@@ -12,8 +12,7 @@ import pytest
 
 from benchmarks import common, engines, grading, overhead, quantization, scaling, turns
 from benchmarks.bound import Bound
-from mini_vllm.models.loader import load_model
-from mini_vllm.models.random_checkpoint import save_random_checkpoint
+from mini_vllm import load_model, save_random_checkpoint
 
 TINY = {**common.SHAPES["pocket"], "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8,
         "num_hidden_layers": 2}  # fmt: skip

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mini_vllm import LLM, SamplingParams
+from mini_vllm import LLM, SamplingParams, imbalance, load_tokenizer
 from mini_vllm.chat import apply_chat_template
 from mini_vllm.models.config import HFConfig
-from mini_vllm.moe import imbalance
-from mini_vllm.tokenizer import load_tokenizer
 from models.training import glossary, stories, tasks, words
 from models.training.card import PARAMETERS, cards
 from models.training.chat_format import CHAT_TEMPLATE, SPECIAL_TOKENS, to_ids

@@ -15,10 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from course.svg import Svg, draw_all
-from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.block_pool import get_request_block_hasher
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import Request
+from mini_vllm import KVCacheManager, LLMEngine, Request, SamplingParams, get_request_block_hasher
 
 IMG = Path(__file__).with_name("img")
 INK, GRID, MUTED, PAPER = "#1f2933", "#c9d2dc", "#5b6770", "#ffffff"

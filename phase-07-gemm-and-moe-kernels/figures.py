@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from course.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all
-from mini_vllm.moe import moe_align_block_size
+from mini_vllm import moe_align_block_size
 
 HERE = Path(__file__).resolve().parent
 IMG = HERE / "img"

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import linear, silu
 
 from benchmarks.gpu.common import normal, race, relative_error, tune
+from mini_vllm import moe_align_block_size
 from mini_vllm.kernels.grouped_gemm import fused_experts
-from mini_vllm.moe.align import moe_align_block_size
 
 MODELS = {  # name: (experts, experts per token, hidden, inner)
     "mixtral-8x7b": (8, 2, 4096, 14336),

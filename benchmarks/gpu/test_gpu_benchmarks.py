@@ -15,8 +15,8 @@ import torch  # noqa: E402
 
 from benchmarks.gpu import counters, moe, moe_step, publish  # noqa: E402
 from benchmarks.gpu.decoder import Decoder, Shape  # noqa: E402
+from mini_vllm import moe_align_block_size  # noqa: E402
 from mini_vllm.kernels.grouped_gemm import fused_experts  # noqa: E402
-from mini_vllm.moe.align import moe_align_block_size  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [Shape(2, 32, 4, 4, 8, 64, 100, False, torch.float32), Shape(2, 32, 4, 2, 8, 64, 100, True, torch.float32)]

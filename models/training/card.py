@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.moe import imbalance
+from mini_vllm import imbalance
 
 PARAMETERS = 5_782_784
 TEXTS = Path(__file__).with_name("wordings")

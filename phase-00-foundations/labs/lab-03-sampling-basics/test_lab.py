@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm.sampler import Sampler
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm import Sampler, SamplingParams
 
 PROBS = np.array([0.5, 0.3, 0.15, 0.05])
 LOGITS = np.log(PROBS)

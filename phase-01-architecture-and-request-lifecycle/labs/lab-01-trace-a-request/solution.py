@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.request import Request
+from mini_vllm import LLMEngine, Request, SamplingParams
 
 
 class Event(NamedTuple):

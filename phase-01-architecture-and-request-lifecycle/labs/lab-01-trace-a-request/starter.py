@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from mini_vllm import LLMEngine, SamplingParams  # noqa: F401  (for you)
-from mini_vllm.request import Request
+from mini_vllm import LLMEngine, Request, SamplingParams  # noqa: F401  (for you)
 
 
 class Event(NamedTuple):

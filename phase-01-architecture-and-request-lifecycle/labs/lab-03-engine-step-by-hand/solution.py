@@ -4,12 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mini_vllm.outputs import EngineCoreOutput, ModelRunnerOutput
-from mini_vllm.request import Request
-from mini_vllm.sampler import Sampler
-from mini_vllm.scheduler import Scheduler
-from mini_vllm.scheduler_output import SchedulerOutput
-from mini_vllm.toy_model import ToyModel
+from mini_vllm import EngineCoreOutput, ModelRunnerOutput, Request, Sampler, Scheduler, SchedulerOutput, ToyModel
 
 
 class Batch(NamedTuple):

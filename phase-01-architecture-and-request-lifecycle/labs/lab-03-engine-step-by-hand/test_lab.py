@@ -5,9 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.sampler import Sampler
-from mini_vllm.toy_model import ToyModel
+from mini_vllm import LLMEngine, Sampler, SamplingParams, ToyModel
 
 PROMPTS = ["hello", "Tell me a joke", "x", "abcdefghijkl"]
 

@@ -1,7 +1,6 @@
 """Lab 01-04: a probe on the scheduler shows what each step is made of."""
 
-from mini_vllm import LLMEngine, SamplingParams  # noqa: F401  (for you)
-from mini_vllm.scheduler import Scheduler
+from mini_vllm import LLMEngine, SamplingParams, Scheduler  # noqa: F401  (for you)
 
 
 def attach_probe(scheduler: Scheduler) -> list[dict[str, int]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm import Request, RequestStatus
 
 _REASONS = {
     RequestStatus.FINISHED_STOPPED: "stop",

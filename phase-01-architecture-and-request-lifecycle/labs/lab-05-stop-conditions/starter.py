@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from mini_vllm.request import Request, RequestStatus  # noqa: F401  (RequestStatus is for you)
+from mini_vllm import Request, RequestStatus  # noqa: F401  (RequestStatus is for you)
 
 
 def check_stop(request: Request, max_model_len: int) -> bool:

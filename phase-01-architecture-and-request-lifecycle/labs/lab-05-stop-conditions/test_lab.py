@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import mini_vllm.stop
-from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm import LLMEngine, Request, RequestStatus, SamplingParams
 
 EOS = 256
 CONTEXT = 100

@@ -277,8 +277,7 @@ def test_same_decisions_as_the_engine(impl):
 
 def test_the_engine_runs_on_your_pool(impl):
     """Prompts with shared beginnings in a pool so small that requests are preempted: same tokens, same block ids."""
-    from mini_vllm import LLMEngine, SamplingParams
-    from mini_vllm.parts import EngineParts
+    from mini_vllm import EngineParts, LLMEngine, SamplingParams
 
     def run(parts):
         eng = LLMEngine(num_blocks=14, block_size=4, max_num_seqs=4, seed=3, with_labs=parts)

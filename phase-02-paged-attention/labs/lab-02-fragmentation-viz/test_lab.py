@@ -93,9 +93,7 @@ def test_the_report_shows_the_table(impl):
 
 def test_the_engine_holds_what_the_model_says(impl):
     """The same arrivals in the engine's own KV manager: as many admitted, and as many blocks in use."""
-    from mini_vllm.kv_cache import KVCacheManager
-    from mini_vllm.request import Request
-    from mini_vllm.sampling_params import SamplingParams
+    from mini_vllm import KVCacheManager, Request, SamplingParams
 
     used = random_lengths(99, high=300)
     manager = KVCacheManager(4096 // 16 + 1, 16, enable_caching=False)  # one more: the null block

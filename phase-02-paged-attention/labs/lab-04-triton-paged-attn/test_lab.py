@@ -179,9 +179,7 @@ def test_the_engines_gather_agrees(impl):
     """Float64 of the engine's own paged backend on the same cache."""
     import numpy as np
 
-    from mini_vllm.attention.kv_cache import KVCache
-    from mini_vllm.attention.metadata import AttentionMetadata
-    from mini_vllm.attention.paged_gather import PagedGatherBackend
+    from mini_vllm import AttentionMetadata, KVCache, PagedGatherBackend
 
     case = Case(11, [33, 7], dtype=torch.float32, poison=0.0)
     num_blocks = len(case.k_cache)

@@ -8,10 +8,7 @@ Your work: every function that raises NotImplementedError. What is marked (provi
 
 from __future__ import annotations
 
-from mini_vllm.block_pool import get_request_block_hasher
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import Request
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm import KVCacheManager, Request, SamplingParams, get_request_block_hasher
 
 
 def make_request(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> Request:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
-from mini_vllm.request import RequestStatus
+from mini_vllm import KVCacheManager, KVMismatchError, KVOracle, OracleRow, RequestStatus
 
 PROMPT = list(range(100, 132))  # 32 tokens, 8 blocks of 4
 

@@ -164,9 +164,7 @@ def test_the_engines_slots_are_yours(impl):
 
 def test_the_engine_generates_through_your_attention(impl):
     """Your write map, your scatter and your attention under a Llama-shaped model: the reference backend's numbers."""
-    from mini_vllm.attention.dense import DenseBackend
-    from mini_vllm.attention.kv_cache import KVCache
-    from mini_vllm.attention.metadata import AttentionMetadata
+    from mini_vllm import AttentionMetadata, DenseBackend, KVCache
 
     rng = np.random.default_rng(8)
     cache = KVCache(1, 12, 4, 2, 8, "float64")

@@ -224,12 +224,7 @@ def test_a_whole_life(impl):
 
 def engine_plans(seed, limits, num_blocks, prompt_lengths, max_tokens, learner=None):
     """The plans of a random workload: by the engine's scheduler, or by the learner's function over the same parts."""
-    from mini_vllm.config import SchedulerConfig
-    from mini_vllm.kv_cache import KVCacheManager
-    from mini_vllm.outputs import ModelRunnerOutput
-    from mini_vllm.request import Request
-    from mini_vllm.sampling_params import SamplingParams
-    from mini_vllm.scheduler import Scheduler
+    from mini_vllm import KVCacheManager, ModelRunnerOutput, Request, SamplingParams, Scheduler, SchedulerConfig
 
     manager = KVCacheManager(num_blocks, 4, False, 4096)
     config = SchedulerConfig(scheduler_reserve_full_isl=False, **limits)

@@ -63,7 +63,7 @@ def test_same_output_different_timing(impl, threshold):
 
 def test_without_the_sampling_guard_the_output_changes(impl, monkeypatch):
     """An engine that takes a token from every chunk: your measurement must see that its output is another."""
-    from mini_vllm.scheduler import Scheduler
+    from mini_vllm import Scheduler
 
     _, expected = impl.measured_chunks(PROMPT, 4)
     original = Scheduler.update_from_output

@@ -134,8 +134,7 @@ def test_caching_changes_no_token():
 
 def test_mini_vllm_hits_what_vllm_hits(impl):
     """The same prompts through the small engine: the same cached tokens, the same tokens per step."""
-    from mini_vllm import LLMEngine, SamplingParams
-    from mini_vllm.toy_model import ToyModel
+    from mini_vllm import LLMEngine, SamplingParams, ToyModel
 
     for arm, budget in (("on", 8192), ("chunked", 64)):
         result = run(arm)

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm import KVCacheManager, LLMEngine, Request, RequestStatus, SamplingParams
 
 
 @dataclass(frozen=True)

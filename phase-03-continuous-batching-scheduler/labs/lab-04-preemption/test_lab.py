@@ -7,14 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.block_pool import get_request_block_hasher
-from mini_vllm.config import SchedulerConfig
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.outputs import ModelRunnerOutput
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import Scheduler
+from mini_vllm import (
+    AsyncScheduler,
+    KVCacheManager,
+    ModelRunnerOutput,
+    Request,
+    RequestStatus,
+    SamplingParams,
+    Scheduler,
+    SchedulerConfig,
+    get_request_block_hasher,
+)
 
 HERE = Path(__file__).resolve().parent
 BLOCK = 4

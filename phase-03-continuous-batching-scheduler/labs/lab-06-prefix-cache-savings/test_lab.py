@@ -66,7 +66,7 @@ def test_arguments_reach_the_engine(impl, greedy):
 
 
 def test_other_engines_are_left_alone(impl):
-    from mini_vllm.scheduler import Scheduler
+    from mini_vllm import Scheduler
 
     before = Scheduler.schedule
     impl.run_and_count(PROMPTS[:1], True)

@@ -162,13 +162,15 @@ def script_of(rng, impl):
 @pytest.mark.parametrize("seed", range(10))
 def test_plans_equal_the_engines(impl, seed, depth):
     """Against `Scheduler` and `AsyncScheduler`, which replay the recorded decisions of the real ones."""
-    from mini_vllm.async_scheduler import AsyncScheduler
-    from mini_vllm.config import SchedulerConfig
-    from mini_vllm.kv_cache import KVCacheManager
-    from mini_vllm.outputs import ModelRunnerOutput
-    from mini_vllm.request import Request
-    from mini_vllm.sampling_params import SamplingParams
-    from mini_vllm.scheduler import Scheduler
+    from mini_vllm import (
+        AsyncScheduler,
+        KVCacheManager,
+        ModelRunnerOutput,
+        Request,
+        SamplingParams,
+        Scheduler,
+        SchedulerConfig,
+    )
 
     rng = np.random.default_rng(seed)
     specs = [(str(i), int(rng.integers(1, 9)), script_of(rng, impl), int(rng.integers(1, 13))) for i in range(5)]

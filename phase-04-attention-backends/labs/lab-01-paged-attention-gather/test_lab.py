@@ -160,9 +160,7 @@ def test_lengths_that_cannot_be(impl, seq_len, table):
 
 def test_the_engine_agrees(impl):
     """Each head of the engine's own backend, on the same cache: your function, once per query head, with GQA."""
-    from mini_vllm.attention.kv_cache import KVCache
-    from mini_vllm.attention.metadata import AttentionMetadata
-    from mini_vllm.attention.registry import get_attention_backend
+    from mini_vllm import AttentionMetadata, KVCache, get_attention_backend
 
     rng = np.random.default_rng(10)
     cache = KVCache(1, 9, 4, 2, 8, "float64")

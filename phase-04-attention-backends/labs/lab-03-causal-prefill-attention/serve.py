@@ -19,9 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm import LLM, SamplingParams
-from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm import LLM, AttentionMetadata, KVCache, SamplingParams
 
 HERE = Path(__file__).resolve().parent
 POCKET = HERE.parents[2] / "models" / "pocket"

@@ -200,9 +200,7 @@ def test_default_query_tile(impl):
 
 def test_the_engine_agrees(impl):
     """The engine's backend on a chunk in the middle of a request, one head."""
-    from mini_vllm.attention.kv_cache import KVCache
-    from mini_vllm.attention.metadata import AttentionMetadata
-    from mini_vllm.attention.registry import get_attention_backend
+    from mini_vllm import AttentionMetadata, KVCache, get_attention_backend
 
     case = Case(15, 14)
     cache = KVCache(1, 20, 4, 1, 8, "float64")

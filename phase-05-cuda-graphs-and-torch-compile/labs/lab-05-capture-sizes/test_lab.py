@@ -188,8 +188,7 @@ def test_sizes_as_the_engine(impl):
 
 
 def test_padding_as_the_engine(impl):
-    from mini_vllm.attention.metadata import AttentionMetadata
-    from mini_vllm.cudagraph.buffers import InputBuffers
+    from mini_vllm import AttentionMetadata, InputBuffers
 
     mine, theirs = buffers(impl), InputBuffers(16, 16, 4)
     rng = np.random.default_rng(9)

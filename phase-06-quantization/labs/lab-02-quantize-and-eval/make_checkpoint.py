@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.models.random_checkpoint import write_safetensors
-from mini_vllm.models.safetensors_reader import Checkpoint
-from mini_vllm.quantization.primitives import quantize_grouped, quantize_per_channel
+from mini_vllm import Checkpoint, quantize_grouped, quantize_per_channel, write_safetensors
 
 Array = np.ndarray[Any, Any]
 GROUPS = {"w4a16": 128, "w4a16-g32": 32}

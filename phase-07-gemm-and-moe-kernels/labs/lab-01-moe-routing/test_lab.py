@@ -197,7 +197,7 @@ def test_padding_is_waste_in_decode_and_nothing_in_prefill(impl, tokens, num_exp
 
 def test_the_engine_chooses_and_sorts_the_same(impl):
     """Ids, weights, order and blocks of mini_vllm.moe on random logits (it returns the weights first, as upstream)."""
-    from mini_vllm.moe import fused_topk, moe_align_block_size
+    from mini_vllm import fused_topk, moe_align_block_size
 
     rng = np.random.default_rng(11)
     for num_experts, k in ((4, 1), (8, 2), (16, 4), (64, 8)):
@@ -219,7 +219,7 @@ def swiglu(rows, w13, w2):
 
 def test_your_grouping_runs_the_engines_experts(impl, monkeypatch):
     """Put the SwiGLU expert of real models in the place of the lab's: the two layers agree."""
-    from mini_vllm.moe import fused_experts
+    from mini_vllm import fused_experts
 
     rng = np.random.default_rng(12)
     w13, w2 = rng.standard_normal((E, 2 * H, D)) / 4, rng.standard_normal((E, D, H)) / 4
@@ -232,8 +232,7 @@ def test_your_grouping_runs_the_engines_experts(impl, monkeypatch):
 
 def test_your_layer_serves_a_real_model(impl, monkeypatch):
     """All six MoE layers of models/pocket-moe by your code, router included: the same answer."""
-    from mini_vllm import LLM, SamplingParams
-    from mini_vllm.models.mixtral import SparseMoeBlock
+    from mini_vllm import LLM, SamplingParams, SparseMoeBlock
 
     if not POCKET_MOE.is_dir():
         pytest.skip("models/pocket-moe is not here")

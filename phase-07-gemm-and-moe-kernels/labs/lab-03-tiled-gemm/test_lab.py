@@ -144,7 +144,7 @@ def test_what_fits(impl):
 
 def test_a_grouped_gemm_is_many_of_these(impl):
     """Two experts of mini_vllm's layer, each a product of its own rows: your tiles give the same numbers."""
-    from mini_vllm.moe import moe_align_block_size
+    from mini_vllm import moe_align_block_size
 
     rng = np.random.default_rng(5)
     ids = rng.integers(0, 3, (20, 2))
