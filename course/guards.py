@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mini_vllm.parts import PartError
+from mini_vllm.engine.parts import PartError
 
 RULES = {
     "I1": "a block is in the free queue exactly when its ref_cnt is 0, the null block aside",
@@ -257,7 +257,7 @@ def guarded_hash(function: Callable[..., bytes], watch: Watch) -> Callable[..., 
 
 def guarded_stop(function: Callable[..., bool], watch: Watch) -> Callable[..., bool]:
     """A learner's `check_stop`, held against ours after every token."""
-    from mini_vllm.stop import check_stop as reference
+    from mini_vllm.core.sched.utils import check_stop as reference
 
     def check_stop(request: Any, max_model_len: int) -> bool:
         before = request.status, request.stop_reason

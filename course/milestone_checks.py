@@ -16,7 +16,7 @@ import numpy as np
 
 from course.labs import ROOT
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.parts import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 MEMORY = ("free queue", "block hash", "block pool")
 Prompts = list[dict[str, list[int]]]
@@ -129,7 +129,7 @@ def sampling(parts: EngineParts) -> None:
 @functools.cache
 def pocket() -> Any:
     """The committed checkpoint in float64, so that the order of a sum cannot flip a near tie."""
-    from mini_vllm.models.loader import load_model
+    from mini_vllm.model_loader.default_loader import load_model
 
     return load_model(ROOT / "models" / "pocket", "float64")
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from course.guards import Watch
-from mini_vllm import logits_processor as lp
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import Array, AttentionMetadata
-from mini_vllm.sampler import Sampler, SamplerOutput, SamplingMetadata
+from mini_vllm.sample.logits_processor import builtin as lp
+from mini_vllm.sample.sampler import Sampler, SamplerOutput, SamplingMetadata
 
 QUERIES_AT_ONCE = 64
 """Tokens handed to `paged_attention_batch` in one call: it may gather all their keys at once."""

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from course.guards import Watch
+from mini_vllm.core.sched.request_queue import create_request_queue
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.request_queue import create_request_queue
-from mini_vllm.scheduler import Scheduler
-from mini_vllm.step_plan import StepPlan
 
 
 class LabRequest:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from course.plugs import assemble, find_parts
-from mini_vllm.parts import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,9 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
         instance.check_stop = made.check_stop
         return instance
 
-    _set("engine", EngineParts=parts, parts_from_labs=parts)
-    _set("sampler", Sampler=parts().sampler)
-    for module in ("block_pool", "kv_cache"):
+    _set("engine.core", EngineParts=parts, parts_from_labs=parts)
+    _set("sample.sampler", Sampler=parts().sampler)
+    for module in ("core.block_pool", "core.kv_cache_manager"):
         _set(module, BlockPool=pool)
     _set("tests.helpers", Scheduler=scheduler, BlockPool=pool)
 

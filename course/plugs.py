@@ -17,8 +17,8 @@ from typing import Any
 
 from course.guards import GuardedPool, Watch, guarded_hash, guarded_stop
 from course.labs import IMPLS, ROOT, SOURCES, LabError, functions, load, stub_message, wanted_impl
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.parts import EngineParts, PartError, make_scheduler
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.engine.parts import EngineParts, PartError, make_scheduler
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_l
 
 def _make_attention(part: Part, say: Any, kv_cache: Any, num_heads: int, sliding_windows: Sequence[int | None]) -> Any:
     from course.plug_model import LabAttention
-    from mini_vllm.attention.registry import get_attention_backend
+    from mini_vllm.attention.backends.registry import get_attention_backend
 
     if any(window is not None for window in sliding_windows):
         say(f"{part.plug.part:16} ours (lab {part.plug.lab} knows nothing of sliding windows)")

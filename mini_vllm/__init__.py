@@ -2,7 +2,7 @@
 
 Everything that labs, pages and workspaces use can be imported from here, wherever it stands:
 `from mini_vllm import LLM, Scheduler, KVCacheBlock`. A name is fetched from its module when it is first asked for, so
-that `import mini_vllm` alone loads nothing else (upstream/vllm/__init__.py:19 — "MODULE_ATTRS" does the same).
+that `import mini_vllm` alone loads nothing else (upstream/vllm/__init__.py:16 — "MODULE_ATTRS" does the same).
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mini_vllm.async_scheduler import AsyncScheduler
     from mini_vllm.attention.backend import AttentionBackend, AttentionSelectorConfig
-    from mini_vllm.attention.dense import DenseBackend
+    from mini_vllm.attention.backends.dense import DenseBackend
+    from mini_vllm.attention.backends.paged_gather import PagedGatherBackend
+    from mini_vllm.attention.backends.paged_online import PagedOnlineBackend
+    from mini_vllm.attention.backends.registry import get_attention_backend, register_backend
+    from mini_vllm.attention.backends.split_kv import SplitKVBackend
     from mini_vllm.attention.kv_cache import KVCache
     from mini_vllm.attention.metadata import AttentionMetadata
-    from mini_vllm.attention.online_softmax import (
+    from mini_vllm.attention.ops.online_softmax import (
         Summary,
         attend_partial,
         attend_tile,
@@ -27,62 +30,49 @@ if TYPE_CHECKING:
         merge_axis,
         merge_two,
     )
-    from mini_vllm.attention.paged_gather import PagedGatherBackend
-    from mini_vllm.attention.paged_online import PagedOnlineBackend
-    from mini_vllm.attention.registry import get_attention_backend, register_backend
     from mini_vllm.attention.selector import explain, get_attn_backend
-    from mini_vllm.attention.split_kv import SplitKVBackend
-    from mini_vllm.block_pool import BlockPool, KVCacheBlock, get_request_block_hasher, hash_block_tokens
-    from mini_vllm.block_queue import FreeKVCacheBlockQueue
-    from mini_vllm.config import CacheConfig, EngineConfig, SchedulerConfig
-    from mini_vllm.cudagraph.buffers import InputBuffers
-    from mini_vllm.cudagraph.dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
-    from mini_vllm.cudagraph.launches import ForwardLaunches
-    from mini_vllm.cudagraph.manager import CudaGraphManager
-    from mini_vllm.cudagraph.mode import CUDAGraphMode, resolve_cudagraph_mode
-    from mini_vllm.cudagraph.runners import GraphRunner, LaunchCounter, PiecewiseGraphRunner, run_eager
-    from mini_vllm.cudagraph.sizes import default_capture_sizes, pad_to_capture_size, resolve_capture_sizes
-    from mini_vllm.cudagraph.wrapper import CUDAGraphWrapper, GraphPool
-    from mini_vllm.engine import EngineCore, LLMEngine
-    from mini_vllm.input_batch import InputBatch
-    from mini_vllm.kv_cache import KVCacheManager
+    from mini_vllm.compilation.cuda_graph import CUDAGraphWrapper, GraphPool
+    from mini_vllm.compilation.cudagraph.buffers import InputBuffers
+    from mini_vllm.compilation.cudagraph.launches import ForwardLaunches
+    from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
+    from mini_vllm.compilation.cudagraph.runners import GraphRunner, LaunchCounter, PiecewiseGraphRunner, run_eager
+    from mini_vllm.compilation.cudagraph.sizes import default_capture_sizes, pad_to_capture_size, resolve_capture_sizes
+    from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
+    from mini_vllm.config.compilation import CUDAGraphMode, resolve_cudagraph_mode
+    from mini_vllm.config.vllm import CacheConfig, EngineConfig, SchedulerConfig
+    from mini_vllm.core.block_pool import BlockPool, KVCacheBlock, get_request_block_hasher, hash_block_tokens
+    from mini_vllm.core.kv_cache_manager import KVCacheManager
+    from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue
+    from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+    from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+    from mini_vllm.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQueue, create_request_queue
+    from mini_vllm.core.sched.scheduler import Scheduler
+    from mini_vllm.core.sched.step_plan import StepPlan
+    from mini_vllm.core.sched.utils import check_stop
+    from mini_vllm.distributed.eplb.eplb_state import EplbState, balanced_packing, rebalance_experts, replicate_experts
+    from mini_vllm.engine.core import EngineCore, LLMEngine
+    from mini_vllm.engine.parts import EngineParts, PartError
+    from mini_vllm.entrypoints.llm import LLM
     from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
-    from mini_vllm.llm import LLM
-    from mini_vllm.model_runner import ModelRunner
-    from mini_vllm.models.loader import load_model
-    from mini_vllm.models.mixtral import SparseMoeBlock
-    from mini_vllm.models.random_checkpoint import save_random_checkpoint, write_safetensors
-    from mini_vllm.models.safetensors_reader import Checkpoint
-    from mini_vllm.moe.align import moe_align_block_size, sort_by_expert
-    from mini_vllm.moe.eplb import EplbState, balanced_packing, rebalance_experts, replicate_experts
-    from mini_vllm.moe.experts import FusedMoE, expert_mlp, fused_experts, moe_forward_reference
-    from mini_vllm.moe.load import ExpertLoad, balancedness, device_loads, expert_loads, imbalance
-    from mini_vllm.moe.parallel import (
+    from mini_vllm.layers.fused_moe.expert_load import ExpertLoad, balancedness, device_loads, expert_loads, imbalance
+    from mini_vllm.layers.fused_moe.expert_parallel import (
         ExpertPlacement,
         determine_expert_map,
         dispatch_matrix,
         ep_forward,
         ep_forward_all2all,
     )
-    from mini_vllm.moe.routing import fused_topk, grouped_topk
-    from mini_vllm.outputs import (
-        CompletionOutput,
-        EngineCoreOutput,
-        FinishReason,
-        ModelRunnerOutput,
-        RequestMetrics,
-        RequestOutput,
-        RequestOutputKind,
-    )
-    from mini_vllm.parts import EngineParts, PartError
-    from mini_vllm.quantization import get_quantization_config, register_quantization_config
-    from mini_vllm.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
-    from mini_vllm.quantization.eight_bit import EightBitMethod
-    from mini_vllm.quantization.fp8 import decode_e4m3, encode_e4m3, quantize_fp8
-    from mini_vllm.quantization.kv_cache import KVQuantMode, kv_bytes_per_token, quantize_kv
-    from mini_vllm.quantization.linear import Linear, multiply_in_blocks
-    from mini_vllm.quantization.nf4 import NF4_LEVELS, dequantize_nf4, quantize_nf4
-    from mini_vllm.quantization.primitives import (
+    from mini_vllm.layers.fused_moe.layer import FusedMoE, expert_mlp, fused_experts, moe_forward_reference
+    from mini_vllm.layers.fused_moe.moe_align_block_size import moe_align_block_size, sort_by_expert
+    from mini_vllm.layers.fused_moe.routing import fused_topk, grouped_topk
+    from mini_vllm.layers.linear import Linear, multiply_in_blocks
+    from mini_vllm.layers.quantization import get_quantization_config, register_quantization_config
+    from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
+    from mini_vllm.layers.quantization.eight_bit import EightBitMethod
+    from mini_vllm.layers.quantization.fp8 import decode_e4m3, encode_e4m3, quantize_fp8
+    from mini_vllm.layers.quantization.kv_cache import KVQuantMode, kv_bytes_per_token, quantize_kv
+    from mini_vllm.layers.quantization.nf4 import NF4_LEVELS, dequantize_nf4, quantize_nf4
+    from mini_vllm.layers.quantization.primitives import (
         dequantize,
         dequantize_grouped,
         pack_int4,
@@ -93,25 +83,38 @@ if TYPE_CHECKING:
         unpack_int4,
         unpack_nibbles,
     )
-    from mini_vllm.quantization.repack import awq_unpack, gptq_unpack, unpack_int32
+    from mini_vllm.layers.quantization.repack import awq_unpack, gptq_unpack, unpack_int32
+    from mini_vllm.model_loader.default_loader import load_model
+    from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
+    from mini_vllm.model_loader.safetensors_reader import Checkpoint
+    from mini_vllm.models.mixtral import SparseMoeBlock
+    from mini_vllm.outputs import (
+        CompletionOutput,
+        EngineCoreOutput,
+        FinishReason,
+        ModelRunnerOutput,
+        RequestMetrics,
+        RequestOutput,
+        RequestOutputKind,
+    )
     from mini_vllm.request import Request, RequestStatus
-    from mini_vllm.request_queue import FCFSRequestQueue, PriorityRequestQueue, create_request_queue
-    from mini_vllm.sampler import Sampler, SamplingMetadata, random_sample
+    from mini_vllm.sample.sampler import Sampler, SamplingMetadata, random_sample
     from mini_vllm.sampling_params import SamplingParams
-    from mini_vllm.scheduler import Scheduler
-    from mini_vllm.scheduler_output import CachedRequestData, NewRequestData, SchedulerOutput
-    from mini_vllm.step_plan import StepPlan
-    from mini_vllm.stop import check_stop
-    from mini_vllm.tokenizer import ByteTokenizer, load_tokenizer
+    from mini_vllm.tokenizers.registry import ByteTokenizer, load_tokenizer
     from mini_vllm.toy_model import ToyModel
+    from mini_vllm.worker.input_batch import InputBatch
+    from mini_vllm.worker.model_runner import ModelRunner
 
 _PUBLIC: dict[str, tuple[str, ...]] = {
-    "mini_vllm.async_scheduler": ("AsyncScheduler",),
     "mini_vllm.attention.backend": ("AttentionBackend", "AttentionSelectorConfig"),
-    "mini_vllm.attention.dense": ("DenseBackend",),
+    "mini_vllm.attention.backends.dense": ("DenseBackend",),
+    "mini_vllm.attention.backends.paged_gather": ("PagedGatherBackend",),
+    "mini_vllm.attention.backends.paged_online": ("PagedOnlineBackend",),
+    "mini_vllm.attention.backends.registry": ("get_attention_backend", "register_backend"),
+    "mini_vllm.attention.backends.split_kv": ("SplitKVBackend",),
     "mini_vllm.attention.kv_cache": ("KVCache",),
     "mini_vllm.attention.metadata": ("AttentionMetadata",),
-    "mini_vllm.attention.online_softmax": (
+    "mini_vllm.attention.ops.online_softmax": (
         "Summary",
         "attend_partial",
         "attend_tile",
@@ -122,62 +125,60 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
         "merge_axis",
         "merge_two",
     ),
-    "mini_vllm.attention.paged_gather": ("PagedGatherBackend",),
-    "mini_vllm.attention.paged_online": ("PagedOnlineBackend",),
-    "mini_vllm.attention.registry": ("get_attention_backend", "register_backend"),
     "mini_vllm.attention.selector": ("explain", "get_attn_backend"),
-    "mini_vllm.attention.split_kv": ("SplitKVBackend",),
-    "mini_vllm.block_pool": ("BlockPool", "KVCacheBlock", "get_request_block_hasher", "hash_block_tokens"),
-    "mini_vllm.block_queue": ("FreeKVCacheBlockQueue",),
-    "mini_vllm.config": ("CacheConfig", "EngineConfig", "SchedulerConfig"),
-    "mini_vllm.cudagraph.buffers": ("InputBuffers",),
-    "mini_vllm.cudagraph.dispatcher": ("BatchDescriptor", "CudagraphDispatcher", "is_uniform_decode"),
-    "mini_vllm.cudagraph.launches": ("ForwardLaunches",),
-    "mini_vllm.cudagraph.manager": ("CudaGraphManager",),
-    "mini_vllm.cudagraph.mode": ("CUDAGraphMode", "resolve_cudagraph_mode"),
-    "mini_vllm.cudagraph.runners": ("GraphRunner", "LaunchCounter", "PiecewiseGraphRunner", "run_eager"),
-    "mini_vllm.cudagraph.sizes": ("default_capture_sizes", "pad_to_capture_size", "resolve_capture_sizes"),
-    "mini_vllm.cudagraph.wrapper": ("CUDAGraphWrapper", "GraphPool"),
-    "mini_vllm.engine": ("EngineCore", "LLMEngine"),
-    "mini_vllm.input_batch": ("InputBatch",),
-    "mini_vllm.kv_cache": ("KVCacheManager",),
+    "mini_vllm.compilation.cuda_graph": ("CUDAGraphWrapper", "GraphPool"),
+    "mini_vllm.compilation.cudagraph.buffers": ("InputBuffers",),
+    "mini_vllm.compilation.cudagraph.launches": ("ForwardLaunches",),
+    "mini_vllm.compilation.cudagraph.manager": ("CudaGraphManager",),
+    "mini_vllm.compilation.cudagraph.runners": ("GraphRunner", "LaunchCounter", "PiecewiseGraphRunner", "run_eager"),
+    "mini_vllm.compilation.cudagraph.sizes": ("default_capture_sizes", "pad_to_capture_size", "resolve_capture_sizes"),
+    "mini_vllm.compilation.cudagraph_dispatcher": ("BatchDescriptor", "CudagraphDispatcher", "is_uniform_decode"),
+    "mini_vllm.config.compilation": ("CUDAGraphMode", "resolve_cudagraph_mode"),
+    "mini_vllm.config.vllm": ("CacheConfig", "EngineConfig", "SchedulerConfig"),
+    "mini_vllm.core.block_pool": ("BlockPool", "KVCacheBlock", "get_request_block_hasher", "hash_block_tokens"),
+    "mini_vllm.core.kv_cache_manager": ("KVCacheManager",),
+    "mini_vllm.core.kv_cache_utils": ("FreeKVCacheBlockQueue",),
+    "mini_vllm.core.sched.async_scheduler": ("AsyncScheduler",),
+    "mini_vllm.core.sched.output": ("CachedRequestData", "NewRequestData", "SchedulerOutput"),
+    "mini_vllm.core.sched.request_queue": ("FCFSRequestQueue", "PriorityRequestQueue", "create_request_queue"),
+    "mini_vllm.core.sched.scheduler": ("Scheduler",),
+    "mini_vllm.core.sched.step_plan": ("StepPlan",),
+    "mini_vllm.core.sched.utils": ("check_stop",),
+    "mini_vllm.distributed.eplb.eplb_state": (
+        "EplbState",
+        "balanced_packing",
+        "rebalance_experts",
+        "replicate_experts",
+    ),
+    "mini_vllm.engine.core": ("EngineCore", "LLMEngine"),
+    "mini_vllm.engine.parts": ("EngineParts", "PartError"),
+    "mini_vllm.entrypoints.llm": ("LLM",),
     "mini_vllm.kv_oracle": ("KVMismatchError", "KVOracle", "OracleRow"),
-    "mini_vllm.llm": ("LLM",),
-    "mini_vllm.model_runner": ("ModelRunner",),
-    "mini_vllm.models.loader": ("load_model",),
-    "mini_vllm.models.mixtral": ("SparseMoeBlock",),
-    "mini_vllm.models.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
-    "mini_vllm.models.safetensors_reader": ("Checkpoint",),
-    "mini_vllm.moe.align": ("moe_align_block_size", "sort_by_expert"),
-    "mini_vllm.moe.eplb": ("EplbState", "balanced_packing", "rebalance_experts", "replicate_experts"),
-    "mini_vllm.moe.experts": ("FusedMoE", "expert_mlp", "fused_experts", "moe_forward_reference"),
-    "mini_vllm.moe.load": ("ExpertLoad", "balancedness", "device_loads", "expert_loads", "imbalance"),
-    "mini_vllm.moe.parallel": (
+    "mini_vllm.layers.fused_moe.expert_load": (
+        "ExpertLoad",
+        "balancedness",
+        "device_loads",
+        "expert_loads",
+        "imbalance",
+    ),
+    "mini_vllm.layers.fused_moe.expert_parallel": (
         "ExpertPlacement",
         "determine_expert_map",
         "dispatch_matrix",
         "ep_forward",
         "ep_forward_all2all",
     ),
-    "mini_vllm.moe.routing": ("fused_topk", "grouped_topk"),
-    "mini_vllm.outputs": (
-        "CompletionOutput",
-        "EngineCoreOutput",
-        "FinishReason",
-        "ModelRunnerOutput",
-        "RequestMetrics",
-        "RequestOutput",
-        "RequestOutputKind",
-    ),
-    "mini_vllm.parts": ("EngineParts", "PartError"),
-    "mini_vllm.quantization": ("get_quantization_config", "register_quantization_config"),
-    "mini_vllm.quantization.base_config": ("QuantizationConfig", "QuantizeMethodBase", "is_layer_skipped"),
-    "mini_vllm.quantization.eight_bit": ("EightBitMethod",),
-    "mini_vllm.quantization.fp8": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
-    "mini_vllm.quantization.kv_cache": ("KVQuantMode", "kv_bytes_per_token", "quantize_kv"),
-    "mini_vllm.quantization.linear": ("Linear", "multiply_in_blocks"),
-    "mini_vllm.quantization.nf4": ("NF4_LEVELS", "dequantize_nf4", "quantize_nf4"),
-    "mini_vllm.quantization.primitives": (
+    "mini_vllm.layers.fused_moe.layer": ("FusedMoE", "expert_mlp", "fused_experts", "moe_forward_reference"),
+    "mini_vllm.layers.fused_moe.moe_align_block_size": ("moe_align_block_size", "sort_by_expert"),
+    "mini_vllm.layers.fused_moe.routing": ("fused_topk", "grouped_topk"),
+    "mini_vllm.layers.linear": ("Linear", "multiply_in_blocks"),
+    "mini_vllm.layers.quantization": ("get_quantization_config", "register_quantization_config"),
+    "mini_vllm.layers.quantization.base_config": ("QuantizationConfig", "QuantizeMethodBase", "is_layer_skipped"),
+    "mini_vllm.layers.quantization.eight_bit": ("EightBitMethod",),
+    "mini_vllm.layers.quantization.fp8": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
+    "mini_vllm.layers.quantization.kv_cache": ("KVQuantMode", "kv_bytes_per_token", "quantize_kv"),
+    "mini_vllm.layers.quantization.nf4": ("NF4_LEVELS", "dequantize_nf4", "quantize_nf4"),
+    "mini_vllm.layers.quantization.primitives": (
         "dequantize",
         "dequantize_grouped",
         "pack_int4",
@@ -188,17 +189,27 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
         "unpack_int4",
         "unpack_nibbles",
     ),
-    "mini_vllm.quantization.repack": ("awq_unpack", "gptq_unpack", "unpack_int32"),
+    "mini_vllm.layers.quantization.repack": ("awq_unpack", "gptq_unpack", "unpack_int32"),
+    "mini_vllm.model_loader.default_loader": ("load_model",),
+    "mini_vllm.model_loader.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
+    "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
+    "mini_vllm.models.mixtral": ("SparseMoeBlock",),
+    "mini_vllm.outputs": (
+        "CompletionOutput",
+        "EngineCoreOutput",
+        "FinishReason",
+        "ModelRunnerOutput",
+        "RequestMetrics",
+        "RequestOutput",
+        "RequestOutputKind",
+    ),
     "mini_vllm.request": ("Request", "RequestStatus"),
-    "mini_vllm.request_queue": ("FCFSRequestQueue", "PriorityRequestQueue", "create_request_queue"),
-    "mini_vllm.sampler": ("Sampler", "SamplingMetadata", "random_sample"),
+    "mini_vllm.sample.sampler": ("Sampler", "SamplingMetadata", "random_sample"),
     "mini_vllm.sampling_params": ("SamplingParams",),
-    "mini_vllm.scheduler": ("Scheduler",),
-    "mini_vllm.scheduler_output": ("CachedRequestData", "NewRequestData", "SchedulerOutput"),
-    "mini_vllm.step_plan": ("StepPlan",),
-    "mini_vllm.stop": ("check_stop",),
-    "mini_vllm.tokenizer": ("ByteTokenizer", "load_tokenizer"),
+    "mini_vllm.tokenizers.registry": ("ByteTokenizer", "load_tokenizer"),
     "mini_vllm.toy_model": ("ToyModel",),
+    "mini_vllm.worker.input_batch": ("InputBatch",),
+    "mini_vllm.worker.model_runner": ("ModelRunner",),
 }
 
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

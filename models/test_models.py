@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams, imbalance, load_tokenizer
-from mini_vllm.chat import apply_chat_template
-from mini_vllm.models.config import HFConfig
+from mini_vllm.entrypoints.chat_utils import apply_chat_template
+from mini_vllm.transformers_utils.config import HFConfig
 from models.training import glossary, stories, tasks, words
 from models.training.card import PARAMETERS, cards
 from models.training.chat_format import CHAT_TEMPLATE, SPECIAL_TOKENS, to_ids

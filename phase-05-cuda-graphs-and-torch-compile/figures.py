@@ -1,6 +1,6 @@
 """Draws the figures of this phase: `python phase-05-.../figures.py`.
 
-Decisions come from mini_vllm.cudagraph, times from the captures of lab 05-04; the timeline is a model and says so.
+Decisions come from mini_vllm/compilation/, times from the captures of lab 05-04; the timeline is a model and says so.
 Writes img/*.svg; `--check` writes nothing and exits 1 where a committed figure differs.
 """
 

@@ -1,6 +1,6 @@
 """Draws the figures of this phase: `python phase-07-.../figures.py`; `--check` only compares with the committed files.
 
-What is drawn is computed by the labs' solutions and by `mini_vllm.moe`, the loads are those of `models/pocket-moe`, and
+What is drawn is computed by the labs' solutions and by mini_vllm, the loads are those of `models/pocket-moe`, and
 the two figures of an H200 are drawn from `captured/h200-gemm.json`.
 """
 

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from course.labs import ROOT
-from mini_vllm.cli import app
+from mini_vllm.entrypoints.cli.main import app
 
 sys.path.insert(0, str(ROOT / "docs"))
 import site_browser as web

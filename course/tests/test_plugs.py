@@ -16,7 +16,7 @@ from course import plugs
 from course.labs import ROOT, SOURCES, lab_folders
 from course.milestone_checks import greedy, random_prompts
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.parts import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 POCKET = ROOT / "models" / "pocket"
 PARTS = [plug.part for plug in plugs.PLUGS]
@@ -160,7 +160,7 @@ def test_lab_impl_decides_where_no_word_does(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str], wrong) -> None:
-    from mini_vllm.cli import app
+    from mini_vllm.entrypoints.cli.main import app
 
     source("02-01")
     args = ["generate", "--model", "toy", "-p", "hello", "--max-tokens", "4", "--no-stream"]

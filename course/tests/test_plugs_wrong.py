@@ -9,7 +9,7 @@ from course.labs import SOURCES
 from course.milestone_checks import greedy, random_prompts
 from course.tests.test_plugs import PARTS, POCKET, all_present, generate, source, wrong  # noqa: F401
 from mini_vllm import LLM, LLMEngine
-from mini_vllm.parts import PartError
+from mini_vllm.engine.parts import PartError
 
 WRONG = {
     "pool-hands-out-twice": (

@@ -19,8 +19,8 @@ from course.labs import ROOT
 from course.markdown import read
 from course.pages import all_pages
 from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.cli import app
-from mini_vllm.trace import record
+from mini_vllm.core.sched.trace import record
+from mini_vllm.entrypoints.cli.main import app
 
 WIDGETS = ROOT / "docs" / "widgets"
 

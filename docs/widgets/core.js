@@ -75,7 +75,7 @@
     }
   }
 
-  // Order of mini_vllm/sampler.py: penalties; greedy rows stop; temperature, min-p, top-k, top-p, softmax.
+  // Order of mini_vllm/sample/sampler.py: penalties; greedy rows stop; temperature, min-p, top-k, top-p, softmax.
   // Returns probabilities and, per stage, how many tokens are left.
   function samplerProbs(raw, knobs, promptIds, outputIds) {
     const { temperature = 1, min_p = 0, top_k = 0, top_p = 1 } = knobs;

@@ -21,9 +21,9 @@ DATA = Path(__file__).with_name("data")
 sys.path.insert(0, str(ROOT))
 
 from mini_vllm import LLMEngine, SamplingParams  # noqa: E402
-from mini_vllm import logits_processor as lp  # noqa: E402
-from mini_vllm.sampler import Sampler, SamplingMetadata, SamplingRow  # noqa: E402
-from mini_vllm.trace import record  # noqa: E402
+from mini_vllm.core.sched.trace import record  # noqa: E402
+from mini_vllm.sample.logits_processor import builtin as lp  # noqa: E402
+from mini_vllm.sample.sampler import Sampler, SamplingMetadata, SamplingRow  # noqa: E402
 
 POCKET = str(ROOT / "models" / "pocket")
 GIB = 2**30

@@ -16,7 +16,7 @@ import numpy as np
 
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import Array, AttentionMetadata
-from mini_vllm.quantization.kv_cache import KV_CACHE_DTYPES
+from mini_vllm.layers.quantization.kv_cache import KV_CACHE_DTYPES
 
 AttentionStep = Callable[[int, Array, Array, Array], Array]
 """attn(layer, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D], valid until the next call."""

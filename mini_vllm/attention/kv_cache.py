@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.memory import aligned_zeros
+from mini_vllm.platforms.cpu.memory import aligned_zeros
 
 Array = np.ndarray[Any, Any]
 

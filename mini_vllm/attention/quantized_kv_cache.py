@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.attention.kv_cache import Array, KVCache
-from mini_vllm.quantization.kv_cache import KVQuantMode, dequantize_kv, get_kv_quant_mode, quantize_kv
+from mini_vllm.layers.quantization.kv_cache import KVQuantMode, dequantize_kv, get_kv_quant_mode, quantize_kv
 
 
 def make_kv_cache(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mini_vllm.attention.backend import AttentionSelectorConfig
+from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.registry import get_attention_backend
 
 PRIORITIES = ("paged_gather", "paged_online", "split_kv", "dense")
 """Best first. Upstream: upstream/vllm/platforms/cuda.py:79 — `_get_backend_priorities`."""

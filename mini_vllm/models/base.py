@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.distributed.group import TensorParallelGroup
-from mini_vllm.memory import aligned_empty
-from mini_vllm.models.config import HFConfig
-from mini_vllm.models.layers import Array, Workspace, logits_of
-from mini_vllm.quantization.base_config import QuantizationConfig
-from mini_vllm.quantization.linear import Linear, Shard, UnquantizedLinearMethod
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.layers.arithmetic import Array, Workspace, logits_of
+from mini_vllm.layers.linear import Linear, Shard, UnquantizedLinearMethod
+from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.platforms.cpu.memory import aligned_empty
+from mini_vllm.transformers_utils.config import HFConfig
 
 Attention = Callable[[int, Array, Array, Array], Array]
 """attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]; writes k and v to the KV cache first."""

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.distributed.group import TensorParallelGroup
-from mini_vllm.models.base import Attention, CausalLM
-from mini_vllm.models.config import HFConfig
-from mini_vllm.models.layers import (
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.layers.arithmetic import (
     Array,
     RotaryEmbedding,
     Workspace,
@@ -24,10 +22,12 @@ from mini_vllm.models.layers import (
     rms_norm_heads,
     silu_and_mul,
 )
+from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.models.base import Attention, CausalLM
 from mini_vllm.models.llama_scratch import TILE, TILES_BETWEEN_MEETINGS, LlamaScratch, LlamaTile
 from mini_vllm.models.sharding import shard_llama
-from mini_vllm.quantization.base_config import QuantizationConfig
-from mini_vllm.threads import num_threads, one_blas_thread, run_shares
+from mini_vllm.platforms.cpu.threads import num_threads, one_blas_thread, run_shares
+from mini_vllm.transformers_utils.config import HFConfig
 
 Part = tuple[str, Any, Array | None, int, int | None]
 """A tensor of the checkpoint: its name, the weight and bias that it is part of, first and last row there."""
@@ -37,7 +37,7 @@ Part = tuple[str, Any, Array | None, int, int | None]
 class LlamaLayer:
     """Weights of one decoder layer, [out, in]; q, k, v and gate, up are stacked as upstream stacks them.
 
-    A projection (`qkv`, `o`, `gate_up`, `down`) is a `Linear` of `mini_vllm.quantization` where weights are quantized.
+    A projection (`qkv`, `o`, `gate_up`, `down`) is a `Linear` (`layers/linear.py`) where weights are quantized.
     """
 
     input_norm: Array

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.models.layers import Array, RotaryPairs, Workspace
-from mini_vllm.threads import num_shares
+from mini_vllm.layers.arithmetic import Array, RotaryPairs, Workspace
+from mini_vllm.platforms.cpu.threads import num_shares
 
 if TYPE_CHECKING:
     from mini_vllm.models.llama import LlamaForCausalLM

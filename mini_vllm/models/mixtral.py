@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.models.config import HFConfig
-from mini_vllm.models.layers import Array
+from mini_vllm.layers.arithmetic import Array
+from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
+from mini_vllm.layers.fused_moe.expert_parallel import determine_expert_map
+from mini_vllm.layers.fused_moe.layer import FusedMoE
+from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.model_loader.safetensors_reader import CheckpointError
 from mini_vllm.models.llama import LlamaForCausalLM, LlamaLayer, LlamaTile, Part
-from mini_vllm.models.safetensors_reader import CheckpointError
-from mini_vllm.moe.experts import FusedMoE
-from mini_vllm.moe.load import ExpertLoad
-from mini_vllm.moe.parallel import determine_expert_map
-from mini_vllm.quantization.base_config import QuantizationConfig
+from mini_vllm.transformers_utils.config import HFConfig
 
 
 class SparseMoeBlock:
@@ -57,7 +57,7 @@ class MixtralForCausalLM(LlamaForCausalLM):
     """A Llama whose MLPs are mixtures of experts.
 
     Attributes:
-        expert_load: assignments per MoE layer and expert since the model was loaded: `mini_vllm.moe.ExpertLoad`.
+        expert_load: assignments per MoE layer and expert since the model was loaded: an `ExpertLoad`.
 
     Checkpoints come in two layouts: a tensor per expert and projection, as published, or all experts of a layer stacked
     (`mlp.experts.gate_up_proj` [E, 2I, H], `down_proj` [E, H, I]), as transformers 5 holds them.

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.layers.arithmetic import Array, layer_norm, project
+from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.models.base import Attention, CausalLM
-from mini_vllm.models.config import HFConfig
-from mini_vllm.models.layers import Array, layer_norm, project
-from mini_vllm.quantization.base_config import QuantizationConfig
+from mini_vllm.transformers_utils.config import HFConfig
 
 POSITION_OFFSET = 2
 """Rows of the position table before position 0.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mini_vllm.distributed.group import TensorParallelGroup
-from mini_vllm.models.layers import Array
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.layers.arithmetic import Array
 
 if TYPE_CHECKING:
     from mini_vllm.models.llama import LlamaForCausalLM, LlamaLayer

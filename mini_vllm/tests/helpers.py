@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.block_pool import BlockPool, get_request_block_hasher
-from mini_vllm.config import SchedulerConfig
-from mini_vllm.kv_cache import KVCacheManager
+from pathlib import Path
+
+from mini_vllm.config.vllm import SchedulerConfig
+from mini_vllm.core.block_pool import BlockPool, get_request_block_hasher
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import Scheduler
-from mini_vllm.scheduler_output import SchedulerOutput
+
+GOLDEN = Path(__file__).parent / "golden"
+MODELS = Path(__file__).resolve().parents[2] / "models"
+POCKET = MODELS / "pocket"
 
 
 def make_request(

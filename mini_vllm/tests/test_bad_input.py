@@ -9,7 +9,7 @@ import math
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.tests.tiny_checkpoints import FAMILIES, make_weights, save_safetensors, save_tiny
+from mini_vllm.tests.models.tiny_checkpoints import FAMILIES, make_weights, save_safetensors, save_tiny
 
 OK = {"max_tokens": 4}
 

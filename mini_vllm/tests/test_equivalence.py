@@ -4,24 +4,22 @@ In float64, so that a different order of summation cannot flip a near tie. The m
 real keys and values: whatever reads a wrong slot gives another token, and the last tests make sure that it would.
 """
 
-from pathlib import Path
-
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.block_pool import hash_block_tokens
+from mini_vllm.core.block_pool import hash_block_tokens
+from mini_vllm.tests.helpers import POCKET
 
 pytest.importorskip("hypothesis", reason="hypothesis is in the extra `test`")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-POCKET = Path(__file__).resolve().parents[2] / "models" / "pocket"
 SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.fixture(scope="module")
 def model():
-    from mini_vllm.models.loader import load_model
+    from mini_vllm.model_loader.default_loader import load_model
 
     return load_model(POCKET, "float64")
 
@@ -148,7 +146,7 @@ def test_an_unchained_hash_changes_the_tokens(model, monkeypatch):
     args = {"num_blocks": 32, "block_size": 8}
     assert run(model, prompts, params, **args)[0] == expected
     monkeypatch.setattr(
-        "mini_vllm.block_pool.hash_block_tokens", lambda parent, ids, extra=None: hash_block_tokens(None, ids)
+        "mini_vllm.core.block_pool.hash_block_tokens", lambda parent, ids, extra=None: hash_block_tokens(None, ids)
     )
     assert run(model, prompts, params, **args)[0] != expected
 

@@ -133,7 +133,7 @@ def _engine(layout: str, target: str) -> None:
     from vllm import LLM, SamplingParams
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    from mini_vllm.tests.quantized_checkpoints import save_quantized
+    from mini_vllm.tests.layers.quantization.quantized_checkpoints import save_quantized
 
     with tempfile.TemporaryDirectory() as scratch:
         save_quantized(layout, Path(scratch) / layout)

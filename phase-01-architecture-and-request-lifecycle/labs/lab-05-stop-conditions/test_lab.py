@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-import mini_vllm.stop
+import mini_vllm.core.sched.utils
 from mini_vllm import LLMEngine, Request, RequestStatus, SamplingParams
 
 EOS = 256
@@ -178,7 +178,7 @@ def test_agrees_with_mini_vllm_on_random_requests(impl):
         theirs = after(make(**options), [])
         for token in tokens:
             theirs.append_output_token_ids(token)
-            if mini_vllm.stop.check_stop(theirs, max_model_len):
+            if mini_vllm.core.sched.utils.check_stop(theirs, max_model_len):
                 break
         facts = [(r.output_token_ids, r.status, r.stop_reason) for r in (mine, theirs)]
         assert facts[0] == facts[1], f"case {case}: {options}, max_model_len={max_model_len}, stream {tokens}"
@@ -187,7 +187,7 @@ def test_agrees_with_mini_vllm_on_random_requests(impl):
 
 
 def test_the_engine_serves_with_your_check(impl):
-    """Your function, in the scheduler's place for `mini_vllm.stop.check_stop`, ends the engine's requests."""
+    """Your function, in the place of the scheduler's own `check_stop`, ends the engine's requests."""
     asked = []
 
     def spy(request, max_model_len):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm import block_pool as engine
+import mini_vllm
 
 
 def ids(blocks):
@@ -117,7 +117,7 @@ def test_hash_is_the_engines(impl):
     for size in (1, 4, 16):
         tokens = rng.integers(0, 128_256, size).tolist()
         for extra in (None, ("tenant-7",), ("a", "b")):
-            assert impl.hash_block_tokens(parent, tokens, extra) == engine.hash_block_tokens(parent, tokens, extra)
+            assert impl.hash_block_tokens(parent, tokens, extra) == mini_vllm.hash_block_tokens(parent, tokens, extra)
         parent = impl.hash_block_tokens(parent, tokens)
 
 
@@ -270,7 +270,7 @@ def test_two_hundred_random_actions_against_a_list(impl):
 def test_same_decisions_as_the_engine(impl):
     for seed in range(10, 20):
         stream = actions(seed, 300)
-        mine, theirs = drive(impl.BlockPool(9), stream), drive(engine.BlockPool(9), stream)
+        mine, theirs = drive(impl.BlockPool(9), stream), drive(mini_vllm.BlockPool(9), stream)
         for step, (a, b) in enumerate(zip(mine, theirs, strict=True)):
             assert a == b, f"seed {seed}, action {step}: yours {a}, the engine's {b}"
 

@@ -192,7 +192,7 @@ def test_nobody_ever_reads_somebody_elses_tokens(impl):
 
 def test_the_oracle_would_notice(impl, monkeypatch):
     """Without the parent in the hash, 'xx|cd' hits the block of 'ab|cd'. Equal ids, foreign content."""
-    from mini_vllm import block_pool
+    from mini_vllm.core import block_pool
 
     chained = block_pool.hash_block_tokens
     monkeypatch.setattr(block_pool, "hash_block_tokens", lambda parent, tokens, extra=None: chained(None, tokens))

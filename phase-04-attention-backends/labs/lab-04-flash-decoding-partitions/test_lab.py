@@ -182,7 +182,7 @@ def test_the_table_of_the_readme(impl, requests, tokens):
 
 def test_the_engines_split_agrees(impl):
     """The engine's own online-softmax module, where it is there, gives the same summaries."""
-    module = pytest.importorskip("mini_vllm.attention.online_softmax")
+    module = pytest.importorskip("mini_vllm.attention.ops.online_softmax")
     q, k, v = case(8, 20)
     theirs = module.attend_partial(q, k, v)
     mine = impl.attend_partial(q, k, v)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm import cudagraph
+import mini_vllm
 
 TENFOLD = [lambda a: a * 2, lambda a: a * 5]
 
@@ -192,14 +192,14 @@ def test_starts_open_and_empty(impl):
 
 
 def test_as_the_engine(impl):
-    """Random ops, shapes and dtypes: the same outputs, launches and recordings as mini_vllm.cudagraph, call by call."""
+    """Random ops, shapes and dtypes: the same outputs, launches and recordings as mini_vllm's, call by call."""
     rng = np.random.default_rng(1)
     pool = [lambda a: a + 1, lambda a: a * 3, lambda a: a[::-1], lambda a: a, lambda a: a - a.sum()]
     for _ in range(30):
         ops = [pool[i] for i in rng.integers(len(pool), size=rng.integers(1, 7))]
         runner, launches = make(impl, ops)
-        theirs = cudagraph.LaunchCounter()
-        engine = cudagraph.GraphRunner(ops, theirs)
+        theirs = mini_vllm.LaunchCounter()
+        engine = mini_vllm.GraphRunner(ops, theirs)
         for _ in range(12):
             x = rng.integers(-5, 5, size=rng.integers(1, 5)).astype(rng.choice(["int64", "float32"]))
             np.testing.assert_array_equal(runner(x), engine(x))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mini_vllm import cudagraph
+import mini_vllm
 
 CUTS = json.loads((Path(__file__).parent / "captured" / "cpu-cuts.json").read_text(encoding="utf-8"))["cuts"]
 
@@ -114,13 +114,13 @@ def test_gain_of_pieces(impl):
 
 
 def test_the_formulas_count_what_the_engine_counts(impl):
-    """mini_vllm.cudagraph runs the ops, and the counter says how many launches that was."""
+    """mini_vllm.compilation.cudagraph runs the ops, and the counter says how many launches that was."""
     for num_ops, num_calls in itertools.product((1, 2, 7), (0, 1, 2, 9)):
         ops = [lambda a: a + 1] * num_ops
-        eager, graphs = cudagraph.LaunchCounter(), cudagraph.LaunchCounter()
-        runner = cudagraph.GraphRunner(ops, graphs)
+        eager, graphs = mini_vllm.LaunchCounter(), mini_vllm.LaunchCounter()
+        runner = mini_vllm.GraphRunner(ops, graphs)
         for _ in range(num_calls):
-            cudagraph.run_eager(ops, np.zeros(2), eager)
+            mini_vllm.run_eager(ops, np.zeros(2), eager)
             runner(np.zeros(2))
         assert (impl.eager_launches(num_ops, num_calls), impl.graph_launches(num_ops, num_calls)) == (eager.n, graphs.n)
 
@@ -129,8 +129,8 @@ def test_pieces_as_the_engine(impl):
     """A model of L layers as a list of ops, with two that cannot be captured at each layer's middle."""
     for layers in (1, 3, 12):
         kinds = [*"ccc", *("ee" + "c" * 7) * (layers - 1), *"ee", *"cccc"]
-        launches = cudagraph.LaunchCounter()
-        runner = cudagraph.PiecewiseGraphRunner(
+        launches = mini_vllm.LaunchCounter()
+        runner = mini_vllm.PiecewiseGraphRunner(
             [lambda a: a + 1] * len(kinds), [kind == "c" for kind in kinds].__getitem__, launches
         )
         runner(np.zeros(2))

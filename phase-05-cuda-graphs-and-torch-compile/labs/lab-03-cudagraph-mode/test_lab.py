@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm import LLM, SamplingParams, cudagraph
+import mini_vllm
+from mini_vllm import LLM, SamplingParams
 
 CAPTURED = json.loads((Path(__file__).parent / "captured" / "cpu-decisions.json").read_text(encoding="utf-8"))
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -186,12 +187,12 @@ def test_every_dispatch_was_captured(impl):
 
 
 def test_dispatch_as_the_engine(impl):
-    """Random ladders and seats: the same decisions as mini_vllm.cudagraph."""
+    """Random ladders and seats: the same decisions as mini_vllm.compilation.cudagraph."""
     rng = random.Random(5)
     for _ in range(60):
         sizes, seats = sorted(rng.sample(range(1, 40), rng.randint(1, 8))), rng.randint(1, 40)
-        mode = cudagraph.CUDAGraphMode[rng.choice(MODES)]
-        engine = cudagraph.CudagraphDispatcher(mode, sizes, seats)
+        mode = mini_vllm.CUDAGraphMode[rng.choice(MODES)]
+        engine = mini_vllm.CudagraphDispatcher(mode, sizes, seats)
         for num_tokens in range(1, sizes[-1] + 3):
             for uniform in (False, True) if num_tokens <= seats else (False,):
                 theirs, key = engine.dispatch(num_tokens, uniform)
@@ -216,9 +217,9 @@ def test_your_dispatch_runs_the_engine(impl):
     asked = []
 
     def dispatch(num_tokens, uniform_decode=False):
-        mode, key = impl.dispatch(DEFAULT, cudagraph.default_capture_sizes(20), 10, num_tokens, uniform_decode)
+        mode, key = impl.dispatch(DEFAULT, mini_vllm.default_capture_sizes(20), 10, num_tokens, uniform_decode)
         asked.append(mode)
-        return cudagraph.CUDAGraphMode[mode], cudagraph.BatchDescriptor(key.num_tokens, key.num_reqs, key.uniform)
+        return mini_vllm.CUDAGraphMode[mode], mini_vllm.BatchDescriptor(key.num_tokens, key.num_reqs, key.uniform)
 
     tokens, by_size = served(dispatch)
     assert (tokens, by_size) == served()

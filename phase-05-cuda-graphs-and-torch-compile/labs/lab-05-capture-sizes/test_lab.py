@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mini_vllm import cudagraph
+import mini_vllm
 
 CAPTURED = json.loads((Path(__file__).parent / "captured" / "cpu-sizes.json").read_text(encoding="utf-8"))
 SMALL = [1, 2, 4, 8, 16, 24, 32, 40]
@@ -181,10 +181,10 @@ def test_sizes_as_the_engine(impl):
     rng = np.random.default_rng(3)
     for seats, budget in zip(rng.integers(1, 400, 40), rng.integers(1, 2000, 40), strict=True):
         top = impl.max_capture_size(int(seats), int(budget))
-        theirs = cudagraph.resolve_capture_sizes(None, max_num_seqs=int(seats), max_num_batched_tokens=int(budget))
+        theirs = mini_vllm.resolve_capture_sizes(None, max_num_seqs=int(seats), max_num_batched_tokens=int(budget))
         assert top >= theirs[-1] and set(impl.default_capture_sizes(top)) | {theirs[-1]} == set(theirs)
         for num_tokens in rng.integers(1, 600, 20):
-            assert impl.select_capture_size(num_tokens, theirs) == cudagraph.pad_to_capture_size(num_tokens, theirs)
+            assert impl.select_capture_size(num_tokens, theirs) == mini_vllm.pad_to_capture_size(num_tokens, theirs)
 
 
 def test_padding_as_the_engine(impl):
@@ -198,7 +198,7 @@ def test_padding_as_the_engine(impl):
         ids, positions, slots = (rng.integers(0, 90, n) for _ in range(3))
         step = impl.fill_buffers(mine, ids, positions, slots, size)
         theirs.load_inputs(ids, positions, size)
-        key = cudagraph.BatchDescriptor(size, size)
+        key = mini_vllm.BatchDescriptor(size, size)
         tables = np.zeros((n, 1), np.int64)
         theirs.load_metadata(AttentionMetadata(np.arange(n + 1), positions + 1, tables, slots), key)
         np.testing.assert_array_equal(step.positions, theirs.positions[:size])

@@ -120,7 +120,7 @@ def test_quant_linear_keeps_the_type_of_x(impl):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_same_codes_as_the_engine(impl, seed):
-    from mini_vllm.quantization import primitives
+    from mini_vllm.layers.quantization import primitives
 
     rng = np.random.default_rng(seed)
     W = rng.standard_normal((int(rng.integers(1, 40)), int(rng.integers(1, 90)))) * 10 ** rng.uniform(-3, 3)

@@ -164,9 +164,10 @@ def test_sizes_of_a_checkpoint_that_the_real_engine_loaded(impl):
 
 def test_your_functions_serve_a_real_model(impl, monkeypatch):
     """A format of the engine made of this lab: every projection of pocket, packed and multiplied by your code."""
-    from mini_vllm import LLM, SamplingParams, quantization
+    from mini_vllm import LLM, QuantizationConfig, QuantizeMethodBase, SamplingParams
+    from mini_vllm.layers import quantization
 
-    class YourMethod(quantization.QuantizeMethodBase):
+    class YourMethod(QuantizeMethodBase):
         def create_weights(self, layer, input_size, output_partition_sizes, dtype):
             rows = sum(output_partition_sizes)
             layer.packed = np.empty((rows, input_size // 2), np.uint8)
@@ -182,7 +183,7 @@ def test_your_functions_serve_a_real_model(impl, monkeypatch):
         def apply(self, layer, x, out):
             out[:] = impl.grouped_linear(np.ascontiguousarray(x.T), layer.packed, layer.scales, 128).T
 
-    class YourConfig(quantization.QuantizationConfig):
+    class YourConfig(QuantizationConfig):
         get_name = classmethod(lambda cls: "lab-06-03")
         from_config = classmethod(lambda cls, config: cls())
 
@@ -201,7 +202,7 @@ def test_your_functions_serve_a_real_model(impl, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_same_as_the_engine(impl, seed):
-    from mini_vllm.quantization import primitives, repack
+    from mini_vllm.layers.quantization import primitives, repack
 
     rng = np.random.default_rng(seed)
     group = int(rng.choice([8, 16, 32]))

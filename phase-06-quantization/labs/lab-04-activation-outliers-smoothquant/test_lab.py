@@ -164,7 +164,7 @@ def test_the_accumulator_must_be_wide(impl):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_same_rounding_as_the_engine(impl, seed):
-    from mini_vllm.quantization import primitives
+    from mini_vllm.layers.quantization import primitives
 
     X, _ = layer(seed)
     np.testing.assert_array_equal(impl.fake_quant(X), primitives.fake_quant(X))

@@ -162,7 +162,7 @@ def test_double_quantization_costs_almost_nothing(impl):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_same_as_the_engine(impl, seed):
-    from mini_vllm.quantization import nf4
+    from mini_vllm.layers.quantization import nf4
 
     rng = np.random.default_rng(seed)
     W = (rng.standard_normal((int(rng.integers(1, 20)), 64 * int(rng.integers(1, 5)))) * 0.03).astype(np.float32)

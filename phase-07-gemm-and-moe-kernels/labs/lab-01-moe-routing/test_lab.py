@@ -196,7 +196,7 @@ def test_padding_is_waste_in_decode_and_nothing_in_prefill(impl, tokens, num_exp
 
 
 def test_the_engine_chooses_and_sorts_the_same(impl):
-    """Ids, weights, order and blocks of mini_vllm.moe on random logits (it returns the weights first, as upstream)."""
+    """Ids, weights, order and blocks of mini_vllm on random logits (it returns the weights first, as upstream)."""
     from mini_vllm import fused_topk, moe_align_block_size
 
     rng = np.random.default_rng(11)

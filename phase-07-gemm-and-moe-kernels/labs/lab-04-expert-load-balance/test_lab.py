@@ -153,24 +153,26 @@ def test_who_gets_a_copy(impl):
 
 
 def test_the_engine_counts_packs_and_replicates_the_same(impl):
-    """mini_vllm.moe does it for all layers at once; here they are compared row by row."""
-    from mini_vllm import moe
+    """mini_vllm.distributed.eplb does it for all layers at once; here they are compared row by row."""
+    import mini_vllm
 
     rng = np.random.default_rng(21)
     for experts, devices in ((8, 4), (16, 4), (64, 8), (6, 6)):
         ids = uniform(rng, 50, 2, experts)
         loads = impl.expert_loads(ids, experts)
-        assert (moe.expert_loads(ids, experts) == loads).all()
-        assert moe.imbalance(loads) == pytest.approx(impl.imbalance(loads))
+        assert (mini_vllm.expert_loads(ids, experts) == loads).all()
+        assert mini_vllm.imbalance(loads) == pytest.approx(impl.imbalance(loads))
         weights = rng.random((3, experts)) * 100  # no ties: their order is the sort's own affair
-        packs, _ = moe.balanced_packing(weights, devices)
-        phy2log, copies = moe.replicate_experts(weights, experts + 5)
+        packs, _ = mini_vllm.balanced_packing(weights, devices)
+        phy2log, copies = mini_vllm.replicate_experts(weights, experts + 5)
         for row in range(3):
             mine = impl.balanced_packing(weights[row], devices)
             share = impl.efficiency(weights[row], devices, mine)
             if experts > devices:  # with one place a device, upstream leaves the experts in their order
                 assert (mine == packs[row]).all()
-            assert share == pytest.approx(moe.balancedness(moe.device_loads(weights[row], mine, devices)[None]))
+            assert share == pytest.approx(
+                mini_vllm.balancedness(mini_vllm.device_loads(weights[row], mine, devices)[None])
+            )
             mine_phy2log, mine_copies = impl.replicate_experts(weights[row], experts + 5)
             assert (mine_phy2log == phy2log[row]).all() and (mine_copies == copies[row]).all()
 

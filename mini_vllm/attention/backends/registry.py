@@ -1,0 +1,45 @@
+"""Attention backends by name. Upstream twin: `vllm/v1/attention/backends/registry.py`.
+
+A backend is built once per engine, `Backend(kv_cache, num_heads, sliding_windows)`, and asked once per step:
+`backend.begin_step(metadata)` gives the callable that the model calls in each layer,
+`attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]`.
+Which one is taken when nobody asks for one: `attention/selector.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+DEFAULT_BACKEND = "paged_gather"
+_BACKENDS: dict[str, tuple[str, str] | type] = {
+    "paged_gather": ("paged_gather", "PagedGatherBackend"),
+    "paged_online": ("paged_online", "PagedOnlineBackend"),
+    "split_kv": ("split_kv", "SplitKVBackend"),
+    "dense": ("dense", "DenseBackend"),
+}
+
+
+def register_backend(name: str, backend_class: type) -> None:
+    """Add a backend, or replace one. A new one is never chosen by itself, only by name.
+
+    Upstream: upstream/vllm/v1/attention/backends/registry.py:203 — `register_backend`.
+    """
+    _BACKENDS[name] = backend_class
+
+
+def get_attention_backend(name: Any = None) -> Any:
+    """The backend class of that name; None: the default; a class (or whatever makes a backend) is handed back.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+    """
+    if callable(name):
+        return name
+    entry = _BACKENDS.get(name or DEFAULT_BACKEND)
+    if entry is None:
+        raise ValueError(f"attention_backend must be one of {', '.join(sorted(_BACKENDS))}, got {name!r}")
+    if isinstance(entry, tuple):
+        module, class_name = entry
+        return getattr(importlib.import_module(f"mini_vllm.attention.backends.{module}"), class_name)
+    return entry

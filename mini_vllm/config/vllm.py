@@ -1,0 +1,208 @@
+"""The engine's settings, checked at the door. Names and defaults are upstream's unless said otherwise.
+
+Upstream twins: the package `vllm/config/` (`CacheConfig`, `SchedulerConfig`) and `vllm/engine/arg_utils.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mini_vllm.attention.backends.registry import get_attention_backend
+from mini_vllm.compilation.cudagraph.sizes import resolve_capture_sizes
+from mini_vllm.config.compilation import CUDAGraphMode
+from mini_vllm.distributed.shared_memory import is_supported
+from mini_vllm.layers.quantization.kv_cache import get_kv_quant_mode
+
+DTYPES = ("float32", "float64")
+POLICIES = ("fcfs", "priority")
+
+
+def _whole(name: str, value: Any, minimum: int, note: str = "") -> int:
+    """`value` as an int of at least `minimum`, or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}{note}, got {value}")
+    return value
+
+
+@dataclass
+class CacheConfig:
+    """The KV cache.
+
+    `num_blocks` counts the null block (upstream: `num_gpu_blocks_override`). Where it is None, as many blocks are
+    made as `kv_cache_memory_bytes` holds; upstream takes what is left of the GPU's memory instead.
+    `kv_cache_dtype`: how keys and values are stored, "auto" (as they are computed), "int8", "fp8", …: see
+    `layers/quantization/kv_cache.py`.
+    """
+
+    block_size: int = 16
+    num_blocks: int | None = None
+    enable_prefix_caching: bool = True
+    kv_cache_memory_bytes: int = 1 << 30
+    kv_cache_dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        _whole("block_size", self.block_size, 1)
+        if self.num_blocks is not None:
+            _whole("num_blocks", self.num_blocks, 2, " (block 0 is the null block)")
+        _whole("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+        get_kv_quant_mode(self.kv_cache_dtype)
+
+
+@dataclass
+class SchedulerConfig:
+    """Limits of a step.
+
+    `max_num_batched_tokens` is the token budget of a step. `max_num_seqs` caps the running requests; unset, it is 256
+    or the budget where that is less. `long_prefill_token_threshold` caps the tokens of one request in a step (0: no
+    cap). With `scheduler_reserve_full_isl` a request is admitted only when its whole input fits the free blocks.
+    `async_scheduling` plans a step before the results of the one before are taken in. It is upstream's default; here,
+    where the model runs in the calling thread, it hides nothing and shows only the decisions.
+    """
+
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int | None = None
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
+    scheduling_policy: str = "fcfs"
+    async_scheduling: bool = False
+
+    def __post_init__(self) -> None:
+        _whole("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        if self.max_num_seqs is None:
+            self.max_num_seqs = min(256, self.max_num_batched_tokens)
+        _whole("max_num_seqs", self.max_num_seqs, 1)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
+                f"got {self.max_num_batched_tokens}"
+            )
+        _whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if self.scheduling_policy not in POLICIES:
+            raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")
+
+
+@dataclass
+class EngineConfig:
+    """All engine arguments, as `LLM(...)` and `LLMEngine(...)` take them.
+
+    `quantization`: how weights are stored, "int8", "int4", "fp8" or "nf4", made while a float checkpoint loads; a
+    quantized checkpoint says it itself. `quantization_config`: settings of it, e.g. {"group_size": 32}.
+    `cudagraph_mode`: simulated CUDA graphs (`cudagraph/`). Upstream's default is FULL_AND_PIECEWISE; here, where
+    nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream.
+    `tensor_parallel_size`: processes that share every layer, the calling one included (`distributed/`).
+    """
+
+    block_size: int = CacheConfig.block_size
+    num_blocks: int | None = CacheConfig.num_blocks
+    enable_prefix_caching: bool = CacheConfig.enable_prefix_caching
+    kv_cache_memory_bytes: int = CacheConfig.kv_cache_memory_bytes
+    kv_cache_dtype: str = CacheConfig.kv_cache_dtype
+    max_num_batched_tokens: int = SchedulerConfig.max_num_batched_tokens
+    max_num_seqs: int | None = SchedulerConfig.max_num_seqs
+    long_prefill_token_threshold: int = SchedulerConfig.long_prefill_token_threshold
+    enable_chunked_prefill: bool = SchedulerConfig.enable_chunked_prefill
+    scheduler_reserve_full_isl: bool = SchedulerConfig.scheduler_reserve_full_isl
+    scheduling_policy: str = SchedulerConfig.scheduling_policy
+    async_scheduling: bool = SchedulerConfig.async_scheduling
+    max_model_len: int | None = None
+    dtype: str = "float32"
+    quantization: str | None = None
+    quantization_config: dict[str, Any] | None = None
+    attention_backend: str | None = None
+    enforce_eager: bool = False
+    cudagraph_mode: str = "NONE"
+    cudagraph_capture_sizes: list[int] | None = None
+    max_cudagraph_capture_size: int | None = None
+    seed: int = 0
+    kv_oracle: bool | None = None
+    tensor_parallel_size: int = 1
+
+    def __post_init__(self) -> None:
+        self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
+        self.scheduler = SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+        self.max_num_seqs = self.scheduler.max_num_seqs
+        if self.max_model_len is not None:
+            _whole("max_model_len", self.max_model_len, 1)
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
+        _whole("seed", self.seed, 0)
+        _whole("tensor_parallel_size", self.tensor_parallel_size, 1)
+        if self.tensor_parallel_size > 1 and not is_supported():
+            raise ValueError(
+                f"tensor_parallel_size must be 1 on this system (more needs Linux on x86-64), "
+                f"got {self.tensor_parallel_size}"
+            )
+        if self.attention_backend is not None:
+            get_attention_backend(self.attention_backend)
+        self._check_cudagraphs()
+
+    def _check_cudagraphs(self) -> None:
+        """Sizes become a list in ascending order, empty without graphs."""
+        self.resolved_cudagraph_mode = CUDAGraphMode.from_name(None if self.enforce_eager else self.cudagraph_mode)
+        self.resolved_capture_sizes: list[int] = []
+        if self.max_cudagraph_capture_size is not None:
+            _whole("max_cudagraph_capture_size", self.max_cudagraph_capture_size, 1)
+        if not self.resolved_cudagraph_mode:
+            return
+        if self.tensor_parallel_size > 1:
+            raise ValueError(f"tensor_parallel_size must be 1 with cudagraph_mode, got {self.tensor_parallel_size}")
+        assert self.max_num_seqs is not None
+        self.resolved_capture_sizes = resolve_capture_sizes(
+            self.cudagraph_capture_sizes,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_size=self.max_cudagraph_capture_size,
+        )
+
+    @classmethod
+    def from_args(cls, **args: Any) -> EngineConfig:
+        """Build from keyword arguments; an unknown one is an error that names it and its nearest neighbour."""
+        if "num_gpu_blocks_override" in args:
+            if args.get("num_blocks") is not None:
+                raise ValueError("num_blocks and num_gpu_blocks_override are two names of one argument; give one")
+            args["num_blocks"] = args.pop("num_gpu_blocks_override")
+        known = [f.name for f in fields(cls)]
+        for name in args:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"unknown engine argument {name!r}{hint} Allowed: {', '.join(known)}")
+        return cls(**args)
+
+    def resolve_max_model_len(self, model_max_len: int) -> int:
+        """The context length in tokens: the model's, or the smaller one asked for."""
+        length = model_max_len if self.max_model_len is None else self.max_model_len
+        if length > model_max_len:
+            raise ValueError(f"max_model_len must be at most the model's context of {model_max_len}, got {length}")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:
+            raise ValueError(
+                f"max_num_batched_tokens must be at least max_model_len ({length}) when enable_chunked_prefill is "
+                f"False, got {self.max_num_batched_tokens}"
+            )
+        return length
+
+    def resolve_num_blocks(self, kv_bytes_per_block: int, max_model_len: int) -> int:
+        """Blocks in the pool, the null block included.
+
+        Raises:
+            ValueError: the memory given does not hold one sequence of `max_model_len` tokens. Upstream refuses to
+                start in the same case: upstream/vllm/v1/core/kv_cache_utils.py:691 — `_check_enough_kv_cache_memory`.
+        """
+        if self.num_blocks is not None:
+            return self.num_blocks
+        needed = -(-max_model_len // self.block_size) + 1
+        if kv_bytes_per_block == 0:
+            return max(needed, 1024)
+        num_blocks = self.kv_cache_memory_bytes // kv_bytes_per_block
+        if num_blocks < needed:
+            raise ValueError(
+                f"kv_cache_memory_bytes={self.kv_cache_memory_bytes} holds {max(num_blocks - 1, 0) * self.block_size} "
+                f"tokens, but max_model_len is {max_model_len}: allow {needed * kv_bytes_per_block} bytes or set "
+                f"max_model_len to at most {max(num_blocks - 1, 0) * self.block_size}"
+            )
+        return num_blocks

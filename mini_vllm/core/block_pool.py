@@ -1,0 +1,258 @@
+"""The pool of KV cache blocks: which are free, in what order they are reused, and what content can be found again.
+
+Everything here is bookkeeping; the arrays themselves are in `attention/kv_cache.py`.
+Upstream twins: `vllm/v1/core/block_pool.py` and `vllm/v1/core/kv_cache_utils.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue
+from mini_vllm.request import BlockHasher, Request
+
+# Parent of every first block. Upstream draws it at random for each process (or from PYTHONHASHSEED), so that nobody
+# can aim for a collision; here runs should repeat.
+NONE_HASH = bytes(32)
+
+
+@dataclass(slots=True, eq=False)
+class KVCacheBlock:
+    """Metadata of one physical block; the block itself is row `block_id` of the KV arrays.
+
+    `block_hash` is set exactly while the block is full and can be found by prefix caching. A block may be free and
+    still hold its content: it stays findable until the pool hands it out again.
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:116 — `KVCacheBlock`.
+    """
+
+    block_id: int
+    ref_cnt: int = 0
+    _block_hash: bytes | None = None
+    # Links of the free queue; only FreeKVCacheBlockQueue touches them.
+    prev_free_block: KVCacheBlock | None = None
+    next_free_block: KVCacheBlock | None = None
+    is_null: bool = False
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """Chained hash of the tokens up to this block's end, or None."""
+        return self._block_hash
+
+    @block_hash.setter
+    def block_hash(self, block_hash: bytes) -> None:
+        if self._block_hash is not None:
+            raise RuntimeError(f"block {self.block_id} already has a hash; evict it before giving it another")
+        self._block_hash = block_hash
+
+    def reset_hash(self) -> None:
+        """Forget the content."""
+        self._block_hash = None
+
+    def __repr__(self) -> str:  # without the links: a default repr would walk the whole list
+        return f"KVCacheBlock(block_id={self.block_id}, ref_cnt={self.ref_cnt}, cached={self._block_hash is not None})"
+
+
+def hash_block_tokens(
+    parent_block_hash: bytes | None, curr_block_token_ids: Sequence[int], extra_keys: tuple[str, ...] | None = None
+) -> bytes:
+    """Hash of a full block *and of all before it*: keys and values depend on every earlier token.
+
+    Args:
+        parent_block_hash: hash of the block before, None for the first.
+        curr_block_token_ids: `block_size` token ids.
+        extra_keys: whatever else the content depends on (a cache salt; later an adapter, an image).
+
+    Returns:
+        32 bytes (SHA-256).
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:541 — `hash_block_tokens`.
+    """
+    digest = hashlib.sha256(parent_block_hash or NONE_HASH)
+    digest.update(array("q", curr_block_token_ids).tobytes())
+    if extra_keys:
+        digest.update(repr(extra_keys).encode())
+    return digest.digest()
+
+
+def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes] | None = None) -> BlockHasher:
+    """Return a function that hashes those full blocks of a request that have no hash yet.
+
+    `hash_function` takes the place of `hash_block_tokens`.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:637 — `get_request_block_hasher`.
+    """
+
+    def request_block_hasher(request: Request) -> list[bytes]:
+        start = len(request.block_hashes) * block_size
+        num_tokens = len(request.all_token_ids)
+        if start + block_size > num_tokens:
+            return []
+        hash_block = hash_function or hash_block_tokens
+        parent = request.block_hashes[-1] if request.block_hashes else None
+        new_hashes = []
+        while start + block_size <= num_tokens:
+            extra_keys = (request.cache_salt,) if start == 0 and request.cache_salt else None
+            parent = hash_block(parent, request.all_token_ids[start : start + block_size], extra_keys)
+            new_hashes.append(parent)
+            start += block_size
+        return new_hashes
+
+    return request_block_hasher
+
+
+class BlockHashToBlockMap:
+    """Finds blocks by hash. Two blocks may hold the same content: both stay findable, the older one is preferred.
+
+    Blocks are not merged when their contents turn out equal, so that a request's block table only ever grows at its
+    end. Mostly one hash has one block, and the inner dict is saved.
+    Upstream: upstream/vllm/v1/core/block_pool.py:34 — `BlockHashToBlockMap`.
+    """
+
+    def __init__(self) -> None:
+        self._cache: dict[bytes, KVCacheBlock | dict[int, KVCacheBlock]] = {}
+
+    def get_one_block(self, key: bytes) -> KVCacheBlock | None:
+        """The first block stored under `key` that is still there, or None."""
+        blocks = self._cache.get(key)
+        return next(iter(blocks.values())) if isinstance(blocks, dict) else blocks
+
+    def insert(self, key: bytes, block: KVCacheBlock) -> None:
+        """Add one more block under `key`."""
+        blocks = self._cache.get(key)
+        if blocks is None:
+            self._cache[key] = block
+        elif isinstance(blocks, dict):
+            blocks[block.block_id] = block
+        else:
+            self._cache[key] = {blocks.block_id: blocks, block.block_id: block}
+
+    def pop(self, key: bytes, block_id: int) -> KVCacheBlock | None:
+        """Remove block `block_id` from `key` and return it; None when it is not there."""
+        blocks = self._cache.get(key)
+        if isinstance(blocks, dict):
+            block = blocks.pop(block_id, None)
+            if not blocks:
+                del self._cache[key]
+            return block
+        if blocks is None or blocks.block_id != block_id:
+            return None
+        return self._cache.pop(key)  # type: ignore[return-value]
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+
+class BlockPool:
+    """Hands out blocks, takes them back, and keeps their content findable in between.
+
+    Block 0 is the null block: never handed out, never cached, a filler wherever a block table needs an entry.
+
+    Invariants, after every call:
+        a block is in the free queue exactly when its `ref_cnt` is 0 (and it is not the null block);
+        a block is in the hash map exactly when it has a hash.
+
+    Args:
+        num_gpu_blocks: blocks in the pool, the null block included (at least 2).
+        enable_caching: whether contents are to be found again.
+
+    Upstream: upstream/vllm/v1/core/block_pool.py:130 — `BlockPool`.
+    """
+
+    def __init__(self, num_gpu_blocks: int, enable_caching: bool = True) -> None:
+        if num_gpu_blocks < 2:
+            raise ValueError(f"num_blocks must be at least 2 (block 0 is the null block), got {num_gpu_blocks}")
+        self.num_gpu_blocks = num_gpu_blocks
+        self.enable_caching = enable_caching
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_gpu_blocks)]
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
+        self.cached_block_hash_to_block = BlockHashToBlockMap()
+        self.null_block = self.free_block_queue.popleft()
+        self.null_block.is_null = True
+
+    def get_cached_block(self, block_hash: bytes) -> KVCacheBlock | None:
+        """The block that holds this content, in use or free, or None."""
+        return self.cached_block_hash_to_block.get_one_block(block_hash)
+
+    def cache_full_blocks(
+        self,
+        block_hashes: Sequence[bytes],
+        blocks: Sequence[KVCacheBlock],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+    ) -> None:
+        """Make `blocks[num_cached_blocks:num_full_blocks]` findable under the hashes of the same indices."""
+        for i in range(num_cached_blocks, num_full_blocks):
+            block = blocks[i]
+            if block.is_null:
+                continue
+            block.block_hash = block_hashes[i]
+            self.cached_block_hash_to_block.insert(block_hashes[i], block)
+
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        """Take the `num_blocks` blocks that were free the longest; their old content can no longer be found.
+
+        Raises:
+            ValueError: fewer blocks are free.
+        """
+        if num_blocks > self.get_num_free_blocks():
+            raise ValueError(f"cannot get {num_blocks} blocks: {self.get_num_free_blocks()} are free")
+        blocks = self.free_block_queue.popleft_n(num_blocks)
+        for block in blocks:
+            if block.ref_cnt:
+                raise RuntimeError(f"block {block.block_id} was in the free queue with ref_cnt {block.ref_cnt}")
+            if self.enable_caching:
+                self._maybe_evict_cached_block(block)
+            block.ref_cnt = 1
+        return blocks
+
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
+        """Make the block's content unfindable; returns whether it was findable."""
+        if block.block_hash is None:
+            return False
+        found = self.cached_block_hash_to_block.pop(block.block_hash, block.block_id) is not None
+        block.reset_hash()
+        return found
+
+    def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Add one user to each block; a free one leaves the free queue, from wherever it stands, in O(1)."""
+        for block in blocks:
+            if block.ref_cnt == 0 and not block.is_null:
+                self.free_block_queue.remove(block)
+            block.ref_cnt += 1
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        """Take one user from each block; those without any join the free queue in the order given.
+
+        The first of them will be the first reused. Contents stay findable until then.
+        """
+        blocks = list(ordered_blocks)
+        for block in blocks:
+            if block.ref_cnt <= 0 and not block.is_null:
+                raise RuntimeError(f"block {block.block_id} was freed more often than it was taken")
+            block.ref_cnt -= 1
+        self.free_block_queue.append_n([block for block in blocks if block.ref_cnt == 0 and not block.is_null])
+
+    def evict_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Make the contents of these blocks unfindable, whoever uses them."""
+        for block in blocks:
+            self._maybe_evict_cached_block(block)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all contents. Does nothing and returns False while any block is in use."""
+        if self.get_num_free_blocks() != self.num_gpu_blocks - 1:
+            return False
+        self.cached_block_hash_to_block = BlockHashToBlockMap()
+        for block in self.blocks:
+            block.reset_hash()
+        return True
+
+    def get_num_free_blocks(self) -> int:
+        """Blocks that can be handed out now."""
+        return self.free_block_queue.num_free_blocks
+
+    def get_usage(self) -> float:
+        """Share of the usable blocks in use, from 0.0 to 1.0."""
+        return 1.0 - self.get_num_free_blocks() / (self.num_gpu_blocks - 1)

@@ -1,0 +1,298 @@
+"""Continuous batching: decides, step by step, which request computes how many tokens.
+
+There is no prefill phase and no decode phase. Each request has `num_tokens` that exist and `num_computed_tokens` that
+are in the KV cache; a step gives it some tokens to catch up with. A prompt is far behind, a decoding request is one
+behind, a chunk of a prompt is a part of the way. Upstream twin: `vllm/v1/core/sched/scheduler.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mini_vllm.config.vllm import SchedulerConfig
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.core.sched.request_queue import RequestQueue, create_request_queue
+from mini_vllm.core.sched.step_plan import StepPlan
+from mini_vllm.core.sched.utils import check_stop
+from mini_vllm.outputs import EngineCoreOutput, ModelRunnerOutput
+from mini_vllm.request import Request, RequestStatus
+
+__all__ = ["CachedRequestData", "NewRequestData", "Scheduler", "SchedulerOutput"]
+
+
+class Scheduler:
+    """Plans each step and takes in its results.
+
+    Args:
+        config: limits and policy.
+        kv_cache_manager: gives the slots; may refuse.
+        max_model_len: cap on the tokens of one request.
+
+    Attributes:
+        requests: all unfinished requests by id.
+        waiting: those without blocks, new or preempted.
+        running: those with blocks, in the order in which they are served.
+
+    Upstream: upstream/vllm/v1/core/sched/scheduler.py:64 — `Scheduler`.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int) -> None:
+        assert config.max_num_seqs is not None
+        self.config = config
+        self.kv_cache_manager = kv_cache_manager
+        self.max_model_len = max_model_len
+        self.max_num_running_reqs = config.max_num_seqs
+        self.max_num_scheduled_tokens = config.max_num_batched_tokens
+        self.check_stop: Callable[[Request, int], bool] = check_stop
+
+        self.requests: dict[str, Request] = {}
+        self.waiting: RequestQueue = create_request_queue(config.scheduling_policy)
+        self.running: list[Request] = []
+        self.finished_req_ids: set[str] = set()
+        self.prev_step_scheduled_req_ids: set[str] = set()
+        self.num_preemptions = 0
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step, and count its tokens as computed.
+
+        Running requests come first, so that decoding never waits for a new prompt; then waiting ones, from the
+        front, as long as budget, seats and blocks last. In a step that had to preempt nobody new is admitted.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:329 — `Scheduler.schedule`.
+        """
+        step = StepPlan(self.max_num_scheduled_tokens)
+        self._schedule_running(step)
+        if not step.preempted:
+            self._schedule_waiting(step)
+        output = step.make_output(self.finished_req_ids, self.prev_step_scheduled_req_ids)
+        self.prev_step_scheduled_req_ids = set(output.num_scheduled_tokens)
+        self.finished_req_ids = set()
+        self._update_after_schedule(output)
+        return output
+
+    def _schedule_running(self, step: StepPlan) -> None:
+        """First phase: those in `running`, in order. Where the pool refuses one of them, others are preempted for it.
+
+        A request that lacks nothing is passed over. The phase ends when a request had to be preempted for itself.
+        """
+        index = 0
+        while index < len(self.running) and step.token_budget > 0:
+            request = self.running[index]
+            missing = len(request.all_token_ids) + request.num_output_placeholders - request.num_computed_tokens
+            num_new_tokens = self._clamp(missing, step.token_budget)
+            num_new_tokens = min(num_new_tokens, self.max_model_len - 1 - request.num_computed_tokens)
+            if num_new_tokens <= 0 or (request.num_output_placeholders and request.will_reach_max_tokens):
+                index += 1
+                continue
+            while (new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)) is None:
+                victim_index = self._preempt_one(step)
+                # The pinned release leaves its index alone when the victim stands before the current request but had
+                # nothing scheduled; the request that slides into the gap then misses its turn.
+                if victim_index < index:
+                    index -= 1
+                if step.preempted[-1] is request:
+                    return
+            step.running.append(request)
+            step.add(request, num_new_tokens, [block.block_id for block in new_blocks] if new_blocks else [])
+            index += 1
+
+    def _schedule_waiting(self, step: StepPlan) -> None:
+        """Second phase: admit from the front of `waiting` while budget, seats and blocks last.
+
+        What the prefix cache holds is the request's head start. One that does not fit ends the phase.
+        """
+        while len(self.waiting) and step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
+            request = self.waiting.peek_request()
+            hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
+            num_new_tokens = request.num_tokens - num_hit_tokens
+            if not self.config.enable_chunked_prefill and num_new_tokens > step.token_budget:
+                return
+            num_new_tokens = self._clamp(num_new_tokens, step.token_budget)
+            new_blocks = self.kv_cache_manager.allocate_slots(
+                request,
+                num_new_tokens,
+                num_new_computed_tokens=num_hit_tokens,
+                new_computed_blocks=hits,
+                full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
+            )
+            if new_blocks is None:
+                return  # whoever is next waits too: nobody overtakes
+            self.waiting.pop_request()
+            self.running.append(request)
+            (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
+            step.add(request, num_new_tokens, self.kv_cache_manager.get_block_ids(request.request_id))
+            request.status = RequestStatus.RUNNING
+            request.num_computed_tokens = num_hit_tokens
+            if request.num_cached_tokens is None:
+                request.num_cached_tokens = num_hit_tokens
+
+    def _clamp(self, num_new_tokens: int, token_budget: int) -> int:
+        """Tokens for one request in this step: what it lacks, its own cap, and what is left of the budget."""
+        threshold = self.config.long_prefill_token_threshold
+        if 0 < threshold < num_new_tokens:
+            num_new_tokens = threshold
+        return min(num_new_tokens, token_budget)
+
+    def _preempt_one(self, step: StepPlan) -> int:
+        """Preempt the request that the policy can best spare; returns the place it had in `running`."""
+        if self.config.scheduling_policy == "priority":
+            victim = max(self.running, key=lambda request: (request.priority, request.arrival_time))
+            victim_index = self.running.index(victim)
+            del self.running[victim_index]
+            if victim.request_id in step.num_scheduled_tokens:
+                step.remove(victim)
+                # Its blocks of this step were made findable, and nobody will fill them.
+                self.kv_cache_manager.evict_after(victim, victim.num_computed_tokens)
+        else:
+            victim = self.running.pop()
+            victim_index = len(self.running)
+        self._preempt_request(victim)
+        step.preempted.append(victim)
+        return victim_index
+
+    def _preempt_request(self, request: Request) -> None:
+        """Take the request's blocks and put it back in the queue; its tokens are computed again later.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:929 — `_preempt_request`.
+        """
+        self.kv_cache_manager.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.prepend_request(request)
+
+    def _update_after_schedule(self, output: SchedulerOutput) -> None:
+        """Count the planned tokens as computed, now: the next plan need not wait for this one's results.
+
+        Afterwards a request has caught up (`not is_prefill_chunk`) exactly when this step samples a token for it.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:951 — `_update_after_schedule`.
+        """
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            request = self.requests[request_id]
+            request.num_computed_tokens += num_tokens
+            request.is_prefill_chunk = (
+                request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
+            )
+
+    def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Append the sampled tokens, end what has ended, and report what is new.
+
+        It does not touch `num_computed_tokens`: `schedule()` did. A request that was aborted while the model ran is
+        passed over.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1283 — `Scheduler.update_from_output`.
+        """
+        outputs: list[EngineCoreOutput] = []
+        stopped_running: set[Request] = set()
+        stopped_waiting: set[Request] = set()  # preempted while their last token was in flight
+        for row, request_id in enumerate(model_output.req_ids):
+            request = self.requests.get(request_id)
+            if request is None:
+                continue
+            status_before = request.status
+            if request_id in model_output.errors:
+                self._fail(request, model_output.errors[request_id])
+                has_stopped, new_token_ids = True, []
+            else:
+                new_token_ids = model_output.sampled_token_ids[row]
+                if not new_token_ids:
+                    continue
+                new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
+            finish_reason = None
+            if has_stopped:
+                finish_reason = request.get_finished_reason()
+                (stopped_running if status_before == RequestStatus.RUNNING else stopped_waiting).add(request)
+                self._free_request(request)
+            elif not new_token_ids:
+                continue
+            logprobs = model_output.logprobs[row][: len(new_token_ids)] if model_output.logprobs else None
+            outputs.append(
+                EngineCoreOutput(
+                    request_id,
+                    new_token_ids,
+                    logprobs or None,
+                    finish_reason,
+                    request.stop_reason,
+                    request.num_cached_tokens,
+                    request.num_preemptions,
+                )
+            )
+        if stopped_running:
+            self.running = [request for request in self.running if request not in stopped_running]
+        if stopped_waiting:
+            self.waiting.remove_requests(stopped_waiting)
+        return outputs
+
+    def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
+        """Append tokens one by one until one of them ends the request; the rest is dropped."""
+        for count, token_id in enumerate(new_token_ids, 1):
+            request.append_output_token_ids(token_id)
+            if self.check_stop(request, self.max_model_len):
+                return new_token_ids[:count], True
+        return new_token_ids, False
+
+    def _fail(self, request: Request, message: str) -> None:
+        """End a request whose forward pass went wrong; nobody may find what it wrote."""
+        self.kv_cache_manager.evict_after(request, 0)
+        request.status = RequestStatus.FINISHED_ERROR
+        request.stop_reason = message
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: an unfinished request has the same id, or this one can never fit the pool.
+        """
+        if request.request_id in self.requests:
+            raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
+        self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
+        self.requests[request.request_id] = request
+        self.waiting.add_request(request)
+
+    def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
+        """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1779 — `Scheduler.finish_requests`.
+        """
+        ids = [request_ids] if isinstance(request_ids, str) else list(dict.fromkeys(request_ids))
+        requests = [self.requests[request_id] for request_id in ids if request_id in self.requests]
+        gone = set(requests)
+        if any(request.status == RequestStatus.RUNNING for request in requests):
+            self.running = [request for request in self.running if request not in gone]
+        if any(request.status != RequestStatus.RUNNING for request in requests):
+            self.waiting.remove_requests(gone)
+        for request in requests:
+            request.status = finished_status
+            self._free_request(request)
+        return [request.request_id for request in requests]
+
+    def _free_request(self, request: Request) -> None:
+        self.kv_cache_manager.free(request)
+        self.finished_req_ids.add(request.request_id)
+        del self.requests[request.request_id]
+
+    def has_unfinished_requests(self) -> bool:
+        """True while a request waits or runs."""
+        return bool(self.requests)
+
+    def has_finished_requests(self) -> bool:
+        """True while the model runner has not been told of a request that ended."""
+        return bool(self.finished_req_ids)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached contents; False, and nothing done, while requests hold blocks.
+
+        With `reset_running_requests` the running ones are preempted first, last one first, so that they come back in
+        their order.
+        """
+        if reset_running_requests:
+            while self.running:
+                request = self.running.pop()
+                self._preempt_request(request)
+                request.async_tokens_to_discard = request.num_output_placeholders
+                request.num_output_placeholders = 0
+            self.prev_step_scheduled_req_ids = set()
+        return self.kv_cache_manager.reset_prefix_cache()

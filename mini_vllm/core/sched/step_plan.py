@@ -1,0 +1,69 @@
+"""The plan of a step while the scheduler is making it, and how it becomes a `SchedulerOutput`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.request import Request
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What has been given out so far. `token_budget` is what is left.
+
+    Upstream keeps these as local variables of `Scheduler.schedule`.
+    """
+
+    token_budget: int
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    running: list[Request] = field(default_factory=list)
+    new: list[Request] = field(default_factory=list)
+    resumed: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+
+    def add(self, request: Request, num_new_tokens: int, new_block_ids: list[int]) -> None:
+        """Give `num_new_tokens` of the budget to a request."""
+        self.num_scheduled_tokens[request.request_id] = num_new_tokens
+        self.new_block_ids[request.request_id] = new_block_ids
+        self.token_budget -= num_new_tokens
+
+    def remove(self, request: Request) -> None:
+        """Take back what a running request was given in this step: it has just been preempted."""
+        self.running.remove(request)
+        self.token_budget += self.num_scheduled_tokens.pop(request.request_id)
+        del self.new_block_ids[request.request_id]
+
+    def make_output(self, finished_req_ids: set[str], previously_scheduled: set[str]) -> SchedulerOutput:
+        """The finished plan: new requests in full, the others as differences."""
+        new_reqs = [
+            NewRequestData(
+                request.request_id,
+                request.prompt_token_ids,
+                request.sampling_params,
+                self.new_block_ids[request.request_id],
+                request.num_computed_tokens,
+            )
+            for request in self.new
+        ]
+        return SchedulerOutput(
+            scheduled_new_reqs=new_reqs,
+            scheduled_cached_reqs=self._make_cached_request_data(previously_scheduled),
+            num_scheduled_tokens=self.num_scheduled_tokens,
+            total_num_scheduled_tokens=sum(self.num_scheduled_tokens.values()),
+            preempted_req_ids={request.request_id for request in self.preempted},
+            finished_req_ids=finished_req_ids,
+        )
+
+    def _make_cached_request_data(self, previous: set[str]) -> CachedRequestData:
+        """Upstream: upstream/vllm/v1/core/sched/scheduler.py:1036 — `_make_cached_request_data`."""
+        requests = self.running + self.resumed
+        return CachedRequestData(
+            req_ids=[request.request_id for request in requests],
+            resumed_req_ids={request.request_id for request in self.resumed},
+            new_block_ids=[self.new_block_ids[request.request_id] or None for request in requests],
+            num_computed_tokens=[request.num_computed_tokens for request in requests],
+            num_output_tokens=[len(r.output_token_ids) + r.num_output_placeholders for r in requests],
+            all_token_ids={r.request_id: list(r.all_token_ids) for r in requests if r.request_id not in previous},
+        )

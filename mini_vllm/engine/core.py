@@ -1,0 +1,298 @@
+"""The engine: the core's four-beat step, and the front end around it.
+
+    EngineCore.step:  schedule -> execute_model -> sample_tokens -> update_from_output
+    LLMEngine:        prompt -> token ids -> EngineCore ... -> text
+
+Upstream twins: `vllm/v1/engine/core.py` and `vllm/v1/engine/llm_engine.py`. There the core runs in a process of its own
+behind a message queue; here it is an object of the same process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from mini_vllm.compilation.cudagraph.manager import capture_graphs
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.core.block_pool import get_request_block_hasher
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput, Prompt
+from mini_vllm.engine.output_processor import OutputProcessor, ParentRequest
+from mini_vllm.engine.parts import EngineParts, parts_from_labs
+from mini_vllm.kv_oracle import KVOracle
+from mini_vllm.layers.quantization.kv_cache import kv_bytes_per_token
+from mini_vllm.metrics.stats import EngineStats
+from mini_vllm.model_loader.checkpoint import resolve_model
+from mini_vllm.outputs import EngineCoreOutput, ModelRunnerOutput, RequestOutput, RequestOutputKind
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.worker.model_runner import ModelRunner
+
+_MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
+_BATCH_QUEUE_SIZE = 2
+
+
+class EngineCore:
+    """The loop: plans a step, runs it, and takes in what came out.
+
+    Args:
+        model: obeys the contract of `mini_vllm.models`.
+        config: checked engine arguments.
+        parts: what it is put together from; by default ours.
+
+    Upstream: upstream/vllm/v1/engine/core.py:94 — `EngineCore`.
+    """
+
+    def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
+        self.config, self.parts = config, (parts := parts or EngineParts())
+        self.max_model_len = config.resolve_max_model_len(model.max_model_len)
+        kv_heads, itemsize = model.num_layers * model.num_kv_heads, model.dtype.itemsize
+        bytes_per_token = kv_bytes_per_token(kv_heads, model.head_dim, config.kv_cache_dtype, itemsize)
+        self.num_blocks = config.resolve_num_blocks(bytes_per_token * config.block_size, self.max_model_len)
+        caching = config.enable_prefix_caching
+        self.kv_cache_manager = KVCacheManager(
+            self.num_blocks, config.block_size, caching, self.max_model_len, parts.block_pool
+        )
+        self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
+        self.scheduler.check_stop = parts.check_stop
+        self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
+        self.sampler = parts.sampler()
+        assert config.max_num_seqs is not None
+        self.model_runner = ModelRunner(
+            model,
+            self.sampler,
+            num_blocks=self.num_blocks,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            seed=config.seed,
+            kv_cache_dtype=config.kv_cache_dtype,
+            attention_backend=parts.attention or config.attention_backend,
+            tensor_parallel_size=1 if parts.attention else config.tensor_parallel_size,
+        )
+        watch = model.num_layers == 0 if config.kv_oracle is None else config.kv_oracle
+        self.model_runner.kv_oracle = KVOracle(self.num_blocks, config.block_size) if watch else None
+        self.model_runner.graphs = capture_graphs(self.model_runner, config)
+        self.block_hasher = get_request_block_hasher(config.block_size, parts.hash_block_tokens) if caching else None
+        self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
+        parts.on_start(self)
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
+        self.scheduler.add_request(request)
+
+    def step(self) -> list[EngineCoreOutput]:
+        """One beat for all requests: plan, compute, sample, take in. Returns what is new, request by request.
+
+        Nothing to do is an empty list. Where the plan holds only chunks of prompts, nothing is sampled, but the step
+        is taken in all the same.
+
+        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default upstream runs
+        `step_with_batch_queue` instead, which plans the next step before the results of this one are there.
+        """
+        if not self.has_requests():
+            return []
+        scheduler_output = self.scheduler.schedule()
+        model_output = self._run_model(scheduler_output)
+        self._watch_progress(scheduler_output)
+        return self.scheduler.update_from_output(scheduler_output, model_output)
+
+    def step_with_batch_queue(self) -> list[EngineCoreOutput]:
+        """As `step`, but a plan is made and sent to the model before the results of the one before are taken in.
+
+        On a GPU the two overlap: while the device computes step n, the CPU takes in step n - 1 and plans n + 1. An
+        end that only the token itself can tell (EOS, a stop id) is noticed one step late; what that step computed for
+        the request is dropped. Here the model runs in the calling thread, so only the order of decisions is upstream's.
+
+        Upstream: upstream/vllm/v1/engine/core.py:469 — `EngineCore.step_with_batch_queue`.
+        """
+        if self.has_requests():
+            scheduler_output = self.scheduler.schedule()
+            self.batch_queue.appendleft((scheduler_output, self._run_model(scheduler_output)))
+            self._watch_progress(scheduler_output)
+            if scheduler_output.total_num_scheduled_tokens and len(self.batch_queue) < _BATCH_QUEUE_SIZE:
+                return []
+        if not self.batch_queue:
+            return []
+        outputs = self.scheduler.update_from_output(*self.batch_queue.pop())
+        if not self.scheduler.has_unfinished_requests():
+            self.batch_queue.clear()  # only wasted steps are left in flight
+        return outputs
+
+    def _run_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        try:
+            self.model_runner.execute_model(scheduler_output)
+            return self.model_runner.sample_tokens()
+        except BaseException:
+            self._drop_step(scheduler_output)
+            raise
+
+    def _drop_step(self, scheduler_output: SchedulerOutput) -> None:
+        """The model failed or was interrupted: end the requests of this step, and let nobody find their blocks."""
+        for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
+            request = self.scheduler.requests[request_id]
+            self.kv_cache_manager.evict_after(request, request.num_computed_tokens - num_tokens)
+        self.scheduler.finish_requests(list(scheduler_output.num_scheduled_tokens), RequestStatus.FINISHED_ERROR)
+
+    def _watch_progress(self, scheduler_output: SchedulerOutput) -> None:
+        num_tokens = scheduler_output.total_num_scheduled_tokens
+        self.num_steps += num_tokens > 0
+        self.num_scheduled_tokens += num_tokens
+        stuck = num_tokens == 0 and self.scheduler.has_unfinished_requests()
+        self._num_empty_steps = self._num_empty_steps + 1 if stuck else 0
+        if self._num_empty_steps > _MAX_EMPTY_STEPS:
+            raise RuntimeError(
+                f"the scheduler planned nothing for {self._num_empty_steps} steps while "
+                f"{len(self.scheduler.requests)} requests wait: {list(self.scheduler.requests.values())[:3]}"
+            )
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        """End these requests now and free their blocks; ids that are unknown are passed over."""
+        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+        for _, in_flight in self.batch_queue:  # a later request may take the same id
+            for row, request_id in enumerate(in_flight.req_ids):
+                if request_id in request_ids:
+                    in_flight.sampled_token_ids[row] = []
+                    in_flight.errors.pop(request_id, None)
+
+    def has_requests(self) -> bool:
+        """True while there is work, or an ended request of which the model runner has not heard."""
+        return self.scheduler.has_unfinished_requests() or self.scheduler.has_finished_requests()
+
+
+class LLMEngine:
+    """Prompts in, text out, one step at a time.
+
+    Args:
+        model: a checkpoint folder or hub name; a model object; None for the toy model.
+        tokenizer: has `encode` and `decode`; the checkpoint's own by default.
+        with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.engine.parts`.
+        engine_args: see `EngineConfig`.
+
+    Attributes:
+        engine_core, scheduler, model, sampler, tokenizer: the parts, open to look into.
+        stats: totals (`EngineStats`).
+
+    Upstream: upstream/vllm/v1/engine/llm_engine.py:47 — `LLMEngine`.
+    """
+
+    def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
+        config = EngineConfig.from_args(**engine_args)
+        model, tokenizer, self.folder = resolve_model(model, tokenizer, config)
+        self.config = config
+        self.model = model
+        self.tokenizer = tokenizer
+        self.engine_core = EngineCore(model, config, parts_from_labs(with_labs))
+        self.scheduler = self.engine_core.scheduler
+        self.sampler = self.engine_core.sampler
+        self.max_model_len = self.engine_core.max_model_len
+        self.input_processor = InputProcessor(tokenizer, model.vocab_size, self.max_model_len, model.eos_token_ids)
+        prefix_cache = self.engine_core.kv_cache_manager.prefix_cache_stats
+        self._stats = EngineStats(prefix_cache=prefix_cache, expert_load=getattr(model, "expert_load", None))
+        self.output_processor = OutputProcessor(tokenizer, self._stats)
+
+    @property
+    def stats(self) -> EngineStats:
+        """Totals since the engine was made."""
+        self._stats.num_steps = self.engine_core.num_steps
+        self._stats.num_scheduled_tokens = self.engine_core.num_scheduled_tokens
+        graphs = self.engine_core.model_runner.graphs
+        self._stats.cudagraph = graphs.stats if graphs else None
+        return self._stats
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        priority: int = 0,
+        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        arrival_time: float | None = None,
+    ) -> None:
+        """Check a prompt and queue it; `n` completions are `n` requests in the core.
+
+        Raises:
+            ValueError, TypeError: what is wrong, by name; nothing has been queued.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:209 — `LLMEngine.add_request`.
+        """
+        processed = self.process_inputs(prompt, params if params is not None else SamplingParams())
+        self.add_processed(request_id, processed, priority, output_kind, arrival_time)
+
+    def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
+        """Tokenize and check everything that can be checked before queueing."""
+        processed = self.input_processor.process_inputs(prompt, params)
+        self.engine_core.kv_cache_manager.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
+        return processed
+
+    def add_processed(
+        self,
+        request_id: str,
+        processed: ProcessedInput,
+        priority: int = 0,
+        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        arrival_time: float | None = None,
+    ) -> None:
+        """Queue what `process_inputs` returned."""
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ValueError(f"priority must be a whole number (lower runs first), got {priority!r}")
+        if priority and self.config.scheduling_policy != "priority":
+            raise ValueError(f"priority={priority} needs scheduling_policy='priority'")
+        arrival_time = time.time() if arrival_time is None else arrival_time
+        n = processed.params.n
+        children = [(request_id, processed.params)]
+        parent = ParentRequest(request_id, n) if n > 1 else None
+        if parent is not None:
+            children = [parent.child(i, processed.params) for i in range(n)]
+        taken = [i for i in [request_id, *(child_id for child_id, _ in children)] if i in self.scheduler.requests]
+        if taken:
+            raise ValueError(f"request_id {taken[0]!r} belongs to an unfinished request")
+        for index, (child_id, params) in enumerate(children):
+            child = ProcessedInput(processed.prompt, processed.prompt_token_ids, params, processed.cache_salt)
+            self.output_processor.add_request(child_id, child, output_kind, parent, index)
+            self.engine_core.add_request(
+                Request(
+                    child_id,
+                    processed.prompt_token_ids,
+                    params,
+                    arrival_time=arrival_time,
+                    priority=priority,
+                    block_hasher=self.engine_core.block_hasher,
+                    cache_salt=processed.cache_salt,
+                )
+            )
+
+    def step(self) -> list[RequestOutput]:
+        """One step of the core, detokenized. Returns outputs of the requests that got further.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:287 — `LLMEngine.step`.
+        """
+        core_outputs = self.engine_core.step_fn()
+        request_outputs, reqs_to_abort = self.output_processor.process_outputs(core_outputs)
+        if reqs_to_abort:  # a stop string is known only here
+            self.engine_core.abort_requests(reqs_to_abort)
+        return request_outputs
+
+    def abort_request(self, request_ids: str | list[str]) -> list[RequestOutput]:
+        """End requests now; ids that are unknown are passed over. Of n > 1, the parent's id ends all children.
+
+        Returns:
+            The last output of each, with finish reason "abort" (nothing under `FINAL_ONLY` until the whole is done).
+        """
+        wanted = {request_ids} if isinstance(request_ids, str) else set(request_ids)
+        states = self.output_processor.request_states
+        ids = [i for i, s in states.items() if i in wanted or (s.parent and s.parent.request_id in wanted)]
+        self.engine_core.abort_requests(ids)
+        return self.output_processor.abort_requests(ids)
+
+    def has_unfinished_requests(self) -> bool:
+        """True while a request waits or runs."""
+        return self.scheduler.has_unfinished_requests()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests run."""
+        return self.scheduler.reset_prefix_cache()

@@ -1,0 +1,221 @@
+"""From token ids back to text, at the front end. Upstream twin: `vllm/v1/engine/output_processor.py`.
+
+Detokenization and stop strings live here and not in the engine core, so that upstream's core process spends its steps
+on the model alone. A stop string found here therefore ends the request twice: for the user at once, and in the core
+by an abort.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_vllm.engine.detokenizer import IncrementalDetokenizer
+from mini_vllm.engine.input_processor import ProcessedInput
+from mini_vllm.metrics.stats import EngineStats
+from mini_vllm.outputs import (
+    CompletionOutput,
+    EngineCoreOutput,
+    FinishReason,
+    Logprob,
+    RequestMetrics,
+    RequestOutput,
+    RequestOutputKind,
+)
+from mini_vllm.sampling_params import SamplingParams
+
+
+@dataclass
+class ParentRequest:
+    """Gathers the `n` completions of one prompt; each is a request of its own in the core.
+
+    They share the prompt's blocks by prefix caching alone. A seed, where given, is made different for each.
+    Upstream: upstream/vllm/v1/engine/parallel_sampling.py:13 — `ParentRequest`.
+    """
+
+    request_id: str
+    n: int
+    finished: dict[int, CompletionOutput] = field(default_factory=dict)
+
+    def child(self, index: int, params: SamplingParams) -> tuple[str, SamplingParams]:
+        """Id and parameters of child `index`."""
+        child_params = params.clone()
+        child_params.n = 1
+        if params.seed is not None:
+            child_params.seed = params.seed + index
+        return f"{index}_{self.request_id}", child_params
+
+
+@dataclass
+class RequestState:
+    """What the front end keeps for a request until it has ended.
+
+    Upstream: upstream/vllm/v1/engine/output_processor.py:129 — `RequestState`.
+    """
+
+    request_id: str
+    processed: ProcessedInput
+    output_kind: RequestOutputKind
+    tokenizer: Any
+    metrics: RequestMetrics
+    parent: ParentRequest | None = None
+    index: int = 0
+    num_cached_tokens: int | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+
+    def __post_init__(self) -> None:
+        params = self.processed.params
+        self.detokenizer = (
+            IncrementalDetokenizer(self.tokenizer, params, self.processed.prompt_token_ids)
+            if params.detokenize and self.tokenizer is not None
+            else None
+        )
+
+    def take(self, output: EngineCoreOutput) -> str | None:
+        """Take in new tokens; returns the stop string that they complete, if any."""
+        self.token_ids.extend(output.new_token_ids)
+        if output.new_logprobs is not None:
+            for token_id, step in zip(output.new_token_ids, output.new_logprobs, strict=True):
+                self.cumulative_logprob += step[token_id][0]
+                self.logprobs.append({t: Logprob(lp, rank, self._decode(t)) for t, (lp, rank) in step.items()})
+        if self.detokenizer is None:
+            return None
+        return self.detokenizer.update(output.new_token_ids, output.finish_reason == FinishReason.STOP)
+
+    def _decode(self, token_id: int) -> str | None:
+        return None if self.tokenizer is None else self.tokenizer.decode([token_id], skip_special_tokens=False)
+
+    def make_request_output(
+        self, num_new: int, finish_reason: FinishReason | None, stop_reason: int | str | None
+    ) -> RequestOutput | None:
+        """The output for the user, or None while there is nothing to show.
+
+        Upstream: upstream/vllm/v1/engine/output_processor.py:272 — `make_request_output`.
+        """
+        finished = finish_reason is not None
+        if not finished and self.output_kind is RequestOutputKind.FINAL_ONLY:
+            return None
+        completion = self._completion(num_new, finish_reason, stop_reason)
+        outputs = [completion]
+        if self.parent is not None:
+            if finished:
+                self.parent.finished[self.index] = completion
+            finished = len(self.parent.finished) == self.parent.n
+            if self.output_kind is RequestOutputKind.FINAL_ONLY:
+                if not finished:
+                    return None
+                outputs = [self.parent.finished[i] for i in range(self.parent.n)]
+        return RequestOutput(
+            self.parent.request_id if self.parent else self.request_id,
+            self.processed.prompt,
+            self.processed.prompt_token_ids,
+            outputs,
+            finished,
+            self.num_cached_tokens,
+            self.metrics,
+        )
+
+    def _completion(
+        self, num_new: int, finish_reason: FinishReason | None, stop_reason: int | str | None
+    ) -> CompletionOutput:
+        delta = self.output_kind is RequestOutputKind.DELTA
+        finished = finish_reason is not None
+        text = self.detokenizer.get_next_output_text(finished, delta) if self.detokenizer else ""
+        first = len(self.token_ids) - num_new if delta else 0
+        wants_logprobs = self.processed.params.logprobs is not None
+        return CompletionOutput(
+            index=self.index,
+            text=text,
+            token_ids=self.token_ids[first:],
+            cumulative_logprob=self.cumulative_logprob if wants_logprobs else None,
+            logprobs=self.logprobs[first:] if wants_logprobs else None,
+            finish_reason=str(finish_reason) if finished else None,
+            stop_reason=stop_reason if finished else None,
+        )
+
+
+class OutputProcessor:
+    """Keeps the states of all unfinished requests and turns core outputs into `RequestOutput`s."""
+
+    def __init__(self, tokenizer: Any, stats: EngineStats) -> None:
+        self.tokenizer = tokenizer
+        self.stats = stats
+        self.request_states: dict[str, RequestState] = {}
+
+    def add_request(
+        self,
+        request_id: str,
+        processed: ProcessedInput,
+        output_kind: RequestOutputKind,
+        parent: ParentRequest | None = None,
+        index: int = 0,
+    ) -> None:
+        """Start to follow a request."""
+        metrics = RequestMetrics(arrival_time=time.monotonic())
+        self.request_states[request_id] = RequestState(
+            request_id, processed, output_kind, self.tokenizer, metrics, parent, index
+        )
+
+    def process_outputs(self, core_outputs: list[EngineCoreOutput]) -> tuple[list[RequestOutput], list[str]]:
+        """The only loop over the batch at the front end.
+
+        Returns:
+            What to show the user, and the requests that a stop string ended: to be aborted in the core.
+
+        Upstream: upstream/vllm/v1/engine/output_processor.py:576 — `OutputProcessor.process_outputs`.
+        """
+        now = time.monotonic()
+        request_outputs: list[RequestOutput] = []
+        reqs_to_abort: list[str] = []
+        for output in core_outputs:
+            state = self.request_states.get(output.request_id)
+            if state is None:
+                continue  # aborted meanwhile
+            self._update_stats(state, output, now)
+            finish_reason, stop_reason = output.finish_reason, output.stop_reason
+            if stop_string := state.take(output):
+                finish_reason, stop_reason = FinishReason.STOP, stop_string
+                if not output.finished:
+                    reqs_to_abort.append(output.request_id)
+            if finish_reason is not None:
+                self._finish(state, finish_reason, now)
+            shown = state.make_request_output(len(output.new_token_ids), finish_reason, stop_reason)
+            if shown is not None:
+                request_outputs.append(shown)
+        return request_outputs, reqs_to_abort
+
+    def _update_stats(self, state: RequestState, output: EngineCoreOutput, now: float) -> None:
+        metrics = state.metrics
+        if state.num_cached_tokens is None and output.num_cached_tokens is not None:
+            state.num_cached_tokens = output.num_cached_tokens
+            self.stats.num_cached_tokens += output.num_cached_tokens
+            self.stats.num_prompt_tokens += len(state.processed.prompt_token_ids)
+        if output.new_token_ids:
+            if metrics.first_token_time is None:
+                metrics.first_token_time = now
+            metrics.last_token_time = now
+            metrics.num_generation_tokens += len(output.new_token_ids)
+            self.stats.num_generation_tokens += len(output.new_token_ids)
+        metrics.num_preemptions = output.num_preemptions
+
+    def _finish(self, state: RequestState, reason: FinishReason, now: float) -> None:
+        state.metrics.finished_time = now
+        self.stats.record_finished(str(reason), state.metrics)
+        del self.request_states[state.request_id]
+
+    def abort_requests(self, request_ids: list[str]) -> list[RequestOutput]:
+        """Stop following these requests; what they had so far is their last output, with reason "abort"."""
+        now = time.monotonic()
+        outputs = []
+        for request_id in request_ids:
+            state = self.request_states.get(request_id)
+            if state is None:
+                continue
+            self._finish(state, FinishReason.ABORT, now)
+            shown = state.make_request_output(0, FinishReason.ABORT, None)
+            if shown is not None:
+                outputs.append(shown)
+        return outputs

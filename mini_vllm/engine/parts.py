@@ -1,0 +1,91 @@
+"""The parts of the engine that can be replaced, in one place: ours by default, a learner's where she plugs hers in.
+
+Upstream has plug points of its own for the same need: the scheduler's class is a setting
+(upstream/vllm/v1/core/sched/interface.py:36 — `SchedulerInterface`), attention backends and platforms are registered.
+
+Nothing here knows the course. `parts_from_labs` asks it, when somebody wants lab code in the engine, and only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_vllm.config.vllm import SchedulerConfig
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.core.sched.utils import check_stop
+from mini_vllm.request import Request
+from mini_vllm.sample.sampler import Sampler
+
+
+class PartError(RuntimeError):
+    """A part that was plugged in broke a rule of the engine; the message names the part, its lab and the rule.
+
+    Attributes:
+        part, lab: whose fault it is, for example "block pool" and "02-01".
+        rule: the invariant broken ("I1" … "S5"), "" where the fault has no number.
+    """
+
+    def __init__(self, message: str, part: str = "", lab: str = "", rule: str = "") -> None:
+        super().__init__(message)
+        self.part, self.lab, self.rule = part, lab, rule
+
+
+def make_scheduler(config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int) -> Scheduler:
+    """Our scheduler for these settings."""
+    scheduler_class = AsyncScheduler if config.async_scheduling else Scheduler
+    return scheduler_class(config, kv_cache_manager, max_model_len)
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What `EngineCore` is put together from. Each is called as our own is.
+
+    Attributes:
+        block_pool: (num_blocks, enable_caching) -> a `BlockPool`.
+        hash_block_tokens: hashes a full block; None: `block_pool.hash_block_tokens`.
+        scheduler: (config, kv_cache_manager, max_model_len) -> a `Scheduler`.
+        check_stop: (request, max_model_len) -> whether the request has ended.
+        sampler: () -> a `Sampler`.
+        attention: backend class, see `attention/backends/registry.py`; None: the one that `attention_backend` names.
+        on_start: called once with the finished `EngineCore`.
+        origins: part -> where it comes from, in words; empty: all ours.
+    """
+
+    block_pool: Callable[[int, bool], Any] = BlockPool
+    hash_block_tokens: Callable[..., bytes] | None = None
+    scheduler: Callable[[SchedulerConfig, KVCacheManager, int], Scheduler] = make_scheduler
+    check_stop: Callable[[Request, int], bool] = check_stop
+    sampler: Callable[[], Sampler] = Sampler
+    attention: Any = None
+    on_start: Callable[[Any], None] = lambda core: None
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def parts_from_labs(with_labs: str | Sequence[str] | EngineParts | None) -> EngineParts:
+    """Parts from the labs of the course; which one came from where is printed to stderr.
+
+    Args:
+        with_labs: "all", or lab numbers such as ["02-01", "03-01"]. They are the learner's `starter.py`; the word
+            "solution" takes the references instead. None: our own parts; ready-made parts are handed back.
+
+    Raises:
+        ImportError: the course is not installed.
+        ValueError: a name that is no lab with a plug.
+    """
+    if with_labs is None:
+        return EngineParts()
+    if isinstance(with_labs, EngineParts):
+        return with_labs
+    try:
+        from course.plugs import engine_parts
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] == "course":
+            message = "with_labs needs the course beside the engine: run inside a clone of the repository"
+            raise ImportError(message) from None
+        raise
+    return engine_parts(with_labs)

@@ -1,0 +1,214 @@
+"""Half a byte a weight: int4 with a scale for each group, and NF4. The 8-bit grouped weights of GPTQ too.
+
+Upstream twins: `compressed_tensors/schemes/compressed_tensors_wNa16.py`, `auto_gptq.py`, `awq.py`, `bitsandbytes.py`
+under `vllm/model_executor/layers/quantization/`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.layers.linear import Linear, TensorSource, multiply_in_blocks
+from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
+from mini_vllm.layers.quantization.nf4 import (
+    NF4_BLOCK,
+    NF4_LEVELS,
+    dequantize_scales,
+    pack_nf4,
+    quantize_nf4,
+    quantize_scales,
+)
+from mini_vllm.layers.quantization.primitives import (
+    INT4_MAX,
+    INT4_OFFSET,
+    check_group_size,
+    pack_int4,
+    pack_nibbles,
+    scale_for,
+    unpack_nibbles,
+)
+
+Array = np.ndarray[Any, Any]
+
+_LOAD_ROWS = 256
+
+
+@lru_cache(maxsize=8)
+def pair_table(levels: tuple[float, ...], dtype: Any, first_is_low: bool) -> Array:
+    """For each byte of two codes its two values, side by side, as one complex number: one look-up gives both."""
+    byte = np.arange(256)
+    low, high = np.array(levels, dtype)[byte & 15], np.array(levels, dtype)[byte >> 4]
+    pair = np.stack([low, high] if first_is_low else [high, low], axis=1)
+    return np.ascontiguousarray(pair).view(np.result_type(dtype, np.complex64))[:, 0]
+
+
+def decode_pairs(packed: Array, levels: tuple[float, ...], out: Array, first_is_low: bool = True) -> None:
+    """Packed bytes [rows, n / 2] -> the values of their codes [rows, n], into `out`."""
+    table = pair_table(levels, out.dtype, first_is_low)
+    table.take(packed, out=out.view(table.dtype), mode="clip")
+
+
+_SIGNED = tuple(float(code - INT4_OFFSET) for code in range(16))
+_UNSIGNED = tuple(float(code) for code in range(16))
+
+
+class GroupedLinearMethod(QuantizeMethodBase):
+    """`weight_packed`, 4-bit codes two a byte [out, in / 2] or 8-bit ones [out, in]; `weight_scale` [out, groups].
+
+    `weight_zero_point` [out, groups], uint8, is there for asymmetric weights; symmetric codes have the fixed zero point
+    2^(bits - 1). Where groups are not consecutive inputs (`desc_act`), the inputs are sorted by group once, and
+    `perm` [in] says where each comes from.
+    """
+
+    def __init__(self, group_size: int = 128, bits: int = 4, symmetric: bool = True) -> None:
+        if bits not in (4, 8):
+            raise ValueError(f"grouped weights must have 4 or 8 bits, got {bits}")
+        self.group_size, self.bits, self.symmetric = group_size, bits, symmetric
+
+    def create_weights(self, layer: Linear, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+        """Upstream: upstream/vllm/model_executor/layers/quantization/auto_gptq.py:322 —
+        `AutoGPTQLinearMethod.create_weights`."""
+        rows = sum(output_partition_sizes)
+        layer.group_size = check_group_size(input_size, self.group_size, f" of {layer.prefix}")
+        groups = input_size // layer.group_size
+        layer.weight_packed = np.empty((rows, input_size * self.bits // 8), np.uint8)
+        layer.weight_scale = np.empty((rows, groups), np.float16)
+        layer.weight_zero_point = None if self.symmetric else np.empty((rows, groups), np.uint8)
+        layer.perm = None
+
+    def apply(self, layer: Linear, x: Array, out: Array) -> None:
+        """Dequantized in blocks of rows.
+
+        Upstream: upstream/vllm/model_executor/layers/quantization/awq.py:262 — `AWQLinearMethod.apply` — dequantizes
+        the whole matrix where there are 256 tokens or more.
+        """
+        if layer.perm is not None:
+            x = x[layer.perm]
+        multiply_in_blocks(layer, x, out, lambda rows, block: self._fill(layer, rows, block))
+
+    def _fill(self, layer: Linear, rows: slice, out: Array) -> None:
+        """Floats of these rows, inputs in the order of their groups."""
+        codes, zeros = layer.weight_packed[rows], layer.weight_zero_point
+        if self.bits == 8:
+            np.copyto(out, codes)
+        else:
+            decode_pairs(codes, _SIGNED if zeros is None else _UNSIGNED, out)
+        groups = out.reshape(len(out), -1, layer.group_size)
+        if zeros is not None:
+            groups -= zeros[rows, :, None].astype(out.dtype)
+        elif self.bits == 8:
+            groups -= out.dtype.type(128)
+        groups *= layer.weight_scale[rows, :, None].astype(out.dtype)
+
+    def dequantize_rows(self, layer: Linear, rows: slice, out: Array) -> None:
+        """Inputs in the order of the checkpoint."""
+        if layer.perm is None:
+            return self._fill(layer, rows, out)
+        ordered = np.empty_like(out)
+        self._fill(layer, rows, ordered)
+        out[:, layer.perm] = ordered
+
+    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+        """Checkpoint layouts fill `weight_packed` in their own ways."""
+        raise NotImplementedError
+
+    @staticmethod
+    def store_scales(layer: Linear, rows: slice, scales: Array) -> None:
+        """float16 stays float16; what a checkpoint holds in more bits (bf16 among them) is kept as float32."""
+        if scales.dtype != np.float16 and layer.weight_scale.dtype == np.float16:
+            layer.weight_scale = layer.weight_scale.astype(np.float32)
+        target = layer.weight_scale[rows]
+        if scales.shape != target.shape:
+            raise ValueError(f"{layer.prefix}: scales have shape {scales.shape}, expected {target.shape}")
+        target[...] = scales
+
+    def reorder(self, packed: Array, order: Array) -> Array:
+        """Packed rows with their inputs in this order."""
+        if self.bits == 8:
+            return packed[:, order]
+        return pack_nibbles(unpack_nibbles(packed)[:, order])
+
+    @staticmethod
+    def input_order(layer: Linear, g_idx: Array) -> Array:
+        """Inputs sorted by group; one order for all shards of a fused projection, since they share the input.
+
+        Upstream: upstream/vllm/model_executor/layers/quantization/utils/quant_utils.py:689 — `sort_weights`.
+        """
+        counts = np.bincount(g_idx, minlength=layer.in_features // layer.group_size)
+        if (counts != layer.group_size).any():
+            raise ValueError(f"{layer.prefix}: g_idx must name each group {layer.group_size} times")
+        order = np.argsort(g_idx, kind="stable")
+        if layer.perm is None:
+            layer.perm = order
+        elif (layer.perm != order).any():
+            raise ValueError(f"{layer.prefix}: the g_idx of its shards differ, which a fused projection cannot have")
+        return order
+
+
+class Int4GroupLinearMethod(GroupedLinearMethod):
+    """Symmetric int4, -7 to 7, made from floats while they are read; scales are stored as float16.
+
+    Upstream makes no int4 from floats; such weights come from a calibrated checkpoint.
+    """
+
+    def __init__(self, group_size: int = 128) -> None:
+        super().__init__(group_size)
+
+    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+        """Codes are rounded against the float16 scale, so that it adds no error of its own."""
+        for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
+            last = min(first + _LOAD_ROWS, rows.stop - rows.start)
+            groups = source.read("weight", first, last).astype(np.float32).reshape(last - first, -1, layer.group_size)
+            scales = scale_for(np.abs(groups).max(axis=2), INT4_MAX).astype(np.float16)
+            scales = np.maximum(scales, np.finfo(np.float16).smallest_subnormal)
+            codes = np.clip(np.rint(groups / scales[:, :, None].astype(np.float32)), -INT4_MAX, INT4_MAX)
+            to = slice(rows.start + first, rows.start + last)
+            layer.weight_packed[to] = pack_int4(codes.astype(np.int8).reshape(last - first, -1))
+            layer.weight_scale[to] = scales
+
+
+class Nf4LinearMethod(QuantizeMethodBase):
+    """NF4 codes two a byte, and the largest magnitude of each block of 64 weights.
+
+    With `double_quant` these are kept in 8 bits each, with one float32 for 256 of them.
+    """
+
+    def __init__(self, block_size: int = NF4_BLOCK, double_quant: bool = False) -> None:
+        self.block_size, self.double_quant = block_size, double_quant
+
+    def create_weights(self, layer: Linear, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+        """`weight_packed` [out, in / 2], `absmax` [out, in / block_size]."""
+        rows = sum(output_partition_sizes)
+        layer.group_size = check_group_size(input_size, self.block_size, f" of {layer.prefix}")
+        layer.weight_packed = np.empty((rows, input_size // 2), np.uint8)
+        layer.absmax = np.empty((rows, input_size // layer.group_size), np.float32)
+
+    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+        """Floats, quantized while they are read."""
+        for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
+            last = min(first + _LOAD_ROWS, rows.stop - rows.start)
+            codes, absmax = quantize_nf4(source.read("weight", first, last), layer.group_size)
+            layer.weight_packed[rows.start + first : rows.start + last] = pack_nf4(codes)
+            layer.absmax[rows.start + first : rows.start + last] = absmax
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        """Double quantization needs all the scales: it takes off their mean."""
+        if self.double_quant and layer.absmax.dtype == np.float32:
+            layer.absmax, layer.absmax_scale, layer.absmax_offset = quantize_scales(layer.absmax)
+
+    def apply(self, layer: Linear, x: Array, out: Array) -> None:
+        """Dequantized in blocks of rows."""
+        multiply_in_blocks(layer, x, out, lambda rows, block: self.dequantize_rows(layer, rows, block))
+
+    def dequantize_rows(self, layer: Linear, rows: slice, out: Array) -> None:
+        """Level times scale."""
+        decode_pairs(layer.weight_packed[rows], tuple(NF4_LEVELS.tolist()), out, first_is_low=False)
+        scales = layer.absmax[rows]
+        if self.double_quant:
+            first = rows.start * layer.absmax.shape[1]
+            scales = dequantize_scales(scales, layer.absmax_scale, layer.absmax_offset, first)
+        blocks = out.reshape(len(out), -1, layer.group_size)
+        blocks *= scales[:, :, None].astype(out.dtype)

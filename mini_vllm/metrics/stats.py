@@ -1,0 +1,41 @@
+"""Counts of what the engine did. Upstream twin: `vllm/v1/metrics/stats.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mini_vllm.compilation.cudagraph.stats import CUDAGraphStats
+from mini_vllm.core.kv_cache_manager import PrefixCacheStats
+from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
+from mini_vllm.outputs import RequestMetrics
+
+
+@dataclass
+class EngineStats:
+    """Totals since the engine was made.
+
+    `num_scheduled_tokens` counts every token that went through the model, prompt tokens computed again after a
+    preemption included; `num_cached_tokens` counts prompt tokens that the prefix cache saved at first admission.
+    `cudagraph` is None where no graphs are wanted; `expert_load` is None where the model has no experts.
+    """
+
+    num_steps: int = 0
+    num_scheduled_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+    prefix_cache: PrefixCacheStats = field(default_factory=PrefixCacheStats)
+    cudagraph: CUDAGraphStats | None = None
+    expert_load: ExpertLoad | None = None
+
+    @property
+    def prefix_cache_hit_rate(self) -> float:
+        """Tokens found over tokens looked up, first admissions only (0.0 before the first)."""
+        return self.prefix_cache.hits / self.prefix_cache.queries if self.prefix_cache.queries else 0.0
+
+    def record_finished(self, reason: str, metrics: RequestMetrics) -> None:
+        """Count one request that has ended for `reason`."""
+        self.finished[reason] = self.finished.get(reason, 0) + 1
+        self.num_preemptions += metrics.num_preemptions

@@ -1,0 +1,109 @@
+"""Folder -> model with its weights in place. Upstream twin: `vllm/model_executor/model_loader/default_loader.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.config.vllm import DTYPES
+from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.layers.quantization.resolve import resolve_quantization
+from mini_vllm.model_loader.safetensors_reader import Checkpoint, CheckpointError
+from mini_vllm.models.base import linears_of
+from mini_vllm.models.registry import get_model_class
+from mini_vllm.transformers_utils.config import HFConfig
+
+Progress = Callable[[int, int], None]
+
+
+def load_model(
+    path: str | Path,
+    dtype: str = "float32",
+    progress: Progress | None = None,
+    quantization: str | None = None,
+    quantization_config: dict[str, Any] | None = None,
+) -> Any:
+    """Load a checkpoint in Hugging Face layout.
+
+    Each tensor goes from the mapped file straight to its place in the final arrays, so that the peak is one copy.
+
+    Args:
+        path: folder with config.json and safetensors files.
+        dtype: "float32", or "float64" for tests of exact equality.
+        progress: called with (tensors done, tensors in all) after each tensor.
+        quantization, quantization_config: see `resolve_quantization`; a quantized checkpoint needs neither.
+
+    Raises:
+        FileNotFoundError: folder or file missing. ValueError: unsupported config, dtype, quantization, or a damaged
+            checkpoint; names the file, the tensor and what was expected.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {DTYPES}, got {dtype!r}")
+    config = HFConfig.from_folder(path)
+    quant_config = resolve_quantization(path, config.quantization_config, quantization, quantization_config)
+    model_class = get_model_class(config.architecture)
+    model = model_class(config, dtype) if quant_config is None else model_class(config, dtype, quant_config)
+    with Checkpoint(path) as checkpoint:
+        model.adapt_to(checkpoint.names())
+        targets = list(model.weights())
+        _check_names(checkpoint, targets, model, quant_config)
+        for done, (name, dest) in enumerate(targets, 1):
+            if isinstance(dest, np.ndarray):
+                checkpoint.read_into(name, dest)
+            else:
+                dest.load(ProjectionSource(checkpoint, name.removesuffix("weight")))
+            if progress is not None:
+                progress(done, len(targets))
+    for linear in linears_of(dest for _, dest in targets):
+        linear.process_weights_after_loading()
+    return model
+
+
+class ProjectionSource:
+    """The tensors of one projection: those whose names begin with `prefix`. A `TensorSource`."""
+
+    def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
+        self.checkpoint, self.prefix = checkpoint, prefix
+
+    def names(self) -> set[str]:
+        """What comes after the prefix."""
+        return {name[len(self.prefix) :] for name in self.checkpoint.names() if name.startswith(self.prefix)}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """As stored."""
+        return self.checkpoint.shape(self.prefix + name)
+
+    def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Rows first to last."""
+        return self.checkpoint.read(self.prefix + name, first, last)
+
+
+def _check_names(
+    checkpoint: Checkpoint, targets: list[tuple[str, Any]], model: Any, quant_config: QuantizationConfig | None
+) -> None:
+    """Every tensor of the checkpoint is read, or is known to be inert."""
+    read: set[str] = set()
+    for name, dest in targets:
+        names = ("weight",) if isinstance(dest, np.ndarray) else dest.tensor_names
+        read |= {name} | {name.removesuffix("weight") + tensor for tensor in names if name.endswith("weight")}
+    unknown = sorted(checkpoint.names() - read)
+    unknown = [name for name in unknown if not model.is_ignorable(name) and not _is_zero_bias(checkpoint, name, read)]
+    if unknown:
+        used = f"{model.config.architecture}" + (f" with {quant_config.get_name()}" if quant_config else "")
+        raise CheckpointError(
+            f"{checkpoint.folder}: {len(unknown)} tensor(s) that {used} does not use, first {unknown[0]!r}: "
+            "to ignore them could change the result"
+        )
+
+
+def _is_zero_bias(checkpoint: Checkpoint, name: str, read: set[str]) -> bool:
+    """True for a bias of zeros beside a quantized projection that has none: writers of GPTQ leave them behind.
+
+    Upstream passes over such biases whatever they hold: upstream/vllm/model_executor/models/llama.py:475 —
+    "Skip loading extra bias for GPTQ models."
+    """
+    beside = name.removesuffix("bias") + "qweight"
+    return name.endswith(".bias") and beside in read and not checkpoint.read(name).any()

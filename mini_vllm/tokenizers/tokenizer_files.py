@@ -1,0 +1,91 @@
+"""Finding a checkpoint's tokenizer among its files: `tokenizer.json`, or `vocab.json` + `merges.txt` as GPT-2 and OPT
+have them, and the names of the special tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
+
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+def load_json(path: Path) -> Any:
+    """Parse a JSON file; a broken one is an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid JSON ({error}).") from None
+
+
+def load_json_if_there(path: Path) -> dict[str, Any]:
+    """The parsed file, or {} where there is none."""
+    return load_json(path) if path.is_file() else {}
+
+
+def read_special_tokens(folder: Path) -> dict[str, str]:
+    """{"eos_token": "</s>", ...} from tokenizer_config.json and special_tokens_map.json."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        for key, value in load_json_if_there(folder / name).items():
+            content = value.get("content") if isinstance(value, dict) else value
+            if key in SPECIAL_NAMES and isinstance(content, str):
+                found[key] = content
+    return found
+
+
+def read_eos_token_ids(folder: Path) -> list[int]:
+    """The model's own end tokens: generation_config.json before config.json; several are possible."""
+    for name in ("generation_config.json", "config.json"):
+        ids = load_json_if_there(folder / name).get("eos_token_id")
+        if ids is not None:
+            return [ids] if isinstance(ids, int) else list(ids)
+    return []
+
+
+def read_tokenizer_spec(folder: Path) -> dict[str, Any]:
+    """A parsed tokenizer.json, or the same structure made of vocab.json and merges.txt.
+
+    Raises FileNotFoundError naming what is missing, UnsupportedTokenizer for a bare sentencepiece model.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"tokenizer folder {str(folder)!r} does not exist.")
+    if (folder / "tokenizer.json").is_file():
+        return load_json(folder / "tokenizer.json")
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return _spec_of_gpt2_files(folder)
+    if (folder / "tokenizer.model").is_file():
+        raise UnsupportedTokenizer(
+            f"{folder} has only tokenizer.model (sentencepiece); save it once with transformers to get tokenizer.json."
+        )
+    raise FileNotFoundError(f"{str(folder)!r} has neither tokenizer.json nor vocab.json with merges.txt.")
+
+
+def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:
+    vocab = {**load_json(folder / "vocab.json"), **load_json_if_there(folder / "added_tokens.json")}
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+    config = load_json_if_there(folder / "tokenizer_config.json")
+    special = read_special_tokens(folder)
+    added = [_added_token(content, vocab[content]) for content in sorted({*special.values()}) if content in vocab]
+    template = None
+    if config.get("add_bos_token") and special.get("bos_token") in vocab:
+        bos = special["bos_token"]
+        template = {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": bos}}, {"Sequence": {"id": "A"}}],
+            "special_tokens": {bos: {"ids": [vocab[bos]]}},
+        }
+    return {
+        "model": {"type": "BPE", "vocab": vocab, "merges": [x for x in lines if x and not x.startswith("#version")]},
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": bool(config.get("add_prefix_space"))},
+        "post_processor": template,
+        "decoder": {"type": "ByteLevel"},
+    }
+
+
+def _added_token(content: str, token_id: int) -> dict[str, Any]:
+    return {"id": token_id, "content": content, "special": True}

@@ -1,0 +1,290 @@
+"""Reads a checkpoint's `config.json` and checks that this engine computes what the file describes.
+
+Every key has to be known: used, without influence on the result, or supported with certain values only. Any other key
+could change the mathematics, so it is an error that names it (upstream accepts what it does not know).
+Upstream twin: `vllm/transformers_utils/config.py` and `vllm/config/model.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, GENERATION_DEFAULTS, IGNORABLE, KeyTable
+from mini_vllm.transformers_utils.config_moe import MoEConfig, parse_moe
+
+_REQUIRED = object()
+
+
+class ConfigError(ValueError):
+    """`config.json` or `generation_config.json` is damaged, or asks for something this engine does not compute."""
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary positions: `rope_type` is "default", "linear" or "llama3"; the other numbers belong to the last two."""
+
+    theta: float = 10000.0
+    rope_type: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 0
+
+
+@dataclass(frozen=True)
+class HFConfig:
+    """A checked `config.json`. Sizes are counts; `sliding_windows` has one entry per layer (tokens, or None).
+
+    `eos_token_ids` starts with the config's own id; those of `generation_config.json` follow.
+    `generation_defaults` holds what that file says about sampling (temperature, top_p, ...); `quantization_config` is
+    what `config.json` says about stored weights, unread.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    norm_eps: float
+    rope: RopeConfig
+    sliding_windows: tuple[int | None, ...]
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool = False
+    norm_before: bool = True
+    bos_token_id: int | None = None
+    eos_token_ids: list[int] = field(default_factory=list)
+    generation_defaults: dict[str, Any] = field(default_factory=dict)
+    quantization_config: dict[str, Any] | None = None
+    moe: MoEConfig | None = None
+
+    @property
+    def max_model_len(self) -> int:
+        """Context in tokens; linear scaling stretches it.
+
+        Upstream: upstream/vllm/config/model.py:2204 — "derived_max_model_len *= scaling_factor".
+        """
+        stretch = self.rope.factor if self.rope.rope_type == "linear" else 1.0
+        return int(self.max_position_embeddings * stretch)
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The window of the layers that have one, None when no layer has."""
+        return next((w for w in self.sliding_windows if w is not None), None)
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> HFConfig:
+        """Read `config.json` (and `generation_config.json`, where there is one) of a checkpoint folder.
+
+        Raises:
+            FileNotFoundError: no such folder, or no config.json in it.
+            ConfigError: names the file, the key, its value and what is allowed.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"model folder {str(folder)!r} does not exist")
+        file = folder / "config.json"
+        if not file.is_file():
+            raise FileNotFoundError(f"no config.json in {str(folder)!r}: not a checkpoint in Hugging Face layout")
+        generation = folder / "generation_config.json"
+        return cls.from_dict(_read_json(file), _read_json(generation) if generation.is_file() else {})
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any], generation: dict[str, Any] | None = None) -> HFConfig:
+        """As `from_folder`, from parsed JSON."""
+        table, architecture = _architecture(raw)
+        _check_keys(raw, table, architecture)
+        return _Parser(raw, table, architecture, generation or {}).parse()
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{file} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{file} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
+    names = raw.get("architectures")
+    known = ", ".join(sorted(ARCHITECTURES))
+    if not isinstance(names, list) or len(names) != 1:
+        raise ConfigError(f"config.json: architectures must name one of {known}, got {names!r}")
+    if names[0] not in ARCHITECTURES:
+        raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {known}")
+    return ARCHITECTURES[names[0]], names[0]
+
+
+def _check_keys(raw: dict[str, Any], table: KeyTable, architecture: str) -> None:
+    for key, value in raw.items():
+        if key in table.used or key in IGNORABLE or key in table.ignorable or value is None:
+            continue
+        if key not in table.fixed:
+            raise ConfigError(
+                f"config.json: unknown key {key!r} = {value!r}: it could change what {architecture} computes"
+            )
+        if value not in table.fixed[key]:
+            allowed = " or ".join(repr(v) for v in table.fixed[key])
+            raise ConfigError(f"config.json: {key} = {value!r} is not supported for {architecture}; allowed: {allowed}")
+
+
+class _Parser:
+    """Turns the raw keys of one architecture into an `HFConfig`."""
+
+    def __init__(self, raw: dict[str, Any], table: KeyTable, architecture: str, generation: dict[str, Any]) -> None:
+        self.raw, self.table, self.architecture, self.generation = raw, table, architecture, generation
+
+    def get(self, key: str, default: Any = _REQUIRED) -> Any:
+        """The key's value; the family's default, then `default`, where it is absent or null."""
+        value = self.raw.get(key)
+        if value is None:
+            value = self.table.defaults.get(key, default)
+        if value is _REQUIRED:
+            raise ConfigError(f"config.json: {self.architecture} needs {key}, which is missing")
+        return value
+
+    def positive(self, key: str, default: Any = _REQUIRED) -> int:
+        """A whole number of at least 1."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"config.json: {key} must be a whole number of at least 1, got {value!r}")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise ConfigError(f"config.json: {key} must be true or false, got {value!r}")
+        return value
+
+    def parse(self) -> HFConfig:
+        """Everything, checked against each other."""
+        is_opt = self.architecture == "OPTForCausalLM"
+        hidden, heads = self.positive("hidden_size"), self.positive("num_attention_heads")
+        kv_heads = heads if is_opt else self.positive("num_key_value_heads", heads)
+        layers = self.positive("num_hidden_layers")
+        head_dim = self._head_dim(hidden, heads, kv_heads)
+        if is_opt and self.get("word_embed_proj_dim", hidden) != hidden:
+            raise ConfigError(
+                f"config.json: word_embed_proj_dim = {self.raw['word_embed_proj_dim']} is not supported; "
+                f"allowed: hidden_size ({hidden})"
+            )
+        bias = self.flag("enable_bias", True) if is_opt else self.flag("attention_bias")
+        return HFConfig(
+            architecture=self.architecture,
+            vocab_size=self.positive("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=self.positive("ffn_dim" if is_opt else "intermediate_size"),
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            head_dim=head_dim,
+            max_position_embeddings=self.positive("max_position_embeddings"),
+            norm_eps=1e-5 if is_opt else float(self.get("rms_norm_eps", 1e-6)),
+            rope=RopeConfig() if is_opt else self._rope(),
+            sliding_windows=self._windows(layers),
+            tie_word_embeddings=self.flag("tie_word_embeddings"),
+            qkv_bias=self.architecture == "Qwen2ForCausalLM" or bias,
+            o_bias=bias,
+            mlp_bias=bias if is_opt else self.flag("mlp_bias"),
+            qk_norm=self.architecture in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
+            norm_before=self.flag("do_layer_norm_before", True),
+            bos_token_id=next(iter(self._token_ids("bos_token_id", self.raw)), None),
+            eos_token_ids=self._eos(),
+            generation_defaults={
+                k: v for k, v in self.generation.items() if k in GENERATION_DEFAULTS and v is not None
+            },
+            quantization_config=self._quantization(),
+            moe=parse_moe(self, layers),
+        )
+
+    def _quantization(self) -> dict[str, Any] | None:
+        """As it stands; `layers/quantization/` reads it. Old compressed-tensors files say `compression_config`."""
+        value = self.get("quantization_config", self.get("compression_config", None))
+        if value is not None and not (isinstance(value, dict) and isinstance(value.get("quant_method"), str)):
+            raise ConfigError(f"config.json: quantization_config must be an object with a quant_method, got {value!r}")
+        return value
+
+    def _head_dim(self, hidden: int, heads: int, kv_heads: int) -> int:
+        if heads % kv_heads:
+            raise ConfigError(
+                f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
+            )
+        if self.raw.get("head_dim") is None and "head_dim" not in self.table.defaults and hidden % heads:
+            raise ConfigError(f"config.json: hidden_size {hidden} must be a multiple of num_attention_heads {heads}")
+        head_dim = self.positive("head_dim", hidden // heads)
+        if head_dim % 2:
+            raise ConfigError(f"config.json: head_dim must be even for rotary positions, got {head_dim}")
+        if "head_dim" not in self.table.used and head_dim != hidden // heads:
+            raise ConfigError(f"config.json: head_dim = {head_dim} is not supported; allowed: {hidden // heads}")
+        return head_dim
+
+    def _token_ids(self, key: str, source: dict[str, Any]) -> list[int]:
+        value = source.get(key)
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+            raise ConfigError(f"{key} must be a token id or a list of them, got {value!r}")
+        return ids
+
+    def _eos(self) -> list[int]:
+        ids = self._token_ids("eos_token_id", self.raw) + self._token_ids("eos_token_id", self.generation)
+        return list(dict.fromkeys(ids))
+
+    def _windows(self, layers: int) -> tuple[int | None, ...]:
+        """Mistral: one window for all layers. Qwen: only those of `layer_types`, or from `max_window_layers` on."""
+        if "sliding_window" not in self.table.used:
+            return (None,) * layers
+        window = self.raw.get("sliding_window", self.table.defaults.get("sliding_window"))
+        if "use_sliding_window" in self.table.used and not self.flag("use_sliding_window"):
+            window = None
+        if window is None:
+            return (None,) * layers
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ConfigError(f"config.json: sliding_window must be a number of tokens of at least 1, got {window!r}")
+        if "use_sliding_window" not in self.table.used:
+            return (window,) * layers
+        kinds = self.raw.get("layer_types")
+        if kinds is None:
+            first = self.get("max_window_layers")
+            kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
+        if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
+            raise ConfigError(
+                f"config.json: layer_types must hold {layers} times 'full_attention' or 'sliding_attention', "
+                f"got {kinds!r}"
+            )
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+    def _rope(self) -> RopeConfig:
+        """Both spellings: `rope_parameters` (since transformers 5) or `rope_theta` with `rope_scaling`."""
+        scaling = dict(self.raw.get("rope_parameters") or self.raw.get("rope_scaling") or {})
+        rope_type = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
+        scaling.pop("type", None)
+        theta = float(scaling.pop("rope_theta", None) or self.get("rope_theta", 10000.0))
+        needed = {
+            "default": (),
+            "linear": ("factor",),
+            "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+        }
+        if rope_type not in needed:
+            allowed = ", ".join(repr(k) for k in needed)
+            raise ConfigError(f"config.json: rope_scaling type {rope_type!r} is not supported; allowed: {allowed}")
+        for key in needed[rope_type]:
+            if not isinstance(scaling.get(key), int | float) or scaling[key] <= 0:
+                value = scaling.get(key)
+                raise ConfigError(f"config.json: rope_scaling {rope_type!r} needs a {key} > 0, got {value!r}")
+        inert = {"partial_rotary_factor": 1.0, "factor": 1.0}
+        for key, value in scaling.items():
+            if key not in needed[rope_type] and value is not None and inert.get(key) != value:
+                raise ConfigError(f"config.json: rope_scaling {rope_type!r} has unknown key {key!r} = {value!r}")
+        return RopeConfig(theta, rope_type, **{key: scaling[key] for key in needed[rope_type]})
