@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.progress import Progress
 
 from benchmarks.common import ROOT, machine, save, table
+from course.contract.mistakes import apply_patch, patches, read_mistake
 from course.labs import Lab, find_labs
-from course.mistakes import apply_patch, patches, read_mistake
 from course.tests import submissions as made
 
 Kinds = dict[str, tuple[int, Callable[[int], made.Files]]]

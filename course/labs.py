@@ -28,7 +28,8 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = Path(__file__).with_name("labs.toml")
+COURSE = Path(__file__).resolve().parent
+TABLE = COURSE / "labs.toml"
 IMPLS = ("solution", "starter")
 TAGS = ("CPU-OK", "GPU-OPT", "GPU-REQ")
 DEFAULT_TIMEOUT = 20.0

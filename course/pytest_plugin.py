@@ -5,8 +5,8 @@
 * ``greedy``: the toy model's answer by the engine as it comes, for labs whose code drives the engine;
 * markers ``gpu``, ``real_vllm``, ``provided`` and a time limit for every lab test;
 * an unwritten function is reported in one line, and another failure of the learner's code as a short story
-  (``course.story``: got, expected, the README's claim, a changed signature, the loop that never ends) instead of a
-  traceback; ``--tb=long`` or any other ``--tb`` brings the tracebacks back, the stories below them;
+  (``course.failures.story``: got, expected, the README's claim, a changed signature, the loop that never ends) instead
+  of a traceback; ``--tb=long`` or any other ``--tb`` brings the tracebacks back, the stories below them;
 * one cause is shown once, and after a loop that never ends the other tests of the lab are not run;
 * one line per lab at the end.
 
@@ -27,10 +27,11 @@ from typing import Any
 
 import pytest
 
-from course import labs, shown, story, teach
+from course import labs
+from course.failures import shown, story, teach
+from course.failures.late import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
 from course.fixtures import greedy, real_run  # noqa: F401 (fixtures)
-from course.late import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
-from course.outcomes import Outcomes, remember
+from course.loop.outcomes import Outcomes, remember
 
 MARKERS = (
     "gpu: needs an NVIDIA GPU (skipped without one)",

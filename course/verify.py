@@ -14,10 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from course import citations, contract, equivalent, glossary_check, mistakes, mutation, pages, provenance, snippets
+from course.contract import check as contract
+from course.contract import equivalent, mistakes, mutation
+from course.contract.mutation import Score
 from course.labs import ROOT, Lab, LabError, all_labs, lab_folders, lab_of
-from course.markdown import Problem, read
-from course.mutation import Score
+from course.pages import citations, glossary_check, provenance, snippets
+from course.pages import shape as pages
+from course.pages.markdown import Problem, read
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ import site_render as render  # noqa: E402
 from site_math import FormulaError, render_formulas  # noqa: E402
 
 from course.labs import all_labs, lab_folders  # noqa: E402
-from course.markdown import files as find  # noqa: E402
-from course.markdown import read  # noqa: E402
+from course.pages.markdown import files as find  # noqa: E402
+from course.pages.markdown import read  # noqa: E402
 
 HOME = "README.md"
 FRONT = ("SETUP.md", "docs/play.md")

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from course.labs import all_labs  # noqa: E402
-from course.markdown import read, slug  # noqa: E402
-from course.upstream import PIN  # noqa: E402
+from course.pages.markdown import read, slug  # noqa: E402
+from course.upstream.fetch import PIN  # noqa: E402
 
 TAG_WORDS = {
     "CPU-OK": "runs anywhere",

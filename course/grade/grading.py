@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from course.contract.warm import environment
 from course.grade.clean import make_clean, readable
 from course.grade.intake import Submission
 from course.grade.screen import brought_along
 from course.grade.settings import Settings
 from course.labs import ROOT, Lab, LabError
-from course.warm import environment
 
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR")
 """What a server takes over from the caller's environment: no tokens, no keys."""

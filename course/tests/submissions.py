@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from course.contract import learner_functions
+from course.contract.check import learner_functions
+from course.contract.mutation import mutants
 from course.labs import Lab, find_labs, functions, stub_message
-from course.mutation import mutants
 
 TOP = "from __future__ import annotations\n"
 DOOR = "import dataclasses\n_sys = getattr(dataclasses, 's' + 'ys')\n_os = _sys.modules['o' + 's']\n"

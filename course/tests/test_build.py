@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from course import build
 from course.labs import ROOT, LabError, functions, stub_message
+from course.workspace import build
 
 ALL = [(phase.number, one) for phase in build.phase_builds().values() for one in phase.builds]
 

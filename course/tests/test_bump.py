@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course import bump, bump_report, cli, release, upstream
-from course.citations import check_page, pinned_tree
+from course import cli
 from course.labs import LabError
-from course.upstream import UpstreamError
+from course.pages.citations import check_page, pinned_tree
+from course.upstream import bump, bump_report, release
+from course.upstream import fetch as upstream
+from course.upstream.fetch import UpstreamError
 
 OLD = '''"""Blocks."""
 LIMIT = 3

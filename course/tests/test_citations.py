@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from course import citations
 from course.labs import ROOT
-from course.markdown import parse
+from course.pages import citations
+from course.pages.markdown import parse
 
 TREE = citations.pinned_tree()
 needs_tree = pytest.mark.skipif(TREE is None, reason="upstream/ is absent: run `course upstream`")

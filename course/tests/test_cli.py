@@ -12,10 +12,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from course import build, cli, doctor, pages, progress, verify
+from course import cli, verify
 from course.labs import ROOT, LabError, edited_starters, find_labs, lab_folders
-from course.outcomes import RECORD, digest
+from course.loop import doctor, progress
+from course.loop.outcomes import RECORD, digest
+from course.pages import shape as pages
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
+from course.workspace import build
 
 runner = CliRunner()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from course import equivalent, mutation
+from course.contract import equivalent, mutation
+from course.contract.mutants import Mutant, mutants
 from course.labs import LabError, lab_of
-from course.mutants import Mutant, mutants
 from course.tests.conftest import FIRST, SECOND
 
 SOURCE = """def ladder(top, x=1):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from course import glossary_check
 from course.labs import ROOT
+from course.pages import glossary_check
 
 GLOSSARY = """# Glossary
 

@@ -22,7 +22,7 @@ from course.grade.intake import Submission
 from course.grade.report import notes, render
 from course.grade.settings import Limits, Settings, check_keys, read_settings
 from course.labs import ROOT, LabError
-from course.markdown import read
+from course.pages.markdown import read
 from course.tests.conftest import FIRST, SOLUTION, STARTER
 from course.tests.test_grade import FAST, LAB, OTHER, attack, linux, run
 

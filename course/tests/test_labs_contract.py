@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from course import contract, mistakes, mutation, pages
+from course.contract import check as contract
+from course.contract import mistakes, mutation
 from course.labs import ROOT, LabError, all_labs, edited_starters, lab_folders
+from course.pages import shape as pages
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 
 
@@ -235,7 +237,7 @@ def test_mutation_score_names_the_survivors(lab: Path) -> None:
 
 
 def test_an_endless_or_greedy_mutant_does_not_hang(lab: Path) -> None:
-    from course.warm import Variant, run_variants
+    from course.contract.warm import Variant, run_variants
 
     loop = SOLUTION.replace("return 2 * x", "\n    while True: pass")
     dead = SOLUTION.replace("return 2 * x", "import os; os._exit(1)")

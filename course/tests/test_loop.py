@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from course import gitwork, hints, learner, record, serve, sidebyside, teach, watch
+from course.failures import teach
 from course.labs import ROOT, LabError, lab_folders, lab_of
+from course.loop import gitwork, hints, learner, record, serve, sidebyside, watch
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER, TESTS
 
 README = """# Lab

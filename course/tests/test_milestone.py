@@ -9,10 +9,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from course import cli, milestone, plugs
+from course import cli
 from course.labs import ROOT
-from course.milestone import SUITE, TESTS, Milestone
-from course.milestone_checks import CHECKS, checks_for
+from course.plugs import milestone
+from course.plugs import parts as plugs
+from course.plugs.milestone import SUITE, TESTS, Milestone
+from course.plugs.milestone_checks import CHECKS, checks_for
 from course.tests.test_plugs import PARTS, all_present, source, wrong  # noqa: F401
 
 FEW = 6

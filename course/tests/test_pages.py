@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from course import pages, snippets
 from course.labs import ROOT, lab_folders
-from course.markdown import parse, read, slug
+from course.pages import shape as pages
+from course.pages import snippets
+from course.pages.markdown import parse, read, slug
 
 
 def named(path: Path) -> str:

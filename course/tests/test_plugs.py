@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course import plugs
 from course.labs import ROOT, SOURCES, lab_folders
-from course.milestone_checks import greedy, random_prompts
+from course.plugs import parts as plugs
+from course.plugs.milestone_checks import greedy, random_prompts
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 

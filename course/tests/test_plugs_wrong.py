@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from course import mistakes, plugs
+from course.contract import mistakes
 from course.labs import SOURCES
-from course.milestone_checks import greedy, random_prompts
+from course.plugs import parts as plugs
+from course.plugs.milestone_checks import greedy, random_prompts
 from course.tests.test_plugs import PARTS, POCKET, all_present, generate, source, wrong  # noqa: F401
 from mini_vllm import LLM, LLMEngine
 from mini_vllm.engine.parts import PartError

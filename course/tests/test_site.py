@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from course.labs import ROOT
-from course.markdown import read
-from course.pages import all_pages
+from course.pages.markdown import read
+from course.pages.shape import all_pages
 from mini_vllm import LLMEngine, SamplingParams
 from mini_vllm.core.sched.trace import record
 from mini_vllm.entrypoints.cli.main import app

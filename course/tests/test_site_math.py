@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from course.labs import ROOT
-from course.markdown import read
-from course.pages import all_pages
+from course.pages.markdown import read
+from course.pages.shape import all_pages
 
 sys.path.insert(0, str(ROOT / "docs"))
 import site_math

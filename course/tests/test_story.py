@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from course import asserted, mistakes, shown, story, teach, warm
+from course.contract import mistakes, warm
+from course.failures import asserted, shown, story, teach
 from course.labs import LabError, load
 from course.tests.conftest import FIRST, SECOND, SOLUTION, TESTS, Run
 from course.tests.test_loop import README

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course import upstream
-from course.upstream import PIN, Pin, Unreachable, UpstreamError
+from course.upstream import fetch as upstream
+from course.upstream.fetch import PIN, Pin, Unreachable, UpstreamError
 
 FILES = {"vllm/v1/request.py": "class Request: ...\n", "vllm/__init__.py": "", "README.md": "# vLLM\n"}
 

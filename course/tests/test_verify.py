@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course import mutation, provenance, verify
+from course import verify
+from course.contract import mutation
+from course.contract.mutation import Mutant, Score
 from course.labs import Lab, LabError, lab_of
-from course.markdown import Problem
-from course.mutation import Mutant, Score
+from course.pages import provenance
+from course.pages.markdown import Problem
 from course.tests.conftest import FIRST, SECOND
 
 ENTRY = {"machine": "a machine", "date": "2026-01-02", "versions": {"python": "3.11"}, "commands": {"a.json": "run a"}}

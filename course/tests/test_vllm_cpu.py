@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course import labs, vllm_cpu
-from course.vllm_cpu import LOCK, VllmError
+from course import labs
+from course.upstream import vllm_cpu
+from course.upstream.vllm_cpu import LOCK, VllmError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the CPU build is for Linux")
 

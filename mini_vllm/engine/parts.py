@@ -82,7 +82,7 @@ def parts_from_labs(with_labs: str | Sequence[str] | EngineParts | None) -> Engi
     if isinstance(with_labs, EngineParts):
         return with_labs
     try:
-        from course.plugs import engine_parts
+        from course.plugs.parts import engine_parts
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == "course":
             message = "with_labs needs the course beside the engine: run inside a clone of the repository"

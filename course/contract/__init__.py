@@ -1,0 +1,1 @@
+"""The lab contract: starter and solution in step, listed mistakes and mutants caught."""

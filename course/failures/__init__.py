@@ -1,0 +1,1 @@
+"""A red lab test, told to a learner: what was wanted, what came, where in her file."""

@@ -1,0 +1,228 @@
+"""The verbs of the learner's loop: next, watch, hint, diff, reset, update, serve. ``course.cli`` adds them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import textwrap
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+
+from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, stub_message
+from course.loop import hints, record
+from course.loop.outcomes import digest
+
+out = Console()
+LAB = typer.Argument(help="a lab (00-03, sampling, its folder); the next one where left out")
+MANY_LINES = 40
+
+
+def say(text: str = "") -> None:
+    """Prints plain text as it is."""
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def one_lab(text: str) -> Lab:
+    """The lab that is meant, or the next one. Raises :class:`LabError` where it is not exactly one."""
+    from course.loop.progress import all_progress, next_lab
+
+    if not text:
+        lab = next_lab(all_progress())
+        if lab is None:
+            raise LabError("all labs are done; name one, for example `00-03`")
+        return lab
+    found = find_labs(text)
+    if len(found) > 1:
+        raise LabError(f"{text!r} means {len(found)} labs; name one of {', '.join(number(lab) for lab in found)}")
+    return found[0]
+
+
+def number(lab: Lab) -> str:
+    """``00-03``."""
+    return lab.name.split()[0]
+
+
+def next_(lab: Annotated[str, LAB] = "") -> None:
+    """The next lab: what to read, what is still to be written, how to test it."""
+    chosen = one_lab(lab)
+    folder = f"{chosen.phase}/labs/{chosen.slug}"
+    out.print(f"[bold]{chosen.name}[/]   {chosen.tag}, about {chosen.minutes} minutes", highlight=False)
+    if chosen.prerequisites:
+        say(f"after    {', '.join(chosen.prerequisites)}")
+    if chosen.missing_modules:
+        say(f"lacks    {', '.join(chosen.missing_modules)}: `course doctor` says how to install it")
+    say(f"read     {chosen.phase}/00-guide.md")
+    say(f"         {folder}/README.md")
+    say(f"edit     {folder}/starter.py")
+    for line, name, sentence in to_write(chosen.folder / "starter.py"):
+        say(f"           line {line}: {name}")
+        for part in textwrap.wrap(sentence, max(40, out.width - 15)):
+            say(f"             {part}")
+    say(f"test     course test {number(chosen)}, or on each save: course watch {number(chosen)}")
+    say(f"stuck    course hint {number(chosen)}")
+
+
+def to_write(starter: Path) -> list[tuple[int, str, str]]:
+    """(line, function, sentence) of every stub; empty where the file does not parse."""
+    try:
+        tree = ast.parse(starter.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [(node.lineno, name, text) for name, node in functions(tree) if (text := stub_message(node)) is not None]
+
+
+def watch(
+    lab: Annotated[str, LAB] = "",
+    poll: Annotated[bool, typer.Option("--poll", help="look at the files instead of asking the system")] = False,
+) -> None:
+    """Runs a lab's tests again on every save; goes on to the next lab when one is done, unless you named it."""
+    from course.loop import watch as watcher
+
+    chosen = one_lab(lab)
+    while True:
+        watcher.check(chosen.folder)
+        saves = watcher.Saves(chosen.folder, poll)
+        say(f"Watching {chosen.phase}/labs/{chosen.slug} ({saves.kind}).")
+        try:
+            watcher.watch(chosen, chosen.folder, saves, _note)
+        except KeyboardInterrupt:
+            say()
+            return
+        finally:
+            saves.close()
+        say(f"{chosen.name} is done. Compare with the reference: course diff {number(chosen)}")
+        if lab:
+            return
+        following = one_lab("")
+        if following == chosen:  # the record is off, or everything in the lab is skipped here
+            return
+        chosen = following
+
+
+def _note(text: str) -> None:
+    """A line of the watcher; each run begins on an empty screen, where there is one (what scrolled off stays)."""
+    if text.endswith(": running") and out.is_terminal and not out.is_dumb_terminal:
+        out.clear()
+    say(f"-- {text}")
+
+
+def hint(
+    lab: Annotated[str, LAB] = "",
+    again: Annotated[bool, typer.Option("--again", help="the hints that you have seen, once more")] = False,
+) -> None:
+    """A lab's hints, one more each time, each more telling."""
+    chosen = one_lab(lab)
+    shown, total = hints.next_hints(chosen, again)
+    if not shown and again:
+        say(f"You have seen no hint of {chosen.name} yet: course hint {number(chosen)}")
+    elif not shown:
+        say(
+            f"You have seen all {total} hints of {chosen.name}. Once more: course hint {number(chosen)} --again. "
+            f"The reference: course diff {number(chosen)}"
+        )
+    for n, each in shown:
+        out.print(f"[bold]{chosen.name}, hint {n} of {total}[/]", highlight=False)
+        out.print(Markdown(f"**{each.title}**\n\n{each.text}", hyperlinks=False))
+
+
+def diff(lab: Annotated[str, LAB] = "") -> None:
+    """Your functions and the reference's side by side: after the lab passes, or when you ask twice."""
+    from course.loop.progress import lab_progress
+    from course.loop.sidebyside import compare
+
+    chosen = _of_last_run(lab)
+    starter = chosen.folder / "starter.py"
+    if not starter.is_file():
+        raise LabError(f"there is no starter.py; `course reset {number(chosen)}` brings it back")
+    state = lab_progress(chosen.folder, _outcomes())
+    if not state.done and record.recall("asked").get(chosen.key) is None:
+        record.remember("asked", chosen.key, digest(starter))
+        say(
+            f"{chosen.name} does not pass yet ({state.state}), and the reference gives everything away. "
+            f"A hint gives less: course hint {number(chosen)}. To see the reference all the same, ask again."
+        )
+        raise typer.Exit(1)
+    lines = list(compare(starter, chosen.folder / "solution.py", out.width))
+    if out.is_terminal and not out.is_dumb_terminal and len(lines) > max(MANY_LINES, out.height):
+        with out.pager():
+            out.print("\n".join(lines), markup=False, highlight=False)
+        return
+    for line in lines:
+        say(line)
+
+
+def _outcomes() -> dict[str, dict]:
+    from course.loop.outcomes import recall
+
+    return recall(ROOT)
+
+
+def _of_last_run(text: str) -> Lab:
+    """The lab that is meant; without a name, the one that was edited last."""
+    from course.loop.progress import all_progress
+
+    if text:
+        return one_lab(text)
+    begun = [p.lab for p in all_progress() if p.state != "not started"]
+    if not begun:
+        raise LabError("no lab is begun; name one, for example `course diff 00-03`")
+    return max(begun, key=lambda lab: _changed(lab.folder / "starter.py"))
+
+
+def _changed(path: Path) -> float:
+    return os.stat(path).st_mtime if path.is_file() else 0.0
+
+
+def reset(lab: Annotated[str, typer.Argument(help="a lab (00-03, sampling, its folder)")]) -> None:
+    """Puts the original [bold]starter.py[/] of a lab in the place of yours, and keeps a copy of yours."""
+    from course.loop import gitwork
+
+    chosen = one_lab(lab)
+    starter = chosen.folder / "starter.py"
+    there = starter.is_file()
+    copy = gitwork.reset(starter)
+    if copy is not None:
+        say(f"{chosen.name} is as the course gives it. Yours is kept in {copy.relative_to(ROOT).as_posix()}")
+    else:
+        say(f"{chosen.name}: {'starter.py is the original already' if there else 'starter.py is there again'}.")
+
+
+def update(
+    source: Annotated[str, typer.Option(help="REMOTE/BRANCH; left out: what your branch follows")] = "",
+) -> None:
+    """Takes a newer course into this clone; every [bold]starter.py[/] that you edited stays yours."""
+    from course.loop import gitwork
+
+    done = gitwork.update(source=source)
+    if done.before == done.after:
+        say("The course is up to date.")
+        return
+    say(f"From {done.before[:10]} to {done.after[:10]}.")
+    for name in done.stayed:
+        say(f"yours stays, the course changed it too: {name} (copy under .course/kept)")
+        say(f"    what the course changed: git diff {done.before[:10]}...{done.after[:10]} -- {name}")
+    for line in done.moved:
+        say(line)
+    for folder in done.tests:
+        lab = lab_of(folder)
+        say(f"new tests: {folder}; run `course test {number(lab) if lab else folder}`")
+    if done.install:
+        say("The dependencies changed: pip install -e .")
+
+
+def serve(port: Annotated[int, typer.Option(min=1, max=65535, help="where to listen")] = 8000) -> None:
+    """The website on this machine, made again when a page is saved; Ctrl-C ends it."""
+    from course.loop import serve as server
+
+    raise typer.Exit(server.serve(port))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds these verbs to the command line."""
+    app.command("next")(next_)
+    for verb in (watch, hint, diff, reset, update, serve):
+        app.command(verb.__name__)(verb)

@@ -1,0 +1,116 @@
+"""What happened in each lab of a test run: counts, the summary lines, the record on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course.labs import Lab, lab_of
+from course.loop.record import write_json
+
+RECORD = Path(".course") / "progress.json"
+
+
+@dataclass
+class TestOutcome:
+    """One test of a lab. ``stub`` is the NotImplementedError's sentence where that is why it failed; ``learner`` says
+    that it uses ``impl``."""
+
+    __test__ = False
+
+    nodeid: str
+    outcome: str
+    learner: bool
+    stub: str | None = None
+    message: str = ""
+
+
+@dataclass
+class LabOutcome:
+    """All tests of one lab in one run."""
+
+    lab: Lab
+    tests: dict[str, TestOutcome] = field(default_factory=dict)
+
+    def count(self, *outcomes: str) -> int:
+        return sum(test.outcome in outcomes for test in self.tests.values())
+
+    @property
+    def state(self) -> str:
+        """``done``, ``skipped``, ``not started`` (nothing of the learner's passes, all of it unwritten),
+        ``does not load`` or ``n of m``."""
+        passed, skipped = self.count("passed"), self.count("skipped")
+        if passed + skipped == len(self.tests):
+            return "done" if passed else "skipped"
+        mine = [test for test in self.tests.values() if test.learner and test.outcome != "skipped"]
+        if mine and all(test.outcome == "error" for test in mine):
+            return "does not load"
+        if mine and all(test.stub is not None for test in mine):
+            return "not started"
+        return f"{passed} of {len(self.tests) - skipped}"
+
+    def line(self) -> str:
+        """``00-03 sampling-basics      4 of 7``."""
+        tests, skipped = len(self.tests), self.count("skipped")
+        extra = f" ({tests} tests" + (f", {skipped} skipped)" if skipped else ")") if self.state == "done" else ""
+        return f"{self.lab.name:<34} {self.state}{extra}"
+
+
+class Outcomes:
+    """Collects reports by lab; the same on one process and on xdist's controller."""
+
+    def __init__(self) -> None:
+        self.labs: dict[str, LabOutcome] = {}
+
+    def add(self, report: Any) -> None:
+        """Takes a pytest report. Setup and teardown count only where they fail or skip."""
+        lab = lab_of(report.nodeid)
+        if lab is None or (report.when != "call" and report.outcome == "passed"):
+            return
+        known = self.labs.setdefault(lab.key, LabOutcome(lab)).tests
+        outcome = "error" if report.when != "call" and report.failed else report.outcome
+        info = getattr(report, "course", {})
+        known[report.nodeid] = TestOutcome(
+            report.nodeid, outcome, bool(info.get("learner")), info.get("stub"), info.get("message", "")
+        )
+
+    def lines(self) -> list[str]:
+        return [self.labs[key].line() for key in sorted(self.labs)]
+
+    def as_json(self) -> str:
+        """All tests of all labs, for the contract checks and for grading."""
+        rows = {key: [asdict(test) for test in lab.tests.values()] for key, lab in sorted(self.labs.items())}
+        return json.dumps(rows, indent=1)
+
+
+def digest(of: Path | str) -> str:
+    """Short SHA-256 of a file, "" where it is missing; or of a text."""
+    if isinstance(of, Path) and not of.is_file():
+        return ""
+    data = of.encode("utf-8") if isinstance(of, str) else of.read_bytes()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
+    """Writes how far each lab got, beside the digest of the ``starter.py`` that got there. Losing the file loses
+    nothing else."""
+    path = root / RECORD
+    rows = recall(root)
+    for lab in labs:
+        starter = root / lab.lab.phase / "labs" / lab.lab.slug / "starter.py"
+        passed, total = lab.count("passed"), len(lab.tests) - lab.count("skipped")
+        rows[lab.lab.key] = {"starter": digest(starter), "state": lab.state, "passed": passed, "total": total}
+    write_json(path, rows)
+
+
+def recall(root: Path) -> dict[str, dict[str, Any]]:
+    """The record, or an empty one where it is missing or damaged."""
+    try:
+        rows = json.loads((root / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return rows if isinstance(rows, dict) else {}

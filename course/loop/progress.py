@@ -1,0 +1,60 @@
+"""Where the learner is: per lab from ``starter.py`` and the record of her last run, per phase from its labs."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.labs import ROOT, Lab, functions, lab_folders, lab_of, stub_message
+from course.loop.outcomes import digest, recall
+
+
+@dataclass(frozen=True)
+class LabProgress:
+    """``state``: not started, begun, n of m (last run), done, or does not load; ``stale`` where the file changed
+    since that run."""
+
+    lab: Lab
+    state: str
+    written: int
+    to_write: int
+    stale: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.state == "done"
+
+
+def lab_progress(folder: Path, record: dict[str, dict]) -> LabProgress:
+    """State of one lab from its files and the record."""
+    lab = lab_of(folder)
+    assert lab is not None
+    starter, solution = folder / "starter.py", folder / "solution.py"
+    try:
+        mine = dict(functions(ast.parse(starter.read_text(encoding="utf-8"))))
+        theirs = dict(functions(ast.parse(solution.read_text(encoding="utf-8"))))
+    except (OSError, SyntaxError, ValueError):
+        return LabProgress(lab, "does not load", 0, 0)
+    stubs = sum(stub_message(node) is not None for node in mine.values())
+    own = sum(name in theirs and ast.dump(node) != ast.dump(theirs[name]) for name, node in mine.items()) - stubs
+    row = record.get(lab.key, {})
+    stale = bool(row) and row.get("starter") != digest(starter)
+    if row and not stale and row["state"] != "not started":
+        return LabProgress(lab, row["state"], max(own, 0), stubs + max(own, 0))
+    state = "not started" if own <= 0 and stubs else "begun"
+    return LabProgress(lab, state, max(own, 0), stubs + max(own, 0), stale)
+
+
+def all_progress(root: Path = ROOT) -> list[LabProgress]:
+    """Every lab of the course, in order."""
+    record = recall(root)
+    return [lab_progress(folder, record) for folder in lab_folders(root)]
+
+
+def next_lab(labs: list[LabProgress]) -> Lab | None:
+    """The first lab that is not done and whose prerequisites are; else the first that is not done; None at the end."""
+    done = {f"{p.lab.phase[6:8]}-{p.lab.slug[4:6]}" for p in labs if p.done}
+    open_ = [p.lab for p in labs if not p.done]
+    ready = [lab for lab in open_ if set(lab.prerequisites) <= done]
+    return next(iter(ready or open_), None)

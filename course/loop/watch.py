@@ -1,0 +1,224 @@
+"""`course watch`: runs a lab's tests again each time one of its files is saved.
+
+A worker waits with pytest, numpy and the collected tests loaded, so that only the tests themselves take time after a
+save; it serves one run, and the next worker gets ready while the learner types. No fork, so it works on Windows too.
+Saves are seen by the library watchfiles (extra ``watch``) or, without it, by looking at the files every 0.05 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from course.labs import ROOT, Lab, LabError, lab_of
+from course.loop import record
+from course.pytest_plugin import has_cuda
+from course.triton_cpu import triton_or_skip
+
+LOOK_EVERY = 0.05  # seconds between looks at the files
+ENOUGH = 0.4  # seconds of processor time after which a run that is red already may end
+LIMIT = 5.0  # seconds for one test, where its lab allows more: somebody is waiting, and a save starts it again
+FILES = ("starter.py", "test_lab.py")
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+def state(folder: Path) -> tuple[str, ...]:
+    """Digests of the files whose change asks for a run; "" for one that is missing (an editor may be replacing it)."""
+    found = []
+    for name in FILES:
+        try:
+            found.append(hashlib.sha256((folder / name).read_bytes()).hexdigest())
+        except OSError:
+            found.append("")
+    return tuple(found)
+
+
+class Saves:
+    """Says when a folder's files were saved. ``kind`` is ``watchfiles`` or ``polling``."""
+
+    def __init__(self, folder: Path, poll: bool = False) -> None:
+        self.folder = folder
+        self.kind = "polling" if poll or importlib.util.find_spec("watchfiles") is None else "watchfiles"
+        self.stop = threading.Event()
+        self.woken = threading.Event()
+        self.known = state(folder)
+        if self.kind == "watchfiles":
+            threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        from watchfiles import watch
+
+        try:
+            for _ in watch(self.folder, step=20, debounce=60, stop_event=self.stop, recursive=False):
+                self.woken.set()
+        except Exception:  # a file system that cannot be watched
+            self.kind = "polling"
+
+    def __call__(self, seconds: float = LOOK_EVERY) -> bool:
+        """Waits up to so many seconds; whether a file's content changed since the last yes."""
+        if self.kind == "watchfiles":
+            self.woken.wait(seconds)
+            self.woken.clear()
+        else:
+            time.sleep(min(seconds, LOOK_EVERY))
+        now = state(self.folder)
+        if now[0] == EMPTY:  # most editors empty a file before they write it
+            time.sleep(0.1)
+            now = state(self.folder)
+        if now == self.known or not now[0]:
+            return False
+        self.known = now
+        return True
+
+    def close(self) -> None:
+        self.stop.set()
+
+
+class Worker:
+    """A process that has collected a lab's tests and waits for the word to run them."""
+
+    def __init__(self, folder: Path) -> None:
+        env = {**os.environ, "LAB_IMPL": "starter", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
+        env.setdefault("COURSE_LIMIT", str(LIMIT))
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self.tests = state(folder)[1]
+        command = [sys.executable, "-m", "course.loop.watch", str(folder)]
+        self.process = subprocess.Popen(command, cwd=_top(folder), env=env, stdin=subprocess.PIPE)
+
+    def go(self) -> None:
+        """Lets it run; a worker that died early (tests that do not collect) has said why already."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(b"go\n")
+            self.process.stdin.close()
+
+    def end(self) -> None:
+        """Ends it, whatever it does."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+
+
+def _top(folder: Path) -> Path:
+    return folder.resolve().parents[2]
+
+
+def watch(lab: Lab, folder: Path, saves: Saves, note: Callable[[str], None], runs: int = 0) -> bool:
+    """Runs the lab's tests now and after each save; returns whether they all passed once, at once then. ``runs``: an
+    end after so many (0: none). A save during a run ends that run."""
+    worker, count, since, saved = Worker(folder), 0, "the start", time.monotonic()
+    try:
+        while True:
+            note(f"{lab.name}: running")
+            worker.go()
+            while worker.process.poll() is None and not saves(0.05):
+                continue
+            code = worker.process.poll()
+            worker.end()
+            count += 1
+            if code is None:
+                note("saved again: starting over")
+                since, saved = "the save", _saved(folder)
+                worker = Worker(folder)
+                continue
+            note(f"{'all pass' if code == 0 else 'red'}, {time.monotonic() - saved:.1f} s after {since}")
+            if code == 0 or (runs and count >= runs):
+                return code == 0
+            worker = Worker(folder)
+            note(f"waiting for {'/'.join(folder.parts[-3:])}/starter.py to be saved; Ctrl-C ends")
+            while not saves():
+                continue
+            since, saved = "the save", _saved(folder)
+            if worker.process.poll() is not None or worker.tests != state(folder)[1]:
+                worker.end()
+                worker = Worker(folder)
+    finally:
+        worker.end()
+
+
+def _saved(folder: Path) -> float:
+    """When ``starter.py`` was saved, on the monotonic clock; now, where its time says nothing."""
+    try:
+        ago = time.time() - (folder / FILES[0]).stat().st_mtime
+    except OSError:
+        ago = 0.0
+    return time.monotonic() - (ago if 0 <= ago < 2 else 0.0)
+
+
+class _Waits:
+    """A pytest plugin: everything is collected, then nothing runs until a line comes through the pipe.
+
+    Tests whose failure was no stub's in the run before come first, and a run with such a failure ends after ``ENOUGH``
+    seconds of work: nobody waits for the rest of slow tests to read it.
+    """
+
+    def __init__(self, gate: IO[bytes], lab: Lab | None) -> None:
+        self.gate, self.key = gate, lab.key if lab else ""
+        self.red: list[str] = []
+        self.since, self.left = 0.0, 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        if any(item.get_closest_marker("gpu") for item in session.items):
+            has_cuda()  # imports torch: seconds that are better spent before the save
+        if not self.gate.readline():  # whoever started this worker is gone
+            os._exit(0)
+        before = record.recall("red", session.config.rootpath).get(self.key, [])
+        session.items.sort(key=lambda item: item.name not in before)
+        self.since, self.left = time.process_time(), len(session.items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and getattr(report, "course", {}).get("stub") is None:
+            self.red.append(report.nodeid.rpartition("::")[2])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        self.left -= 1
+        if self.red and self.left and time.process_time() - self.since > ENOUGH:
+            item.session.shouldfail = f"red; tests not run yet: {self.left}"
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not os.environ.get("COURSE_NO_RECORD"):
+            record.remember("red", self.key, self.red[:50], session.config.rootpath)
+
+
+def main(folder: str) -> None:
+    """Entry of a worker: imports what the lab may import, collects its tests, waits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the watcher, which ends its workers
+    gate = os.fdopen(os.dup(0), "rb", buffering=0)  # pytest takes the file descriptor 0 for itself
+    lab = lab_of(Path(folder) / "starter.py")
+    for module in lab.allowed_imports if lab else ():
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            triton_or_skip() if module == "triton" else importlib.import_module(module)
+    args = ["-qq", "-p", "pytest_timeout", "-p", "no:cacheprovider", str(Path(folder) / "test_lab.py")]
+    code = int(pytest.main(args, plugins=[_Waits(gate, lab)]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the learner waits: no clearing up of what ends anyway
+
+
+def check(folder: Path) -> None:
+    """Raises :class:`LabError` where there is nothing to watch."""
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        raise LabError(f"{folder.name} lacks {', '.join(missing)}; `course reset` brings starter.py back")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

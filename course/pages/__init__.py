@@ -1,0 +1,1 @@
+"""Checks of the pages: shape, links, citations, executed blocks, glossary, captures."""

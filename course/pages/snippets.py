@@ -1,0 +1,119 @@
+"""Runs the fenced ``python`` blocks of a page.
+
+The blocks of one page run in order, in one namespace, in one fresh process whose working directory is the root of the
+repository. A comment directly before a fence makes an exception: ``<!-- no-run: REASON -->`` (not run) and ``<!--
+upstream: ... -->`` (an excerpt). ``<!-- output -->`` before a ``text`` fence says that the fence shows what the
+``python`` blocks since the last such fence have printed; it is compared line by line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.labs import ROOT
+from course.pages.markdown import Page, Problem
+
+TIMEOUT = 60.0
+LANGUAGES = ("python", "py")
+
+_RUNNER = """
+import contextlib, io, json, linecache, sys, traceback
+job = json.load(sys.stdin)
+page, space, printed = job["page"], {"__name__": "__page__"}, []
+for line, source in job["blocks"]:
+    text = "\\n" * (line - 1) + source + "\\n"
+    linecache.cache[page] = (len(text), None, text.splitlines(True), page)
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(compile(text, page, "exec", dont_inherit=True), space)
+    except BaseException as error:
+        at = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == page]
+        at = at[-1] if at else getattr(error, "lineno", None) or line
+        print(json.dumps({"line": at, "error": f"{type(error).__name__}: {error}", "printed": printed}))
+        sys.exit()
+    printed.append(out.getvalue())
+print(json.dumps({"printed": printed}))
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A block to run, or a fence that shows what was printed."""
+
+    line: int
+    text: str
+    shows: bool = False
+
+
+def steps(page: Page) -> list[Step]:
+    """The blocks and shown outputs of a page, in order."""
+    found = []
+    for fence in page.fences:
+        if fence.note == "output":
+            found.append(Step(fence.line, fence.text, True))
+        elif fence.language in LANGUAGES and not fence.note.startswith(("no-run", "upstream:")):
+            found.append(Step(fence.line, fence.text))
+    return found
+
+
+def check_marks(page: Page) -> list[Problem]:
+    """``no-run`` comments need a reason and a fence."""
+    problems = []
+    for fence in page.fences:
+        if fence.note.startswith("no-run") and not fence.note.removeprefix("no-run").strip(": "):
+            problems.append(Problem(page.path, fence.line, "<!-- no-run: REASON --> lacks its reason"))
+        if fence.note == "output" and fence.language in LANGUAGES:
+            problems.append(Problem(page.path, fence.line, "<!-- output --> belongs before a `text` fence"))
+    return problems
+
+
+def run_page(page: Page, root: Path = ROOT, timeout: float = TIMEOUT) -> list[Problem]:
+    """Runs a page's blocks and compares shown outputs; the first failure, with its line, is enough."""
+    todo = steps(page)
+    blocks = [(step.line, step.text) for step in todo if not step.shows]
+    if not blocks:
+        return [Problem(page.path, s.line, "<!-- output --> without a python block before it") for s in todo]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    job = json.dumps({"page": str(page.path), "blocks": blocks})
+    command = [sys.executable, "-c", _RUNNER]
+    try:
+        done = subprocess.run(
+            command, input=job, capture_output=True, encoding="utf-8", cwd=root, env=env, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [Problem(page.path, blocks[0][0], f"the python blocks of this page ran longer than {timeout:.0f} s")]
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        return [Problem(page.path, blocks[0][0], f"the process that ran the blocks died: {done.stderr.strip()[-300:]}")]
+    result = json.loads(lines[-1])
+    if "error" in result:
+        return [Problem(page.path, result["line"], result["error"])]
+    return _compare(page, todo, result["printed"])
+
+
+def _compare(page: Page, todo: list[Step], printed: list[str]) -> list[Problem]:
+    problems, since, outputs = [], "", iter(printed)
+    for step in todo:
+        if not step.shows:
+            since += next(outputs)
+            continue
+        have, want = _tidy(since), _tidy(step.text)
+        since = ""
+        if have == want:
+            continue
+        at = next((i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b), min(len(have), len(want)))
+        shown = want[at] if at < len(want) else "nothing more"
+        real = have[at] if at < len(have) else "nothing more"
+        problems.append(Problem(page.path, step.line + at, f"the page shows {shown!r}, the code prints {real!r}"))
+    return problems
+
+
+def _tidy(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]

@@ -1,0 +1,1 @@
+"""Labs in the engine: which part they replace, guards around them, the milestone."""

@@ -1,0 +1,233 @@
+"""`course milestone`: your parts in the engine, one by one and together, and what holds.
+
+Each part that is written runs alone among our own parts through the checks that concern it, and then through a
+workload of 50 requests; the parts that hold run together through both, and through a selection of the engine's own
+test suite.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from course.labs import ROOT
+from course.plugs.milestone_checks import CHECKS, Check, checks_for, workload
+from course.plugs.parts import Part, assemble, find_parts
+from mini_vllm.engine.parts import EngineParts, PartError
+
+TIME_LIMIT = 60.0
+"""Seconds that all checks of one part may take."""
+NUM_REQUESTS = 50
+TESTS = "mini_vllm/tests/"
+SUITE = {
+    "equivalence": (
+        "engine/test_engine.py::test_trace_of_one_request",
+        "engine/test_engine.py::test_generate_keeps_the_order_of_the_prompts",
+        "test_equivalence.py::test_every_mechanism_was_really_at_work",
+        "test_equivalence.py::test_sampled_tokens_depend_on_the_seed_alone",
+    ),
+    "blocks and prefix caching": (
+        "core/test_block_pool.py::test_cached_block_survives_its_user_until_reused",
+        "core/test_block_pool.py::test_two_blocks_of_one_content_are_both_kept",
+        "core/test_block_pool.py::test_pool_takes_the_longest_free_and_keeps_block_zero",
+        "core/test_kv_cache.py",
+        "engine/test_engine.py::test_prefix_cache_saves_tokens_and_says_so",
+        "engine/test_engine.py::test_abort_frees_everything_and_reports_what_there_was",
+    ),
+    "scheduling and preemption": (
+        "core/sched/test_scheduler.py::test_budget_chunks_the_front_and_defers_the_rest",
+        "core/sched/test_scheduler.py::test_long_prefill_threshold_caps_each_request",
+        "core/sched/test_scheduler.py::test_seats_are_checked_at_admission",
+        "core/sched/test_scheduler.py::test_prefix_hit_is_a_head_start_and_shares_blocks",
+        "core/sched/test_scheduler.py::test_preemption_takes_the_newest_and_recomputes_it",
+        "core/sched/test_scheduler.py::test_reserve_full_isl_admits_only_what_fits_as_a_whole",
+        "core/sched/test_scheduler.py::test_random_workloads_keep_every_invariant",
+    ),
+    "stop conditions": (
+        "engine/test_engine.py::test_eos_and_stop_ids",
+        "engine/test_engine.py::test_context_length_caps_the_output",
+        "engine/test_engine.py::test_stop_string_ends_the_request_in_the_core_too",
+    ),
+    "sampler": (
+        "sample/test_sampler.py::test_greedy_is_argmax_lowest_id_on_ties_and_draws_nothing",
+        "sample/test_sampler.py::test_row_independence",
+        "sample/test_sampler.py::test_filters_do_not_shift_the_stream",
+        "sample/test_sampler.py::test_masks_bias_and_penalties_come_before_the_greedy_choice",
+    ),
+}
+
+
+@dataclass
+class Result:
+    """One row: `state` is "holds", "broken", "not written", "absent" or "does not load"; `held` of `claims` checks.
+
+    `reference` is the speed of our own parts, measured just before.
+    """
+
+    part: str
+    lab: str
+    state: str
+    detail: str = ""
+    held: int = 0
+    claims: int = 0
+    tokens_per_second: float = 0.0
+    reference: float = 0.0
+
+
+@dataclass
+class Milestone:
+    """A row a part, the parts that hold run together, and the suite."""
+
+    results: list[Result]
+    together: Result | None = None
+    suite: Result | None = None
+
+    @property
+    def rows(self) -> list[Result]:
+        """All of them."""
+        return [*self.results, *(row for row in (self.together, self.suite) if row)]
+
+    @property
+    def broken(self) -> bool:
+        """Whether something that is written does not hold."""
+        return any(row.state in ("broken", "does not load") for row in self.rows)
+
+
+def run(
+    with_labs: str | Sequence[str] = "all",
+    num_requests: int = NUM_REQUESTS,
+    suite: bool = True,
+    found: Sequence[Part] | None = None,
+    note: Callable[[str], Any] = lambda text: None,
+) -> Milestone:
+    """The whole milestone. `found` replaces what `find_parts` finds; `note` is told what runs now."""
+    found = find_parts(with_labs) if found is None else found
+    asked = [part for part in found if part.state != "ours"]
+    expected: list[list[int]] = []
+    if any(part.state == "lab" for part in asked):
+        note("the reference")
+        expected, _ = workload(None, num_requests)
+    results = []
+    for part in asked:
+        note(part.plug.part)
+        results.append(_one(part, expected, num_requests))
+    made = Milestone(results)
+    holding = [part for part, row in zip(asked, results, strict=True) if row.state == "holds"]
+    if holding:
+        note("all that hold, together")
+        names = tuple(dict.fromkeys(part.plug.lab for part in holding))
+        row = Result("together", " ".join(names), "holds")
+        made.together = _prove(row, fresh(holding), CHECKS, expected, num_requests)
+        if suite:
+            note("the engine's own suite")
+            made.suite = run_suite(with_labs, [part.plug.part for part in holding])
+    return made
+
+
+def fresh(found: Sequence[Part]) -> EngineParts:
+    """Parts with guards that have seen nothing yet."""
+    return assemble([replace(part) for part in found], quiet=True)
+
+
+def _one(part: Part, expected: list[list[int]], num_requests: int) -> Result:
+    row = Result(part.plug.part, part.plug.lab, part.state, part.detail)
+    if part.state != "lab":
+        return row
+    row.state, row.detail = "holds", ""
+    return _prove(row, fresh([part]), checks_for(part.plug.part), expected, num_requests)
+
+
+def _prove(
+    row: Result, parts: EngineParts, checks: Sequence[Check], expected: list[list[int]], num_requests: int
+) -> Result:
+    row.claims = len(checks) + 1
+    claim = ""
+    try:
+        with time_limit(TIME_LIMIT):
+            for check in checks:
+                claim = check.claim
+                check.run(parts)
+                row.held += 1
+            claim = f"{num_requests} requests on the committed checkpoint"
+            _, row.reference = workload(None, num_requests)
+            made, row.tokens_per_second = workload(parts, num_requests)
+            assert made == expected, "the tokens differ from the reference's"
+            row.held += 1
+    except PartError as error:
+        row.state, row.detail = "broken", str(error)
+    except Exception as error:
+        row.state, row.detail = "broken", f"{claim}: {error or type(error).__name__}"
+    return row
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    def ring(number: int, frame: Any) -> None:
+        raise TimeoutError(f"it ran longer than {seconds:.0f} s; does a loop never end?")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def time_limit(seconds: float) -> Any:
+    """A context that raises TimeoutError inside whatever runs too long; without effect where there is no SIGALRM."""
+    main = threading.current_thread() is threading.main_thread()
+    return _alarm(seconds) if main and hasattr(signal, "SIGALRM") else nullcontext()
+
+
+def run_suite(with_labs: str | Sequence[str], parts: Sequence[str]) -> Result:
+    """The tests of `SUITE` in a process of their own, in which every engine is made of these parts."""
+    words = with_labs if isinstance(with_labs, str) else ",".join(with_labs)
+    env = {**os.environ, "COURSE_PLUGS": words, "COURSE_PLUG_PARTS": ",".join(parts), "COURSE_NO_RECORD": "1"}
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    tests = [TESTS + test for group in SUITE.values() for test in group]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", "-p", "course.plugs.suite", "--tb=line"]
+    command += ["-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    last = (done.stdout.strip().splitlines() or ["it printed nothing"])[-1]
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error)", last)}
+    row = Result("engine's own suite", "", "holds", held=counts.get("passed", 0), claims=sum(counts.values()))
+    if done.returncode:
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        row.state, row.detail = "broken", (failed or [done.stderr.strip()[-200:] or last])[0]
+    return row
+
+
+def show(milestone: Milestone, console: Console) -> None:
+    """The table."""
+    table = Table("part", "lab", "state", "proved", "tokens/s", "reference", "share", title="your code in the engine")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for row in milestone.rows:
+        colour = {"holds": "green", "broken": "red", "does not load": "red"}.get(row.state, "dim")
+        speeds = ["", "", ""]
+        if row.tokens_per_second:
+            mine, ours = row.tokens_per_second, row.reference
+            speeds = [f"{mine:.0f}", f"{ours:.0f}", f"{100 * mine / ours:.0f} %"]
+        proved = f"{row.held} of {row.claims}" if row.claims else ""
+        table.add_row(row.part, row.lab, f"[{colour}]{row.state}[/]", proved, *speeds)
+    console.print(table)
+    for row in milestone.rows:
+        if row.detail:
+            head = f"{row.part} ({row.lab})" if row.lab else row.part
+            text = row.detail if row.state == "broken" else f"{row.state}: {row.detail}"
+            console.print(f"[bold]{escape(head)}[/]  {escape(text)}", highlight=False, soft_wrap=True)
+    if all(row.state in ("not written", "absent") for row in milestone.results):
+        console.print("Not started: nothing of yours is in the engine yet. Begin with a lab: `course test 02-01`.")

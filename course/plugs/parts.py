@@ -1,0 +1,238 @@
+"""The labs in the engine: which lab replaces which part, whether it is written yet, and the parts that result.
+
+`mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from course.labs import IMPLS, ROOT, SOURCES, LabError, functions, load, stub_message, wanted_impl
+from course.plugs.guards import GuardedPool, Watch, guarded_hash, guarded_stop
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.engine.parts import EngineParts, PartError, make_scheduler
+
+
+@dataclass(frozen=True)
+class Plug:
+    """A part of the engine and the lab functions that replace it ("Class.*": all methods that the lab defines)."""
+
+    part: str
+    lab: str
+    needs: tuple[str, ...]
+
+
+PLUGS = (
+    Plug("sampling", "00-03", ("sample", "softmax", "apply_top_k", "apply_top_p")),
+    Plug("stop conditions", "01-05", ("check_stop",)),
+    Plug("free queue", "02-01", ("FreeKVCacheBlockQueue.*",)),
+    Plug("block hash", "02-01", ("hash_block_tokens",)),
+    Plug("block pool", "02-01", ("FreeKVCacheBlockQueue.*", "BlockPool.*")),
+    Plug("paged attention", "02-06", ("build_slot_mapping", "write_kv", "paged_attention", "paged_attention_batch")),
+    Plug("scheduler step", "03-01", ("clamp", "schedule_step")),
+)
+LABS = tuple(dict.fromkeys(plug.lab for plug in PLUGS))
+
+
+@dataclass
+class Part:
+    """What was found for one plug.
+
+    `state` is "lab" (plugged in), "not written" (with the stub's sentence), "absent" (its phase or lab is not here),
+    "does not load" or "ours" (not asked for). Only the first replaces anything.
+    """
+
+    plug: Plug
+    state: str
+    detail: str = ""
+    module: ModuleType | None = None
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.plug.part, self.plug.lab)
+
+    @property
+    def origin(self) -> str:
+        """Where the part comes from, in words."""
+        if self.state == "lab":
+            return f"lab {self.plug.lab}, {self.detail}"
+        why = {"ours": "", "not written": " is not written yet: ", "absent": " is not here", "does not load": ": "}
+        return "ours" if self.state == "ours" else f"ours (lab {self.plug.lab}{why[self.state]}{self.detail})"
+
+
+def parse(with_labs: str | Sequence[str]) -> dict[str, str]:
+    """What to take: lab number -> "starter" or "solution".
+
+    `with_labs` is "all", a word such as "solution", numbers ("02-01,03-01"), or a list of these; LAB_IMPL decides
+    where no word does, and without it the learner's starter. Raises ValueError for anything else.
+    """
+    words = [with_labs] if isinstance(with_labs, str) else list(with_labs)
+    if not all(isinstance(word, str) for word in words):
+        raise ValueError(f"with_labs must be a string or a list of strings, got {with_labs!r}")
+    words = [w.strip() for word in words for w in word.split(",") if w.strip()]
+    try:
+        impl = wanted_impl() if os.environ.get("LAB_IMPL") else "starter"
+    except LabError as error:
+        raise ValueError(str(error)) from None
+    named: list[str] = []
+    for word in words:
+        if word in IMPLS:
+            impl = word
+        elif word in LABS:
+            named.append(word)
+        elif word != "all":
+            raise ValueError(
+                f"with_labs: {word!r} is no lab with a plug; allowed are all, {', '.join(LABS)}, and the words "
+                "starter (yours, the default) and solution (the references)"
+            )
+    return dict.fromkeys(LABS if not named or "all" in words else named, impl)
+
+
+def find_parts(with_labs: str | Sequence[str] = "all", root: Path = ROOT) -> list[Part]:
+    """One `Part` for each plug, in the order of the labs; each lab's file is executed once."""
+    wanted = parse(with_labs)
+    modules: dict[str, ModuleType] = {}
+    return [_find(plug, wanted.get(plug.lab), modules, root) for plug in PLUGS]
+
+
+def _find(plug: Plug, impl: str | None, modules: dict[str, ModuleType], root: Path) -> Part:
+    if impl is None:
+        return Part(plug, "ours")
+    found = sorted(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"))
+    if not found:
+        return Part(plug, "absent")
+    path = found[0]
+    try:
+        unwritten = stubs(path)
+        for name, sentence in unwritten.items():
+            if any(name == need or (need.endswith("*") and name.startswith(need[:-1])) for need in plug.needs):
+                return Part(plug, "not written", f"{name}: {sentence}")
+        if plug.lab not in modules:
+            modules[plug.lab] = load(path)
+        module = modules[plug.lab]
+    except LabError as error:
+        return Part(plug, "does not load", str(error))
+    missing = next((need for need in plug.needs if not hasattr(module, need.partition(".")[0])), None)
+    if missing:
+        return Part(plug, "not written", f"{path.name} has no {missing.partition('.')[0]}")
+    return Part(plug, "lab", path.relative_to(root).as_posix(), module)
+
+
+def stubs(path: Path) -> dict[str, str]:
+    """Functions of a lab file that only raise NotImplementedError, with their sentences. Raises :class:`LabError`."""
+    source = SOURCES.get(path.resolve()) or path.read_text(encoding="utf-8")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise LabError(f"{path.name} does not parse: {error}") from None
+    found = ((name, stub_message(node)) for name, node in functions(tree))
+    return {name: sentence for name, sentence in found if sentence is not None}
+
+
+def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
+    """The engine's parts, with those that are written taken from the labs and guarded.
+
+    Prints one line a part to stderr, unless `quiet`: which lab it came from, or why it is ours.
+    """
+    return assemble(find_parts(with_labs, root), quiet)
+
+
+def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
+    """`EngineParts` from what `find_parts` found."""
+    by_name = {each.plug.part: each for each in found if each.state == "lab"}
+    say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr))
+    for each in found:
+        if each.state != "ours":
+            say(f"{each.plug.part:16} {' '.join(each.origin.split())}")
+    chosen: dict[str, Any] = {"origins": {each.plug.part: each.origin for each in found}}
+    if part := by_name.get("sampling"):
+        from course.plugs.model import sampler_class
+
+        chosen["sampler"] = sampler_class(_function(part, "sample"), part.watch)
+    if part := by_name.get("stop conditions"):
+        chosen["check_stop"] = guarded_stop(_function(part, "check_stop"), part.watch)
+    if part := by_name.get("block hash"):
+        chosen["hash_block_tokens"] = guarded_hash(_function(part, "hash_block_tokens"), part.watch)
+    pools: list[GuardedPool] = []
+    if part := by_name.get("block pool") or by_name.get("free queue"):
+        chosen["block_pool"] = partial(_make_pool, part, pools)
+    if part := by_name.get("paged attention"):
+        chosen["attention"] = partial(_make_attention, part, say)
+    if part := by_name.get("scheduler step"):
+        chosen["scheduler"] = partial(_make_scheduler, part, say)
+    return EngineParts(**chosen, on_start=partial(_on_start, by_name, pools))
+
+
+def _function(part: Part, name: str) -> Any:
+    return getattr(part.module, name)
+
+
+def _make_pool(part: Part, pools: list[GuardedPool], num_blocks: int, enable_caching: bool = True) -> GuardedPool:
+    """The learner's pool; our pool around her queue where only that is written."""
+    if part.plug.part == "block pool":
+        pool = part.watch.call(_function(part, "BlockPool"), num_blocks, enable_caching)
+    else:
+        pool = BlockPool(num_blocks, enable_caching)
+        pool.free_block_queue = part.watch.call(_function(part, "FreeKVCacheBlockQueue"), pool.blocks[1:])
+    pools.append(GuardedPool(pool, part.watch))
+    return pools[-1]
+
+
+def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_len: int) -> Any:
+    from course.plugs.scheduler import LabScheduler
+
+    unlike = {
+        "async_scheduling=True": config.async_scheduling,
+        "scheduling_policy='priority'": config.scheduling_policy != "fcfs",
+        "enable_chunked_prefill=False": not config.enable_chunked_prefill,
+    }
+    for setting, is_set in unlike.items():
+        if is_set:
+            say(f"{part.plug.part:16} ours (lab {part.plug.lab} knows nothing of {setting})")
+            return make_scheduler(config, manager, max_model_len)
+    return LabScheduler(_function(part, "schedule_step"), part.watch, config, manager, max_model_len)
+
+
+def _make_attention(part: Part, say: Any, kv_cache: Any, num_heads: int, sliding_windows: Sequence[int | None]) -> Any:
+    from course.plugs.model import LabAttention
+    from mini_vllm.attention.backends.registry import get_attention_backend
+
+    if any(window is not None for window in sliding_windows):
+        say(f"{part.plug.part:16} ours (lab {part.plug.lab} knows nothing of sliding windows)")
+        return get_attention_backend()(kv_cache, num_heads, sliding_windows)
+    assert part.module is not None
+    return LabAttention(part.module, part.watch, kv_cache, num_heads, sliding_windows)
+
+
+def _on_start(by_name: dict[str, Part], pools: list[GuardedPool], core: Any) -> None:
+    """Tell the pool's guard whose the blocks are, and let the KV oracle name the labs."""
+    manager, oracle = core.kv_cache_manager, core.model_runner.kv_oracle
+    if pools and manager.block_pool is pools[-1]:
+
+        def owner_of(block_id: int) -> str | None:
+            tables = manager.req_to_blocks
+            return next((i for i in tables if block_id in manager.get_block_ids(i)), None)
+
+        pools[-1].owner_of = owner_of
+    suspects = [
+        by_name[name] for name in ("block pool", "free queue", "block hash", "scheduler step") if name in by_name
+    ]
+    if oracle is not None and suspects:
+        check = oracle.on_step
+
+        def on_step(rows: Any) -> None:
+            try:
+                check(rows)
+            except RuntimeError as error:
+                labs = " or ".join(f"lab {part.plug.lab} ({part.plug.part})" for part in suspects)
+                raise PartError(f"{labs}: the KV oracle says: {error}", suspects[0].plug.part) from None
+
+        oracle.on_step = on_step

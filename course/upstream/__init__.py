@@ -1,0 +1,1 @@
+"""The pinned release: fetching it, reading it, comparing it with another, its CPU build."""

@@ -1,0 +1,184 @@
+"""What `course verify --bump` says and writes: the list, the table per page, a patch, the new line numbers."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from course.upstream.bump import MOVED, STANDS, STATES, Fate, fates
+from course.pages.citations import EXCERPT, pinned_tree
+from course.labs import ROOT, LabError
+from course.upstream.release import Release, release
+from course.upstream.fetch import PIN
+
+_PLACE = re.compile(r"(?:(?P<path>upstream/[^\s`:]+)|(?<=`)):(?P<first>\d+)(?:-(?P<last>\d+))?")
+
+
+def rewrite(text: str, moves: Sequence[Fate]) -> str:
+    """``text`` with the line numbers of its citations that have moved; ``moves`` are all fates of the page. Nothing
+    else changes."""
+    lines = text.splitlines(keepends=True)
+    by_line: dict[int, list[Fate]] = {}
+    for fate in moves:
+        if fate.citation.kind != "file":
+            by_line.setdefault(fate.citation.line, []).append(fate)
+    for number, waiting in by_line.items():
+        pattern = EXCERPT if waiting[0].citation.kind == "excerpt" else _PLACE
+        lines[number - 1] = pattern.sub(functools.partial(_renumbered, waiting), lines[number - 1])
+    return "".join(lines)
+
+
+def _renumbered(waiting: list[Fate], match: re.Match[str]) -> str:
+    """One place of a line: the next waiting citation if it is the one, else left as it is."""
+    first, last = int(match["first"]), int(match["last"] or match["first"])
+    if not waiting:
+        return match[0]
+    cited = waiting[0].citation
+    path = match["path"]
+    if (first, last) != (cited.first, cited.last) or (path and not cited.path.endswith(path)):
+        return match[0]
+    fate = waiting.pop(0)
+    if fate.state != MOVED:
+        return match[0]
+    start = match.start("first") - match.start()
+    end = match.end("last" if match["last"] else "first") - match.start()
+    return match[0][:start] + fate.new_lines[1:] + match[0][end:]
+
+
+def changes(all_fates: Sequence[Fate]) -> dict[Path, tuple[str, str]]:
+    """Pages whose numbers change -> (text now, text then)."""
+    found = {}
+    for path, mine in _by_page(all_fates).items():
+        if any(fate.state == MOVED for fate in mine):
+            text = path.read_bytes().decode("utf-8")
+            found[path] = (text, rewrite(text, mine))
+    return found
+
+
+def patch(changed: dict[Path, tuple[str, str]], root: Path = ROOT) -> str:
+    """The changes as one diff for ``git apply``."""
+    parts = []
+    for path, (old, new) in changed.items():
+        name = path.relative_to(root).as_posix()
+        lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
+        parts += [line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines]
+    return "".join(parts)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as git counts them."""
+    return [line for line in re.split(r"(?<=\n)", text) if line]
+
+
+def _by_page(all_fates: Sequence[Fate]) -> dict[Path, list[Fate]]:
+    pages: dict[Path, list[Fate]] = {}
+    for fate in all_fates:
+        pages.setdefault(fate.page, []).append(fate)
+    return pages
+
+
+def show(all_fates: Sequence[Fate], old: str, new: str, console: Console, root: Path = ROOT) -> None:
+    """Lists what does not stand, page by page, then the counts per page and what is gone."""
+    for path, mine in _by_page(all_fates).items():
+        for fate in mine:
+            if fate.state == STANDS:
+                continue
+            colour = "green" if fate.state == MOVED else "red"
+            then = f"-> {fate.new_lines}" if fate.state == MOVED else fate.note
+            here = f"{path.relative_to(root).as_posix()}:{fate.citation.line}"
+            text = f"{fate.place} {escape(_short(fate.what))}  {escape(then)}".rstrip()
+            console.print(f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True)
+    console.print(_table(all_fates, f"citations of vLLM {old}, against {new}", root))
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 70 else flat[:67] + "..."
+
+
+def _table(all_fates: Sequence[Fate], title: str, root: Path) -> Table:
+    used = [state for state in STATES if any(fate.state == state for fate in all_fates)]
+    table = Table("page", title=title)
+    for name in ("cites", *used):
+        table.add_column(name.removesuffix(" now"), justify="right")
+    for path, mine in _by_page(all_fates).items():
+        count = Counter(fate.state for fate in mine)
+        cells = [str(count[state] or "") for state in used]
+        table.add_row(escape(_short_name(path.relative_to(root))), str(len(mine)), *cells)
+    total = Counter(fate.state for fate in all_fates)
+    table.add_section()
+    table.add_row("all", str(len(all_fates)), *(str(total[state]) for state in used))
+    return table
+
+
+def _short_name(path: Path) -> str:
+    """``phase-02-paged-attention/labs/lab-03-real-vllm-blocks/README.md`` -> ``02/lab-03/README.md``."""
+    parts = [re.sub(r"^phase-(\d\d)-.*|^(lab-\d\d)-.*", r"\1\2", part) for part in path.parts if part != "labs"]
+    return "/".join(parts)
+
+
+def as_json(all_fates: Sequence[Fate], old: str, new: str, root: Path = ROOT) -> dict:
+    """The whole finding."""
+    rows = [
+        {
+            "page": fate.page.relative_to(root).as_posix(),
+            "line": fate.citation.line,
+            "place": fate.place,
+            "kind": fate.citation.kind,
+            "what": fate.citation.what if fate.citation.kind != "excerpt" else "",
+            "state": fate.state,
+            "new": [fate.first, fate.last] if fate.state in (STANDS, MOVED) and fate.first else None,
+            "note": fate.note,
+        }
+        for fate in all_fates
+    ]
+    return {"from": old, "to": new, "counts": dict(Counter(fate.state for fate in all_fates)), "citations": rows}
+
+
+def against(what: str, console: Console, patch_file: Path | None, write: bool, json_file: Path | None) -> None:
+    """The command, against ``upstream/`` as it is now. Raises :class:`UpstreamError` or :class:`LabError`."""
+    tree = pinned_tree(ROOT)
+    if tree is None:
+        raise LabError("upstream/ is absent: run `course upstream`, so that there is something to compare with")
+    report = compare(Release(PIN.version, tree), release(what), console, patch_file, write)
+    if json_file:
+        json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def compare(
+    old: Release, new: Release, console: Console, patch_file: Path | None, write: bool, root: Path = ROOT
+) -> dict:
+    """Follows every citation from one release into the other, reports, and writes what was asked for; returns
+    :func:`as_json`."""
+    with console.status(f"following the citations into {new.name}"):
+        found = fates(old.tree, new.tree, root)
+    if not found:
+        raise LabError("the course holds no citation")
+    show(found, old.name, new.name, console, root)
+    for name, value in (("commit", new.commit), ("SHA-256 of the source distribution", new.sdist_sha256)):
+        if value:
+            console.print(f"{new.name}: {name} {value}", highlight=False, soft_wrap=True)
+    changed = changes(found)
+    if patch_file:
+        patch_file.write_bytes(patch(changed, root).encode("utf-8"))
+        console.print(f"{len(changed)} files change; the patch is {escape(str(patch_file))}", soft_wrap=True)
+    if write:
+        for path, (_, text) in changed.items():
+            path.write_bytes(text.encode("utf-8"))
+        moved = sum(fate.state == MOVED for fate in found)
+        console.print(f"{moved} line numbers changed in {len(changed)} files", soft_wrap=True)
+    elif any(fate.state == MOVED for fate in found):
+        console.print("--write changes the line numbers of what has moved, --patch FILE writes them as a diff")
+    left = sum(fate.state not in (STANDS, MOVED) for fate in found)
+    needed = f"{left} citations need a human: read the new release there, and cite anew what the page still says"
+    console.print(needed if left else "[green]every citation stands or has moved[/]", soft_wrap=True)
+    return as_json(found, old.name, new.name, root)

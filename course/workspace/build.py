@@ -1,0 +1,224 @@
+"""`course build NN`: a copy of the engine in which what phase NN teaches is still to be written.
+
+``workspace/mini_vllm`` is a copy of ``mini_vllm``; the functions that ``build.toml`` lists for the phase keep
+signature and docstring and raise NotImplementedError with what to do. ``course build NN --test`` runs
+the tests that prove them, on the copy. What was written in a workspace of an earlier phase comes along.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.workspace.carry import Carried, carry
+from course.labs import COURSE, ROOT, LabError, functions, tomllib
+from course.loop.outcomes import digest
+from course.contract.warm import environment
+
+TABLE = COURSE / "build.toml"
+RECORD = "build.json"
+SETTINGS = """\
+# Made by `course build`: the copy of mini_vllm in this folder wins over the installed one.
+[pytest]
+addopts = --import-mode=importlib -ra
+pythonpath = .
+timeout = 120
+markers =
+    gpu: needs an NVIDIA GPU (skipped without one)
+"""
+CONFTEST = """\
+# Made by `course build`: short reports for what is not written yet.
+pytest_plugins = ["course.workspace"]
+"""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One function to write: where it is, what to do, which tests prove it."""
+
+    symbol: str
+    message: str
+    tests: tuple[str, ...]
+
+    @property
+    def file(self) -> Path:
+        """Path below the repository."""
+        return Path(*self.symbol.partition(":")[0].split(".")).with_suffix(".py")
+
+    @property
+    def name(self) -> str:
+        return self.symbol.partition(":")[2]
+
+
+@dataclass(frozen=True)
+class PhaseBuild:
+    """What one phase builds."""
+
+    number: int
+    title: str
+    builds: tuple[Build, ...]
+
+    @property
+    def tests(self) -> list[str]:
+        """All tests of the phase, each once, in order."""
+        return list(dict.fromkeys(test for build in self.builds for test in build.tests))
+
+
+@functools.cache
+def phase_builds() -> dict[int, PhaseBuild]:
+    """The table, by phase number."""
+    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    made = {}
+    for key, row in sorted(rows.items()):
+        builds = tuple(Build(b["symbol"], b["message"], tuple(b["tests"])) for b in row["builds"])
+        made[int(key[6:])] = PhaseBuild(int(key[6:]), row["title"], builds)
+    return made
+
+
+def phase_build(number: int) -> PhaseBuild:
+    """The row of a phase. Raises :class:`LabError` naming those that exist."""
+    if number not in phase_builds():
+        have = ", ".join(f"{n:02d} ({p.title})" for n, p in phase_builds().items())
+        raise LabError(f"phase {number:02d} has no mini-build; there are: {have}")
+    return phase_builds()[number]
+
+
+def stub(source: str, messages: dict[str, str]) -> str:
+    """``source`` in which the functions named by ``messages`` (dotted) have lost their bodies; all else stays as it
+    was, to the character.
+
+    Raises :class:`LabError` where a name is not a function of the source.
+    """
+    found = dict(functions(ast.parse(source)))
+    if missing := messages.keys() - found.keys():
+        raise LabError(f"there is no function called {sorted(missing)[0]}")
+    lines = source.splitlines(keepends=True)
+    for name in sorted(messages, key=lambda n: found[n].lineno, reverse=True):
+        node = found[name]
+        documented = ast.get_docstring(node, clean=False) is not None
+        start = node.body[0].end_lineno if documented else node.body[0].lineno - 1
+        assert start is not None and node.end_lineno is not None
+        indent = " " * node.body[0].col_offset
+        text = json.dumps(messages[name], ensure_ascii=False)
+        body = f"{indent}raise NotImplementedError({text})\n"
+        if len(body) > 120:
+            body = f"{indent}raise NotImplementedError(\n{indent}    {text}\n{indent})\n"
+        lines[start : node.end_lineno] = [body]
+    return "".join(lines)
+
+
+def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files: dict[str, str] | None = None) -> None:
+    """Puts a copy of ``root/mini_vllm`` with stubs, and pytest's settings, into ``target``; ``files`` (path -> source)
+    take the place of the engine's own before the bodies are taken out."""
+    ignored = shutil.ignore_patterns("__pycache__", "golden")
+    shutil.copytree(root / "mini_vllm", target / "mini_vllm", ignore=ignored)
+    for name, source in (files or {}).items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(source, encoding="utf-8")
+    for file in {build.file for build in builds}:
+        path = target / file
+        messages = {build.name: build.message for build in builds if build.file == file}
+        path.write_text(stub(path.read_text(encoding="utf-8"), messages), encoding="utf-8")
+    (target / "pytest.ini").write_text(SETTINGS, encoding="utf-8")
+    (target / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What ``make_workspace`` did: where an earlier workspace was put (None: there was no work in it), what of it was
+    carried over."""
+
+    kept: Path | None
+    carried: Carried
+
+
+def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) -> Made:
+    """Makes ``workspace/`` for a phase. Work of an earlier phase is carried into it, and the old folder is kept.
+
+    Raises :class:`LabError` where the workspace there is of this phase or a later one and was edited, and ``force``
+    is not given; with ``force`` everything is the engine's again.
+    """
+    target, kept, carried = root / "workspace", None, Carried()
+    if edited := edits(target):
+        record = read_record(target)
+        if not force and record is not None and record["phase"] < phase.number:
+            carried = _earlier_work(target, record, edited, root)
+        elif not force:
+            names = ", ".join(edited[:5]) + (" ..." if len(edited) > 5 else "")
+            raise LabError(
+                f"workspace/ holds work of yours ({names}); test it with `course build NN --test`, "
+                "or start anew with --force, which keeps a copy under .course/"
+            )
+        kept = _set_aside(target, root)
+    elif target.exists():
+        shutil.rmtree(target)
+    target.mkdir()
+    write_copy(target, phase.builds, root, carried.files)
+    made = {p.relative_to(target).as_posix(): digest(p) for p in _python_files(target)}
+    engine = {name: digest((root / name).read_text(encoding="utf-8")) for name in made if (root / name).is_file()}
+    record = {"phase": phase.number, "files": made, "engine": engine, "hers": sorted(carried.files)}
+    (target / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return Made(kept, carried)
+
+
+def _earlier_work(target: Path, record: dict, edited: list[str], root: Path) -> Carried:
+    taught: dict[str, list[str]] = {}
+    for number, phase in phase_builds().items():
+        for one in phase.builds if number <= record["phase"] else ():
+            taught.setdefault(one.file.as_posix(), []).append(one.name)
+    hers = sorted({name for name in [*edited, *record.get("hers", [])] if name.startswith("mini_vllm/")})
+    return carry(target, hers, taught, record.get("engine", {}), root)
+
+
+def _set_aside(target: Path, root: Path) -> Path:
+    number = 1
+    while (kept := root / ".course" / f"workspace-{number}").exists():
+        number += 1
+    kept.parent.mkdir(exist_ok=True)
+    target.rename(kept)
+    return kept
+
+
+def _python_files(target: Path) -> list[Path]:
+    return sorted(p for p in target.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def read_record(target: Path) -> dict | None:
+    """What ``course build`` wrote down about a workspace; None where there is none."""
+    try:
+        return json.loads((target / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def edits(target: Path) -> list[str]:
+    """Files of a workspace that are no longer as they were made; everything where the record is gone."""
+    if not target.exists():
+        return []
+    record = read_record(target)
+    have = {p.relative_to(target).as_posix(): digest(p) for p in _python_files(target)}
+    if record is None:
+        return sorted(have) or (["files not made by this command"] if any(target.iterdir()) else [])
+    made = record["files"]
+    return sorted(name for name in have.keys() | made.keys() if have.get(name) != made.get(name))
+
+
+def test_command(tests: list[str]) -> list[str]:
+    """The pytest command that runs ``tests`` on the copy; its working directory is the workspace."""
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *tests]
+
+
+test_command.__test__ = False  # type: ignore[attr-defined]
+
+
+def run_tests(target: Path, tests: list[str], capture: bool = False) -> subprocess.CompletedProcess[str]:
+    """Runs tests inside a workspace, on the workspace's copy of the engine."""
+    env = environment()
+    env["PYTHONPATH"] = f"{target}{';' if sys.platform == 'win32' else ':'}{env['PYTHONPATH']}"
+    return subprocess.run(test_command(tests), cwd=target, env=env, capture_output=capture, text=True, check=False)
