@@ -48,9 +48,9 @@ class LabError(Exception):
 class Lab:
     """One row of ``labs.toml``.
 
-    ``timeout`` is in seconds per test, ``minutes`` is the learner's time, ``plug`` names the place in the engine
-    where the learner's code can be plugged in ("" where there is none), ``allowed_imports`` are top-level or dotted
-    module names besides the standard library.
+    ``timeout`` is in seconds per test, ``minutes`` is the learner's time, ``plug`` names what the engine has in the
+    place of the learner's code, the part that it can replace first (none: ()), ``allowed_imports`` are top-level or
+    dotted module names besides the standard library.
     """
 
     phase: str
@@ -59,7 +59,7 @@ class Lab:
     minutes: int
     prerequisites: tuple[str, ...] = ()
     allowed_imports: tuple[str, ...] = ("numpy",)
-    plug: str = ""
+    plug: tuple[str, ...] = ()
     timeout: float = DEFAULT_TIMEOUT
 
     @property
@@ -97,7 +97,8 @@ def _row(phase: str, slug: str, fields: Mapping[str, object]) -> Lab:
     if not isinstance(fields.get("minutes"), int):
         raise LabError(f"{where}: minutes must be a whole number, got {fields.get('minutes')!r}")
     lists = {k: tuple(fields[k]) for k in ("prerequisites", "allowed_imports") if k in fields}  # type: ignore[arg-type, var-annotated]
-    rest = {k: fields[k] for k in ("tag", "minutes", "plug", "timeout") if k in fields}
+    lists["plug"] = (plug,) if isinstance(plug := fields.get("plug") or (), str) else tuple(plug)  # type: ignore[arg-type]
+    rest = {k: fields[k] for k in ("tag", "minutes", "timeout") if k in fields}
     return Lab(phase, slug, **rest, **lists)  # type: ignore[arg-type]
 
 

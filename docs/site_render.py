@@ -114,7 +114,7 @@ def labs_page(titles: Mapping[str, str]) -> str:
         for lab in chosen:
             folder = f"{lab.phase}/labs/{lab.slug}"
             title = re.sub(r"^Lab[\s\d-]+[—·:-]\s*|\s*\[[A-Z-]+\]", "", titles[folder])
-            plug = f"`{lab.plug.removeprefix('mini_vllm.')}`" if lab.plug else ""
+            plug = f"`{lab.plug[0].removeprefix('mini_vllm.')}`" if lab.plug else ""
             after = ", ".join(name.replace("-", NO_BREAK) for name in lab.prerequisites)
             link = f"[{lab.name[:5].replace('-', NO_BREAK)} {title}]({folder}/README.md)"
             lines.append(f"| {link} | {lab.minutes} | {after} | {plug} |")

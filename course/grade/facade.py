@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from course.grade.screen import FORGING, HARMLESS_MODULES, RISKY_ATTRIBUTES, permitted
+from course.grade.twins import Twins
 
 Refuse = Callable[[str], None]
 
@@ -35,12 +36,12 @@ REAL = ("triton",)
 
 
 class Facades:
-    """The faces of modules for one submission. ``fine``: modules that it may import; ``plug``: the dotted name that its
-    lab asks for, which it may not take from the engine; ``refuse`` is called with what is withheld, and raises."""
+    """The faces of modules for one submission. ``fine``: modules that it may import; ``plug``: dotted names of what its
+    lab asks for, which it may not take from the engine under any name (see :class:`Twins`); ``refuse`` is called with
+    what is withheld, and raises."""
 
-    def __init__(self, fine: Iterable[str], plug: str, refuse: Refuse) -> None:
-        self.fine, self.refuse = frozenset(fine), refuse
-        self.owner, _, self.last = plug.rpartition(".")
+    def __init__(self, fine: Iterable[str], plug: Iterable[str], refuse: Refuse) -> None:
+        self.fine, self.refuse, self.twins = frozenset(fine), refuse, Twins(plug)
         self.made: dict[str, ModuleType] = {}
 
     def of(self, module: ModuleType) -> ModuleType:
@@ -54,7 +55,7 @@ class Facades:
 
     def _face(self, module: ModuleType, name: str) -> ModuleType:
         made = ModuleType(name, module.__doc__)
-        closed = WITHHELD.get(name, frozenset()) | ({self.last} if name == self.owner else set())
+        closed: Collection[str] = WITHHELD.get(name, ())
         if name.partition(".")[0] in HARMLESS_MODULES | {"numpy"}:  # what stands in these does not change
             made.__dict__.update(
                 (key, value)
@@ -87,6 +88,8 @@ class Facades:
             return self.of(value)
         if attribute.startswith("_") and attribute not in ("__version__", "__all__", "__file__", "__path__"):
             raise AttributeError(f"module {name!r} has no public attribute {attribute!r}")
+        if self.twins.concern(name) and (reason := self.twins.reason(value)):
+            self.refuse(f"{name}.{attribute}{reason}")
         return value
 
 

@@ -43,7 +43,7 @@ class Guard:
         self.stdlib = tuple({f"{path}{os.sep}" for path in paths if path})
         self.packages = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
 
-    def install(self, allowed: Iterable[str], plug: str = "") -> None:
+    def install(self, allowed: Iterable[str], plug: Iterable[str] = ()) -> None:
         """From here on; for good. ``allowed``: modules besides the harmless ones; ``plug``: see :class:`Facades`."""
         allowed = frozenset(allowed)
         facades = Facades(allowed, plug, self.refuse)
