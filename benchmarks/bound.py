@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.common import median_time
 from mini_vllm import AttentionMetadata, KVCache, PagedGatherBackend
-from mini_vllm.layers.arithmetic import project
+from mini_vllm.platforms.cpu.products import project
 
 PREFILL_TILE = 2048
 

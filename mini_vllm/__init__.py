@@ -38,19 +38,29 @@ if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.runners import GraphRunner, LaunchCounter, PiecewiseGraphRunner, run_eager
     from mini_vllm.compilation.cudagraph.sizes import default_capture_sizes, pad_to_capture_size, resolve_capture_sizes
     from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
+    from mini_vllm.config.cache import CacheConfig
     from mini_vllm.config.compilation import CUDAGraphMode, resolve_cudagraph_mode
-    from mini_vllm.config.vllm import CacheConfig, EngineConfig, SchedulerConfig
-    from mini_vllm.core.block_pool import BlockPool, KVCacheBlock, get_request_block_hasher, hash_block_tokens
+    from mini_vllm.config.scheduler import SchedulerConfig
+    from mini_vllm.config.vllm import EngineConfig
+    from mini_vllm.core.block_pool import BlockPool
     from mini_vllm.core.kv_cache_manager import KVCacheManager
-    from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue
+    from mini_vllm.core.kv_cache_utils import (
+        FreeKVCacheBlockQueue,
+        KVCacheBlock,
+        get_request_block_hasher,
+        hash_block_tokens,
+    )
     from mini_vllm.core.sched.async_scheduler import AsyncScheduler
     from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
     from mini_vllm.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQueue, create_request_queue
     from mini_vllm.core.sched.scheduler import Scheduler
     from mini_vllm.core.sched.step_plan import StepPlan
     from mini_vllm.core.sched.utils import check_stop
-    from mini_vllm.distributed.eplb.eplb_state import EplbState, balanced_packing, rebalance_experts, replicate_experts
-    from mini_vllm.engine.core import EngineCore, LLMEngine
+    from mini_vllm.distributed.eplb.eplb_state import EplbState
+    from mini_vllm.distributed.eplb.policy.default import balanced_packing, rebalance_experts, replicate_experts
+    from mini_vllm.engine import EngineCoreOutput, FinishReason
+    from mini_vllm.engine.core import EngineCore
+    from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.engine.parts import EngineParts, PartError
     from mini_vllm.entrypoints.llm import LLM
     from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
@@ -62,7 +72,8 @@ if TYPE_CHECKING:
         ep_forward,
         ep_forward_all2all,
     )
-    from mini_vllm.layers.fused_moe.layer import FusedMoE, expert_mlp, fused_experts, moe_forward_reference
+    from mini_vllm.layers.fused_moe.fused_moe import expert_mlp, fused_experts, moe_forward_reference
+    from mini_vllm.layers.fused_moe.layer import FusedMoE
     from mini_vllm.layers.fused_moe.moe_align_block_size import moe_align_block_size, sort_by_expert
     from mini_vllm.layers.fused_moe.routing import fused_topk, grouped_topk
     from mini_vllm.layers.linear import Linear, multiply_in_blocks
@@ -88,19 +99,14 @@ if TYPE_CHECKING:
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
     from mini_vllm.models.mixtral import SparseMoeBlock
-    from mini_vllm.outputs import (
-        CompletionOutput,
-        EngineCoreOutput,
-        FinishReason,
-        ModelRunnerOutput,
-        RequestMetrics,
-        RequestOutput,
-        RequestOutputKind,
-    )
+    from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestMetrics, RequestOutput
     from mini_vllm.request import Request, RequestStatus
-    from mini_vllm.sample.sampler import Sampler, SamplingMetadata, random_sample
-    from mini_vllm.sampling_params import SamplingParams
-    from mini_vllm.tokenizers.registry import ByteTokenizer, load_tokenizer
+    from mini_vllm.sample.metadata import SamplingMetadata
+    from mini_vllm.sample.ops.topk_topp_sampler import random_sample
+    from mini_vllm.sample.sampler import Sampler
+    from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+    from mini_vllm.tokenizers.byte import ByteTokenizer
+    from mini_vllm.tokenizers.registry import load_tokenizer
     from mini_vllm.toy_model import ToyModel
     from mini_vllm.worker.input_batch import InputBatch
     from mini_vllm.worker.model_runner import ModelRunner
@@ -133,24 +139,29 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.compilation.cudagraph.runners": ("GraphRunner", "LaunchCounter", "PiecewiseGraphRunner", "run_eager"),
     "mini_vllm.compilation.cudagraph.sizes": ("default_capture_sizes", "pad_to_capture_size", "resolve_capture_sizes"),
     "mini_vllm.compilation.cudagraph_dispatcher": ("BatchDescriptor", "CudagraphDispatcher", "is_uniform_decode"),
+    "mini_vllm.config.cache": ("CacheConfig",),
     "mini_vllm.config.compilation": ("CUDAGraphMode", "resolve_cudagraph_mode"),
-    "mini_vllm.config.vllm": ("CacheConfig", "EngineConfig", "SchedulerConfig"),
-    "mini_vllm.core.block_pool": ("BlockPool", "KVCacheBlock", "get_request_block_hasher", "hash_block_tokens"),
+    "mini_vllm.config.scheduler": ("SchedulerConfig",),
+    "mini_vllm.config.vllm": ("EngineConfig",),
+    "mini_vllm.core.block_pool": ("BlockPool",),
     "mini_vllm.core.kv_cache_manager": ("KVCacheManager",),
-    "mini_vllm.core.kv_cache_utils": ("FreeKVCacheBlockQueue",),
+    "mini_vllm.core.kv_cache_utils": (
+        "FreeKVCacheBlockQueue",
+        "KVCacheBlock",
+        "get_request_block_hasher",
+        "hash_block_tokens",
+    ),
     "mini_vllm.core.sched.async_scheduler": ("AsyncScheduler",),
     "mini_vllm.core.sched.output": ("CachedRequestData", "NewRequestData", "SchedulerOutput"),
     "mini_vllm.core.sched.request_queue": ("FCFSRequestQueue", "PriorityRequestQueue", "create_request_queue"),
     "mini_vllm.core.sched.scheduler": ("Scheduler",),
     "mini_vllm.core.sched.step_plan": ("StepPlan",),
     "mini_vllm.core.sched.utils": ("check_stop",),
-    "mini_vllm.distributed.eplb.eplb_state": (
-        "EplbState",
-        "balanced_packing",
-        "rebalance_experts",
-        "replicate_experts",
-    ),
-    "mini_vllm.engine.core": ("EngineCore", "LLMEngine"),
+    "mini_vllm.distributed.eplb.eplb_state": ("EplbState",),
+    "mini_vllm.distributed.eplb.policy.default": ("balanced_packing", "rebalance_experts", "replicate_experts"),
+    "mini_vllm.engine": ("EngineCoreOutput", "FinishReason"),
+    "mini_vllm.engine.core": ("EngineCore",),
+    "mini_vllm.engine.llm_engine": ("LLMEngine",),
     "mini_vllm.engine.parts": ("EngineParts", "PartError"),
     "mini_vllm.entrypoints.llm": ("LLM",),
     "mini_vllm.kv_oracle": ("KVMismatchError", "KVOracle", "OracleRow"),
@@ -168,7 +179,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
         "ep_forward",
         "ep_forward_all2all",
     ),
-    "mini_vllm.layers.fused_moe.layer": ("FusedMoE", "expert_mlp", "fused_experts", "moe_forward_reference"),
+    "mini_vllm.layers.fused_moe.fused_moe": ("expert_mlp", "fused_experts", "moe_forward_reference"),
+    "mini_vllm.layers.fused_moe.layer": ("FusedMoE",),
     "mini_vllm.layers.fused_moe.moe_align_block_size": ("moe_align_block_size", "sort_by_expert"),
     "mini_vllm.layers.fused_moe.routing": ("fused_topk", "grouped_topk"),
     "mini_vllm.layers.linear": ("Linear", "multiply_in_blocks"),
@@ -194,19 +206,14 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.model_loader.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
     "mini_vllm.models.mixtral": ("SparseMoeBlock",),
-    "mini_vllm.outputs": (
-        "CompletionOutput",
-        "EngineCoreOutput",
-        "FinishReason",
-        "ModelRunnerOutput",
-        "RequestMetrics",
-        "RequestOutput",
-        "RequestOutputKind",
-    ),
+    "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestMetrics", "RequestOutput"),
     "mini_vllm.request": ("Request", "RequestStatus"),
-    "mini_vllm.sample.sampler": ("Sampler", "SamplingMetadata", "random_sample"),
-    "mini_vllm.sampling_params": ("SamplingParams",),
-    "mini_vllm.tokenizers.registry": ("ByteTokenizer", "load_tokenizer"),
+    "mini_vllm.sample.metadata": ("SamplingMetadata",),
+    "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),
+    "mini_vllm.sample.sampler": ("Sampler",),
+    "mini_vllm.sampling_params": ("RequestOutputKind", "SamplingParams"),
+    "mini_vllm.tokenizers.byte": ("ByteTokenizer",),
+    "mini_vllm.tokenizers.registry": ("load_tokenizer",),
     "mini_vllm.toy_model": ("ToyModel",),
     "mini_vllm.worker.input_batch": ("InputBatch",),
     "mini_vllm.worker.model_runner": ("ModelRunner",),

@@ -1,48 +1,15 @@
-"""What leaves the engine: results for the user, and the messages between its parts.
+"""What comes out: results for the user, and what model runner and sampler hand on.
 
-Upstream twins: `vllm/outputs.py` (results), `vllm/v1/outputs.py` (`ModelRunnerOutput`) and
-`vllm/v1/engine/__init__.py` (`FinishReason`, `EngineCoreOutput`).
+Upstream twins: `vllm/outputs.py` (results), `vllm/v1/outputs.py` (`ModelRunnerOutput`, `SamplerOutput`).
 """
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 
+import numpy as np
 
-class FinishReason(str, enum.Enum):
-    """Why a request ended. The values are the strings of the API.
-
-    Upstream: upstream/vllm/v1/engine/__init__.py:42 — `FinishReason`; its fifth kind, "repetition", has no part here.
-    """
-
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
-    ERROR = "error"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-class RequestOutputKind(enum.Enum):
-    """What each `RequestOutput` of an unfinished request holds.
-
-    Upstream: upstream/vllm/sampling_params.py:151 — `RequestOutputKind`, where it is a field of `SamplingParams`.
-    """
-
-    CUMULATIVE = 0  # everything generated so far
-    DELTA = 1  # only what is new since the last output
-    FINAL_ONLY = 2  # nothing until the request has finished
-
-
-@dataclass(slots=True)
-class Logprob:
-    """Log-probability of one token at one position; `rank` counts from 1 (1 = the most likely token)."""
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
+from mini_vllm.logprobs import Logprob
 
 
 @dataclass
@@ -123,22 +90,12 @@ class ModelRunnerOutput:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class EngineCoreOutput:
-    """What one step gave for one request: from the engine core to the front end.
+@dataclass
+class SamplerOutput:
+    """sampled_token_ids: int64[R]. logprobs: per row a dict token id -> (log-probability, rank), the chosen token
+    first, then the likeliest in order; {} for a row that asked for none; None when no row asked. errors: rows left
+    with no token to choose from (every one masked), with the reason."""
 
-    Upstream: upstream/vllm/v1/engine/__init__.py:168 — `EngineCoreOutput`.
-    """
-
-    request_id: str
-    new_token_ids: list[int]
-    new_logprobs: list[dict[int, tuple[float, int]]] | None = None
-    finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
-    num_cached_tokens: int | None = None
-    num_preemptions: int = 0
-
-    @property
-    def finished(self) -> bool:
-        """True when this is the last output of the request."""
-        return self.finish_reason is not None
+    sampled_token_ids: np.ndarray
+    logprobs: list[dict[int, tuple[float, int]]] | None = None
+    errors: dict[int, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import enum
 import itertools
 from collections.abc import Callable
 
-from mini_vllm.outputs import FinishReason
+from mini_vllm.engine import FinishReason
 from mini_vllm.sampling_params import SamplingParams
 
 BlockHasher = Callable[["Request"], list[bytes]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import enum
 import math
 import numbers
 import warnings
@@ -260,3 +261,14 @@ def _check_list(name: str, value: Any, kind: type, allowed: str) -> None:
     matches = _is_int if kind is int else lambda item: isinstance(item, kind)
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     _require(is_list and all(matches(item) for item in value), name, value, allowed)
+
+
+class RequestOutputKind(enum.Enum):
+    """What each `RequestOutput` of an unfinished request holds.
+
+    Upstream: upstream/vllm/sampling_params.py:151 — `RequestOutputKind`, where it is a field of `SamplingParams`.
+    """
+
+    CUMULATIVE = 0  # everything generated so far
+    DELTA = 1  # only what is new since the last output
+    FINAL_ONLY = 2  # nothing until the request has finished

@@ -14,8 +14,10 @@ import numpy as np
 from course.plugs.guards import Watch
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import Array, AttentionMetadata
-from mini_vllm.sample.logits_processor import builtin as lp
-from mini_vllm.sample.sampler import Sampler, SamplerOutput, SamplingMetadata
+from mini_vllm.outputs import SamplerOutput
+from mini_vllm.sample.logits_processor.builtin import apply_min_p
+from mini_vllm.sample.metadata import SamplingMetadata
+from mini_vllm.sample.sampler import Sampler
 
 QUERIES_AT_ONCE = 64
 """Tokens handed to `paged_attention_batch` in one call: it may gather all their keys at once."""
@@ -45,7 +47,7 @@ class LabSampler(Sampler):
             top_p = 1.0 if metadata.top_p is None else float(metadata.top_p[row])
             if temperature and metadata.min_p is not None and metadata.min_p[row]:
                 scores, temperature = scores[None] / temperature, 1.0
-                lp.apply_min_p(scores, metadata.min_p[row : row + 1])
+                apply_min_p(scores, metadata.min_p[row : row + 1])
                 scores = scores[0]
             token = self.watch.call(type(self).choose, scores, temperature, top_k, top_p, metadata.generators[row])
             self._check(token, scores, temperature, row)

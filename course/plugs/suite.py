@@ -34,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         instance.check_stop = made.check_stop
         return instance
 
-    _set("engine.core", EngineParts=parts, parts_from_labs=parts)
+    _set("engine.core", EngineParts=parts)
+    _set("engine.llm_engine", parts_from_labs=parts)
     _set("sample.sampler", Sampler=parts().sampler)
     for module in ("core.block_pool", "core.kv_cache_manager"):
         _set(module, BlockPool=pool)

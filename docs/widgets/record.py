@@ -22,8 +22,9 @@ sys.path.insert(0, str(ROOT))
 
 from mini_vllm import LLMEngine, SamplingParams  # noqa: E402
 from mini_vllm.core.sched.trace import record  # noqa: E402
-from mini_vllm.sample.logits_processor import builtin as lp  # noqa: E402
-from mini_vllm.sample.sampler import Sampler, SamplingMetadata, SamplingRow  # noqa: E402
+from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow  # noqa: E402
+from mini_vllm.sample.ops.logprobs import softmax  # noqa: E402
+from mini_vllm.sample.sampler import Sampler  # noqa: E402
 
 POCKET = str(ROOT / "models" / "pocket")
 GIB = 2**30
@@ -146,7 +147,7 @@ def expected_sample(
     processed = Sampler.apply_logits_processors(logits[None, :].copy(), metadata)
     if params.is_greedy:
         return {"token": int(processed[0].argmax())}
-    probs = lp.softmax(Sampler.apply_random_filters(processed, np.array([0]), metadata))[0]
+    probs = softmax(Sampler.apply_random_filters(processed, np.array([0]), metadata))[0]
     return {"kept": int((probs > 0).sum()), "probs": [round(float(probs[token]), 9) for token in top[:12]]}
 
 

@@ -1,7 +1,4 @@
-"""The engine's settings, checked at the door. Names and defaults are upstream's unless said otherwise.
-
-Upstream twins: the package `vllm/config/` (`CacheConfig`, `SchedulerConfig`) and `vllm/engine/arg_utils.py`.
-"""
+"""All settings of an engine together. Upstream twins: `vllm/config/vllm.py`, `vllm/engine/arg_utils.py`."""
 
 from __future__ import annotations
 
@@ -11,79 +8,13 @@ from typing import Any
 
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.compilation.cudagraph.sizes import resolve_capture_sizes
+from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode
+from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
-from mini_vllm.layers.quantization.kv_cache import get_kv_quant_mode
 
 DTYPES = ("float32", "float64")
-POLICIES = ("fcfs", "priority")
-
-
-def _whole(name: str, value: Any, minimum: int, note: str = "") -> int:
-    """`value` as an int of at least `minimum`, or an error that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}{note}, got {value}")
-    return value
-
-
-@dataclass
-class CacheConfig:
-    """The KV cache.
-
-    `num_blocks` counts the null block (upstream: `num_gpu_blocks_override`). Where it is None, as many blocks are
-    made as `kv_cache_memory_bytes` holds; upstream takes what is left of the GPU's memory instead.
-    `kv_cache_dtype`: how keys and values are stored, "auto" (as they are computed), "int8", "fp8", …: see
-    `layers/quantization/kv_cache.py`.
-    """
-
-    block_size: int = 16
-    num_blocks: int | None = None
-    enable_prefix_caching: bool = True
-    kv_cache_memory_bytes: int = 1 << 30
-    kv_cache_dtype: str = "auto"
-
-    def __post_init__(self) -> None:
-        _whole("block_size", self.block_size, 1)
-        if self.num_blocks is not None:
-            _whole("num_blocks", self.num_blocks, 2, " (block 0 is the null block)")
-        _whole("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
-        get_kv_quant_mode(self.kv_cache_dtype)
-
-
-@dataclass
-class SchedulerConfig:
-    """Limits of a step.
-
-    `max_num_batched_tokens` is the token budget of a step. `max_num_seqs` caps the running requests; unset, it is 256
-    or the budget where that is less. `long_prefill_token_threshold` caps the tokens of one request in a step (0: no
-    cap). With `scheduler_reserve_full_isl` a request is admitted only when its whole input fits the free blocks.
-    `async_scheduling` plans a step before the results of the one before are taken in. It is upstream's default; here,
-    where the model runs in the calling thread, it hides nothing and shows only the decisions.
-    """
-
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int | None = None
-    long_prefill_token_threshold: int = 0
-    enable_chunked_prefill: bool = True
-    scheduler_reserve_full_isl: bool = True
-    scheduling_policy: str = "fcfs"
-    async_scheduling: bool = False
-
-    def __post_init__(self) -> None:
-        _whole("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        if self.max_num_seqs is None:
-            self.max_num_seqs = min(256, self.max_num_batched_tokens)
-        _whole("max_num_seqs", self.max_num_seqs, 1)
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
-                f"got {self.max_num_batched_tokens}"
-            )
-        _whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        if self.scheduling_policy not in POLICIES:
-            raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")
 
 
 @dataclass
@@ -127,11 +58,11 @@ class EngineConfig:
         self.scheduler = SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
         self.max_num_seqs = self.scheduler.max_num_seqs
         if self.max_model_len is not None:
-            _whole("max_model_len", self.max_model_len, 1)
+            whole_number("max_model_len", self.max_model_len, 1)
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
-        _whole("seed", self.seed, 0)
-        _whole("tensor_parallel_size", self.tensor_parallel_size, 1)
+        whole_number("seed", self.seed, 0)
+        whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
         if self.tensor_parallel_size > 1 and not is_supported():
             raise ValueError(
                 f"tensor_parallel_size must be 1 on this system (more needs Linux on x86-64), "
@@ -146,7 +77,7 @@ class EngineConfig:
         self.resolved_cudagraph_mode = CUDAGraphMode.from_name(None if self.enforce_eager else self.cudagraph_mode)
         self.resolved_capture_sizes: list[int] = []
         if self.max_cudagraph_capture_size is not None:
-            _whole("max_cudagraph_capture_size", self.max_cudagraph_capture_size, 1)
+            whole_number("max_cudagraph_capture_size", self.max_cudagraph_capture_size, 1)
         if not self.resolved_cudagraph_mode:
             return
         if self.tensor_parallel_size > 1:

@@ -10,41 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mini_vllm.core.block_pool import BlockPool, KVCacheBlock
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_utils import KVCacheBlock
+from mini_vllm.metrics.stats import PrefixCacheStats
 from mini_vllm.request import Request
-
-__all__ = ["KVCacheManager", "PrefixCacheStats", "cdiv"]
-
-
-def cdiv(a: int, b: int) -> int:
-    """Ceiling of a / b."""
-    return -(-a // b)
-
-
-@dataclass
-class PrefixCacheStats:
-    """Look-ups in the prefix cache, in tokens; those of preempted requests apart.
-
-    Upstream: upstream/vllm/v1/metrics/stats.py:115 — `PrefixCacheStats`.
-    """
-
-    requests: int = 0
-    queries: int = 0
-    hits: int = 0
-    preempted_requests: int = 0
-    preempted_queries: int = 0
-    preempted_hits: int = 0
-
-    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
-        """Count one look-up of a request of `num_tokens` tokens."""
-        if preempted:
-            self.preempted_requests += 1
-            self.preempted_queries += num_tokens
-            self.preempted_hits += num_hits
-        else:
-            self.requests += 1
-            self.queries += num_tokens
-            self.hits += num_hits
+from mini_vllm.utils.math_utils import cdiv
 
 
 @dataclass(slots=True)

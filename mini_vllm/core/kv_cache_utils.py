@@ -1,16 +1,104 @@
-"""The free list of KV cache blocks: a doubly linked list through the blocks themselves.
+"""The pieces of the KV cache's bookkeeping: a block, the hashes of full blocks, and the queue of the free ones.
 
-A deque would do, but for one operation: a block in the middle must leave in O(1) when a prefix hit claims it.
-Upstream twin: `FreeKVCacheBlockQueue` in `vllm/v1/core/kv_cache_utils.py`.
+Upstream twin: `vllm/v1/core/kv_cache_utils.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import hashlib
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from mini_vllm.core.block_pool import KVCacheBlock
+from mini_vllm.request import BlockHasher, Request
+
+# Parent of every first block. Upstream draws it at random for each process (or from PYTHONHASHSEED), so that nobody
+# can aim for a collision; here runs should repeat.
+NONE_HASH = bytes(32)
+
+
+@dataclass(slots=True, eq=False)
+class KVCacheBlock:
+    """Metadata of one physical block; the block itself is row `block_id` of the KV arrays.
+
+    `block_hash` is set exactly while the block is full and can be found by prefix caching. A block may be free and
+    still hold its content: it stays findable until the pool hands it out again.
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:116 — `KVCacheBlock`.
+    """
+
+    block_id: int
+    ref_cnt: int = 0
+    _block_hash: bytes | None = None
+    # Links of the free queue; only FreeKVCacheBlockQueue touches them.
+    prev_free_block: KVCacheBlock | None = None
+    next_free_block: KVCacheBlock | None = None
+    is_null: bool = False
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """Chained hash of the tokens up to this block's end, or None."""
+        return self._block_hash
+
+    @block_hash.setter
+    def block_hash(self, block_hash: bytes) -> None:
+        if self._block_hash is not None:
+            raise RuntimeError(f"block {self.block_id} already has a hash; evict it before giving it another")
+        self._block_hash = block_hash
+
+    def reset_hash(self) -> None:
+        """Forget the content."""
+        self._block_hash = None
+
+    def __repr__(self) -> str:  # without the links: a default repr would walk the whole list
+        return f"KVCacheBlock(block_id={self.block_id}, ref_cnt={self.ref_cnt}, cached={self._block_hash is not None})"
+
+
+def hash_block_tokens(
+    parent_block_hash: bytes | None, curr_block_token_ids: Sequence[int], extra_keys: tuple[str, ...] | None = None
+) -> bytes:
+    """Hash of a full block *and of all before it*: keys and values depend on every earlier token.
+
+    Args:
+        parent_block_hash: hash of the block before, None for the first.
+        curr_block_token_ids: `block_size` token ids.
+        extra_keys: whatever else the content depends on (a cache salt; later an adapter, an image).
+
+    Returns:
+        32 bytes (SHA-256).
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:541 — `hash_block_tokens`.
+    """
+    digest = hashlib.sha256(parent_block_hash or NONE_HASH)
+    digest.update(array("q", curr_block_token_ids).tobytes())
+    if extra_keys:
+        digest.update(repr(extra_keys).encode())
+    return digest.digest()
+
+
+def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes] | None = None) -> BlockHasher:
+    """Return a function that hashes those full blocks of a request that have no hash yet.
+
+    `hash_function` takes the place of `hash_block_tokens`.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:637 — `get_request_block_hasher`.
+    """
+
+    def request_block_hasher(request: Request) -> list[bytes]:
+        start = len(request.block_hashes) * block_size
+        num_tokens = len(request.all_token_ids)
+        if start + block_size > num_tokens:
+            return []
+        hash_block = hash_function or hash_block_tokens
+        parent = request.block_hashes[-1] if request.block_hashes else None
+        new_hashes = []
+        while start + block_size <= num_tokens:
+            extra_keys = (request.cache_salt,) if start == 0 and request.cache_salt else None
+            parent = hash_block(parent, request.all_token_ids[start : start + block_size], extra_keys)
+            new_hashes.append(parent)
+            start += block_size
+        return new_hashes
+
+    return request_block_hasher
 
 
 class _Sentinel:
@@ -24,6 +112,8 @@ class _Sentinel:
 class FreeKVCacheBlockQueue:
     """Free blocks in the order in which they will be reused: least recently freed first.
 
+    A doubly linked list through the blocks themselves. A deque would do, but for one operation: a block in the middle
+    must leave in O(1) when a prefix hit claims it.
     At the start the order is that of the block ids. A request frees its blocks from its tail to its head, so of one
     request the tail, which fewer others can share, is reused first.
 

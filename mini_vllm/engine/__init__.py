@@ -1,0 +1,45 @@
+"""From a prompt to text, around the core's loop. Here: the messages between the core and the front end.
+
+Upstream twin: `vllm/v1/engine/__init__.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class FinishReason(str, enum.Enum):
+    """Why a request ended. The values are the strings of the API.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:42 — `FinishReason`; its fifth kind, "repetition", has no part here.
+    """
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(slots=True)
+class EngineCoreOutput:
+    """What one step gave for one request: from the engine core to the front end.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:168 — `EngineCoreOutput`.
+    """
+
+    request_id: str
+    new_token_ids: list[int]
+    new_logprobs: list[dict[int, tuple[float, int]]] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int | None = None
+    num_preemptions: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """True when this is the last output of the request."""
+        return self.finish_reason is not None

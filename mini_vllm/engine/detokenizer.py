@@ -12,7 +12,7 @@ import codecs
 from collections.abc import Sequence
 
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.tokenizers.registry import Tokenizer
+from mini_vllm.tokenizers.protocol import Tokenizer
 
 REPLACEMENT = "\ufffd"
 _PRIMING_TOKENS = 6

@@ -11,40 +11,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from mini_vllm.engine import EngineCoreOutput, FinishReason
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.input_processor import ProcessedInput
+from mini_vllm.engine.parallel_sampling import ParentRequest
+from mini_vllm.logprobs import Logprob
 from mini_vllm.metrics.stats import EngineStats
-from mini_vllm.outputs import (
-    CompletionOutput,
-    EngineCoreOutput,
-    FinishReason,
-    Logprob,
-    RequestMetrics,
-    RequestOutput,
-    RequestOutputKind,
-)
-from mini_vllm.sampling_params import SamplingParams
-
-
-@dataclass
-class ParentRequest:
-    """Gathers the `n` completions of one prompt; each is a request of its own in the core.
-
-    They share the prompt's blocks by prefix caching alone. A seed, where given, is made different for each.
-    Upstream: upstream/vllm/v1/engine/parallel_sampling.py:13 — `ParentRequest`.
-    """
-
-    request_id: str
-    n: int
-    finished: dict[int, CompletionOutput] = field(default_factory=dict)
-
-    def child(self, index: int, params: SamplingParams) -> tuple[str, SamplingParams]:
-        """Id and parameters of child `index`."""
-        child_params = params.clone()
-        child_params.n = 1
-        if params.seed is not None:
-            child_params.seed = params.seed + index
-        return f"{index}_{self.request_id}", child_params
+from mini_vllm.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from mini_vllm.sampling_params import RequestOutputKind
 
 
 @dataclass

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_vllm.config.vllm import SchedulerConfig
+from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler

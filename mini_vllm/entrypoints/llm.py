@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_vllm.engine.core import LLMEngine
 from mini_vllm.engine.input_processor import Prompt
-from mini_vllm.outputs import RequestOutput, RequestOutputKind
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 Message = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mini_vllm.layers.arithmetic import project
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
+from mini_vllm.platforms.cpu.products import project
 
 Array = np.ndarray[Any, Any]
 

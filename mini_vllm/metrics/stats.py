@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mini_vllm.compilation.cudagraph.stats import CUDAGraphStats
-from mini_vllm.core.kv_cache_manager import PrefixCacheStats
-from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
-from mini_vllm.outputs import RequestMetrics
+if TYPE_CHECKING:
+    from mini_vllm.compilation.cudagraph.stats import CUDAGraphStats
+    from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
+    from mini_vllm.outputs import RequestMetrics
+
+
+@dataclass
+class PrefixCacheStats:
+    """Look-ups in the prefix cache, in tokens; those of preempted requests apart.
+
+    Upstream: upstream/vllm/v1/metrics/stats.py:115 — `PrefixCacheStats`.
+    """
+
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        """Count one look-up of a request of `num_tokens` tokens."""
+        if preempted:
+            self.preempted_requests += 1
+            self.preempted_queries += num_tokens
+            self.preempted_hits += num_hits
+        else:
+            self.requests += 1
+            self.queries += num_tokens
+            self.hits += num_hits
 
 
 @dataclass

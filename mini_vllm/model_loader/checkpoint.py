@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
-from mini_vllm.tokenizers.registry import ByteTokenizer, load_tokenizer
+from mini_vllm.tokenizers.byte import ByteTokenizer
+from mini_vllm.tokenizers.registry import load_tokenizer
 from mini_vllm.toy_model import ToyModel
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")

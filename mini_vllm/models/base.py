@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.layers.arithmetic import Array, Workspace, logits_of
-from mini_vllm.layers.linear import Linear, Shard, UnquantizedLinearMethod
+from mini_vllm.layers.linear import Array, Linear, Shard, UnquantizedLinearMethod
+from mini_vllm.layers.logits import logits_of
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.platforms.cpu.memory import aligned_empty
+from mini_vllm.platforms.cpu.workspace import Workspace
 from mini_vllm.transformers_utils.config import HFConfig
 
 Attention = Callable[[int, Array, Array, Array], Array]

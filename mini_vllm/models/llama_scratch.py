@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.layers.arithmetic import Array, RotaryPairs, Workspace
+from mini_vllm.layers.linear import Array
+from mini_vllm.layers.rotary_embedding import RotaryPairs
 from mini_vllm.platforms.cpu.threads import num_shares
+from mini_vllm.platforms.cpu.workspace import Workspace
 
 if TYPE_CHECKING:
     from mini_vllm.models.llama import LlamaForCausalLM

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.arithmetic import Array
 from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
 from mini_vllm.layers.fused_moe.expert_parallel import determine_expert_map
 from mini_vllm.layers.fused_moe.layer import FusedMoE
+from mini_vllm.layers.linear import Array
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.model_loader.safetensors_reader import CheckpointError
 from mini_vllm.models.llama import LlamaForCausalLM, LlamaLayer, LlamaTile, Part

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.arithmetic import Array, layer_norm, project
+from mini_vllm.layers.layernorm import layer_norm
+from mini_vllm.layers.linear import Array
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.models.base import Attention, CausalLM
+from mini_vllm.platforms.cpu.products import project
 from mini_vllm.transformers_utils.config import HFConfig
 
 POSITION_OFFSET = 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini_vllm.config.vllm import SchedulerConfig
-from mini_vllm.core.block_pool import BlockPool, get_request_block_hasher
+from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler

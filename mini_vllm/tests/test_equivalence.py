@@ -7,7 +7,7 @@ real keys and values: whatever reads a wrong slot gives another token, and the l
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.core.block_pool import hash_block_tokens
+from mini_vllm.core.kv_cache_utils import hash_block_tokens
 from mini_vllm.tests.helpers import POCKET
 
 pytest.importorskip("hypothesis", reason="hypothesis is in the extra `test`")
@@ -146,7 +146,7 @@ def test_an_unchained_hash_changes_the_tokens(model, monkeypatch):
     args = {"num_blocks": 32, "block_size": 8}
     assert run(model, prompts, params, **args)[0] == expected
     monkeypatch.setattr(
-        "mini_vllm.core.block_pool.hash_block_tokens", lambda parent, ids, extra=None: hash_block_tokens(None, ids)
+        "mini_vllm.core.kv_cache_utils.hash_block_tokens", lambda parent, ids, extra=None: hash_block_tokens(None, ids)
     )
     assert run(model, prompts, params, **args)[0] != expected
 

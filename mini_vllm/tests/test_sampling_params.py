@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.tokenizers.registry import ByteTokenizer
+from mini_vllm.tokenizers.byte import ByteTokenizer
 
 NAN, INF = float("nan"), float("inf")
 

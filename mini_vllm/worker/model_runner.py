@@ -23,7 +23,7 @@ from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, Sched
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor, StepBuffer, StepInputs
 from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.outputs import ModelRunnerOutput
-from mini_vllm.sample.sampler import SamplingMetadata, SamplingRow
+from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mini_vllm.attention.metadata import Array, AttentionMetadata
-from mini_vllm.layers.arithmetic import Workspace
+from mini_vllm.platforms.cpu.workspace import Workspace
 
 if TYPE_CHECKING:
     from mini_vllm.attention.backends.paged_gather import PagedGatherBackend

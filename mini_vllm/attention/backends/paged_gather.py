@@ -20,8 +20,8 @@ from mini_vllm.attention.backend import (
 from mini_vllm.attention.backends.gather_plan import Chunk, GatherPlanner, PrefillRow, Share
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import Array, AttentionMetadata
-from mini_vllm.layers.arithmetic import Workspace
 from mini_vllm.platforms.cpu.threads import num_shares, num_threads, run_shares
+from mini_vllm.platforms.cpu.workspace import Workspace
 
 CHUNK_BYTES = 1 << 20
 """Keys and values gathered at a time for requests that are computed together."""

@@ -13,7 +13,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from mini_vllm.outputs import RequestOutputKind
+from mini_vllm.sampling_params import RequestOutputKind
 
 
 @dataclass

@@ -21,14 +21,14 @@ from mini_vllm.layers.fused_moe.expert_parallel import (
     ep_forward,
     ep_forward_all2all,
 )
-from mini_vllm.layers.fused_moe.layer import (
-    FusedMoE,
+from mini_vllm.layers.fused_moe.fused_moe import (
     expert_mlp,
     fused_experts,
     moe_forward_naive,
     moe_forward_reference,
     silu,
 )
+from mini_vllm.layers.fused_moe.layer import FusedMoE
 from mini_vllm.layers.fused_moe.moe_align_block_size import max_num_tokens_padded, moe_align_block_size, sort_by_expert
 from mini_vllm.layers.fused_moe.routing import fused_topk, grouped_topk, route
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.fused_moe.layer import fused_experts
+from mini_vllm.layers.fused_moe.fused_moe import fused_experts
 
 Array = np.ndarray[Any, Any]
 PLACEMENTS = ("linear", "round_robin")

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from mini_vllm.core.block_pool import BlockPool, KVCacheBlock, get_request_block_hasher, hash_block_tokens
-from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_utils import (
+    FreeKVCacheBlockQueue,
+    KVCacheBlock,
+    get_request_block_hasher,
+    hash_block_tokens,
+)
 from mini_vllm.tests.helpers import check_pool, make_request
 
 

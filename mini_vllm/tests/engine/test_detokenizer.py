@@ -10,7 +10,8 @@ from mini_vllm.engine.detokenizer import IncrementalDetokenizer, check_stop_stri
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tests.tokenizers.test_tokenizer import random_text, simple_spec
 from mini_vllm.tokenizers.bpe import BPETokenizer
-from mini_vllm.tokenizers.registry import ByteTokenizer, HFTokenizer
+from mini_vllm.tokenizers.byte import ByteTokenizer
+from mini_vllm.tokenizers.hf import HFTokenizer
 
 TOKENIZER = BPETokenizer(simple_spec(["t h", "th e", "Ġ the", "Ã ©", "ð Ł", "ðŁ ĳ"]))
 

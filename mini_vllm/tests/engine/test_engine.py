@@ -242,7 +242,7 @@ def test_oracle_catches_a_wrong_block_and_a_wrong_history():
 
 def test_oracle_watches_the_toy_engine(monkeypatch):
     assert LLMEngine(num_blocks=8).engine_core.model_runner.kv_oracle is not None
-    monkeypatch.setattr("mini_vllm.core.block_pool.hash_block_tokens", lambda parent, ids, extra=None: bytes(ids))
+    monkeypatch.setattr("mini_vllm.core.kv_cache_utils.hash_block_tokens", lambda parent, ids, extra=None: bytes(ids))
     llm = LLM(num_blocks=32, block_size=4)
     with pytest.raises(KVMismatchError, match="foreign keys and values"):
         llm.generate(["aaaabbbbc", "bbbbcccc"], greedy())

@@ -5,7 +5,8 @@ import pytest
 from mini_vllm import LLM, LLMEngine, SamplingParams
 from mini_vllm.attention.backends.dense import DenseBackend
 from mini_vllm.attention.backends.registry import get_attention_backend
-from mini_vllm.core.block_pool import BlockPool, hash_block_tokens
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_utils import hash_block_tokens
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.core.sched.utils import check_stop

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
-from mini_vllm.engine.core import LLMEngine
+from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.entrypoints.cli.common import find_model, format_bytes, parse_bytes, parse_engine_args
 from mini_vllm.entrypoints.cli.main import app
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer

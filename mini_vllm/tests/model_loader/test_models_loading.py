@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.layers.arithmetic import inverse_frequencies, project
+from mini_vllm.layers.rotary_embedding import inverse_frequencies
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.model_loader.hub import get_checkpoint_folder
 from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
 from mini_vllm.model_loader.safetensors_reader import SINGLE_NAME, Checkpoint, CheckpointError
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.platforms.cpu.products import project
 from mini_vllm.platforms.cpu.threads import unshared
 
 LLAMA: dict[str, Any] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm.layers.arithmetic import Workspace
 from mini_vllm.platforms.cpu.memory import CACHE_LINE, aligned_empty, aligned_zeros
+from mini_vllm.platforms.cpu.workspace import Workspace
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", np.float16])

@@ -5,8 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm.sample.logits_processor import builtin as lp
-from mini_vllm.sample.sampler import SamplingMetadata, SamplingRow
+from mini_vllm.sample.logits_processor.builtin import (
+    apply_allowed_token_ids,
+    apply_logit_bias,
+    apply_min_p,
+    apply_min_tokens,
+)
+from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
+from mini_vllm.sample.ops.bad_words import apply_bad_words
+from mini_vllm.sample.ops.logprobs import log_softmax, softmax
+from mini_vllm.sample.ops.penalties import apply_penalties
+from mini_vllm.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from mini_vllm.sampling_params import SamplingParams
 
 INF = np.inf
@@ -22,10 +31,10 @@ def kept(logits: np.ndarray) -> list[set[int]]:
 
 def test_softmax_and_log_softmax():
     logits = np.array([[1000.0, 999.0, -INF], [0.0, 0.0, 0.0]])
-    probs = lp.softmax(logits)
+    probs = softmax(logits)
     assert np.allclose(probs.sum(-1), 1) and np.isfinite(probs).all() and probs[0, 2] == 0
     assert np.allclose(probs[0, 0] / probs[0, 1], np.e)
-    assert np.allclose(np.exp(lp.log_softmax(logits)), probs)
+    assert np.allclose(np.exp(log_softmax(logits)), probs)
     assert logits[0, 0] == 1000.0
 
 
@@ -35,32 +44,32 @@ def test_softmax_and_log_softmax():
 )
 def test_top_p_keeps_the_smallest_set_that_reaches_p(p, expected):
     logits = logits_of(0.5, 0.3, 0.15, 0.05)
-    lp.apply_top_k_top_p(logits, None, np.array([p]))
+    apply_top_k_top_p(logits, None, np.array([p]))
     assert kept(logits) == [expected]
 
 
 def test_top_p_with_equal_tokens_keeps_the_later_ones():
     logits = logits_of(0.4, 0.4, 0.2)
-    lp.apply_top_k_top_p(logits, None, np.array([0.5]))
+    apply_top_k_top_p(logits, None, np.array([0.5]))
     assert kept(logits) == [{0, 1}]
     logits = logits_of(0.4, 0.4, 0.2)
-    lp.apply_top_k_top_p(logits, None, np.array([0.3]))
+    apply_top_k_top_p(logits, None, np.array([0.3]))
     assert kept(logits) == [{1}]
 
 
 def test_top_k_keeps_k_and_ties():
     logits = np.array([[5.0, 1.0, 4.0, 2.0, 3.0]] * 4 + [[2.0, 2.0, 2.0, 1.0, 0.0]])
-    lp.apply_top_k_top_p(logits, np.array([1, 3, 0, 5, 2]), None)
+    apply_top_k_top_p(logits, np.array([1, 3, 0, 5, 2]), None)
     assert kept(logits) == [{0}, {0, 2, 4}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4}, {0, 1, 2}]
 
 
 def test_top_p_works_on_what_top_k_left():
     # Renormalised over the two likeliest, token 0 has 0.625 and suffices for p = 0.6; alone it would not.
     logits = logits_of(0.5, 0.3, 0.15, 0.05)
-    lp.apply_top_k_top_p(logits, np.array([2]), np.array([0.6]))
+    apply_top_k_top_p(logits, np.array([2]), np.array([0.6]))
     assert kept(logits) == [{0}]
     logits = logits_of(0.5, 0.3, 0.15, 0.05)
-    lp.apply_top_k_top_p(logits, None, np.array([0.6]))
+    apply_top_k_top_p(logits, None, np.array([0.6]))
     assert kept(logits) == [{0, 1}]
 
 
@@ -75,7 +84,7 @@ def test_top_k_top_p_agree_with_a_plain_sort_on_random_rows():
         p = rng.choice([0.1, 0.35, 0.8, 0.97, 1.0], size=rows)
         expected = np.stack([plain_top_k_top_p(*row) for row in zip(logits, k, p, strict=True)])
         got = logits.copy()
-        lp.apply_top_k_top_p(got, k, p)
+        apply_top_k_top_p(got, k, p)
         assert np.array_equal(got, expected)
 
 
@@ -85,7 +94,7 @@ def plain_top_k_top_p(logits: np.ndarray, k: int, p: float) -> np.ndarray:
         logits[logits < np.sort(logits)[-k]] = -INF
     if p < 1:
         order = np.argsort(logits, kind="stable")
-        masked = np.cumsum(lp.softmax(logits[order])) <= 1 - p
+        masked = np.cumsum(softmax(logits[order])) <= 1 - p
         masked[-1] = False
         logits[order[masked]] = -INF
     return logits
@@ -93,7 +102,7 @@ def plain_top_k_top_p(logits: np.ndarray, k: int, p: float) -> np.ndarray:
 
 def test_min_p_is_relative_to_the_likeliest():
     logits = np.concatenate([logits_of(0.5, 0.3, 0.15, 0.05)] * 4)
-    lp.apply_min_p(logits, np.array([0.2, 0.5, 0.0, 1.0]))
+    apply_min_p(logits, np.array([0.2, 0.5, 0.0, 1.0]))
     assert kept(logits) == [{0, 1, 2}, {0, 1}, {0, 1, 2, 3}, {0}]
 
 
@@ -108,7 +117,7 @@ def test_penalties_by_hand():
     assert state is not None
     logits = np.array([[4.0, -4.0, 4.0, 4.0]] * 2)
     state.update(metadata.output_token_ids)
-    lp.apply_penalties(logits, state)
+    apply_penalties(logits, state)
     assert logits[0].tolist() == [4.0, -4.0, 4.0, 4.0]
     # 0: in the prompt only, halved. 1: doubled to -8, then 1 x 0.5 + 0.25. 2: halved, then 2 x 0.5 + 0.25. 3: unseen.
     assert logits[1].tolist() == [2.0, -8.75, 0.75, 4.0]
@@ -131,20 +140,20 @@ def test_penalties_count_only_what_is_new():
 
 def test_allowed_bias_bad_words_and_min_tokens():
     logits = np.zeros((3, 6))
-    lp.apply_allowed_token_ids(logits, {1: np.array([2, 4])})
+    apply_allowed_token_ids(logits, {1: np.array([2, 4])})
     assert kept(logits) == [{0, 1, 2, 3, 4, 5}, {2, 4}, {0, 1, 2, 3, 4, 5}]
 
     logits = np.zeros((2, 4))
-    lp.apply_logit_bias(logits, {1: (np.array([0, 3]), np.array([1.5, -2.0]))})
+    apply_logit_bias(logits, {1: (np.array([0, 3]), np.array([1.5, -2.0]))})
     assert logits.tolist() == [[0, 0, 0, 0], [1.5, 0, 0, -2.0]]
 
     words = {0: [[5], [1, 2], [3, 1, 4], [9, 0]]}
     for past, masked in (([], {5}), ([1], {5, 2}), ([3, 1], {5, 2, 4}), ([0, 1, 3], {5})):
         logits = np.zeros((1, 6))
-        lp.apply_bad_words(logits, words, [past])
+        apply_bad_words(logits, words, [past])
         assert {0, 1, 2, 3, 4, 5} - kept(logits)[0] == masked
 
     for produced, masked in ((0, {1, 3}), (1, {1, 3}), (2, set())):
         logits = np.zeros((1, 4))
-        lp.apply_min_tokens(logits, {0: (2, np.array([1, 3]))}, [[0] * produced])
+        apply_min_tokens(logits, {0: (2, np.array([1, 3]))}, [[0] * produced])
         assert {0, 1, 2, 3} - kept(logits)[0] == masked

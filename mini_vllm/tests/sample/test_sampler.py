@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm.sample.logits_processor import builtin as lp
-from mini_vllm.sample.sampler import Sampler, SamplingMetadata, SamplingRow, random_sample
+from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
+from mini_vllm.sample.ops.logprobs import log_softmax, softmax
+from mini_vllm.sample.ops.topk_topp_sampler import random_sample
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
 
 VOCAB = 50
@@ -41,7 +43,7 @@ def test_draws_follow_the_computed_probabilities(kwargs):
     params, n = SamplingParams(seed=5, **kwargs), 20_000
     row = random_logits(1, seed=3) * 0.6
     metadata = batch(params)
-    probs = lp.softmax(Sampler.apply_random_filters(row.copy(), np.array([0]), metadata))[0].astype(np.float64)
+    probs = softmax(Sampler.apply_random_filters(row.copy(), np.array([0]), metadata))[0].astype(np.float64)
     counts = np.bincount(random_sample(np.tile(probs, (n, 1)), metadata.generators * n), minlength=VOCAB)
     support = probs > 0
     assert counts[~support].sum() == 0
@@ -53,7 +55,7 @@ def test_draws_follow_the_computed_probabilities(kwargs):
 
 def test_a_draw_is_argmax_of_p_over_exponential_noise():
     logits = random_logits(1)[0]
-    p = lp.softmax(logits)
+    p = softmax(logits)
     expected = [int(np.argmax(p / rng.exponential(size=VOCAB))) for rng in map(np.random.default_rng, range(50))]
     assert [Sampler().sample(logits, SamplingParams(seed=s)) for s in range(50)] == expected
 
@@ -141,7 +143,7 @@ def test_logprobs_are_raw_with_the_chosen_token_first():
         SamplingParams(temperature=0, logprobs=0),
     ]
     out = Sampler().forward(logits, batch(*params))
-    raw = lp.log_softmax(logits)
+    raw = log_softmax(logits)
     assert out.logprobs is not None
     first, none, chosen_only = out.logprobs
     order = np.argsort(-raw[0])

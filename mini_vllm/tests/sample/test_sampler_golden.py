@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from mini_vllm.sample.logits_processor import builtin as lp
-from mini_vllm.sample.sampler import Sampler, SamplingMetadata, SamplingRow
+from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
+from mini_vllm.sample.ops.logprobs import log_softmax
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tests.helpers import GOLDEN
 
@@ -58,4 +59,4 @@ def test_raw_logprobs_are_upstreams(name):
         np.testing.assert_allclose([v for _, _, v in top][:5], case["raw_top5_logprobs"][at], atol=1e-5)
         if not case["rows"][at].get("ties"):  # the order among equals is open
             assert [token for _, token, _ in top] == case["raw_top5_token_ids"][at]
-            assert np.isclose(lp.log_softmax(logits)[at, top[0][1]], top[0][2])
+            assert np.isclose(log_softmax(logits)[at, top[0][1]], top[0][2])

@@ -10,6 +10,7 @@ import unicodedata
 import pytest
 
 from mini_vllm.tokenizers.bpe import BYTE_TO_CHAR, BPEMerger, BPETokenizer
+from mini_vllm.tokenizers.byte import ByteTokenizer
 from mini_vllm.tokenizers.pretokenize import (
     AddedToken,
     AddedTokenSplitter,
@@ -17,7 +18,6 @@ from mini_vllm.tokenizers.pretokenize import (
     build_pre_tokenizer,
     split_by,
 )
-from mini_vllm.tokenizers.registry import ByteTokenizer
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"

@@ -11,7 +11,8 @@ import pytest
 from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.tokenizers.test_tokenizer import random_text, simple_spec
 from mini_vllm.tokenizers.bpe import BPETokenizer
-from mini_vllm.tokenizers.registry import HFTokenizer, load_tokenizer
+from mini_vllm.tokenizers.hf import HFTokenizer
+from mini_vllm.tokenizers.registry import load_tokenizer
 
 
 def write(folder: Path, name: str, value: object) -> None:

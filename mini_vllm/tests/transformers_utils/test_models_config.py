@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.layers.arithmetic import inverse_frequencies
+from mini_vllm.layers.rotary_embedding import inverse_frequencies
 from mini_vllm.models.registry import get_model_class, get_supported_archs, register_model
 from mini_vllm.transformers_utils.config import ConfigError, HFConfig
 

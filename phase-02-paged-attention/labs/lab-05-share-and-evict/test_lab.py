@@ -192,10 +192,10 @@ def test_nobody_ever_reads_somebody_elses_tokens(impl):
 
 def test_the_oracle_would_notice(impl, monkeypatch):
     """Without the parent in the hash, 'xx|cd' hits the block of 'ab|cd'. Equal ids, foreign content."""
-    from mini_vllm.core import block_pool
+    from mini_vllm.core import kv_cache_utils
 
-    chained = block_pool.hash_block_tokens
-    monkeypatch.setattr(block_pool, "hash_block_tokens", lambda parent, tokens, extra=None: chained(None, tokens))
+    chained = kv_cache_utils.hash_block_tokens
+    monkeypatch.setattr(kv_cache_utils, "hash_block_tokens", lambda parent, tokens, extra=None: chained(None, tokens))
     kv, oracle = manager(), KVOracle(30, 4)
     watch(kv, oracle, [impl.prefill(kv, "a", [1, 1, 1, 1, 5, 5, 5, 5, 9])])
     watch(kv, oracle, [impl.prefill(kv, "b", [2, 2, 2, 2, 3])])

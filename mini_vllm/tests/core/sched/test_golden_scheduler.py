@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from mini_vllm.core.block_pool import get_request_block_hasher
+from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams

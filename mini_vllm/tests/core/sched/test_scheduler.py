@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mini_vllm.config.vllm import SchedulerConfig
+from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import RequestStatus
 from mini_vllm.tests.helpers import check_scheduler, make_request, make_scheduler, run_step

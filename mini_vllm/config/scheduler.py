@@ -1,0 +1,43 @@
+"""The limits of a step. Upstream twin: `vllm/config/scheduler.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mini_vllm.config.utils import whole_number
+
+POLICIES = ("fcfs", "priority")
+
+
+@dataclass
+class SchedulerConfig:
+    """Limits of a step.
+
+    `max_num_batched_tokens` is the token budget of a step. `max_num_seqs` caps the running requests; unset, it is 256
+    or the budget where that is less. `long_prefill_token_threshold` caps the tokens of one request in a step (0: no
+    cap). With `scheduler_reserve_full_isl` a request is admitted only when its whole input fits the free blocks.
+    `async_scheduling` plans a step before the results of the one before are taken in. It is upstream's default; here,
+    where the model runs in the calling thread, it hides nothing and shows only the decisions.
+    """
+
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int | None = None
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
+    scheduling_policy: str = "fcfs"
+    async_scheduling: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        if self.max_num_seqs is None:
+            self.max_num_seqs = min(256, self.max_num_batched_tokens)
+        whole_number("max_num_seqs", self.max_num_seqs, 1)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
+                f"got {self.max_num_batched_tokens}"
+            )
+        whole_number("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if self.scheduling_policy not in POLICIES:
+            raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")

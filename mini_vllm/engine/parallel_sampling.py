@@ -1,0 +1,29 @@
+"""Several completions of one prompt. Upstream twin: `vllm/v1/engine/parallel_sampling.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mini_vllm.outputs import CompletionOutput
+from mini_vllm.sampling_params import SamplingParams
+
+
+@dataclass
+class ParentRequest:
+    """Gathers the `n` completions of one prompt; each is a request of its own in the core.
+
+    They share the prompt's blocks by prefix caching alone. A seed, where given, is made different for each.
+    Upstream: upstream/vllm/v1/engine/parallel_sampling.py:13 — `ParentRequest`.
+    """
+
+    request_id: str
+    n: int
+    finished: dict[int, CompletionOutput] = field(default_factory=dict)
+
+    def child(self, index: int, params: SamplingParams) -> tuple[str, SamplingParams]:
+        """Id and parameters of child `index`."""
+        child_params = params.clone()
+        child_params.n = 1
+        if params.seed is not None:
+            child_params.seed = params.seed + index
+        return f"{index}_{self.request_id}", child_params
