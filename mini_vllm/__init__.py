@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from mini_vllm.layers.quantization import get_quantization_config, register_quantization_config
     from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
     from mini_vllm.layers.quantization.eight_bit import EightBitMethod
-    from mini_vllm.layers.quantization.fp8 import decode_e4m3, encode_e4m3, quantize_fp8
     from mini_vllm.layers.quantization.kv_cache import KVQuantMode, kv_bytes_per_token, quantize_kv
     from mini_vllm.layers.quantization.nf4 import NF4_LEVELS, dequantize_nf4, quantize_nf4
     from mini_vllm.layers.quantization.primitives import (
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
         unpack_nibbles,
     )
     from mini_vllm.layers.quantization.repack import awq_unpack, gptq_unpack, unpack_int32
+    from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
     from mini_vllm.model_loader.default_loader import load_model
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
@@ -187,7 +187,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.layers.quantization": ("get_quantization_config", "register_quantization_config"),
     "mini_vllm.layers.quantization.base_config": ("QuantizationConfig", "QuantizeMethodBase", "is_layer_skipped"),
     "mini_vllm.layers.quantization.eight_bit": ("EightBitMethod",),
-    "mini_vllm.layers.quantization.fp8": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
+    "mini_vllm.layers.quantization.utils.fp8_utils": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
     "mini_vllm.layers.quantization.kv_cache": ("KVQuantMode", "kv_bytes_per_token", "quantize_kv"),
     "mini_vllm.layers.quantization.nf4": ("NF4_LEVELS", "dequantize_nf4", "quantize_nf4"),
     "mini_vllm.layers.quantization.primitives": (

@@ -78,7 +78,7 @@ def test_cards_show_the_measured_figures() -> None:
 
 
 def test_template_is_the_training_format() -> None:
-    """Rendered by our chat.py and encoded by our tokenizer, a chat has exactly the ids of the training."""
+    """Rendered by our chat_utils.py and encoded by our tokenizer, a chat has exactly the ids of the training."""
     config = json.loads((POCKET / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["chat_template"] == CHAT_TEMPLATE
     tokenizer = load_tokenizer(POCKET)

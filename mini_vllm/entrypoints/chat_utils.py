@@ -1,8 +1,9 @@
 """From a conversation to the one text that a chat model was trained on.
 
 A checkpoint brings its chat template, a jinja2 program, in `chat_template.jinja` or in tokenizer_config.json. It is
-code from a download, so it runs in jinja2's sandbox. Upstream twin: upstream/vllm/renderers/hf.py, which calls
-transformers' `apply_chat_template`; the environment here has the same settings, filters and functions.
+code from a download, so it runs in jinja2's sandbox. Upstream twins: `vllm/entrypoints/chat_utils.py`, and
+upstream/vllm/renderers/hf.py, which calls transformers' `apply_chat_template`; the environment here has the same
+settings, filters and functions.
 """
 
 from __future__ import annotations

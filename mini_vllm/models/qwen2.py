@@ -1,4 +1,7 @@
-"""Qwen2: Llama with biases on q, k and v, and windows on some layers. Upstream twin: `models/qwen2.py`."""
+"""Qwen2: Llama with biases on q, k and v, and windows on some layers.
+
+Upstream twin: `vllm/model_executor/models/qwen2.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Qwen3: an RMS norm on each query and key head before the rotation. Upstream twin: `models/qwen3.py`."""
+"""Qwen3: an RMS norm on each query and key head before the rotation.
+
+Upstream twin: `vllm/model_executor/models/qwen3.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Qwen3-MoE: Qwen3's attention, and many small experts in the layers that the config names."""
+"""Qwen3-MoE: Qwen3's attention, and many small experts in the layers that the config names.
+
+Upstream twin: `vllm/model_executor/models/qwen3_moe.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Architecture name (as in `config.json`) -> class, imported when asked for. Upstream twin: `models/registry.py`.
+"""Architecture name (as in `config.json`) -> class, imported when asked for.
 
 A package outside this one adds an architecture with `register_model`.
+Upstream twin: `vllm/model_executor/models/registry.py`.
 """
 
 from __future__ import annotations

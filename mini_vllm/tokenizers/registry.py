@@ -1,7 +1,7 @@
 """Text to token ids and back.
 
-`ByteTokenizer` is the course's smallest tokenizer, `BPETokenizer` (in `bpe.py`) reads a real checkpoint's, and
-`load_tokenizer` picks. Upstream twin: `vllm/tokenizers/` (registry and protocol), which wraps the `tokenizers` library.
+`ByteTokenizer` is the course's smallest tokenizer, `BPETokenizer` reads a real checkpoint's, and
+`load_tokenizer` picks. Upstream twin: `vllm/tokenizers/registry.py`; its tokenizers wrap the `tokenizers` library.
 """
 
 from __future__ import annotations

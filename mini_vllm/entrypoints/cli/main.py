@@ -1,4 +1,4 @@
-"""The command line: `mini-vllm generate | chat | info | bench`. Upstream twin: `vllm/entrypoints/cli/`."""
+"""The command line: `mini-vllm generate | chat | info | bench`. Upstream twin: `vllm/entrypoints/cli/main.py`."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ _CONFIGS: dict[str, tuple[str, str] | type[QuantizationConfig]] = {
     "fp8": ("online", "Fp8Config"),
     "nf4": ("online", "Nf4Config"),
     "compressed-tensors": ("compressed_tensors", "CompressedTensorsConfig"),
-    "gptq": ("gptq", "GPTQConfig"),
-    "auto_gptq": ("gptq", "GPTQConfig"),
-    "gptq_marlin": ("gptq", "GPTQConfig"),
+    "gptq": ("auto_gptq", "GPTQConfig"),
+    "auto_gptq": ("auto_gptq", "GPTQConfig"),
+    "gptq_marlin": ("auto_gptq", "GPTQConfig"),
     "awq": ("awq", "AWQConfig"),
     "awq_marlin": ("awq", "AWQConfig"),
 }

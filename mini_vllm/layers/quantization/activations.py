@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.quantization.fp8 import decode_e4m3, fp8_scale, quantize_fp8
+from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, fp8_scale, quantize_fp8
 
 Array = np.ndarray[Any, Any]
 

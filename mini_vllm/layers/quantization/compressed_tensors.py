@@ -6,8 +6,7 @@
 | float-quantized | FP8 E4M3, a scale a row, tensor or block | `weight` F8_E4M3, `weight_scale` |
 | pack-quantized | 4 or 8 bits in groups ("wNa16") | `weight_packed` I32, `weight_scale`, and more: see below |
 
-Upstream twins: `compressed_tensors/compressed_tensors.py` and `compressed_tensors/schemes/` under
-`vllm/model_executor/layers/quantization/`.
+Upstream twin: the package `vllm/model_executor/layers/quantization/compressed_tensors/`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import numpy as np
 from mini_vllm.layers.linear import Linear, TensorSource, multiply_in_blocks
 from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
-from mini_vllm.layers.quantization.fp8 import decode_e4m3, fp8_scale, quantize_fp8
 from mini_vllm.layers.quantization.primitives import quantize_per_channel
+from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, fp8_scale, quantize_fp8
 
 Array = np.ndarray[Any, Any]
 

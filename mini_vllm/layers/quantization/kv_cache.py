@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.quantization.fp8 import E4M3_MAX, decode_e4m3, encode_e4m3
+from mini_vllm.layers.quantization.utils.fp8_utils import E4M3_MAX, decode_e4m3, encode_e4m3
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,6 @@ from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.quantized_kv_cache import QuantizedKVCache, make_kv_cache
-from mini_vllm.layers.quantization.fp8 import decode_e4m3, encode_e4m3
 from mini_vllm.layers.quantization.kv_cache import (
     KV_CACHE_DTYPES,
     KVQuantMode,
@@ -20,6 +19,7 @@ from mini_vllm.layers.quantization.kv_cache import (
     kv_bytes_per_token,
     quantize_kv,
 )
+from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3
 from mini_vllm.tests.helpers import POCKET
 
 QUANTIZED = ["int8", "fp8", "fp8_per_token_head"]

@@ -203,7 +203,7 @@ def test_capacity_equals_the_real_engines(impl, arm, mode):
 @pytest.mark.parametrize("seed", range(4))
 def test_same_as_the_engine(impl, seed):
     from mini_vllm import KVQuantMode, kv_bytes_per_token, quantize_kv
-    from mini_vllm.layers.quantization import fp8
+    from mini_vllm.layers.quantization.utils import fp8_utils as fp8
 
     x = kv(seed=seed) * 10 ** np.random.default_rng(seed).uniform(-3, 3)
     np.testing.assert_array_equal(impl.round_to_e4m3(x), fp8.decode_e4m3(fp8.encode_e4m3(x)))

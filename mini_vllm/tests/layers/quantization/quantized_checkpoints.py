@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.quantization.fp8 import decode_e4m3, quantize_fp8
 from mini_vllm.layers.quantization.primitives import (
     dequantize,
     quantize_grouped_asymmetric,
     quantize_per_channel,
 )
 from mini_vllm.layers.quantization.repack import awq_pack, gptq_pack, pack_int32
+from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, quantize_fp8
 from mini_vllm.model_loader.random_checkpoint import to_bf16, write_safetensors
 from mini_vllm.tests.models.tiny_checkpoints import FAMILIES, make_weights
 

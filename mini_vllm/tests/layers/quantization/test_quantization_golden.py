@@ -17,7 +17,6 @@ from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.layers.linear import ArraySource, Linear
 from mini_vllm.layers.quantization import get_quantization_config
-from mini_vllm.layers.quantization.fp8 import decode_e4m3, encode_e4m3
 from mini_vllm.layers.quantization.nf4 import (
     DYNAMIC_LEVELS,
     dequantize_nf4,
@@ -26,6 +25,7 @@ from mini_vllm.layers.quantization.nf4 import (
     quantize_nf4,
     quantize_scales,
 )
+from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.tests.golden.record_quantization import ENGINES, HERE, PROMPT
 from mini_vllm.tests.layers.quantization.quantized_checkpoints import save_quantized
