@@ -36,7 +36,7 @@ def where(context: typer.Context) -> None:
 
 def show_progress(console: Console) -> None:
     """Progress by phase, and what is next."""
-    from course.progress import all_progress, next_lab
+    from course.progress import EARLIER, all_progress, next_lab
 
     labs = all_progress()
     table = Table("phase", "done", "labs")
@@ -52,6 +52,11 @@ def show_progress(console: Console) -> None:
     begun = [f"{p.lab.name} ({p.state})" for p in labs if not p.done and p.state not in ("not started", "skipped")]
     if begun:
         console.print(escape(f"Begun: {', '.join(begun)}"), highlight=False)
+    earlier = [p.lab.name.split()[0] for p in labs if p.state == EARLIER]
+    if earlier:
+        fix = "   ".join(f"course test {name}" for name in earlier)
+        text = f"Changed since you did them, done all the same: {', '.join(earlier)}. To see what is new: {fix}"
+        console.print(text, highlight=False)
     lab = next_lab(labs)
     if lab is None:
         console.print("All labs are done." if labs else "There are no labs here.")

@@ -249,6 +249,10 @@ def _import_failure(path: Path, error: BaseException) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f"{_short(path)}:{lines[-1]}" if lines else _short(path)
     if isinstance(error, ImportError):
+        from mini_vllm import moved
+
+        if told := moved.explain(error):
+            return f"{where}: {told}"
         lab = lab_of(path)
         allowed = (
             f"; this lab may import {', '.join(lab.allowed_imports) or 'nothing'} and the standard library"

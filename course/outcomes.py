@@ -96,14 +96,17 @@ def digest(of: Path | str) -> str:
 
 
 def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
-    """Writes how far each lab got, beside the digest of the ``starter.py`` that got there. Losing the file loses
-    nothing else."""
-    path = root / RECORD
+    """Writes how far each lab got, beside the digests of the ``starter.py`` that got there and of what it was held to.
+    Losing the file loses nothing else."""
+    from course.held import stamp
+
+    labs, path = list(labs), root / RECORD
     rows = recall(root)
     for lab in labs:
         starter = root / lab.lab.phase / "labs" / lab.lab.slug / "starter.py"
         passed, total = lab.count("passed"), len(lab.tests) - lab.count("skipped")
         rows[lab.lab.key] = {"starter": digest(starter), "state": lab.state, "passed": passed, "total": total}
+    stamp(rows, root, [lab.lab.key for lab in labs])
     write_json(path, rows)
 
 
