@@ -156,13 +156,8 @@ def build(
         raise typer.Exit(_test_workspace(row))
     made = builder.make_workspace(row, force=force)
     if made.kept:
-        out.print(f"Your former workspace is kept in {made.kept.relative_to(ROOT)}.", highlight=False, soft_wrap=True)
-    for words, symbols in (
-        ("Yours, carried over", made.carried.written),
-        ("Not written yet, so ours", made.carried.filled),
-    ):
-        if symbols:
-            out.print(f"{words}: {', '.join(symbols)}", highlight=False, soft_wrap=True)
+        kept = made.kept.relative_to(ROOT).as_posix()
+        learner.say("\n".join([f"Your former workspace is kept in {kept}.", *made.carried.told(kept)]))
     out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False, soft_wrap=True)
     for one in row.builds:
         out.print(
@@ -186,7 +181,15 @@ def _test_workspace(row: object) -> int:
             f"workspace/ is of phase {record['phase']:02d}: test it with `course build {record['phase']:02d} --test`, "
             f"or make one for phase {row.number:02d} with `course build {row.number:02d}`"
         )
-    return builder.run_tests(target, row.tests).returncode
+    tests, lacking = builder.tests_in(target, row.tests)
+    if lacking:
+        learner.say(f"Not in your copy of the engine, so not run: {', '.join(lacking)}")
+    if not tests:
+        raise LabError(
+            f"workspace/ is of another version of the engine and has none of the tests of phase {row.number:02d}; "
+            f"start anew with `course build {row.number:02d} --force`, which keeps a copy under .course/"
+        )
+    return builder.run_tests(target, tests).returncode
 
 
 @app.command()
