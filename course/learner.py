@@ -203,7 +203,7 @@ def update(
 
     relocate.stamp_record(ROOT)  # before the labs change: what is done now is done under the labs of now
     try:
-        _tell_update(gitwork.update(source=source))
+        _tell_update(gitwork.update(ROOT, source))
     finally:  # also where she pulled herself, and is up to date or without a network
         for made in relocate.starters(ROOT):
             _tell_imports(made)
