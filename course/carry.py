@@ -127,10 +127,10 @@ def _places(name: str, made_from: dict[str, str], moves: Moves, root: Path) -> l
     return [path.relative_to(root).as_posix() for path in found if path is not None]
 
 
-def _follow(name: str, source: str, moves: Moves, carried: Carried) -> str:
+def _follow(name: str, source: str, moves: Moves, carried: Carried, leaves: bool = False) -> str:
     """``source`` with its imports of former places put right; what is left to do is noted."""
     package = _module(name) if name.endswith("/__init__.py") else _module(name).rpartition(".")[0]
-    made = rewrite(source, moves, public=False, package=package)
+    made = rewrite(source, moves, False, package, leaves)
     carried.left += [f"{name}, {note}" for note in made.notes]
     return made.text
 
@@ -175,11 +175,12 @@ def _into(
     carried: Carried,
 ) -> None:
     """What is hers in a file goes into the file or files that hold the rest of it now."""
+    leaves = places != [name]
     before = gitwork.former(root, name, made_from.get(name, ""))
     if before is not None:
-        before = _follow(name, before, moves, Carried())
+        before = _follow(name, before, moves, Carried(), leaves)
     texts = {path: carried.files.get(path) or (root / path).read_text(encoding="utf-8") for path in places}
-    graft = Graft(_follow(name, hers, moves, carried), before, texts, taught)
+    graft = Graft(_follow(name, hers, moves, carried, leaves), before, texts, taught)
     graft.run(lambda wanted: moves.place(_module(name), wanted), moves)
     for path, text in graft.texts.items():
         if text != texts[path]:

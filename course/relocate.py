@@ -22,6 +22,8 @@ from mini_vllm.moved import ROOT_NAME, Moves, read
 DOTTED = re.compile(rf"\b{ROOT_NAME}(?:\.\w+)*")
 FROM = re.compile(r"from(?:\s|\\)+([\w.]+)(?:\s|\\)+import\b")
 
+LONG = 100_000  # bytes
+
 
 @dataclass
 class Rewritten:
@@ -45,7 +47,7 @@ class Starter:
 
 
 class _Text:
-    """A source with the characters at which its nodes begin and end; edits are collected and applied from behind."""
+    """A source with the characters at which its nodes begin and end; edits are collected, and made at once."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -58,20 +60,21 @@ class _Text:
     def at(self, line: int, column: int) -> int:
         """Offset of ast's position, whose columns count UTF-8 bytes."""
         text = self.lines[line - 1] if line <= len(self.lines) else ""
-        return self.starts[line - 1] + len(text.encode()[:column].decode())
+        return self.starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
 
     def span(self, node: ast.expr | ast.stmt | ast.alias) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def edited(self) -> str:
-        text = self.source
-        for (start, end), new in sorted(self.edits.items(), reverse=True):
-            text = text[:start] + new + text[end:]
-        return text
+        parts, done = [], 0
+        for (start, end), new in sorted(self.edits.items()):
+            parts += [self.source[done:start], new]
+            done = end
+        return "".join([*parts, self.source[done:]])
 
 
-def rewrite(source: str, moves: Moves, public: bool = True, package: str = "") -> Rewritten:
+def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", leaves: bool = False) -> Rewritten:
     """Imports of former places in ``source`` name the present ones.
 
     Args:
@@ -79,6 +82,7 @@ def rewrite(source: str, moves: Moves, public: bool = True, package: str = "") -
         moves: the table.
         public: whether names are taken from `mini_vllm` itself where all of a statement can be.
         package: of the former module that this is, by which its relative imports are resolved; "" for none.
+        leaves: whether the file leaves that package, so that no relative import may stay.
 
     Raises:
         SyntaxError: ``source`` is not Python.
@@ -92,7 +96,7 @@ def rewrite(source: str, moves: Moves, public: bool = True, package: str = "") -
     aliases: dict[str, tuple[str, str]] = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            _from(node, text, moves, public, package, made.changes)
+            _from(node, text, moves, public, package if node.level else "", leaves, made.changes)
             _submodules(node, moves, aliases)
         elif isinstance(node, ast.Import):
             _import(node, text, moves, made.changes, aliases)
@@ -106,7 +110,9 @@ def rewrite(source: str, moves: Moves, public: bool = True, package: str = "") -
     return made
 
 
-def _from(node: ast.ImportFrom, text: _Text, moves: Moves, public: bool, package: str, changes: list[str]) -> None:
+def _from(
+    node: ast.ImportFrom, text: _Text, moves: Moves, public: bool, package: str, leaves: bool, changes: list[str]
+) -> None:
     module = node.module or ""
     if node.level:
         parts = package.split(".") if package else []
@@ -114,7 +120,7 @@ def _from(node: ast.ImportFrom, text: _Text, moves: Moves, public: bool, package
     if not module.startswith(ROOT_NAME):
         return
     found = moves.imports(module, [alias.name for alias in node.names], public)
-    if not found and not node.level:
+    if not found and not (node.level and leaves):
         return
     found = found or {module: [(alias.name, alias.name) for alias in node.names]}
     new = _statements(node, found)
@@ -227,6 +233,18 @@ def _chain(node: ast.expr) -> str:
         return node.id
     base = _chain(node.value) if isinstance(node, ast.Attribute) else ""
     return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
+
+
+def followed(data: bytes, root: Path = ROOT) -> bytes:
+    """A ``starter.py`` that was handed in before the engine's files moved, with its imports put right; as it is where
+    it is not Python, or longer than anybody writes."""
+    if ROOT_NAME.encode() not in data or len(data) > LONG:
+        return data
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return rewrite(data.decode(encoding), read(root / ROOT_NAME)).text.encode(encoding)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return data
 
 
 def starters(root: Path = ROOT) -> list[Starter]:

@@ -71,10 +71,14 @@ def test_everything_else_is_left(source: str, tmp_path: Path) -> None:
 
 def test_engine_files_name_modules_and_relative_imports_are_resolved(tmp_path: Path) -> None:
     moves = moved.read(house(tmp_path))
-    source = "from mini_vllm.pool import Pool\nfrom .pool import Block\nfrom . import request\n"
-    assert relocate.rewrite(source, moves, public=False, package="mini_vllm").text == (
-        "from mini_vllm.core.pool import Pool\nfrom mini_vllm.core.utils import Block\nfrom mini_vllm import request\n"
+    source = (
+        "from mini_vllm.pool import Pool\nfrom .pool import Block\nfrom . import request\nfrom.request import Request"
     )
+    now = "from mini_vllm.core.pool import Pool\nfrom mini_vllm.core.utils import Block\n"
+    stays = relocate.rewrite(source, moves, public=False, package="mini_vllm").text
+    assert stays == now + "from . import request\nfrom.request import Request"
+    leaves = relocate.rewrite(source, moves, public=False, package="mini_vllm", leaves=True).text
+    assert leaves == now + "from mini_vllm import request\nfrom mini_vllm.request import Request"
 
 
 def test_what_it_cannot_do_is_noted(tmp_path: Path) -> None:
@@ -143,6 +147,18 @@ def test_a_run_that_cannot_load_leaves_done_as_it_was(home: Path) -> None:
     (home / FIRST / "starter.py").write_text("x = 1\n")
     outcomes.remember(home, [broken])
     assert outcomes.recall(home)[lab.key]["state"] == "does not load"
+
+
+def test_a_submission_from_before_the_move_is_graded_as_one_from_today(home: Path) -> None:
+    old = "# \xe9\r\nfrom mini_vllm.pool import Pool\r\n".encode()
+    assert relocate.followed(old, home) == old.replace(b".pool", b"")
+    for other in (
+        b"from mini_vllm.pool import Pool\ndef f(:\n",
+        b"x = 1",
+        b"\xff mini_vllm",
+        b"(" * 9000 + b"mini_vllm",
+    ):
+        assert relocate.followed(other, home) == other
 
 
 def test_a_file_that_does_not_parse_is_named_and_left(home: Path) -> None:
