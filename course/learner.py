@@ -17,8 +17,8 @@ from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, stub_
 from course.outcomes import digest
 
 if TYPE_CHECKING:
+    from course.follow import Starter
     from course.gitwork import Updated
-    from course.relocate import Starter
 
 out = Console()
 LAB = typer.Argument(help="a lab (00-03, sampling, its folder); the next one where left out")
@@ -199,13 +199,13 @@ def update(
     source: Annotated[str, typer.Option(help="REMOTE/BRANCH; left out: what your branch follows")] = "",
 ) -> None:
     """Takes a newer course into this clone; every [bold]starter.py[/] that you edited stays yours."""
-    from course import gitwork, relocate
+    from course import follow, gitwork
 
-    relocate.stamp_record(ROOT)  # before the labs change: what is done now is done under the labs of now
+    follow.stamp_record(ROOT)  # before the labs change: what is done now is done under the labs of now
     try:
         _tell_update(gitwork.update(ROOT, source))
     finally:  # also where she pulled herself, and is up to date or without a network
-        for made in relocate.starters(ROOT):
+        for made in follow.starters(ROOT):
             _tell_imports(made)
 
 

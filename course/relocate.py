@@ -1,8 +1,4 @@
-"""A learner's imports of former places of mini_vllm are put right; everything else of her file stays byte for byte.
-
-`rewrite` works on a text, `starters` on every ``starter.py`` of a clone: a copy first, then the new text, and a lab
-that was done stays done.
-"""
+"""Imports of former places of mini_vllm are put right in a text; everything else of it stays, to the character."""
 
 from __future__ import annotations
 
@@ -12,17 +8,10 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from course import held, outcomes
-from course.labs import ROOT, lab_folders, lab_of
-from course.record import keep, write_json
-from mini_vllm.moved import ROOT_NAME, Moves, read
+from mini_vllm.moved import ROOT_NAME, Moves
 
-DOTTED = re.compile(rf"\b{ROOT_NAME}(?:\.\w+)*")
 FROM = re.compile(r"from(?:\s|\\)+([\w.]+)(?:\s|\\)+import\b")
-
-LONG = 100_000  # bytes
 
 
 @dataclass
@@ -36,14 +25,15 @@ class Rewritten:
 
 
 @dataclass
-class Starter:
-    """What happened to one file: ``copy`` is the file as it was; ``fault`` says why it was left alone."""
+class Alias:
+    """A name that stands for a former module, the statements that bind it, and what was taken from it that is
+    elsewhere now: names in the text, and the imports that bind them."""
 
-    name: str
-    changes: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    copy: Path | None = None
-    fault: str = ""
+    former: str
+    now: str
+    statements: list[ast.stmt] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
 
 
 class _Text:
@@ -60,11 +50,31 @@ class _Text:
     def at(self, line: int, column: int) -> int:
         """Offset of ast's position, whose columns count UTF-8 bytes."""
         text = self.lines[line - 1] if line <= len(self.lines) else ""
-        return self.starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
+        return self.starts[line - 1] + (
+            column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
+        )
 
     def span(self, node: ast.expr | ast.stmt | ast.alias) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+    def holds(self, node: ast.expr, chain: str) -> bool:
+        """Whether ``chain`` stands where ``node`` is said to be: before Python 3.12 that is not so in every
+        f-string."""
+        start, end = self.span(node)
+        return "".join(self.source[start:end].split()) == chain
+
+    def add_below(self, statement: ast.stmt, more: list[str]) -> None:
+        """Puts statements behind one: a line each where it has its line for itself."""
+        start, end = self.span(statement)
+        before = self.source[self.source.rfind("\n", 0, start) + 1 : start]
+        rest = re.match(r"[^\r\n]*", self.source[end:])
+        tail = rest.group() if rest else ""
+        if before.strip() or tail.strip().partition("#")[0]:
+            self.edits[end, end] = "".join(f"; {each}" for each in more)
+        elif more:
+            ending = "\r\n" if "\r\n" in self.source else "\n"
+            self.edits[end + len(tail), end + len(tail)] = "".join(f"{ending}{before}{each}" for each in more)
 
     def edited(self) -> str:
         parts, done = [], 0
@@ -93,19 +103,23 @@ def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", l
         key=lambda n: (n.lineno, n.col_offset, -(n.end_lineno or 0), -(n.end_col_offset or 0)),
     )
     made = Rewritten(source)
-    aliases: dict[str, tuple[str, str]] = {}
+    aliases: dict[str, Alias] = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             _from(node, text, moves, public, package if node.level else "", leaves, made.changes)
             _submodules(node, moves, aliases)
         elif isinstance(node, ast.Import):
             _import(node, text, moves, made.changes, aliases)
+    taken = _identifiers(source) if aliases else set()
     inside = -1  # where the last chain that was put right ends; the shorter ones in it begin at the same place
     for node in nodes:
         if isinstance(node, ast.Attribute) and text.span(node)[0] >= inside and _attribute(node, text, moves, made):
             inside = text.span(node)[1]
         elif isinstance(node, ast.Attribute):
-            _taken_from_alias(node, moves, aliases, made.notes)
+            _taken_from_alias(node, text, moves, aliases, taken, public, made)
+    for alias in aliases.values():
+        for statement in alias.statements:
+            text.add_below(statement, list(alias.imports.values()))
     made.text = text.edited()
     return made
 
@@ -169,24 +183,23 @@ def _tokens(statement: str) -> Iterator[tokenize.TokenInfo]:
         return
 
 
-def _submodules(node: ast.ImportFrom, moves: Moves, aliases: dict[str, tuple[str, str]]) -> None:
+def _submodules(node: ast.ImportFrom, moves: Moves, aliases: dict[str, Alias]) -> None:
     """Notes names that stand for a former module: `from mini_vllm import scheduler as s`."""
     for alias in node.names if not node.level else ():
         former = f"{node.module}.{alias.name}"
         if former in moves.modules:
             new, leaf = moves.place(node.module or "", alias.name)
-            aliases[alias.asname or alias.name] = former, f"{new}.{leaf}"
+            made = aliases.setdefault(alias.asname or alias.name, Alias(former, f"{new}.{leaf}"))
+            made.statements.append(node)
 
 
-def _import(
-    node: ast.Import, text: _Text, moves: Moves, changes: list[str], aliases: dict[str, tuple[str, str]]
-) -> None:
+def _import(node: ast.Import, text: _Text, moves: Moves, changes: list[str], aliases: dict[str, Alias]) -> None:
     parts, changed = [], False
     for alias in node.names:
         here = moves.file(alias.name) is not None
         new = alias.name if here else moves.modules.get(alias.name, alias.name)
         if alias.asname and alias.name in moves.modules:
-            aliases[alias.asname] = alias.name, new
+            aliases.setdefault(alias.asname, Alias(alias.name, new)).statements.append(node)
         parts.append(f"{new} as {alias.asname}" if alias.asname else new)
         if new == alias.name:
             continue
@@ -211,20 +224,59 @@ def _attribute(node: ast.Attribute, text: _Text, moves: Moves, made: Rewritten) 
             made.notes.append(f"line {node.lineno}: {name} is in {at} now; import {at}")
     else:
         return False
-    text.edits[text.span(node)] = new
-    made.changes.append(f"line {node.lineno}: {whole} -> {new}")
+    if text.holds(node, whole):
+        text.edits[text.span(node)] = new
+        made.changes.append(f"line {node.lineno}: {whole} -> {new}")
+    else:
+        made.notes.append(f"line {node.lineno}: {whole} is {new} now")
     return True
 
 
-def _taken_from_alias(node: ast.Attribute, moves: Moves, aliases: dict[str, tuple[str, str]], notes: list[str]) -> None:
-    """Notes `s.name` where `s` is a module that `name` has left."""
+def _taken_from_alias(
+    node: ast.Attribute,
+    text: _Text,
+    moves: Moves,
+    aliases: dict[str, Alias],
+    taken: set[str],
+    public: bool,
+    made: Rewritten,
+) -> None:
+    """`s.name`, where `s` is a module that `name` has left, becomes a name that is imported beside `s`."""
     if not isinstance(node.value, ast.Name) or node.value.id not in aliases:
         return
-    former, new = aliases[node.value.id]
-    at, name = moves.place(former, node.attr)
-    if at != new and not moves.stands(new, node.attr):
-        wanted = ROOT_NAME if moves.is_public(at, name) else at
-        notes.append(f"line {node.lineno}: write {name} for {node.value.id}.{node.attr}; from {wanted} import {name}")
+    alias = aliases[node.value.id]
+    at, name = moves.place(alias.former, node.attr)
+    if at == alias.now or moves.stands(alias.now, node.attr):
+        return
+    if not isinstance(node.ctx, ast.Load) or not text.holds(node, _chain(node)):
+        made.notes.append(f"line {node.lineno}: {_chain(node)} is {name} of {at} now")
+        return
+    if node.attr not in alias.names:
+        free = node.attr
+        while free in taken:
+            free = f"{node.value.id}_{free}"
+        taken.add(free)
+        alias.names[node.attr] = free
+        wanted = ROOT_NAME if public and moves.is_public(at, name) else at
+        alias.imports[node.attr] = f"from {wanted} import {name}" + (f" as {free}" if free != name else "")
+    text.edits[text.span(node)] = alias.names[node.attr]
+    what = alias.imports[node.attr]
+    made.changes.append(f"line {node.lineno}: {_chain(node)} -> {alias.names[node.attr]} ({what})")
+
+
+def _identifiers(source: str) -> set[str]:
+    """Every name that a text uses for anything but an attribute."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+    return found
 
 
 def _chain(node: ast.expr) -> str:
@@ -233,67 +285,3 @@ def _chain(node: ast.expr) -> str:
         return node.id
     base = _chain(node.value) if isinstance(node, ast.Attribute) else ""
     return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
-
-
-def followed(data: bytes, root: Path = ROOT) -> bytes:
-    """A ``starter.py`` that was handed in before the engine's files moved, with its imports put right; as it is where
-    it is not Python, or longer than anybody writes."""
-    if ROOT_NAME.encode() not in data or len(data) > LONG:
-        return data
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return rewrite(data.decode(encoding), read(root / ROOT_NAME)).text.encode(encoding)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return data
-
-
-def starters(root: Path = ROOT) -> list[Starter]:
-    """Puts the imports of every ``starter.py`` right, after a copy; the record of its last run goes along. Files with
-    nothing to say about are left out, so a second call returns nothing."""
-    moves = read(root / ROOT_NAME)
-    files = [folder / "starter.py" for folder in lab_folders(root)] if moves.modules else []
-    return [made for file in files if file.is_file() and (made := _starter(file, moves, root))]
-
-
-def _starter(file: Path, moves: Moves, root: Path) -> Starter | None:
-    data = file.read_bytes()
-    made = Starter(file.relative_to(root).as_posix())
-    if ROOT_NAME.encode() not in data:
-        return None
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = data.decode(encoding)
-        new = rewrite(text, moves)
-    except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        former = sorted({m for m in DOTTED.findall(data.decode("utf-8", "replace")) if m in moves.modules})
-        made.fault = f"it does not parse{line}, so its imports of {', '.join(former)} are as they were"
-        return made if former else None
-    made.changes, made.notes = new.changes, new.notes
-    if new.text == text:
-        return made if made.notes else None
-    before = outcomes.digest(file)
-    try:
-        made.copy = keep(file, root)
-        file.write_bytes(new.text.encode(encoding))
-    except OSError as error:
-        made.fault = f"it cannot be written ({error.strerror}), so its imports are as they were"
-        return made
-    _still_done(file, before, root)
-    return made
-
-
-def stamp_record(root: Path = ROOT) -> None:
-    """Labs that were done before there were contracts are held to the present one (see ``course.held``)."""
-    rows = outcomes.recall(root)
-    if held.stamp(rows, root):
-        write_json(root / outcomes.RECORD, rows)
-
-
-def _still_done(file: Path, before: str, root: Path) -> None:
-    """What was recorded for the file whose digest is ``before`` holds for the file with other imports too."""
-    rows, lab = outcomes.recall(root), lab_of(file)
-    row = rows.get(lab.key) if lab else None
-    if row and row.get("starter") == before:
-        row["starter"] = outcomes.digest(file)
-        write_json(root / outcomes.RECORD, rows)

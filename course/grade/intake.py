@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from course.follow import followed
 from course.grade.processes import lower_limits
 from course.labs import Lab, LabError
-from course.relocate import followed
 
 MAX_ENTRIES = 50_000
 MAX_PROBLEMS = 10
