@@ -75,12 +75,12 @@ class Graft:
                 yield mine
             elif mine.kind == "class":
                 if old is not None and old.head != mine.head:
-                    self.left.append(f"{key}: the line of the class, or its docstring")
+                    self.left.append(f"{key}: the line of the class, or a decorator")
             elif mine.stub is not None:
                 self._fill(key)
             elif mine.kind == "docstring":
-                if not mine.parent and old is not None and old.text != mine.text:
-                    self.left.append("the docstring of the file")
+                if self.former is not None and (old is None or old.text != mine.text):
+                    self.left.append(f"the docstring of {mine.parent or 'the file'}")
             elif mine.kind != "import" and "TYPE_CHECKING" not in key[:20] and (old is None or old.text != mine.text):
                 yield mine
 

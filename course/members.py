@@ -51,11 +51,10 @@ class Member:
 
     @property
     def head(self) -> str:
-        """Of a class: bases, decorators and docstring."""
+        """Of a class: bases and decorators."""
         if not isinstance(self.node, ast.ClassDef):
             return ""
-        parts = [*self.node.bases, *self.node.keywords, *self.node.decorator_list]
-        return "\n".join([*map(ast.unparse, parts), ast.get_docstring(self.node) or ""])
+        return "\n".join(map(ast.unparse, [*self.node.bases, *self.node.keywords, *self.node.decorator_list]))
 
 
 def lines_of(source: str) -> list[str]:

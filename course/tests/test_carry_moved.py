@@ -232,3 +232,22 @@ def test_notes_are_not_thrown_away(root: Path) -> None:
     made = build.make_workspace(FIRST, root)
     assert made.kept is not None and (made.kept / "notes.md").read_text() == "mine"
     assert build.make_workspace(FIRST, root).kept is None
+
+
+def test_docstrings_stay_and_are_named_where_they_are_hers(root: Path) -> None:
+    changes = {
+        '"""The pool."""': '"""My pool."""',
+        '"""Blocks."""': '"""My blocks."""',
+        "LIMIT = 4": "# mine\nLIMIT = 4",
+    }
+    edit(work(root) / "pool.py", changes)
+    left = build.make_workspace(NEXT, root).carried.left
+    if (root / ".git").exists():
+        names = (
+            "the docstring of the file",
+            "the docstring of Pool",
+            "comments of yours between the functions (line 5)",
+        )
+        assert left == [f"mini_vllm/pool.py: {name}" for name in names]
+    else:
+        assert left == []  # whose they are cannot be told
