@@ -249,17 +249,14 @@ def _import_failure(path: Path, error: BaseException) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f"{_short(path)}:{lines[-1]}" if lines else _short(path)
     if isinstance(error, ImportError):
-        from mini_vllm import moved
+        from mini_vllm.moved import explain
 
-        if told := moved.explain(error):
+        if told := explain(error):
             return f"{where}: {told}"
         lab = lab_of(path)
-        allowed = (
-            f"; this lab may import {', '.join(lab.allowed_imports) or 'nothing'} and the standard library"
-            if lab
-            else ""
-        )
-        return f"{where} cannot import: {error}{allowed}"
+        allowed = ", ".join(lab.allowed_imports) or "nothing" if lab else ""
+        may = f"; this lab may import {allowed} and the standard library" if lab else ""
+        return f"{where} cannot import: {error}{may}"
     what = f"{type(error).__name__}: {error}"
     return f"{where} stopped while it was imported ({what}); only definitions belong at module level"
 
