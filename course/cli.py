@@ -36,7 +36,7 @@ def where(context: typer.Context) -> None:
 
 def show_progress(console: Console) -> None:
     """Progress by phase, and what is next."""
-    from course.loop.progress import all_progress, next_lab
+    from course.loop.progress import EARLIER, all_progress, next_lab
 
     labs = all_progress()
     table = Table("phase", "done", "labs")
@@ -52,6 +52,11 @@ def show_progress(console: Console) -> None:
     begun = [f"{p.lab.name} ({p.state})" for p in labs if not p.done and p.state not in ("not started", "skipped")]
     if begun:
         console.print(escape(f"Begun: {', '.join(begun)}"), highlight=False)
+    earlier = [p.lab.name.split()[0] for p in labs if p.state == EARLIER]
+    if earlier:
+        fix = "   ".join(f"course test {name}" for name in earlier)
+        text = f"Changed since you did them, done all the same: {', '.join(earlier)}. To see what is new: {fix}"
+        console.print(text, highlight=False)
     lab = next_lab(labs)
     if lab is None:
         console.print("All labs are done." if labs else "There are no labs here.")
@@ -151,13 +156,8 @@ def build(
         raise typer.Exit(_test_workspace(row))
     made = builder.make_workspace(row, force=force)
     if made.kept:
-        out.print(f"Your former workspace is kept in {made.kept.relative_to(ROOT)}.", highlight=False, soft_wrap=True)
-    for words, symbols in (
-        ("Yours, carried over", made.carried.written),
-        ("Not written yet, so ours", made.carried.filled),
-    ):
-        if symbols:
-            out.print(f"{words}: {', '.join(symbols)}", highlight=False, soft_wrap=True)
+        kept = made.kept.relative_to(ROOT).as_posix()
+        learner.say("\n".join([f"Your former workspace is kept in {kept}.", *made.carried.told(kept)]))
     out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False, soft_wrap=True)
     for one in row.builds:
         out.print(
@@ -181,7 +181,15 @@ def _test_workspace(row: object) -> int:
             f"workspace/ is of phase {record['phase']:02d}: test it with `course build {record['phase']:02d} --test`, "
             f"or make one for phase {row.number:02d} with `course build {row.number:02d}`"
         )
-    return builder.run_tests(target, row.tests).returncode
+    tests, lacking = builder.tests_in(target, row.tests)
+    if lacking:
+        learner.say(f"Not in your copy of the engine, so not run: {', '.join(lacking)}")
+    if not tests:
+        raise LabError(
+            f"workspace/ is of another version of the engine and has none of the tests of phase {row.number:02d}; "
+            f"start anew with `course build {row.number:02d} --force`, which keeps a copy under .course/"
+        )
+    return builder.run_tests(target, tests).returncode
 
 
 @app.command()

@@ -7,6 +7,7 @@ that `import mini_vllm` alone loads nothing else (upstream/vllm/__init__.py:16 â
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -234,3 +235,18 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _FormerPlaces:
+    """Asked last for a module that nobody found: says where it is now, if it stood here once (`mini_vllm.moved`)."""
+
+    @staticmethod
+    def find_spec(fullname: str, path: object = None, target: object = None) -> None:
+        if fullname.startswith("mini_vllm.") and fullname != "mini_vllm.moved":
+            from mini_vllm.moved import refuse
+
+            refuse(fullname)
+
+
+sys.meta_path[:] = [each for each in sys.meta_path if getattr(each, "__name__", "") != _FormerPlaces.__name__]
+sys.meta_path.append(_FormerPlaces)

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from course.grade.processes import lower_limits
 from course.labs import Lab, LabError
+from course.loop.follow import followed
 
 MAX_ENTRIES = 50_000
 MAX_PROBLEMS = 10
@@ -120,7 +121,7 @@ def _collect(made: Submission, entries: Iterator[_Entry], labs: Sequence[Lab], l
                 made.problems.append(f"{entry.path}: larger than it claims, left out")
                 continue
             taken[lab.key] = entry.path
-            made.files[lab.key] = data
+            made.files[lab.key] = followed(data)
 
 
 def lab_of_entry(path: str, labs: Sequence[Lab]) -> Lab | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from course.failures.teach import short
 from course.labs import ROOT, LabError, functions, stub_message
+from course.loop.outcomes import digest
 from course.loop.record import keep
 
 MAX_COMMITS = 200
@@ -79,6 +80,23 @@ def reset(starter: Path, root: Path = ROOT) -> Path | None:
     copy = keep(starter, root) if starter.is_file() else None
     starter.write_bytes(text)
     return copy
+
+
+def former(root: Path, name: str, wanted: str) -> str | None:
+    """The committed text of a file whose ``digest`` is ``wanted``, newest first; None where the history has none."""
+    try:
+        need_clone(root)
+        commits = git(root, "log", f"-{MAX_COMMITS}", "--format=%H", "--", name).split()
+    except GitError:
+        return None
+    for commit in commits:
+        try:
+            text = git(root, "show", f"{commit}:{name}").replace("\r\n", "\n")
+        except GitError:  # this commit removed it
+            continue
+        if digest(text) == wanted:
+            return text
+    return None
 
 
 @dataclass

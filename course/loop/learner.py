@@ -6,7 +6,7 @@ import ast
 import os
 import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,10 @@ from rich.markdown import Markdown
 from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, stub_message
 from course.loop import hints, record
 from course.loop.outcomes import digest
+
+if TYPE_CHECKING:
+    from course.loop.follow import Starter
+    from course.loop.gitwork import Updated
 
 out = Console()
 LAB = typer.Argument(help="a lab (00-03, sampling, its folder); the next one where left out")
@@ -195,9 +199,17 @@ def update(
     source: Annotated[str, typer.Option(help="REMOTE/BRANCH; left out: what your branch follows")] = "",
 ) -> None:
     """Takes a newer course into this clone; every [bold]starter.py[/] that you edited stays yours."""
-    from course.loop import gitwork
+    from course.loop import follow, gitwork
 
-    done = gitwork.update(source=source)
+    follow.stamp_record(ROOT)  # before the labs change: what is done now is done under the labs of now
+    try:
+        _tell_update(gitwork.update(ROOT, source))
+    finally:  # also where she pulled herself, and is up to date or without a network
+        for made in follow.starters(ROOT):
+            _tell_imports(made)
+
+
+def _tell_update(done: Updated) -> None:
     if done.before == done.after:
         say("The course is up to date.")
         return
@@ -212,6 +224,18 @@ def update(
         say(f"new tests: {folder}; run `course test {number(lab) if lab else folder}`")
     if done.install:
         say("The dependencies changed: pip install -e .")
+
+
+def _tell_imports(made: Starter) -> None:
+    """What became of the imports of one file whose modules moved."""
+    if made.fault:
+        say(f"left alone: {made.name}: {made.fault}. Mend that, then run `course update` again.")
+    elif made.copy:
+        say(f"imports follow the engine's files: {made.name} (copy: {made.copy.relative_to(ROOT).as_posix()})")
+    for line in made.changes if made.copy else ():
+        say(f"    {line}")
+    for line in made.notes:
+        say(f"    for you, in {made.name}: {line}")
 
 
 def serve(port: Annotated[int, typer.Option(min=1, max=65535, help="where to listen")] = 8000) -> None:

@@ -96,14 +96,20 @@ def digest(of: Path | str) -> str:
 
 
 def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
-    """Writes how far each lab got, beside the digest of the ``starter.py`` that got there. Losing the file loses
-    nothing else."""
-    path = root / RECORD
+    """Writes how far each lab got, beside the digests of the ``starter.py`` that got there and of what it was held to.
+    Losing the file loses nothing else."""
+    from course.loop.held import stamp
+
+    labs, path = list(labs), root / RECORD
     rows = recall(root)
     for lab in labs:
         starter = root / lab.lab.phase / "labs" / lab.lab.slug / "starter.py"
         passed, total = lab.count("passed"), len(lab.tests) - lab.count("skipped")
+        before = rows.get(lab.lab.key, {})
+        if lab.state == "does not load" and before.get("state") == "done" and before.get("starter") == digest(starter):
+            continue  # what it imports has moved; `course update` puts that right, and the lab is done as it was
         rows[lab.lab.key] = {"starter": digest(starter), "state": lab.state, "passed": passed, "total": total}
+    stamp(rows, root, [lab.lab.key for lab in labs])
     write_json(path, rows)
 
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.labs import ROOT, Lab, functions, lab_folders, lab_of, stub_message
+from course.loop.held import is_earlier
 from course.loop.outcomes import digest, recall
+
+DONE, EARLIER = "done", "done (earlier version)"
 
 
 @dataclass(frozen=True)
 class LabProgress:
-    """``state``: not started, begun, n of m (last run), done, or does not load; ``stale`` where the file changed
-    since that run."""
+    """``state``: not started, begun, n of m (last run), done, done (earlier version) where the lab has changed since,
+    or does not load; ``stale`` where the file changed since that run."""
 
     lab: Lab
     state: str
@@ -23,7 +26,7 @@ class LabProgress:
 
     @property
     def done(self) -> bool:
-        return self.state == "done"
+        return self.state in (DONE, EARLIER)
 
 
 def lab_progress(folder: Path, record: dict[str, dict]) -> LabProgress:
@@ -41,7 +44,8 @@ def lab_progress(folder: Path, record: dict[str, dict]) -> LabProgress:
     row = record.get(lab.key, {})
     stale = bool(row) and row.get("starter") != digest(starter)
     if row and not stale and row["state"] != "not started":
-        return LabProgress(lab, row["state"], max(own, 0), stubs + max(own, 0))
+        state = EARLIER if row["state"] == DONE and is_earlier(row, folder) else row["state"]
+        return LabProgress(lab, state, max(own, 0), stubs + max(own, 0))
     state = "not started" if own <= 0 and stubs else "begun"
     return LabProgress(lab, state, max(own, 0), stubs + max(own, 0), stale)
 

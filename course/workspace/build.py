@@ -20,6 +20,7 @@ from course.workspace.carry import Carried, carry
 from course.labs import COURSE, ROOT, LabError, functions, tomllib
 from course.loop.outcomes import digest
 from course.contract.warm import environment
+from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
@@ -156,6 +157,8 @@ def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) ->
                 "or start anew with --force, which keeps a copy under .course/"
             )
         kept = _set_aside(target, root)
+    elif target.exists() and _loose(target, root):
+        kept = _set_aside(target, root)
     elif target.exists():
         shutil.rmtree(target)
     target.mkdir()
@@ -172,7 +175,7 @@ def _earlier_work(target: Path, record: dict, edited: list[str], root: Path) -> 
     for number, phase in phase_builds().items():
         for one in phase.builds if number <= record["phase"] else ():
             taught.setdefault(one.file.as_posix(), []).append(one.name)
-    hers = sorted({name for name in [*edited, *record.get("hers", [])] if name.startswith("mini_vllm/")})
+    hers = sorted({*edited, *record.get("hers", [])})
     return carry(target, hers, taught, record.get("engine", {}), root)
 
 
@@ -187,6 +190,14 @@ def _set_aside(target: Path, root: Path) -> Path:
 
 def _python_files(target: Path) -> list[Path]:
     return sorted(p for p in target.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def _loose(target: Path, root: Path) -> list[Path]:
+    """Files beside the Python files that neither the engine nor this command put there: notes, results."""
+    caches = {"__pycache__", ".pytest_cache", ".hypothesis", ".ruff_cache", ".mypy_cache"}
+    made = {RECORD, "pytest.ini"}
+    files = (p.relative_to(target) for p in target.rglob("*") if p.is_file() and p.suffix != ".py")
+    return [p for p in files if not caches & set(p.parts) and p.as_posix() not in made and not (root / p).is_file()]
 
 
 def read_record(target: Path) -> dict | None:
@@ -207,6 +218,24 @@ def edits(target: Path) -> list[str]:
         return sorted(have) or (["files not made by this command"] if any(target.iterdir()) else [])
     made = record["files"]
     return sorted(name for name in have.keys() | made.keys() if have.get(name) != made.get(name))
+
+
+def tests_in(target: Path, tests: list[str], root: Path = ROOT) -> tuple[list[str], list[str]]:
+    """Where a workspace has ``tests`` (node ids of the present engine), and those that it lacks: a copy that was made
+    before files moved has them at their former places."""
+    former = {new: old for old, new in read(root / "mini_vllm").modules.items()}
+    found, lacking = [], []
+    for test in tests:
+        path, _, name = test.partition("::")
+        old = former.get(path.removesuffix(".py").replace("/", "."), "").replace(".", "/") + ".py"
+        here = next((each for each in (path, old) if (target / each).is_file()), "")
+        function = name.partition("[")[0].rpartition("::")[2]
+        text = (target / here).read_text(encoding="utf-8", errors="replace") if here else ""
+        if here and (not name or f"def {function}(" in text):
+            found.append(f"{here}::{name}" if name else here)
+        else:
+            lacking.append(test)
+    return found, lacking
 
 
 def test_command(tests: list[str]) -> list[str]:

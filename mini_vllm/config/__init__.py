@@ -9,3 +9,10 @@ from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.vllm import EngineConfig
 
 __all__ = ["CUDAGraphMode", "CacheConfig", "EngineConfig", "SchedulerConfig"]
+
+
+def __getattr__(name: str) -> object:
+    """What stood here before it moved: an error that says where it is now."""
+    from mini_vllm.moved import missing
+
+    raise missing(__name__, name)

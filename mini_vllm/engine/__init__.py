@@ -43,3 +43,10 @@ class EngineCoreOutput:
     def finished(self) -> bool:
         """True when this is the last output of the request."""
         return self.finish_reason is not None
+
+
+def __getattr__(name: str) -> object:
+    """What stood here before it moved: an error that says where it is now."""
+    from mini_vllm.moved import missing
+
+    raise missing(__name__, name)

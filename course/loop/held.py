@@ -1,0 +1,84 @@
+"""What a learner was held to when a lab was done: its tests, and the public names of its file.
+
+A digest of both goes into the record of the run. Where the course changes a lab later, it no longer agrees, and the
+lab is "done (earlier version)". Imports of mini_vllm, dotted names below it, comments, docstrings of tests and layout
+do not count: a file of the engine that moves asks nothing new of anybody.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from course.contract.check import parse_file, public
+from course.labs import LAB_PATH
+from course.loop.outcomes import digest
+
+DOTTED = re.compile(r"\bmini_vllm(?:\.\w+)*\.(\w+)")
+SILENT = ("ctx", "kind", "type_comment", "type_ignores", "type_params")
+
+
+def contract(folder: Path) -> str:
+    """Digest of what the lab in ``folder`` asks for; "" where its files are missing or do not parse.
+
+    The public names are read from ``solution.py``: it has those of the starter (a check of the course), and
+    ``starter.py`` is the learner's.
+    """
+    try:
+        tests, solution = (parse_file(folder / name) for name in ("test_lab.py", "solution.py"))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    names = sorted((name, DOTTED.sub(r"\1", text)) for name, (text, _) in public(solution).items())
+    return digest("\n".join([_written(tests), *(f"{name} {text}" for name, text in names)]))
+
+
+def _written(node: Any) -> str:
+    """A tree as text that is the same for every layout and every version of Python."""
+    if isinstance(node, list):
+        return "[" + " ".join(text for each in node if (text := _written(each))) + "]"
+    if isinstance(node, (ast.Import, ast.ImportFrom)) and _of_engine(node):
+        return ""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return ""
+    if isinstance(node, ast.Attribute) and re.fullmatch(DOTTED, ast.unparse(node)):
+        return f"(Name {node.attr})"
+    if isinstance(node, ast.Name):
+        return f"(Name {node.id})"
+    if isinstance(node, ast.AST):
+        fields = ((name, value) for name, value in ast.iter_fields(node) if name not in SILENT)
+        said = [f"{name}={_written(value)}" for name, value in fields if value is not None and value != []]
+        return f"({type(node).__name__} {' '.join(said)})"
+    return DOTTED.sub(r"\1", node) if isinstance(node, str) else repr(node)
+
+
+def _of_engine(node: ast.Import | ast.ImportFrom) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    return all(name.partition(".")[0] == "mini_vllm" for name in names)
+
+
+def folder_of(root: Path, key: str) -> Path:
+    """Folder of the lab with the record's key ``phase/lab``."""
+    phase, _, slug = key.partition("/")
+    return root / phase / "labs" / slug
+
+
+def stamp(rows: dict[str, dict[str, Any]], root: Path, keys: Iterable[str] = ()) -> bool:
+    """Writes the present contract into the rows of ``keys``, and into every row that has none: what was recorded
+    before there were contracts holds for the present one. Returns whether a row changed."""
+    changed = False
+    for key, row in rows.items():
+        if not isinstance(row, dict) or (row.get("contract") and key not in keys):
+            continue
+        folder = folder_of(root, key)
+        now = contract(folder) if LAB_PATH.search(folder.as_posix()) else ""
+        changed |= row.get("contract", "") != now
+        row["contract"] = now
+    return changed
+
+
+def is_earlier(row: dict[str, Any], folder: Path) -> bool:
+    """Whether a lab asks for something else than it did when ``row`` was recorded."""
+    return bool(row.get("contract")) and row["contract"] != contract(folder)

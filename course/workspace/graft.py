@@ -1,0 +1,220 @@
+"""What a learner changed in a file of the engine, put into the file or files that hold it now.
+
+Three texts are compared part by part (``course.workspace.members``): the file as the engine had it, hers, and the present ones.
+Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterator
+
+from course.workspace.members import (
+    Function,
+    Imported,
+    Member,
+    bound,
+    imported,
+    lines_of,
+    members,
+    used,
+    with_import,
+    with_member,
+    with_new,
+)
+from mini_vllm.moved import Moves
+
+Place = Callable[[str], tuple[str, str]]
+
+
+class Graft:
+    """One file of hers on its way.
+
+    Attributes:
+        texts: path -> present source, the file's own place first; `run` puts her parts in.
+        written, filled, also, left: as in `course.workspace.carry.Carried`.
+    """
+
+    def __init__(self, hers: str, former: str | None, texts: dict[str, str], taught: dict[str, list[str]]) -> None:
+        self.source, self.former_source, self.texts, self.taught = hers, former, dict(texts), taught
+        self.hers = members(hers)
+        self.former = members(former) if former is not None else None
+        self.pieces: dict[str, list[Member]] = {path: [] for path in texts}
+        self.written: list[str] = []
+        self.filled: list[str] = []
+        self.also: list[str] = []
+        self.left: list[str] = []
+
+    def run(self, place: Place, moves: Moves) -> None:
+        """Does it all. ``place`` says where a name of the file stands now."""
+        engine = dict(self.texts)
+        new = [each for each in self._changed() if not self._replace(each)]
+        for each in [one for one in new if one.parent]:
+            self._insert(each, self._holder(each.parent))
+        self._insert_all([one for one in new if not one.parent])
+        self._import(place, moves)
+        self._note_removed()
+        self._note_comments()
+        for path, text in self.texts.items():
+            try:
+                ast.parse(text)
+            except SyntaxError:  # nothing half done: the engine's file stands
+                self.texts[path] = engine[path]
+                self.left.append(f"what goes into {path} does not fit there")
+
+    def _changed(self) -> Iterator[Member]:
+        """Parts that are hers: changed, or not the engine's."""
+        whole: set[str] = set()  # classes of hers, taken in one piece
+        for key, mine in self.hers.items():
+            old = self._before(key)
+            if mine.parent in whole:
+                whole |= {key} if mine.kind == "class" else set()
+            elif mine.kind == "class" and old is None:
+                whole.add(key)
+                yield mine
+            elif mine.kind == "class":
+                if old is not None and old.head != mine.head:
+                    self.left.append(f"{key}: the line of the class, or a decorator")
+            elif mine.stub is not None:
+                self._fill(key)
+            elif mine.kind == "docstring":
+                if self.former is not None and (old is None or old.text != mine.text):
+                    self.left.append(f"the docstring of {mine.parent or 'the file'}")
+            elif mine.kind != "import" and "TYPE_CHECKING" not in key[:20] and (old is None or old.text != mine.text):
+                yield mine
+
+    def _before(self, key: str) -> Member | None:
+        """The engine's part when her workspace was made; where that is not known, the present one."""
+        if self.former is not None:
+            return self.former.get(key)
+        holder = self._holder(key)
+        return members(self.texts[holder])[key] if holder else None
+
+    def _holder(self, key: str) -> str:
+        """Path of the present file that has a part; "" where none has."""
+        return next((path for path, text in self.texts.items() if key in members(text)), "")
+
+    def _symbol(self, path: str, key: str) -> str:
+        return f"{path.removesuffix('.py').replace('/', '.')}:{key}"
+
+    def _fill(self, key: str) -> None:
+        path = self._holder(key)
+        if path and key in self.taught.get(path, []):
+            self.filled.append(self._symbol(path, key))
+
+    def _replace(self, mine: Member) -> bool:
+        """Puts a part where the engine has one of that name; whether it was dealt with."""
+        path, key = self._holder(mine.key), mine.key
+        if not path:
+            return self._homeless(mine)
+        now, old = members(self.texts[path])[key], self._before(key)
+        if now.text == mine.text:
+            return True
+        taught = mine.kind == "function" and key in self.taught.get(path, [])
+        if not taught and self.former is None:
+            self.left.append(f"{key}: it differs from the engine's, and no phase up to yours teaches it")
+        elif not taught and old is None:
+            self.left.append(f"{key}: the engine has one of that name now")
+        elif not taught and old is not None and not _same(old.node, now.node):
+            self.left.append(f"{key}: no phase up to yours teaches it, and the engine's has changed")
+        else:
+            self.texts[path] = with_member(self.texts[path], key, mine.text)
+            self.pieces[path].append(mine)
+            (self.written if taught else self.also).append(self._symbol(path, key))
+        return True
+
+    def _homeless(self, mine: Member) -> bool:
+        """Notes what has no place: a part that the engine no longer has, a statement in the place of another."""
+        old = self.former.get(mine.key) if self.former is not None else None
+        replaced = self.former is not None and any(
+            each.kind == mine.kind == "statement" and each.parent == mine.parent and each.key not in self.hers
+            for each in self.former.values()
+        )
+        if old is None and not replaced and (not mine.parent or self._holder(mine.parent)):
+            return False
+        why = "you changed this statement" if replaced and old is None else "the engine has it no longer"
+        self.left.append(f"{mine.key.splitlines()[0]}: {why}")
+        return True
+
+    def _insert(self, mine: Member, path: str) -> None:
+        """Puts a part that the engine lacks behind the one that it follows in her file."""
+        have = members(self.texts[path])
+        siblings = [each for each in self.hers.values() if each.parent == mine.parent and each.first < mine.first]
+        kinds = ("import", "docstring")
+        after = next((s.key for s in reversed(siblings) if s.key in have and s.kind not in kinds), "")
+        self.texts[path] = with_new(self.texts[path], mine, after)
+        self.pieces[path].append(mine)
+        self.also.append(self._symbol(path, mine.key.splitlines()[0]))
+
+    def _insert_all(self, new: list[Member]) -> None:
+        """Each new part goes to the files whose parts use it, in her order; one that nobody uses to the first file."""
+        users = {
+            path: set[str]().union(*(used(piece.node) for piece in pieces)) for path, pieces in self.pieces.items()
+        }
+        homes: dict[str, list[str]] = {}
+        for _ in new:  # a helper may be used by another helper
+            for each in new:
+                homes[each.key] = [path for path, names in users.items() if names & set(each.names)]
+                for path in homes[each.key]:
+                    users[path] |= used(each.node)
+        first = next(iter(self.texts))
+        for each in new:
+            for path in homes[each.key] or [first]:
+                self._insert(each, path)
+
+    def _import(self, place: Place, moves: Moves) -> None:
+        """Adds what the parts need and the files lack, and imports of hers that nothing seems to use."""
+        mine = imported(self.source)
+        given = bound(self.source if self.former_source is None else self.former_source)
+        for path, pieces in self.pieces.items():
+            needed = set[str]().union(*(used(piece.node) for piece in pieces))
+            for name in sorted(needed - bound(self.texts[path]) - set(dir(builtins))):
+                at, new = place(name)
+                if name in mine:
+                    self.texts[path] = with_import(self.texts[path], mine[name])
+                elif name in given and moves.stands(at, new) and moves.file(at) != moves.package.parent / path:
+                    text = f"from {at} import {new}" + (f" as {name}" if new != name else "")
+                    self.texts[path] = with_import(self.texts[path], Imported(name, text, False))
+        known = imported(self.former_source) if self.former_source is not None else mine
+        everywhere = set[str]().union(*map(bound, self.texts.values()))
+        first = next(iter(self.texts))
+        for name in [name for name in mine if name not in known and name not in everywhere]:
+            self.texts[first] = with_import(self.texts[first], mine[name])
+            self.also.append(f"{self._symbol(first, name)} (an import)")
+
+    def _note_removed(self) -> None:
+        for key, old in (self.former or {}).items():
+            gone = key not in self.hers and old.kind in ("function", "class", "assignment")
+            if gone and (not old.parent or old.parent in self.hers) and self._holder(key):
+                self.left.append(f"{key}: you removed it; the engine's is there again")
+
+    def _note_comments(self) -> None:
+        """Names comments of hers that stand between the parts: they belong to none, and stay behind."""
+        if self.former_source is None:
+            return
+        known = {line.strip() for line in lines_of(self.former_source)}
+        spans = [range(m.first, m.last) for m in self.hers.values() if m.kind not in ("class", "import")]
+        carried = {line.strip() for text in self.texts.values() for line in lines_of(text)}
+        loose = [
+            str(number + 1)
+            for number, line in enumerate(lines_of(self.source))
+            if line.lstrip().startswith("#") and line.strip() not in known | carried
+            if not any(number in span for span in spans)
+        ]
+        if loose:
+            self.left.append(f"comments of yours between the functions (line {', '.join(loose)})")
+
+
+def _same(one: ast.stmt, other: ast.stmt) -> bool:
+    """Whether two parts do the same; docstrings and layout aside."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(node: ast.stmt) -> str:
+    if isinstance(node, Function) and ast.get_docstring(node, clean=False) is not None:
+        copy = ast.parse(ast.unparse(node)).body[0]
+        assert isinstance(copy, Function)
+        copy.body = copy.body[1:] or [ast.Pass()]
+        return ast.dump(copy)
+    return ast.dump(node)
