@@ -20,7 +20,7 @@ ABOUT_IT = re.compile(
     r"|course/tests/(test_(moved|relocate|carry_moved|old_tree|held)|moved_fixtures)\.py"
 )
 MADE_UP = ("course/tests/test_build.py",)  # it makes a small engine of its own
-TEXTS = tuple(".py .md .toml .txt .yml .html .js .css .json .jsonl .svg .patch .diff /run".split())
+TEXTS = (".py", ".md", ".toml", ".txt", ".yml", ".html", ".js", ".css", ".json", ".jsonl", ".svg", ".patch", "/run")
 
 
 def tracked() -> list[str]:
