@@ -2,7 +2,7 @@
 
 Everything that labs, pages and workspaces use can be imported from here, wherever it stands:
 `from mini_vllm import LLM, Scheduler, KVCacheBlock`. A name is fetched from its module when it is first asked for, so
-that `import mini_vllm` alone loads nothing else (upstream/vllm/__init__.py:16 — "MODULE_ATTRS" does the same).
+that `import mini_vllm` alone loads nothing of the engine (upstream/vllm/__init__.py:16 — "MODULE_ATTRS" does the same).
 """
 
 from __future__ import annotations
