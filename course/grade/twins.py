@@ -81,7 +81,7 @@ class Twins:
             yield from one
         elif isinstance(one, _WRAPPERS):
             yield from (getattr(one, name, None) for name in _WRAPPED)
-        elif isinstance(one, type):
+        elif issubclass(type(one), type):  # not isinstance: for Python 3.10 `list[int]` is an instance of type
             if self.concern(one.__module__):
                 yield from (*one.__mro__[1:], *vars(one).values())
         elif isinstance(one, FunctionType) or hasattr(one, "__wrapped__"):

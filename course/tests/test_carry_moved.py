@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -221,7 +222,8 @@ def test_a_former_workspace_is_tested_as_it_stands(root: Path) -> None:
     lacking = ["mini_vllm/tests/core/test_pool.py::test_new", "mini_vllm/tests/test_other.py::test_x"]
     assert build.tests_in(target, lacking, root) == ([], lacking)
     done = build.run_tests(target, build.tests_in(target, [TEST], root)[0], capture=True)
-    assert done.returncode == 1 and "not written yet: Pool.take" in done.stdout
+    # Python 3.10 knows the name of a function, not of its class
+    assert done.returncode == 1 and re.search(r"not written yet: (Pool\.)?take", done.stdout)
     edit(work(root) / "pool.py", {'raise NotImplementedError("Take n blocks.")': "return [Block()] * n"})
     with pytest.raises(LabError, match=r"holds work of yours \(mini_vllm/pool\.py\); test it with `course build"):
         build.make_workspace(FIRST, root)

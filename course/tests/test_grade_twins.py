@@ -53,7 +53,7 @@ def twins(lab: Lab) -> list[Any]:
 def is_one(value: Any, own: list[Any]) -> bool:
     """Whether a value is a twin, a subclass of one, or an instance."""
     classes = tuple(one for one in own if isinstance(one, type))
-    if isinstance(value, type):
+    if issubclass(type(value), type):  # Python 3.10 says that list[int] is an instance of type
         return value in own or issubclass(value, classes)
     return any(value is one for one in own) or isinstance(value, classes)
 
