@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.arm_mini import peak_bytes, proc_bytes
 from benchmarks.common import make_prompts
 from mini_vllm import LLM, AttentionMetadata, SamplingParams
+from mini_vllm.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 TOKENS_AT_ONCE = 2048
 
 

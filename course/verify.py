@@ -14,12 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from course.contract import check as contract
-from course.contract import equivalent, mistakes, mutation
+from course.contract import equivalent, mistakes, mutation, rules
 from course.contract.mutation import Score
 from course.labs import ROOT, Lab, LabError, all_labs, lab_folders, lab_of
-from course.pages import citations, glossary_check, provenance, snippets
-from course.pages import shape as pages
+from course.pages import citations, glossary_check, provenance, shape, snippets
 from course.pages.markdown import Problem, read
 
 
@@ -51,17 +49,17 @@ def _over_labs(one: Callable[[Path], list[Problem]], folders: Sequence[Path]) ->
 def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
     """All checks; those of labs only for ``folders``."""
     return [
-        Check("folders have their shape", lambda: pages.check_shape(root)),
-        Check("links", lambda: [p for path in pages.all_pages(root) for p in pages.check_links(read(path), root)]),
+        Check("folders have their shape", lambda: shape.check_shape(root)),
+        Check("links", lambda: [p for path in shape.all_pages(root) for p in shape.check_links(read(path), root)]),
         Check("glossary", lambda: glossary_check.check(root)),
-        Check("no notes to self", lambda: [p for path in pages.text_files(root) for p in pages.check_leftovers(path)]),
+        Check("no notes to self", lambda: [p for path in shape.text_files(root) for p in shape.check_leftovers(path)]),
         Check("figures in pages: python blocks run, shown output is theirs", lambda: check_snippets(root)),
         Check("figures in pages: pictures are what their code draws", lambda: check_pictures(root)),
         Check("citations", lambda: check_citations(root), lambda: _no_tree(root)),
         Check("captures say where they come from", lambda: provenance.check(root)),
         Check("labs.toml has every lab", lambda: check_rows(root)),
-        Check("starters and solutions in step", _over_labs(contract.check_lab, folders)),
-        Check("starters red for the right reason", lambda: contract.check_starters(folders, root)),
+        Check("starters and solutions in step", _over_labs(rules.check_lab, folders)),
+        Check("starters red for the right reason", lambda: rules.check_starters(folders, root)),
         Check("listed mistakes are caught, by failures that teach", _over_labs(mistakes.check_mistakes, folders)),
         Check("arguments for surviving mutants", lambda: equivalent.check(folders)),
     ]
@@ -80,7 +78,7 @@ def check_citations(root: Path) -> list[Problem]:
 
 def check_snippets(root: Path) -> list[Problem]:
     """Blocks run, exceptions give their reason."""
-    parsed = [read(path) for path in pages.all_pages(root)]
+    parsed = [read(path) for path in shape.all_pages(root)]
     return [p for page in parsed for p in (*snippets.check_marks(page), *snippets.run_page(page, root))]
 
 

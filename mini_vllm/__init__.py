@@ -12,14 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mini_vllm.attention.backend import AttentionBackend, AttentionSelectorConfig
+    from mini_vllm.attention.backend import AttentionBackend, AttentionMetadata, AttentionSelectorConfig
     from mini_vllm.attention.backends.dense import DenseBackend
     from mini_vllm.attention.backends.paged_gather import PagedGatherBackend
     from mini_vllm.attention.backends.paged_online import PagedOnlineBackend
     from mini_vllm.attention.backends.registry import get_attention_backend, register_backend
     from mini_vllm.attention.backends.split_kv import SplitKVBackend
     from mini_vllm.attention.kv_cache import KVCache
-    from mini_vllm.attention.metadata import AttentionMetadata
     from mini_vllm.attention.ops.online_softmax import (
         Summary,
         attend_partial,
@@ -31,16 +30,22 @@ if TYPE_CHECKING:
         merge_axis,
         merge_two,
     )
+    from mini_vllm.attention.quantized_kv_cache import quantize_kv
     from mini_vllm.attention.selector import explain, get_attn_backend
     from mini_vllm.compilation.cuda_graph import CUDAGraphWrapper, GraphPool
     from mini_vllm.compilation.cudagraph.buffers import InputBuffers
     from mini_vllm.compilation.cudagraph.launches import ForwardLaunches
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
     from mini_vllm.compilation.cudagraph.runners import GraphRunner, LaunchCounter, PiecewiseGraphRunner, run_eager
-    from mini_vllm.compilation.cudagraph.sizes import default_capture_sizes, pad_to_capture_size, resolve_capture_sizes
     from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
     from mini_vllm.config.cache import CacheConfig
-    from mini_vllm.config.compilation import CUDAGraphMode, resolve_cudagraph_mode
+    from mini_vllm.config.compilation import (
+        CUDAGraphMode,
+        default_capture_sizes,
+        pad_to_capture_size,
+        resolve_capture_sizes,
+        resolve_cudagraph_mode,
+    )
     from mini_vllm.config.scheduler import SchedulerConfig
     from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.core.block_pool import BlockPool
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.engine.parts import EngineParts, PartError
     from mini_vllm.entrypoints.llm import LLM
+    from mini_vllm.kv_cache_interface import KVQuantMode, kv_bytes_per_token
     from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
     from mini_vllm.layers.fused_moe.expert_load import ExpertLoad, balancedness, device_loads, expert_loads, imbalance
     from mini_vllm.layers.fused_moe.expert_parallel import (
@@ -81,8 +87,7 @@ if TYPE_CHECKING:
     from mini_vllm.layers.quantization import get_quantization_config, register_quantization_config
     from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
     from mini_vllm.layers.quantization.eight_bit import EightBitMethod
-    from mini_vllm.layers.quantization.kv_cache import KVQuantMode, kv_bytes_per_token, quantize_kv
-    from mini_vllm.layers.quantization.nf4 import NF4_LEVELS, dequantize_nf4, quantize_nf4
+    from mini_vllm.layers.quantization.nf4 import dequantize_nf4, quantize_nf4
     from mini_vllm.layers.quantization.primitives import (
         dequantize,
         dequantize_grouped,
@@ -94,13 +99,14 @@ if TYPE_CHECKING:
         unpack_int4,
         unpack_nibbles,
     )
-    from mini_vllm.layers.quantization.repack import awq_unpack, gptq_unpack, unpack_int32
+    from mini_vllm.layers.quantization.repack import awq_unpack
     from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
+    from mini_vllm.metrics.stats import RequestMetrics
     from mini_vllm.model_loader.default_loader import load_model
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
     from mini_vllm.models.mixtral import SparseMoeBlock
-    from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestMetrics, RequestOutput
+    from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput
     from mini_vllm.request import Request, RequestStatus
     from mini_vllm.sample.metadata import SamplingMetadata
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
@@ -113,14 +119,13 @@ if TYPE_CHECKING:
     from mini_vllm.worker.model_runner import ModelRunner
 
 _PUBLIC: dict[str, tuple[str, ...]] = {
-    "mini_vllm.attention.backend": ("AttentionBackend", "AttentionSelectorConfig"),
+    "mini_vllm.attention.backend": ("AttentionBackend", "AttentionMetadata", "AttentionSelectorConfig"),
     "mini_vllm.attention.backends.dense": ("DenseBackend",),
     "mini_vllm.attention.backends.paged_gather": ("PagedGatherBackend",),
     "mini_vllm.attention.backends.paged_online": ("PagedOnlineBackend",),
     "mini_vllm.attention.backends.registry": ("get_attention_backend", "register_backend"),
     "mini_vllm.attention.backends.split_kv": ("SplitKVBackend",),
     "mini_vllm.attention.kv_cache": ("KVCache",),
-    "mini_vllm.attention.metadata": ("AttentionMetadata",),
     "mini_vllm.attention.ops.online_softmax": (
         "Summary",
         "attend_partial",
@@ -132,16 +137,22 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
         "merge_axis",
         "merge_two",
     ),
+    "mini_vllm.attention.quantized_kv_cache": ("quantize_kv",),
     "mini_vllm.attention.selector": ("explain", "get_attn_backend"),
     "mini_vllm.compilation.cuda_graph": ("CUDAGraphWrapper", "GraphPool"),
     "mini_vllm.compilation.cudagraph.buffers": ("InputBuffers",),
     "mini_vllm.compilation.cudagraph.launches": ("ForwardLaunches",),
     "mini_vllm.compilation.cudagraph.manager": ("CudaGraphManager",),
     "mini_vllm.compilation.cudagraph.runners": ("GraphRunner", "LaunchCounter", "PiecewiseGraphRunner", "run_eager"),
-    "mini_vllm.compilation.cudagraph.sizes": ("default_capture_sizes", "pad_to_capture_size", "resolve_capture_sizes"),
     "mini_vllm.compilation.cudagraph_dispatcher": ("BatchDescriptor", "CudagraphDispatcher", "is_uniform_decode"),
     "mini_vllm.config.cache": ("CacheConfig",),
-    "mini_vllm.config.compilation": ("CUDAGraphMode", "resolve_cudagraph_mode"),
+    "mini_vllm.config.compilation": (
+        "CUDAGraphMode",
+        "default_capture_sizes",
+        "pad_to_capture_size",
+        "resolve_capture_sizes",
+        "resolve_cudagraph_mode",
+    ),
     "mini_vllm.config.scheduler": ("SchedulerConfig",),
     "mini_vllm.config.vllm": ("EngineConfig",),
     "mini_vllm.core.block_pool": ("BlockPool",),
@@ -165,6 +176,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.engine.llm_engine": ("LLMEngine",),
     "mini_vllm.engine.parts": ("EngineParts", "PartError"),
     "mini_vllm.entrypoints.llm": ("LLM",),
+    "mini_vllm.kv_cache_interface": ("KVQuantMode", "kv_bytes_per_token"),
     "mini_vllm.kv_oracle": ("KVMismatchError", "KVOracle", "OracleRow"),
     "mini_vllm.layers.fused_moe.expert_load": (
         "ExpertLoad",
@@ -188,9 +200,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.layers.quantization": ("get_quantization_config", "register_quantization_config"),
     "mini_vllm.layers.quantization.base_config": ("QuantizationConfig", "QuantizeMethodBase", "is_layer_skipped"),
     "mini_vllm.layers.quantization.eight_bit": ("EightBitMethod",),
-    "mini_vllm.layers.quantization.utils.fp8_utils": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
-    "mini_vllm.layers.quantization.kv_cache": ("KVQuantMode", "kv_bytes_per_token", "quantize_kv"),
-    "mini_vllm.layers.quantization.nf4": ("NF4_LEVELS", "dequantize_nf4", "quantize_nf4"),
+    "mini_vllm.layers.quantization.nf4": ("dequantize_nf4", "quantize_nf4"),
     "mini_vllm.layers.quantization.primitives": (
         "dequantize",
         "dequantize_grouped",
@@ -202,12 +212,14 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
         "unpack_int4",
         "unpack_nibbles",
     ),
-    "mini_vllm.layers.quantization.repack": ("awq_unpack", "gptq_unpack", "unpack_int32"),
+    "mini_vllm.layers.quantization.repack": ("awq_unpack",),
+    "mini_vllm.layers.quantization.utils.fp8_utils": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
+    "mini_vllm.metrics.stats": ("RequestMetrics",),
     "mini_vllm.model_loader.default_loader": ("load_model",),
     "mini_vllm.model_loader.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
     "mini_vllm.models.mixtral": ("SparseMoeBlock",),
-    "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestMetrics", "RequestOutput"),
+    "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput"),
     "mini_vllm.request": ("Request", "RequestStatus"),
     "mini_vllm.sample.metadata": ("SamplingMetadata",),
     "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),

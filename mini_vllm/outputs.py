@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mini_vllm.logprobs import Logprob
+from mini_vllm.metrics.stats import RequestMetrics
 
 
 @dataclass
@@ -32,30 +33,6 @@ class CompletionOutput:
     def finished(self) -> bool:
         """True once `finish_reason` is known."""
         return self.finish_reason is not None
-
-
-@dataclass
-class RequestMetrics:
-    """Times of one request in seconds on the engine's clock (`time.monotonic`)."""
-
-    arrival_time: float = 0.0
-    first_token_time: float | None = None
-    last_token_time: float | None = None
-    finished_time: float | None = None
-    num_generation_tokens: int = 0
-    num_preemptions: int = 0
-
-    @property
-    def ttft(self) -> float | None:
-        """Time to first token: arrival to first output token."""
-        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
-
-    @property
-    def itl(self) -> float | None:
-        """Mean inter-token latency: None until there are two output tokens."""
-        if self.num_generation_tokens < 2 or self.first_token_time is None or self.last_token_time is None:
-            return None
-        return (self.last_token_time - self.first_token_time) / (self.num_generation_tokens - 1)
 
 
 @dataclass

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.contract.check import learner_functions
 from course.contract.mutants import Mutant, mutants
+from course.contract.rules import learner_functions
 from course.labs import COURSE, LabError, lab_folders, lab_of, tomllib
 from course.pages.markdown import Problem
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.contract import equivalent
-from course.contract.check import learner_functions, parse_file
 from course.contract.mutants import Mutant, mutants
+from course.contract.rules import learner_functions, parse_file
 from course.contract.warm import Variant, run_variants
 from course.labs import LabError, lab_of
 

@@ -98,7 +98,7 @@ def signatures(path: Path) -> dict[str, str]:
 def changed_names(starter: Path, solution: Path) -> dict[str, str]:
     """Public names that the lab calls and that differ: name -> a sentence, where its parameters are not the
     reference's, or where it is gone."""
-    from course.contract.check import public
+    from course.contract.rules import public
 
     try:
         mine, theirs = (public(ast.parse(path.read_bytes())) for path in (starter, solution))

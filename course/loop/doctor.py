@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from course.labs import ROOT, vllm_python
 from course.pytest_plugin import has_cuda
-from course.upstream import fetch as upstream
+from course.upstream import fetch
 
 BASE = ("numpy", "pytest", "pytest_timeout", "rich", "typer", "jinja2", "regex", "threadpoolctl")
 EXTRAS = {
@@ -62,8 +62,8 @@ def findings() -> Iterator[Finding]:
     )
     cuda = has_cuda()
     yield Finding("NVIDIA GPU", "found" if cuda else "none; GPU labs have captured runs", cuda)
-    wrong = upstream.inspect(ROOT / "upstream")
-    yield Finding("pinned vLLM source", wrong or upstream.PIN.tag, not wrong, mend="course upstream" if wrong else "")
+    wrong = fetch.inspect(ROOT / "upstream")
+    yield Finding("pinned vLLM source", wrong or fetch.PIN.tag, not wrong, mend="course upstream" if wrong else "")
     python = vllm_python()
     there = python is not None and python.is_file()
     yield Finding("real vLLM on the CPU", "found" if there else "absent", there, mend="" if there else "course vllm")

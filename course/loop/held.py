@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from course.contract.check import parse_file, public
+from course.contract.rules import parse_file, public
 from course.labs import LAB_PATH
 from course.loop.outcomes import digest
 

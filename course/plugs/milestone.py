@@ -22,51 +22,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from course.labs import ROOT
+from course.labs import ROOT, tomllib
 from course.plugs.milestone_checks import CHECKS, Check, checks_for, workload
-from course.plugs.parts import Part, assemble, find_parts
+from course.plugs.parts import TABLE, Part, assemble, find_parts
 from mini_vllm.engine.parts import EngineParts, PartError
 
 TIME_LIMIT = 60.0
 """Seconds that all checks of one part may take."""
 NUM_REQUESTS = 50
 TESTS = "mini_vllm/tests/"
-SUITE = {
-    "equivalence": (
-        "engine/test_engine.py::test_trace_of_one_request",
-        "engine/test_engine.py::test_generate_keeps_the_order_of_the_prompts",
-        "test_equivalence.py::test_every_mechanism_was_really_at_work",
-        "test_equivalence.py::test_sampled_tokens_depend_on_the_seed_alone",
-    ),
-    "blocks and prefix caching": (
-        "core/test_block_pool.py::test_cached_block_survives_its_user_until_reused",
-        "core/test_block_pool.py::test_two_blocks_of_one_content_are_both_kept",
-        "core/test_block_pool.py::test_pool_takes_the_longest_free_and_keeps_block_zero",
-        "core/test_kv_cache.py",
-        "engine/test_engine.py::test_prefix_cache_saves_tokens_and_says_so",
-        "engine/test_engine.py::test_abort_frees_everything_and_reports_what_there_was",
-    ),
-    "scheduling and preemption": (
-        "core/sched/test_scheduler.py::test_budget_chunks_the_front_and_defers_the_rest",
-        "core/sched/test_scheduler.py::test_long_prefill_threshold_caps_each_request",
-        "core/sched/test_scheduler.py::test_seats_are_checked_at_admission",
-        "core/sched/test_scheduler.py::test_prefix_hit_is_a_head_start_and_shares_blocks",
-        "core/sched/test_scheduler.py::test_preemption_takes_the_newest_and_recomputes_it",
-        "core/sched/test_scheduler.py::test_reserve_full_isl_admits_only_what_fits_as_a_whole",
-        "core/sched/test_scheduler.py::test_random_workloads_keep_every_invariant",
-    ),
-    "stop conditions": (
-        "engine/test_engine.py::test_eos_and_stop_ids",
-        "engine/test_engine.py::test_context_length_caps_the_output",
-        "engine/test_engine.py::test_stop_string_ends_the_request_in_the_core_too",
-    ),
-    "sampler": (
-        "sample/test_sampler.py::test_greedy_is_argmax_lowest_id_on_ties_and_draws_nothing",
-        "sample/test_sampler.py::test_row_independence",
-        "sample/test_sampler.py::test_filters_do_not_shift_the_stream",
-        "sample/test_sampler.py::test_masks_bias_and_penalties_come_before_the_greedy_choice",
-    ),
-}
+SUITE: dict[str, list[str]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))["suite"]
 
 
 @dataclass

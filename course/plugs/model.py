@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from course.plugs.guards import Watch
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import Array, AttentionMetadata
 from mini_vllm.outputs import SamplerOutput
 from mini_vllm.sample.logits_processor.builtin import apply_min_p
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.sampler import Sampler
+from mini_vllm.utils.arrays import Array
 
 QUERIES_AT_ONCE = 64
 """Tokens handed to `paged_attention_batch` in one call: it may gather all their keys at once."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from course.labs import IMPLS, ROOT, SOURCES, LabError, functions, load, stub_message, wanted_impl
+from course.labs import COURSE, IMPLS, ROOT, SOURCES, LabError, functions, load, stub_message, tomllib, wanted_impl
 from course.plugs.guards import GuardedPool, Watch, guarded_hash, guarded_stop
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.engine.parts import EngineParts, PartError, make_scheduler
@@ -30,14 +30,10 @@ class Plug:
     needs: tuple[str, ...]
 
 
-PLUGS = (
-    Plug("sampling", "00-03", ("sample", "softmax", "apply_top_k", "apply_top_p")),
-    Plug("stop conditions", "01-05", ("check_stop",)),
-    Plug("free queue", "02-01", ("FreeKVCacheBlockQueue.*",)),
-    Plug("block hash", "02-01", ("hash_block_tokens",)),
-    Plug("block pool", "02-01", ("FreeKVCacheBlockQueue.*", "BlockPool.*")),
-    Plug("paged attention", "02-06", ("build_slot_mapping", "write_kv", "paged_attention", "paged_attention_batch")),
-    Plug("scheduler step", "03-01", ("clamp", "schedule_step")),
+TABLE = COURSE / "plugs.toml"
+PLUGS = tuple(
+    Plug(row["part"], row["lab"], tuple(row["needs"]))
+    for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["parts"]
 )
 LABS = tuple(dict.fromkeys(plug.lab for plug in PLUGS))
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from course.contract.check import learner_functions
 from course.contract.mutation import mutants
+from course.contract.rules import learner_functions
 from course.labs import Lab, find_labs, functions, stub_message
 
 TOP = "from __future__ import annotations\n"

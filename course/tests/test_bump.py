@@ -12,8 +12,7 @@ from rich.console import Console
 from course import cli
 from course.labs import LabError
 from course.pages.citations import check_page, pinned_tree
-from course.upstream import bump, bump_report, release
-from course.upstream import fetch as upstream
+from course.upstream import bump, bump_report, fetch, release
 from course.upstream.fetch import UpstreamError
 
 OLD = '''"""Blocks."""
@@ -224,18 +223,18 @@ def test_a_release_is_a_folder_or_a_version(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UpstreamError, match="neither a folder nor a version"):
         release.release("no-such-thing", tmp_path)
 
-    def download(temp: Path, pin: upstream.Pin, say: Console) -> Path:
+    def download(temp: Path, pin: fetch.Pin, say: Console) -> Path:
         assert pin.version == "9.0.1"
         with tarfile.open(temp / "vllm-9.0.1.tar.gz", "w:gz") as tar:
             tar.add(folder, "vllm-9.0.1")
         return temp / "vllm-9.0.1.tar.gz"
 
-    monkeypatch.setattr(upstream, "download_sdist", download)
+    monkeypatch.setattr(fetch, "download_sdist", download)
     first = release.release("v9.0.1", tmp_path, Console(quiet=True))
     assert (
         (first.tree / "vllm" / "_version.py").is_file() and first.commit == "0123abc" and len(first.sdist_sha256) == 64
     )
-    monkeypatch.setattr(upstream, "download_sdist", None)  # the second time nothing is fetched
+    monkeypatch.setattr(fetch, "download_sdist", None)  # the second time nothing is fetched
     assert release.release("9.0.1", tmp_path) == first
 
 

@@ -16,7 +16,7 @@ from course import cli, verify
 from course.labs import ROOT, LabError, edited_starters, find_labs, lab_folders
 from course.loop import doctor, progress
 from course.loop.outcomes import RECORD, digest
-from course.pages import shape as pages
+from course.pages import shape
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 from course.workspace import build
 
@@ -163,7 +163,7 @@ def test_what_is_yours_is_left_alone(small_course: Path) -> None:
     subprocess.run([*git, "commit", "-qam", "my work"], check=True, capture_output=True)
     edited_starters.cache_clear()
     assert edited_starters(small_course) == {mine}
-    found = pages.text_files(small_course)
+    found = shape.text_files(small_course)
     assert mine not in found and small_course / SECOND / "starter.py" in found
     assert not any("notebook" in path.parts for path in found)
 

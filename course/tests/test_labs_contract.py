@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from course.contract import check as contract
-from course.contract import mistakes, mutation
+from course.contract import mistakes, mutation, rules
 from course.labs import ROOT, LabError, all_labs, edited_starters, lab_folders
-from course.pages import shape as pages
+from course.pages import shape
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 
 
@@ -29,16 +28,16 @@ def untouched(folder: Path) -> bool:
 def test_starter_and_solution_are_in_step(folder: Path) -> None:
     if not untouched(folder):
         pytest.skip("starter.py holds your work")
-    clean(contract.check_lab(folder))
+    clean(rules.check_lab(folder))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("phase", pages.phases(), ids=named)
+@pytest.mark.parametrize("phase", shape.phases(), ids=named)
 def test_starters_are_red_for_the_right_reason(phase: Path) -> None:
     folders = [folder for folder in lab_folders() if folder.parents[1] == phase and untouched(folder)]
     if not folders:
         pytest.skip("the starters hold your work")
-    clean(contract.check_starters(folders))
+    clean(rules.check_starters(folders))
 
 
 @pytest.mark.timeout(120)
@@ -101,8 +100,8 @@ def write_patch(small_course: Path, text: str) -> Path:
 
 
 def test_a_good_lab_passes(lab: Path, small_course: Path) -> None:
-    assert contract.check_lab(lab) == []
-    assert contract.check_starters([small_course / "phase-00-foundations" / "labs"], small_course) == []
+    assert rules.check_lab(lab) == []
+    assert rules.check_starters([small_course / "phase-00-foundations" / "labs"], small_course) == []
     assert mistakes.check_mistakes(lab, write_patch(small_course, PATCH)) == []
 
 
@@ -130,7 +129,7 @@ def test_a_breach_is_named(file: str, old: str, new: str, message: str, lab: Pat
     text = (lab / file).read_text()
     assert old in text
     (lab / file).write_text(text.replace(old, new))
-    assert any(message in p.text for p in contract.check_lab(lab))
+    assert any(message in p.text for p in rules.check_lab(lab))
 
 
 def test_a_property_and_its_setter_are_two_functions(lab: Path) -> None:
@@ -150,17 +149,17 @@ class Box:
 """
     for name in ("starter.py", "solution.py"):
         (lab / name).write_text((lab / name).read_text() + code)
-    assert contract.check_lab(lab) == []
+    assert rules.check_lab(lab) == []
     text = (lab / "starter.py").read_text()
     (lab / "starter.py").write_text(text.replace("value: int", "value: float"))
-    assert any("Box.size.setter" in p.text for p in contract.check_lab(lab))
+    assert any("Box.size.setter" in p.text for p in rules.check_lab(lab))
 
 
 def test_wrong_reasons_to_be_red(small_course: Path) -> None:
     first, second = small_course / FIRST / "starter.py", small_course / SECOND / "starter.py"
     first.write_text(STARTER.replace('raise NotImplementedError("Return twice x.")', "return 1 // 0"))
     second.write_text("import nothing_of_that_name\n")
-    problems = contract.check_starters([small_course / "phase-00-foundations" / "labs"], small_course)
+    problems = rules.check_starters([small_course / "phase-00-foundations" / "labs"], small_course)
     found = [p.text for p in problems]
     lines = [p.line for p in problems]  # one problem for all tests that share a fault, where the first of them stands
     assert sorted(lines) == [7, 17, 24]
@@ -174,7 +173,7 @@ def test_wrong_reasons_to_be_red(small_course: Path) -> None:
 def test_a_test_that_asks_nothing_is_found(small_course: Path) -> None:
     path = small_course / FIRST / "test_lab.py"
     path.write_text(path.read_text() + "\n\ndef test_nothing(impl):\n    assert impl\n")
-    found = [p.text for p in contract.check_starters([small_course / FIRST], small_course)]
+    found = [p.text for p in rules.check_starters([small_course / FIRST], small_course)]
     assert found == [
         "passes on the starter (make it touch the learner's code, or mark it @pytest.mark.provided): test_nothing"
     ]
@@ -216,7 +215,7 @@ def test_patches_apply_or_say_why() -> None:
 
 
 def test_mutants_are_made_of_learner_code_only(lab: Path) -> None:
-    names = {m.name for m in mutation.mutants(SOLUTION, contract.learner_functions(lab))}
+    names = {m.name for m in mutation.mutants(SOLUTION, rules.learner_functions(lab))}
     assert {
         "Counter.add: by < 0 -> by <= 0",
         "Counter.add: by < 0 -> by >= 0",

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from course.labs import ROOT, lab_folders
-from course.pages import shape as pages
-from course.pages import snippets
+from course.pages import shape, snippets
 from course.pages.markdown import parse, read, slug
 
 
@@ -21,36 +20,36 @@ def clean(problems: list) -> None:
     assert not problems, "\n" + "\n".join(map(str, problems))
 
 
-@pytest.mark.parametrize("path", pages.all_pages(), ids=named)
+@pytest.mark.parametrize("path", shape.all_pages(), ids=named)
 def test_links_lead_somewhere(path: Path) -> None:
-    clean(pages.check_links(read(path)))
+    clean(shape.check_links(read(path)))
 
 
-@pytest.mark.parametrize("path", [p for p in pages.all_pages() if snippets.steps(read(p))], ids=named)
+@pytest.mark.parametrize("path", [p for p in shape.all_pages() if snippets.steps(read(p))], ids=named)
 def test_python_blocks_run(path: Path) -> None:
     clean(snippets.run_page(read(path)))
 
 
 def test_every_exception_has_its_reason() -> None:
-    clean([problem for path in pages.all_pages() for problem in snippets.check_marks(read(path))])
+    clean([problem for path in shape.all_pages() for problem in snippets.check_marks(read(path))])
 
 
 def test_no_leftovers() -> None:
-    clean([problem for path in pages.text_files() for problem in pages.check_leftovers(path)])
+    clean([problem for path in shape.text_files() for problem in shape.check_leftovers(path)])
 
 
-@pytest.mark.parametrize("folder", pages.phases(), ids=named)
+@pytest.mark.parametrize("folder", shape.phases(), ids=named)
 def test_phase_has_the_common_shape(folder: Path) -> None:
-    clean(pages.check_phase(folder))
+    clean(shape.check_phase(folder))
 
 
 @pytest.mark.parametrize("folder", lab_folders(), ids=named)
 def test_lab_has_the_common_shape(folder: Path) -> None:
-    clean(pages.check_lab_folder(folder))
+    clean(shape.check_lab_folder(folder))
 
 
 def test_glossary_defines_each_term_once() -> None:
-    clean(pages.check_glossary(read(ROOT / "GLOSSARY.md")))
+    clean(shape.check_glossary(read(ROOT / "GLOSSARY.md")))
 
 
 # the checks themselves
@@ -78,7 +77,7 @@ this is not python
 
 def test_broken_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "b.md").write_text(BROKEN, encoding="utf-8")
-    found = [str(p) for p in pages.check_links(read(tmp_path / "b.md"), tmp_path)]
+    found = [str(p) for p in shape.check_links(read(tmp_path / "b.md"), tmp_path)]
     assert len(found) == 3
     assert "nowhere.md" in found[0] and "#missing" in found[1] and "cite it instead" in found[2]
 
@@ -130,11 +129,11 @@ def test_slugs_are_githubs(title: str, anchor: str) -> None:
 def test_lab_readme_sections_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "phase-00-x" / "labs" / "lab-01-y"
     folder.mkdir(parents=True)
-    heads = list(pages.SECTIONS)
+    heads = list(shape.SECTIONS)
     heads[1], heads[2] = heads[2], heads[1]
     body = "\n\n".join(f"## {h.capitalize()}\n\n{'word ' * 60}" for h in heads if h != "references")
     (folder / "README.md").write_text(f"# Lab\n\n[CPU-OK] Time 10 min. Prerequisites: none. Outcomes: x\n\n{body}\n")
-    found = [p.text for p in pages.check_lab_folder(folder)]
+    found = [p.text for p in shape.check_lab_folder(folder)]
     assert found.count("missing") == 3
     assert any("References" in text for text in found)
     assert any("out of order" in text for text in found)
@@ -144,9 +143,9 @@ def test_lab_readme_sections_in_order(tmp_path: Path) -> None:
 def test_leftovers_are_found(tmp_path: Path) -> None:
     note, path = "TO" + "DO", "/ro" + "ot/x"
     (tmp_path / "a.md").write_text(f"fine\n{note}: later\nrun {path}/y\n")
-    assert [p.line for p in pages.check_leftovers(tmp_path / "a.md")] == [2, 3]
+    assert [p.line for p in shape.check_leftovers(tmp_path / "a.md")] == [2, 3]
 
 
 def test_a_term_defined_twice_is_found() -> None:
     page = parse("# G\n\n### KV block\nA.\n\n### `kv block`\nB.\n")
-    assert [p.line for p in pages.check_glossary(page)] == [6]
+    assert [p.line for p in shape.check_glossary(page)] == [6]

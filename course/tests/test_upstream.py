@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course.upstream import fetch as upstream
+from course.upstream import fetch
 from course.upstream.fetch import PIN, Pin, Unreachable, UpstreamError
 
 FILES = {"vllm/v1/request.py": "class Request: ...\n", "vllm/__init__.py": "", "README.md": "# vLLM\n"}
@@ -39,7 +39,7 @@ def say() -> Console:
 def pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
     """A pin whose archive is on this disk and whose repository is nowhere."""
     made = archive(tmp_path / "sdist.tar.gz")
-    monkeypatch.setattr(upstream, "download_sdist", lambda temp, pin, say: made)
+    monkeypatch.setattr(fetch, "download_sdist", lambda temp, pin, say: made)
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
     return replace(PIN, sdist_sha256=digest, repository=str(tmp_path / "nowhere.git"))
 
@@ -68,23 +68,23 @@ def out(say: Console) -> str:
 
 
 def test_auto_falls_to_the_source_distribution(root: Path, pin: Pin, say: Console) -> None:
-    assert upstream.ensure(root, "auto", pin, say) == "sdist"
+    assert fetch.ensure(root, "auto", pin, say) == "sdist"
     assert {p: (root / "upstream" / p).read_text() for p in FILES} == FILES
     assert "does not answer" in out(say) and "now holds vLLM v0.22.1" in out(say)
     assert [p.name for p in root.iterdir()] == ["upstream"]
 
 
 def test_a_second_run_does_nothing(root: Path, pin: Pin, say: Console) -> None:
-    upstream.ensure(root, "sdist", pin, say)
+    fetch.ensure(root, "sdist", pin, say)
     before = (root / "upstream" / "README.md").stat().st_ino
-    assert upstream.ensure(root, "sdist", pin, say) == "kept"
+    assert fetch.ensure(root, "sdist", pin, say) == "kept"
     assert (root / "upstream" / "README.md").stat().st_ino == before
     assert "nothing to do" in out(say)
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter", "added"])
 def test_a_damaged_tree_is_mended(damage: str, root: Path, pin: Pin, say: Console) -> None:
-    upstream.ensure(root, "sdist", pin, say)
+    fetch.ensure(root, "sdist", pin, say)
     request = root / "upstream" / "vllm" / "v1" / "request.py"
     if damage == "missing":
         request.unlink()
@@ -92,53 +92,53 @@ def test_a_damaged_tree_is_mended(damage: str, root: Path, pin: Pin, say: Consol
         request.write_text("class")
     else:
         (root / "upstream" / "extra.py").write_text("")
-    assert upstream.ensure(root, "sdist", pin, say) == "sdist"
+    assert fetch.ensure(root, "sdist", pin, say) == "sdist"
     assert "1 files differ" in out(say)
-    assert upstream.inspect(root / "upstream", pin) == ""
+    assert fetch.inspect(root / "upstream", pin) == ""
 
 
 def test_another_release_is_replaced(root: Path, pin: Pin, say: Console) -> None:
-    upstream.ensure(root, "sdist", replace(pin, version="0.21.0", commit="a" * 40), say)
-    assert upstream.inspect(root / "upstream", pin) == "holds vLLM 0.21.0, not 0.22.1"
-    assert upstream.ensure(root, "sdist", pin, say) == "sdist"
+    fetch.ensure(root, "sdist", replace(pin, version="0.21.0", commit="a" * 40), say)
+    assert fetch.inspect(root / "upstream", pin) == "holds vLLM 0.21.0, not 0.22.1"
+    assert fetch.ensure(root, "sdist", pin, say) == "sdist"
 
 
 def test_a_folder_of_yours_is_kept_aside(root: Path, pin: Pin, say: Console) -> None:
     (root / "upstream").mkdir()
     (root / "upstream" / "mine.txt").write_text("notes")
-    upstream.ensure(root, "sdist", pin, say)
+    fetch.ensure(root, "sdist", pin, say)
     assert (root / ".course" / "upstream-before-1" / "mine.txt").read_text() == "notes"
-    assert upstream.inspect(root / "upstream", pin) == ""
+    assert fetch.inspect(root / "upstream", pin) == ""
 
 
 def test_from_a_git_tag(root: Path, tmp_path: Path, pin: Pin, say: Console) -> None:
     pin = git_pin(tmp_path, pin)
-    assert upstream.ensure(root, "auto", pin, say) == "git"
-    assert json.loads((root / "upstream" / upstream.STAMP).read_text())["source"] == "git"
-    assert upstream.ensure(root, "auto", pin, say) == "kept"
+    assert fetch.ensure(root, "auto", pin, say) == "git"
+    assert json.loads((root / "upstream" / fetch.STAMP).read_text())["source"] == "git"
+    assert fetch.ensure(root, "auto", pin, say) == "kept"
 
 
 def test_a_clone_made_by_hand_counts(root: Path, tmp_path: Path, pin: Pin, say: Console) -> None:
     pin = git_pin(tmp_path, pin)
     subprocess.run(["git", "clone", "-q", pin.repository, str(root / "upstream")], check=True)
-    assert upstream.ensure(root, "auto", pin, say) == "kept"
+    assert fetch.ensure(root, "auto", pin, say) == "kept"
 
 
 def test_a_moved_tag_is_refused(root: Path, tmp_path: Path, pin: Pin, say: Console) -> None:
     pin = replace(git_pin(tmp_path, pin), commit="b" * 40)
     with pytest.raises(UpstreamError, match="points at commit"):
-        upstream.ensure(root, "auto", pin, say)
+        fetch.ensure(root, "auto", pin, say)
     assert not list(root.iterdir())
 
 
 def test_git_alone_does_not_fall_back(root: Path, pin: Pin, say: Console) -> None:
     with pytest.raises(Unreachable, match="does not answer"):
-        upstream.ensure(root, "git", pin, say)
+        fetch.ensure(root, "git", pin, say)
 
 
 def test_a_wrong_digest_is_refused(root: Path, pin: Pin, say: Console) -> None:
     with pytest.raises(UpstreamError, match="SHA-256"):
-        upstream.ensure(root, "sdist", replace(pin, sdist_sha256="0" * 64), say)
+        fetch.ensure(root, "sdist", replace(pin, sdist_sha256="0" * 64), say)
     assert not list(root.iterdir())
 
 
@@ -151,18 +151,18 @@ def test_an_archive_that_reaches_out_is_refused(name: str, tmp_path: Path, pin: 
     bad = archive(tmp_path / "bad.tar.gz", info)
     pin = replace(pin, sdist_sha256=hashlib.sha256(bad.read_bytes()).hexdigest())
     with pytest.raises(UpstreamError, match="no plain file"):
-        upstream.unpack(bad, tmp_path / "out" / "tree", pin, say)
+        fetch.unpack(bad, tmp_path / "out" / "tree", pin, say)
     assert not (tmp_path / "evil").exists() and not (tmp_path / "out" / "evil").exists()
 
 
 def test_without_unearth_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Console
 ) -> None:
-    monkeypatch.setattr(upstream, "find_spec", lambda name: None)
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with pytest.raises(UpstreamError, match="unearth"):
-        upstream.download_sdist(tmp_path, PIN, say)
+        fetch.download_sdist(tmp_path, PIN, say)
 
 
 def test_an_unknown_source_is_named(root: Path, say: Console) -> None:
     with pytest.raises(UpstreamError, match="choose one of auto, git, sdist"):
-        upstream.ensure(root, "ftp", PIN, say)
+        fetch.ensure(root, "ftp", PIN, say)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from course.upstream import fetch as upstream
+from course.upstream import fetch
 from course.labs import ROOT
 from course.upstream.fetch import PIN, Pin, UpstreamError
 
@@ -57,12 +57,12 @@ def _fetch(wanted: Pin, target: Path, say: Console) -> None:
     with tempfile.TemporaryDirectory(prefix=".release-", dir=target.parent) as folder:
         temp, digest = Path(folder), ""
         try:
-            archive = upstream.download_sdist(temp, wanted, say)
+            archive = fetch.download_sdist(temp, wanted, say)
             digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-            tree = upstream.unpack(archive, temp / "tree", replace(wanted, sdist_sha256=digest), say)
+            tree = fetch.unpack(archive, temp / "tree", replace(wanted, sdist_sha256=digest), say)
         except UpstreamError as error:
             say.print(f"{error} Trying the git tag {wanted.tag}.", highlight=False)
-            tree = upstream.from_git(temp, replace(wanted, commit=_tagged(wanted)), say)
+            tree = fetch.from_git(temp, replace(wanted, commit=_tagged(wanted)), say)
         facts = {"commit": _commit(tree), "sdist_sha256": digest}
         (tree / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
         tree.rename(target)
@@ -70,7 +70,7 @@ def _fetch(wanted: Pin, target: Path, say: Console) -> None:
 
 def _tagged(wanted: Pin) -> str:
     """The commit that a tag of the repository points at."""
-    refs = upstream._git("ls-remote", wanted.repository, f"refs/tags/{wanted.tag}", f"refs/tags/{wanted.tag}^{{}}")
+    refs = fetch._git("ls-remote", wanted.repository, f"refs/tags/{wanted.tag}", f"refs/tags/{wanted.tag}^{{}}")
     if refs.returncode or not refs.stdout.strip():
         raise UpstreamError(f"neither the package index nor the git repository has vLLM {wanted.version}")
     return refs.stdout.strip().splitlines()[-1].split()[0]
@@ -78,7 +78,7 @@ def _tagged(wanted: Pin) -> str:
 
 def _commit(tree: Path) -> str:
     """What git or the file that the build wrote says."""
-    if head := upstream._head(tree):
+    if head := fetch._head(tree):
         return head
     path = tree / "vllm" / "_version.py"
     match = _COMMIT.search(path.read_text(encoding="utf-8")) if path.is_file() else None

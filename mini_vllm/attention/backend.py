@@ -1,4 +1,5 @@
-"""What an attention backend is: a name, predicates about what it can do, and the attention of a step.
+"""What an attention backend is: a name, predicates about what it can do, and the attention of a step. And what all of
+them have to know about that step.
 
 Upstream twin: `vllm/v1/attention/backend.py`. There a backend names three classes (impl, metadata builder, KV layout);
 here `begin_step` is the builder, the callable that it returns is the impl, and all share one KV layout
@@ -9,17 +10,67 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import Array, AttentionMetadata
-from mini_vllm.layers.quantization.kv_cache import KV_CACHE_DTYPES
+from mini_vllm.kv_cache_interface import KV_CACHE_DTYPES
+from mini_vllm.utils.arrays import Array
 
 AttentionStep = Callable[[int, Array, Array, Array], Array]
 """attn(layer, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D], valid until the next call."""
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """A ragged batch of R requests with T tokens, one request after the other.
+
+    query_start_loc [R + 1]: first token of each request, then T.
+    seq_lens [R]: tokens of each request whose keys are in the cache once this step has written its own.
+    block_tables [R, max_blocks]: physical block of each logical block; entries past a request's last are 0.
+    slot_mapping [T]: where each token's key and value go, block * block_size + offset.
+
+    A step that is padded for a CUDA graph has more: requests after the last real one with no tokens, seq_lens 0 and the
+    null block, and tokens past query_start_loc[R] with slot -1. Nothing is written or computed for them.
+
+    Upstream: upstream/vllm/v1/attention/backend.py:353 — `CommonAttentionMetadata`.
+    """
+
+    query_start_loc: Array
+    seq_lens: Array
+    block_tables: Array
+    slot_mapping: Array
+
+    @property
+    def num_reqs(self) -> int:
+        """R."""
+        return len(self.seq_lens)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.slot_mapping)
+
+    @property
+    def query_lens(self) -> Array:
+        """Tokens of each request in this step, [R]."""
+        return np.diff(self.query_start_loc)
+
+    def without_padding(self) -> AttentionMetadata:
+        """The real requests and tokens alone; itself where nothing is padded."""
+        num_tokens = int(self.query_start_loc[-1])
+        if num_tokens == self.num_tokens and self.query_start_loc[-2] < num_tokens:
+            return self
+        num_reqs = int(np.searchsorted(self.query_start_loc, num_tokens))
+        return AttentionMetadata(
+            self.query_start_loc[: num_reqs + 1],
+            self.seq_lens[:num_reqs],
+            self.block_tables[:num_reqs],
+            self.slot_mapping[:num_tokens],
+        )
 
 
 class AttentionCGSupport(Enum):

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.platforms.cpu.memory import aligned_zeros
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 class KVCache:

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.attention.kv_cache import Array, KVCache
-from mini_vllm.layers.quantization.kv_cache import KVQuantMode, dequantize_kv, get_kv_quant_mode, quantize_kv
+from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.kv_cache_interface import KVQuantMode, get_kv_quant_mode
+from mini_vllm.layers.quantization.utils.fp8_utils import E4M3_MAX, decode_e4m3, encode_e4m3
+from mini_vllm.utils.arrays import Array
 
 
 def make_kv_cache(
@@ -82,3 +84,34 @@ class QuantizedKVCache(KVCache):
         self.data[:, block_ids] = 0
         if self.scales is not None:
             self.scales[:, block_ids] = 0
+
+
+_SMALLEST_SCALE = np.float32(1e-6)
+
+
+def quantize_kv(x: Array, mode: KVQuantMode) -> tuple[Array, Array | None]:
+    """Codes of the shape of x [..., head_dim], and float32 scales [...], None where the scale is 1.
+
+    int8 codes are rounded to nearest. Upstream's kernel stores a float into an int8 pointer, which cuts the fraction
+    off, and so loses a bit: upstream/tests/quantization/test_per_token_kv_cache.py:64 — "INT8 Triton stores truncate".
+    Upstream: upstream/vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:139 — `_reshape_cache_per_token_head`.
+    """
+    if mode == KVQuantMode.FP8_PER_TENSOR:
+        return encode_e4m3(x), None
+    largest = np.float32(127 if mode == KVQuantMode.INT8_PER_TOKEN_HEAD else E4M3_MAX)
+    scales = np.maximum(np.abs(x).max(axis=-1).astype(np.float32) / largest, _SMALLEST_SCALE)
+    scaled = x * (1 / scales)[..., None]
+    if mode == KVQuantMode.FP8_PER_TOKEN_HEAD:
+        return encode_e4m3(scaled), scales
+    return np.clip(np.rint(scaled), -128, 127).astype(np.int8), scales
+
+
+def dequantize_kv(codes: Array, scales: Array | None, out: Array) -> Array:
+    """Codes [..., head_dim] times scales [...] -> `out`, the same shape, any float type."""
+    if codes.dtype == np.uint8:
+        decode_e4m3(codes, out=out)
+    else:
+        np.copyto(out, codes)
+    if scales is not None:
+        out *= scales[..., None]
+    return out

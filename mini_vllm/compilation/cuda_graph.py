@@ -13,8 +13,8 @@ import numpy as np
 
 from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor
 from mini_vllm.config.compilation import CUDAGraphMode
+from mini_vllm.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 Runnable = Callable[..., Array]
 
 

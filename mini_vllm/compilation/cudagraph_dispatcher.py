@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from mini_vllm.compilation.cudagraph.sizes import pad_to_capture_size
-from mini_vllm.config.compilation import CUDAGraphMode
+from mini_vllm.config.compilation import CUDAGraphMode, pad_to_capture_size
 
 
 @dataclass(frozen=True)

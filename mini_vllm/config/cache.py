@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_vllm.config.utils import whole_number
-from mini_vllm.layers.quantization.kv_cache import get_kv_quant_mode
+from mini_vllm.kv_cache_interface import get_kv_quant_mode
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The check that the settings share. Upstream twin: `vllm/config/utils.py`."""
+"""The check that the settings share. Upstream has no twin: pydantic checks there."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mini_vllm.attention.backends.registry import get_attention_backend
-from mini_vllm.compilation.cudagraph.sizes import resolve_capture_sizes
 from mini_vllm.config.cache import CacheConfig
-from mini_vllm.config.compilation import CUDAGraphMode
+from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
@@ -23,9 +22,9 @@ class EngineConfig:
 
     `quantization`: how weights are stored, "int8", "int4", "fp8" or "nf4", made while a float checkpoint loads; a
     quantized checkpoint says it itself. `quantization_config`: settings of it, e.g. {"group_size": 32}.
-    `cudagraph_mode`: simulated CUDA graphs (`cudagraph/`). Upstream's default is FULL_AND_PIECEWISE; here, where
+    `cudagraph_mode`: simulated CUDA graphs (`compilation/`). Upstream's default is FULL_AND_PIECEWISE; here, where
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream.
-    `tensor_parallel_size`: processes that share every layer, the calling one included (`distributed/`).
+    `tensor_parallel_size`: processes that share every layer, the calling one included (`executor/`).
     """
 
     block_size: int = CacheConfig.block_size

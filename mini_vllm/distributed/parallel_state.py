@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mini_vllm.distributed.shared_memory import Array, Counters, shared_zeros
+from mini_vllm.distributed.shared_memory import Counters, shared_zeros
+from mini_vllm.utils.arrays import Array
 
 _MAX_BARRIERS = 1 << 32  # in one step
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 SPINS = 3000
 """Looks at a counter before the processor is offered to others: about 0.2 ms."""

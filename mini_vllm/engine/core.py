@@ -18,8 +18,8 @@ from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.engine.parts import EngineParts
+from mini_vllm.kv_cache_interface import kv_bytes_per_token
 from mini_vllm.kv_oracle import KVOracle
-from mini_vllm.layers.quantization.kv_cache import kv_bytes_per_token
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.worker.model_runner import ModelRunner
@@ -32,7 +32,7 @@ class EngineCore:
     """The loop: plans a step, runs it, and takes in what came out.
 
     Args:
-        model: obeys the contract of `mini_vllm.models`.
+        model: obeys the contract of `models/interfaces_base.py`.
         config: checked engine arguments.
         parts: what it is put together from; by default ours.
 

@@ -16,8 +16,8 @@ from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.input_processor import ProcessedInput
 from mini_vllm.engine.parallel_sampling import ParentRequest
 from mini_vllm.logprobs import Logprob
-from mini_vllm.metrics.stats import EngineStats
-from mini_vllm.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from mini_vllm.metrics.stats import EngineStats, RequestMetrics
+from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind
 
 

@@ -47,7 +47,7 @@ class EngineParts:
 
     Attributes:
         block_pool: (num_blocks, enable_caching) -> a `BlockPool`.
-        hash_block_tokens: hashes a full block; None: `block_pool.hash_block_tokens`.
+        hash_block_tokens: hashes a full block; None: ours, of `core/kv_cache_utils.py`.
         scheduler: (config, kv_cache_manager, max_model_len) -> a `Scheduler`.
         check_stop: (request, max_model_len) -> whether the request has ended.
         sampler: () -> a `Sampler`.

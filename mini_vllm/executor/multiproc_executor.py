@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.distributed.shared_memory import Array, Counters, shared_zeros
+from mini_vllm.distributed.shared_memory import Counters, shared_zeros
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
+from mini_vllm.utils.arrays import Array
 
 _STEP, _BROKEN = 0, 1
 """Counters of the parent: the last step posted, the last one it broke off."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 def silu_and_mul(gate: Array, up: Array, tmp: Array) -> None:
@@ -20,3 +18,9 @@ def silu_and_mul(gate: Array, up: Array, tmp: Array) -> None:
     tmp += 1.0
     np.divide(gate, tmp, out=gate)
     gate *= up
+
+
+def silu(x: Array) -> Array:
+    """`x * sigmoid(x)`."""
+    with np.errstate(over="ignore"):
+        return x / (1.0 + np.exp(-x))

@@ -12,8 +12,7 @@ import numpy as np
 
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
 from mini_vllm.platforms.cpu.products import project
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 SCRATCH_BYTES = 1 << 18
 """Weights that are dequantized at a time: they are multiplied while they are still in the processor's cache."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mini_vllm.platforms.cpu.memory import aligned_empty
 from mini_vllm.platforms.cpu.products import project
 from mini_vllm.platforms.cpu.threads import num_shares, one_blas_thread, run_shares
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 def logits_of(hidden: Array, lm_head: Array, out: Array | None = None) -> Array:

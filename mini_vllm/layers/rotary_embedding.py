@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.transformers_utils.config import RopeConfig
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 def inverse_frequencies(head_dim: int, rope: RopeConfig) -> Array:

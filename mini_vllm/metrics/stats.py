@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.stats import CUDAGraphStats
     from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
-    from mini_vllm.outputs import RequestMetrics
 
 
 @dataclass
@@ -66,3 +65,27 @@ class EngineStats:
         """Count one request that has ended for `reason`."""
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.num_preemptions += metrics.num_preemptions
+
+
+@dataclass
+class RequestMetrics:
+    """Times of one request in seconds on the engine's clock (`time.monotonic`)."""
+
+    arrival_time: float = 0.0
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    finished_time: float | None = None
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to first token: arrival to first output token."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+    @property
+    def itl(self) -> float | None:
+        """Mean inter-token latency: None until there are two output tokens."""
+        if self.num_generation_tokens < 2 or self.first_token_time is None or self.last_token_time is None:
+            return None
+        return (self.last_token_time - self.first_token_time) / (self.num_generation_tokens - 1)

@@ -12,7 +12,7 @@ from mini_vllm.config.vllm import DTYPES
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.layers.quantization.resolve import resolve_quantization
 from mini_vllm.model_loader.safetensors_reader import Checkpoint, CheckpointError
-from mini_vllm.models.base import linears_of
+from mini_vllm.models.interfaces_base import linears_of
 from mini_vllm.models.registry import get_model_class
 from mini_vllm.transformers_utils.config import HFConfig
 

@@ -13,8 +13,7 @@ import numpy as np
 from mini_vllm.model_loader.safetensors_reader import DTYPES, INDEX_NAME, SINGLE_NAME, STORED
 from mini_vllm.models.registry import get_model_class
 from mini_vllm.transformers_utils.config import HFConfig
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 def to_bf16(array: Array) -> Array:

@@ -15,16 +15,16 @@ import numpy as np
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.layers.activation import silu_and_mul
 from mini_vllm.layers.layernorm import rms_norm, rms_norm_heads
-from mini_vllm.layers.linear import Array
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.layers.rotary_embedding import RotaryEmbedding
-from mini_vllm.models.base import Attention, CausalLM
+from mini_vllm.models.interfaces_base import Attention, CausalLM
 from mini_vllm.models.llama_scratch import TILE, TILES_BETWEEN_MEETINGS, LlamaScratch, LlamaTile
 from mini_vllm.models.sharding import shard_llama
 from mini_vllm.platforms.cpu.products import project
 from mini_vllm.platforms.cpu.threads import num_threads, one_blas_thread, run_shares
 from mini_vllm.platforms.cpu.workspace import Workspace
 from mini_vllm.transformers_utils.config import HFConfig
+from mini_vllm.utils.arrays import Array
 
 Part = tuple[str, Any, Array | None, int, int | None]
 """A tensor of the checkpoint: its name, the weight and bias that it is part of, first and last row there."""

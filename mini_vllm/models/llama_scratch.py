@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.layers.linear import Array
 from mini_vllm.layers.rotary_embedding import RotaryPairs
 from mini_vllm.platforms.cpu.threads import num_shares
 from mini_vllm.platforms.cpu.workspace import Workspace
+from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
     from mini_vllm.models.llama import LlamaForCausalLM

@@ -13,11 +13,11 @@ import numpy as np
 from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
 from mini_vllm.layers.fused_moe.expert_parallel import determine_expert_map
 from mini_vllm.layers.fused_moe.layer import FusedMoE
-from mini_vllm.layers.linear import Array
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.model_loader.safetensors_reader import CheckpointError
 from mini_vllm.models.llama import LlamaForCausalLM, LlamaLayer, LlamaTile, Part
 from mini_vllm.transformers_utils.config import HFConfig
+from mini_vllm.utils.arrays import Array
 
 
 class SparseMoeBlock:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.layers.layernorm import layer_norm
-from mini_vllm.layers.linear import Array
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
-from mini_vllm.models.base import Attention, CausalLM
+from mini_vllm.models.interfaces_base import Attention, CausalLM
 from mini_vllm.platforms.cpu.products import project
 from mini_vllm.transformers_utils.config import HFConfig
+from mini_vllm.utils.arrays import Array
 
 POSITION_OFFSET = 2
 """Rows of the position table before position 0.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.layers.linear import Array
+from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
     from mini_vllm.models.llama import LlamaForCausalLM, LlamaLayer

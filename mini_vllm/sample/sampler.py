@@ -1,7 +1,6 @@
 """From logits to tokens, for a whole batch at once.
 
-Upstream twin: upstream/vllm/v1/sample/sampler.py:20 — `Sampler`, `vllm/v1/sample/metadata.py` — `SamplingMetadata`.
-The order is upstream's:
+Upstream twin: upstream/vllm/v1/sample/sampler.py:20 — `Sampler`. The order is upstream's:
 
 1. raw log-probabilities, where a request wants them: of the model's logits, before any change
 2. allowed token ids, bad words, min tokens, logit bias

@@ -12,6 +12,7 @@ from mini_vllm.tests.helpers import POCKET
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "engine.md"
+LIMIT = 5_400  # 5,000 once the fast form of Llama stands apart from the model
 TRACE = """
 import sys, threading
 from pathlib import Path
@@ -54,3 +55,4 @@ def test_the_page_says_how_long_the_corridor_is():
     lines = sum((ROOT / "mini_vllm" / name).read_text(encoding="utf-8").count("\n") for name in listed())
     said = int(re.search(r"about ([\d,]+) lines", section())[1].replace(",", ""))
     assert abs(lines - said) <= 100, f"the corridor has {lines} lines"
+    assert lines < LIMIT, f"the corridor has {lines} lines: whoever wants to read the engine has to read them all"

@@ -1,7 +1,6 @@
-"""Text to token ids and back.
+"""Which tokenizer a checkpoint gets: our own where it is byte-level BPE, else one of the `tokenizers` library.
 
-`ByteTokenizer` is the course's smallest tokenizer, `BPETokenizer` reads a real checkpoint's, and
-`load_tokenizer` picks. Upstream twin: `vllm/tokenizers/registry.py`; its tokenizers wrap the `tokenizers` library.
+Upstream twin: `vllm/tokenizers/registry.py`; its tokenizers all wrap that library.
 """
 
 from __future__ import annotations
@@ -9,20 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mini_vllm.tokenizers.bpe import BPETokenizer
-from mini_vllm.tokenizers.byte import ByteTokenizer
 from mini_vllm.tokenizers.hf import HFTokenizer
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
-from mini_vllm.tokenizers.protocol import Tokenizer
 from mini_vllm.tokenizers.tokenizer_files import read_eos_token_ids, read_special_tokens, read_tokenizer_spec
-
-__all__ = [
-    "BPETokenizer",
-    "ByteTokenizer",
-    "HFTokenizer",
-    "Tokenizer",
-    "UnsupportedTokenizer",
-    "load_tokenizer",
-]
 
 
 def load_tokenizer(folder: str | Path) -> BPETokenizer | HFTokenizer:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.attention.selector import make_attention
 from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
@@ -24,9 +24,9 @@ from mini_vllm.executor.multiproc_executor import MultiprocExecutor, StepBuffer,
 from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
+from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 
-Array = np.ndarray[Any, Any]
 _NO_BLOCKS: Array = np.empty(0, np.int64)
 
 
@@ -45,7 +45,7 @@ class ModelRunner:
     """Runs a model over the paged KV cache.
 
     Args:
-        model: obeys the contract of `mini_vllm.models`; one with `num_layers == 0` gets no KV arrays.
+        model: obeys the contract of `models/interfaces_base.py`; one with `num_layers == 0` gets no KV arrays.
         sampler: see `mini_vllm.sample.sampler.Sampler`.
         num_blocks, block_size: the pool, the null block included.
         dtype: attention computes in it; by default the model's. kv_cache_dtype: how keys and values are stored.

@@ -9,8 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.attention.backend import AttentionBackend, AttentionStep, plan_without_padding, tokens_to_write
-from mini_vllm.attention.metadata import Array, AttentionMetadata
+from mini_vllm.attention.backend import (
+    AttentionBackend,
+    AttentionMetadata,
+    AttentionStep,
+    plan_without_padding,
+    tokens_to_write,
+)
+from mini_vllm.utils.arrays import Array
 
 
 class DenseBackend(AttentionBackend):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mini_vllm.attention.metadata import Array, AttentionMetadata
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.platforms.cpu.workspace import Workspace
+from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
     from mini_vllm.attention.backends.paged_gather import PagedGatherBackend

@@ -13,15 +13,16 @@ import numpy as np
 from mini_vllm.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
+    AttentionMetadata,
     AttentionStep,
     plan_without_padding,
     tokens_to_write,
 )
 from mini_vllm.attention.backends.gather_plan import Chunk, GatherPlanner, PrefillRow, Share
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import Array, AttentionMetadata
 from mini_vllm.platforms.cpu.threads import num_shares, num_threads, run_shares
 from mini_vllm.platforms.cpu.workspace import Workspace
+from mini_vllm.utils.arrays import Array
 
 CHUNK_BYTES = 1 << 20
 """Keys and values gathered at a time for requests that are computed together."""

@@ -14,9 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.attention.backend import AttentionBackend, AttentionCGSupport, AttentionStep, tokens_to_write
-from mini_vllm.attention.metadata import Array, AttentionMetadata
+from mini_vllm.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionMetadata,
+    AttentionStep,
+    tokens_to_write,
+)
 from mini_vllm.attention.ops.online_softmax import Summary, attend_tile, finalize, identity, merge_two
+from mini_vllm.utils.arrays import Array
 
 TILE_SIZE = 64
 """Keys of a tile, as whole blocks; a tile has at least one block."""

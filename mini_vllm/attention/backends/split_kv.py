@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mini_vllm.attention.backend import AttentionCGSupport
+from mini_vllm.attention.backend import AttentionCGSupport, AttentionMetadata
 from mini_vllm.attention.backends.paged_online import PagedOnlineBackend, QueryBlock
-from mini_vllm.attention.metadata import Array, AttentionMetadata
 from mini_vllm.attention.ops.online_softmax import Summary, attend_tile, finalize, merge_axis, merge_two
+from mini_vllm.utils.arrays import Array
 
 NUM_PAR_SOFTMAX_SEGMENTS = 16
 """Upstream: upstream/vllm/v1/attention/backends/triton_attn.py:55 — "NUM_PAR_SOFTMAX_SEGMENTS = 16"."""

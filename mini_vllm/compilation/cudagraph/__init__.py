@@ -1,16 +1,15 @@
-"""CUDA graphs, simulated: capture and replay over persistent buffers, sizes, and statistics.
+"""CUDA graphs, simulated: capture and replay over persistent buffers, and statistics.
 
 numpy launches no kernels, so there is nothing to record; what is real here is everything around the recording: which
 batch gets which graph, sizes and padding, inputs that must lie in the recorded memory, what padding may not do, the
 window in which capture is allowed, and how many launches are left.
 
-| module | holds | upstream twin |
+| Module | Holds | Upstream twin |
 |---|---|---|
-| `../../config/compilation.py` | `CUDAGraphMode`, `resolve_cudagraph_mode` | `vllm/config/compilation.py` |
-| `sizes.py` | `default_capture_sizes`, `resolve_capture_sizes` | `vllm/config/vllm.py` |
-| `../cudagraph_dispatcher.py` | `BatchDescriptor`, `CudagraphDispatcher` | `vllm/v1/cudagraph_dispatcher.py` |
-| `runners.py` | `LaunchCounter`, `run_eager`, `GraphRunner`, `PiecewiseGraphRunner`: the idea alone | — |
-| `../cuda_graph.py` | `CUDAGraphWrapper`: capture, or replay of a forward pass | `vllm/compilation/cuda_graph.py` |
+| `config/compilation.py` | `CUDAGraphMode`, `default_capture_sizes` | the same, and `config/vllm.py` |
+| `compilation/cudagraph_dispatcher.py` | `BatchDescriptor`, `CudagraphDispatcher` | `vllm/v1/cudagraph_dispatcher.py` |
+| `runners.py` | `LaunchCounter`, `GraphRunner`, `PiecewiseGraphRunner`: the idea alone | `breakable_cudagraph.py` |
+| `compilation/cuda_graph.py` | `CUDAGraphWrapper`: capture, or replay | `vllm/compilation/cuda_graph.py` |
 | `buffers.py` | `InputBuffers`: the persistent inputs and their padding | `vllm/v1/worker/gpu_model_runner.py` |
 | `manager.py` | `CudaGraphManager`: what the model runner talks to | `vllm/v1/worker/gpu/cudagraph_utils.py` |
 | `launches.py` | `ForwardLaunches`: what is counted | — |

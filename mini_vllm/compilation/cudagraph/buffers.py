@@ -7,14 +7,11 @@ size is filled such that it does nothing: slot -1 (nothing is written to the KV 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 PAD_SLOT_ID = -1
 """Upstream: upstream/vllm/v1/attention/backends/utils.py:44 — "PAD_SLOT_ID = -1"."""

@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.attention.backend import AttentionCGSupport, on_real_tokens
-from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.backend import AttentionCGSupport, AttentionMetadata, on_real_tokens
 from mini_vllm.compilation.cuda_graph import CUDAGraphWrapper, GraphPool
 from mini_vllm.compilation.cudagraph.buffers import InputBuffers
 from mini_vllm.compilation.cudagraph.launches import ForwardLaunches
 from mini_vllm.compilation.cudagraph.stats import CUDAGraphStat, CUDAGraphStats
 from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_cudagraph_mode
+from mini_vllm.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 logger = logging.getLogger(__name__)
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
+
 Op = Callable[[Array], Array]
 
 

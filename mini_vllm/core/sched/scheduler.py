@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
-from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.request_queue import RequestQueue, create_request_queue
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
-
-__all__ = ["CachedRequestData", "NewRequestData", "Scheduler", "SchedulerOutput"]
 
 
 class Scheduler:

@@ -7,14 +7,12 @@ Upstream twins: `vllm/distributed/eplb/eplb_state.py`, and the routing kernel in
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mini_vllm.distributed.eplb.policy.default import rebalance_experts
 from mini_vllm.layers.fused_moe.expert_load import balancedness
+from mini_vllm.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 KNUTH_MULTIPLIER = 2654435769
 """2^32 over the golden ratio. Upstream: upstream/vllm/model_executor/layers/fused_moe/router/base_router.py:49 —
 "KNUTH_MULTIPLIER"."""

@@ -30,7 +30,7 @@ def info(
     """Architecture, bytes per token of KV cache, how many tokens fit, and which attention backend it gets and why."""
     from mini_vllm.attention.backend import AttentionSelectorConfig
     from mini_vllm.attention.selector import explain
-    from mini_vllm.layers.quantization.kv_cache import get_kv_quant_mode
+    from mini_vllm.kv_cache_interface import get_kv_quant_mode
     from mini_vllm.model_loader.hub import get_checkpoint_folder
     from mini_vllm.transformers_utils.config import HFConfig
 
@@ -114,7 +114,7 @@ def kv_table(config: Any, memory: int, block_size: int) -> Table:
     int8 adds a float32 scale for each head of a token. One block is the null block and holds nothing. A sequence of
     full context takes ceil(context / block_size) blocks.
     """
-    from mini_vllm.layers.quantization.kv_cache import kv_bytes_per_token
+    from mini_vllm.kv_cache_interface import kv_bytes_per_token
 
     heads = config.num_hidden_layers * config.num_key_value_heads
     title = f"KV cache: {c.format_bytes(memory)}, blocks of {block_size} tokens"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 def expert_loads(topk_ids: Array, num_experts: int) -> Array:

@@ -6,13 +6,12 @@ Upstream twins: `vllm/model_executor/layers/fused_moe/expert_map_manager.py`, `p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mini_vllm.layers.fused_moe.fused_moe import fused_experts
+from mini_vllm.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 PLACEMENTS = ("linear", "round_robin")
 
 

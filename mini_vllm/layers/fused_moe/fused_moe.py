@@ -13,11 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mini_vllm.layers.activation import silu_and_mul
+from mini_vllm.layers.activation import silu, silu_and_mul
 from mini_vllm.layers.fused_moe.moe_align_block_size import sort_by_expert
 from mini_vllm.platforms.cpu.products import project
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 LAUNCHES_PER_LAYER = 5
 """Kernels that upstream's Triton path launches for the experts of a layer, however many experts there are.
@@ -25,16 +24,10 @@ Upstream: upstream/vllm/model_executor/layers/fused_moe/fused_moe.py:1664 — `f
 
 
 class Launches(Protocol):
-    """Counts kernel launches: `mini_vllm.compilation.cudagraph.LaunchCounter` does."""
+    """Counts kernel launches: `LaunchCounter` (`compilation/cudagraph/runners.py`) does."""
 
     def bump(self, k: int = 1) -> object:
         """Count k more."""
-
-
-def silu(x: Array) -> Array:
-    """`x * sigmoid(x)`."""
-    with np.errstate(over="ignore"):
-        return x / (1.0 + np.exp(-x))
 
 
 def expert_mlp(x: Array, w13: Array, w2: Array) -> Array:

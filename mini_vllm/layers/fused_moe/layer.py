@@ -9,8 +9,7 @@ import numpy as np
 
 from mini_vllm.layers.fused_moe.fused_moe import Launches, fused_experts
 from mini_vllm.layers.fused_moe.routing import fused_topk
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 class FusedMoE:

@@ -6,11 +6,9 @@ Upstream twins: `vllm/model_executor/layers/fused_moe/moe_align_block_size.py` a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 def sort_by_expert(topk_ids: Array, num_experts: int) -> tuple[Array, Array]:

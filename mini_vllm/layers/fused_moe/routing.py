@@ -5,11 +5,10 @@ Upstream twins: `vllm/model_executor/layers/fused_moe/router/fused_topk_router.p
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
+
 SCORING_FUNCS = ("softmax", "sigmoid")
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, fp8_scale, quantize_fp8
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from mini_vllm.layers.quantization.base_config import (
 )
 from mini_vllm.layers.quantization.four_bit import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 class GPTQConfig(QuantizationConfig):

@@ -10,12 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
     from mini_vllm.layers.linear import Linear, TensorSource
 
-Array = np.ndarray[Any, Any]
 
 PACKED_MODULES: dict[str, list[str]] = {
     "qkv_proj": ["q_proj", "k_proj", "v_proj"],

@@ -17,8 +17,7 @@ from mini_vllm.layers.quantization.activations import ActivationScheme, quantize
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
 from mini_vllm.layers.quantization.primitives import quantize_per_channel
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, fp8_scale, quantize_fp8
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 _LOAD_ROWS = 256
 """Rows of a float checkpoint that are quantized at a time."""

@@ -30,8 +30,7 @@ from mini_vllm.layers.quantization.primitives import (
     scale_for,
     unpack_nibbles,
 )
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 _LOAD_ROWS = 256
 

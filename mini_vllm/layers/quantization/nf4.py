@@ -10,11 +10,9 @@ upstream/vllm/model_executor/layers/quantization/bitsandbytes.py:195 — `BitsAn
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 NF4_LEVELS: Array = np.array(
     [

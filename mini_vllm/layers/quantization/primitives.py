@@ -7,11 +7,9 @@ them. Upstream twin: `vllm/model_executor/layers/quantization/utils/quant_utils.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 INT8_MAX, INT4_MAX = 127, 7
 INT4_OFFSET = 8

@@ -13,13 +13,10 @@ only a transposition. Upstream twin: `vllm/model_executor/layers/quantization/ut
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mini_vllm.layers.quantization.primitives import pack_nibbles, unpack_nibbles
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 AWQ_ORDER = {4: (0, 2, 4, 6, 1, 3, 5, 7), 8: (0, 2, 1, 3)}
 """Place k of an int32 holds column AWQ_ORDER[k] of its group.

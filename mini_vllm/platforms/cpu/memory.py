@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 CACHE_LINE = 64
 """Bytes; also the widest vector of AVX-512."""

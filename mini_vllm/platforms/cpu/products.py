@@ -12,19 +12,15 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.platforms.cpu.threads import one_core
-
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 FEW_TOKENS, FEW_TOKENS_FOR_THREADS = 128, 4
 """Up to this many tokens a product is cut into small ones, where BLAS has one thread, and where it has more (the
 small ones are then one thread's)."""
-
-
 _WIDTH = 32
 """Tokens of a small product: two vectors of AVX-512."""
-
-
 _SMALL_PRODUCT = 1_000_000
+"""Multiplications up to which OpenBLAS does not pack its factors."""
 
 
 @lru_cache(maxsize=1024)

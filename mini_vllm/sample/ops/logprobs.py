@@ -1,4 +1,4 @@
-"""Probabilities and their logarithms, row by row. Upstream twin: `vllm/v1/sample/ops/logprobs.py`."""
+"""Probabilities and their logarithms, row by row. Upstream has no twin: torch computes them."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import Array, AttentionMetadata
+from mini_vllm.utils.arrays import Array
 
 HEAD_DIM = 8
 Lens = Sequence[tuple[int, int]]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.backends import paged_gather
 from mini_vllm.attention.backends.registry import get_attention_backend, register_backend
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import AttentionMetadata
 
 HEAD_DIM = 8
 

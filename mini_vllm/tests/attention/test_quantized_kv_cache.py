@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import AttentionMetadata
-from mini_vllm.attention.quantized_kv_cache import QuantizedKVCache, make_kv_cache
-from mini_vllm.layers.quantization.kv_cache import (
-    KV_CACHE_DTYPES,
-    KVQuantMode,
-    get_kv_quant_mode,
-    kv_bytes_per_token,
-    quantize_kv,
-)
+from mini_vllm.attention.quantized_kv_cache import QuantizedKVCache, make_kv_cache, quantize_kv
+from mini_vllm.kv_cache_interface import KV_CACHE_DTYPES, KVQuantMode, get_kv_quant_mode, kv_bytes_per_token
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3
 from mini_vllm.tests.helpers import POCKET
 

@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.attention.backend import AttentionCGSupport
-from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.backend import AttentionCGSupport, AttentionMetadata
 from mini_vllm.compilation.cuda_graph import CUDAGraphWrapper, GraphPool, address
 from mini_vllm.compilation.cudagraph.buffers import InputBuffers
 from mini_vllm.compilation.cudagraph.launches import ForwardLaunches
-from mini_vllm.compilation.cudagraph.sizes import default_capture_sizes, pad_to_capture_size, resolve_capture_sizes
 from mini_vllm.compilation.cudagraph.stats import CUDAGraphStat, CUDAGraphStats
 from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
-from mini_vllm.config.compilation import CUDAGraphMode, resolve_cudagraph_mode
+from mini_vllm.config.compilation import (
+    CUDAGraphMode,
+    default_capture_sizes,
+    pad_to_capture_size,
+    resolve_capture_sizes,
+    resolve_cudagraph_mode,
+)
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 

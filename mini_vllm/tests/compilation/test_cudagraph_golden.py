@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from mini_vllm.attention.backend import AttentionCGSupport
-from mini_vllm.compilation.cudagraph.sizes import resolve_capture_sizes
 from mini_vllm.compilation.cudagraph.stats import CUDAGraphStat, CUDAGraphStats
 from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher
-from mini_vllm.config.compilation import CUDAGraphMode, resolve_cudagraph_mode
+from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes, resolve_cudagraph_mode
 from mini_vllm.tests.helpers import GOLDEN
 
 RECORDED = json.loads(gzip.decompress((GOLDEN / "cudagraph.json.gz").read_bytes()))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.executor.multiproc_executor import StepBuffer, StepInputs

@@ -95,7 +95,7 @@ def record(name: str) -> None:
     from vllm import LLM
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    workload, tiny = _module(HERE / "workload.py"), _module(HERE.parent / "tiny_checkpoints.py")
+    workload, tiny = _module(HERE / "workload.py"), _module(HERE.parent / "models" / "tiny_checkpoints.py")
     with tempfile.TemporaryDirectory() as scratch:
         pocket = name in ("pocket", "pocket-moe")
         folder = ROOT / "models" / name if pocket else tiny.save_tiny(name, Path(scratch) / name)
@@ -140,7 +140,7 @@ def record(name: str) -> None:
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(_module(HERE.parent / "tiny_checkpoints.py").FAMILIES)
+    names = sys.argv[1:] or list(_module(HERE.parent / "models" / "tiny_checkpoints.py").FAMILIES)
     if len(names) == 1:
         os.environ.update(ENVIRONMENT)
         record(names[0])

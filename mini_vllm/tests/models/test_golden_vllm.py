@@ -6,6 +6,7 @@ step whose two best log-probabilities lie within 1e-4, and such stops are counte
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -106,3 +107,12 @@ def test_the_replay_would_notice(tmp_path):
         except AssertionError:
             wrong += 1
     assert wrong >= 5
+
+
+def test_what_the_recorders_load_by_path_is_there():
+    """They run where vLLM is, without the engine's package, and so load helpers by their paths."""
+    for recorder in GOLDEN.glob("record_*.py"):
+        text = recorder.read_text(encoding="utf-8")
+        for parents, parts in re.findall(r"HERE((?:\.parent)*)((?: / \"[\w.-]+\.py\"| / \"[\w-]+\")+)", text):
+            path = GOLDEN.joinpath(*[".."] * parents.count("parent"), *re.findall(r'"([\w.-]+)"', parts))
+            assert path.suffix != ".py" or path.is_file(), f"{recorder.name} loads {path}"

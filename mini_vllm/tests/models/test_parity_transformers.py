@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.model_loader.default_loader import load_model
 
 torch = pytest.importorskip("torch")

@@ -1,7 +1,7 @@
 """Lab 02-05: the life of a cached block, driven by hand through the engine's KV cache manager.
 
 No scheduler and no model: three functions that act as a scheduler would, and four that look. In every function the
-manager `kv` is a `mini_vllm.core.kv_cache_manager.KVCacheManager`.
+manager `kv` is a `mini_vllm.KVCacheManager`.
 """
 
 from __future__ import annotations

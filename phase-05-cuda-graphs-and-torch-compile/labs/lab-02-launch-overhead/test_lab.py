@@ -114,7 +114,7 @@ def test_gain_of_pieces(impl):
 
 
 def test_the_formulas_count_what_the_engine_counts(impl):
-    """mini_vllm.compilation.cudagraph runs the ops, and the counter says how many launches that was."""
+    """mini_vllm runs the ops, and the counter says how many launches that was."""
     for num_ops, num_calls in itertools.product((1, 2, 7), (0, 1, 2, 9)):
         ops = [lambda a: a + 1] * num_ops
         eager, graphs = mini_vllm.LaunchCounter(), mini_vllm.LaunchCounter()

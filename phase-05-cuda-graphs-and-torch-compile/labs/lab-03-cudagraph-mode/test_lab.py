@@ -187,7 +187,7 @@ def test_every_dispatch_was_captured(impl):
 
 
 def test_dispatch_as_the_engine(impl):
-    """Random ladders and seats: the same decisions as mini_vllm.compilation.cudagraph."""
+    """Random ladders and seats: the same decisions as mini_vllm's dispatcher."""
     rng = random.Random(5)
     for _ in range(60):
         sizes, seats = sorted(rng.sample(range(1, 40), rng.randint(1, 8))), rng.randint(1, 40)

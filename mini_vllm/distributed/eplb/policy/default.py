@@ -5,11 +5,9 @@ All arrays have a row per layer. Upstream twin: `vllm/distributed/eplb/policy/de
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 
 def balanced_packing(weight: Array, num_packs: int) -> tuple[Array, Array]:

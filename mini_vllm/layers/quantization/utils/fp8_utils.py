@@ -3,7 +3,6 @@
 There are no infinities, and NaN is 0x7F or 0xFF. Steps double with every power of two, so the relative error is at most
 1/16 for normal numbers (from 2^-6 on); below that lie eight equal steps of 2^-9 down to zero.
 Upstream uses the hardware's conversion or torch's `float8_e4m3fn`, always after clamping to +-448.
-Upstream twin: `vllm/model_executor/layers/quantization/utils/fp8_utils.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mini_vllm.utils.arrays import Array
 
 E4M3_MAX = 448.0
 E4M3_SMALLEST_NORMAL = 2.0**-6

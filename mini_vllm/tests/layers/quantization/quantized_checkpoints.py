@@ -22,8 +22,8 @@ from mini_vllm.layers.quantization.repack import awq_pack, gptq_pack, pack_int32
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, quantize_fp8
 from mini_vllm.model_loader.random_checkpoint import to_bf16, write_safetensors
 from mini_vllm.tests.models.tiny_checkpoints import FAMILIES, make_weights
+from mini_vllm.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 Tensors = dict[str, Array]
 GROUP = 32
 

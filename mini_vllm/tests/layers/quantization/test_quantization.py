@@ -18,8 +18,8 @@ from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.layers.quantization.eight_bit import Int8LinearMethod
 from mini_vllm.layers.quantization.repack import awq_pack, awq_unpack, gptq_pack, gptq_unpack, pack_int32, unpack_int32
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
+from mini_vllm.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 PREFIX = "model.layers.0.mlp.gate_up_proj"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.model_loader.default_loader import load_model
-from mini_vllm.models.base import linears_of
+from mini_vllm.models.interfaces_base import linears_of
 from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 

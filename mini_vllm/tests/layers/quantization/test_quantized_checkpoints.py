@@ -12,7 +12,7 @@ import pytest
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.layers.quantization.base_config import shard_names
 from mini_vllm.model_loader.default_loader import load_model
-from mini_vllm.models.base import linears_of
+from mini_vllm.models.interfaces_base import linears_of
 from mini_vllm.tests.layers.quantization.quantized_checkpoints import (
     LAYOUTS,
     ROUNDS_ACTIVATIONS,

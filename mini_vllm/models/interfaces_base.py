@@ -1,4 +1,7 @@
-"""What every architecture has in common: the attributes that the engine reads, and arrays to be filled."""
+"""What every architecture has in common: the attributes that the engine reads, and arrays to be filled.
+
+Upstream twin: `vllm/model_executor/models/interfaces_base.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.layers.linear import Array, Linear, Shard, UnquantizedLinearMethod
+from mini_vllm.layers.linear import Linear, Shard, UnquantizedLinearMethod
 from mini_vllm.layers.logits import logits_of
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.platforms.cpu.memory import aligned_empty
 from mini_vllm.platforms.cpu.workspace import Workspace
 from mini_vllm.transformers_utils.config import HFConfig
+from mini_vllm.utils.arrays import Array
 
 Attention = Callable[[int, Array, Array, Array], Array]
 """attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]; writes k and v to the KV cache first."""

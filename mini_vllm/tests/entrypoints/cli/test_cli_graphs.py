@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mini_vllm.entrypoints.cli.common import parse_engine_args, parse_sizes
-from mini_vllm.tests.entrypoints.test_cli import checkpoint, run  # noqa: F401  # `checkpoint` is a fixture
+from mini_vllm.tests.entrypoints.cli.test_cli import checkpoint, run  # noqa: F401  # `checkpoint` is a fixture
 
 SIZES = ("--input-len", "8", "--output-len", "4", "--num-prompts", "3")
 

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.distributed import eplb
-from mini_vllm.layers import fused_moe as moe
+from mini_vllm.distributed.eplb.eplb_state import compute_logical_maps
+from mini_vllm.distributed.eplb.policy.default import balanced_packing, rebalance_experts, replicate_experts
+from mini_vllm.layers.fused_moe.expert_parallel import determine_expert_map
+from mini_vllm.layers.fused_moe.moe_align_block_size import moe_align_block_size
+from mini_vllm.layers.fused_moe.routing import fused_topk, grouped_topk
 from mini_vllm.tests.helpers import GOLDEN
 
 RECORDED = json.loads(gzip.decompress((GOLDEN / "moe.json.gz").read_bytes()))
@@ -27,7 +30,7 @@ def test_provenance() -> None:
 def test_alignment_is_upstreams() -> None:
     """Every entry of both arrays, the unused ones too."""
     for case in RECORDED["align"]:
-        sorted_token_ids, expert_ids, num = moe.moe_align_block_size(
+        sorted_token_ids, expert_ids, num = moe_align_block_size(
             np.array(case["topk_ids"]),
             case["block_size"],
             case["num_experts"],
@@ -47,9 +50,9 @@ def test_routing_is_upstreams() -> None:
         grouped = dict(case.get("grouped", {}))
         if grouped:
             grouped["e_score_correction_bias"] = array_or_none(grouped.pop("bias"))
-            weights, ids = moe.grouped_topk(logits, case["top_k"], case["renormalize"], **grouped)
+            weights, ids = grouped_topk(logits, case["top_k"], case["renormalize"], **grouped)
         else:
-            weights, ids = moe.fused_topk(logits, case["top_k"], case["renormalize"])
+            weights, ids = fused_topk(logits, case["top_k"], case["renormalize"])
         order = np.argsort(ids, axis=1)
         assert np.take_along_axis(ids, order, 1).tolist() == case["ids"]
         np.testing.assert_allclose(np.take_along_axis(weights, order, 1), case["weights"], rtol=2e-6)
@@ -57,7 +60,7 @@ def test_routing_is_upstreams() -> None:
 
 def test_expert_maps_are_upstreams() -> None:
     for case in RECORDED["maps"]:
-        count, found = moe.determine_expert_map(case["ep_size"], case["rank"], case["num_experts"], case["strategy"])
+        count, found = determine_expert_map(case["ep_size"], case["rank"], case["num_experts"], case["strategy"])
         assert count == case["count"]
         assert (None if found is None else found.tolist()) == case["map"]
 
@@ -67,13 +70,13 @@ def test_balancing_is_upstreams(case: dict[str, Any]) -> None:
     loads, later = np.array(case["loads"], np.float32), np.array(case["later"], np.float32)
     slots, _, _, ranks = args = case["args"]
     experts = loads.shape[1]
-    pack, place = eplb.balanced_packing(loads, ranks if experts % ranks == 0 else 1)
+    pack, place = balanced_packing(loads, ranks if experts % ranks == 0 else 1)
     assert pack.tolist() == case["pack"] and place.tolist() == case["place"]
-    phy2log, logcnt = eplb.replicate_experts(loads, slots)
+    phy2log, logcnt = replicate_experts(loads, slots)
     assert logcnt.tolist() == case["logcnt"] and phy2log.tolist() == case["phy2log"]
-    first = eplb.rebalance_experts(loads, *args)
+    first = rebalance_experts(loads, *args)
     assert first.tolist() == case["first"]
-    second = eplb.rebalance_experts(later, *args, first)
+    second = rebalance_experts(later, *args, first)
     assert second.tolist() == case["second"]
-    log2phy, count = eplb.compute_logical_maps(second, experts)
+    log2phy, count = compute_logical_maps(second, experts)
     assert log2phy.tolist() == case["log2phy"] and count.tolist() == case["count"]

@@ -1,4 +1,4 @@
-"""Keys and values in eight bits: which modes there are, what they cost, and their arithmetic.
+"""How keys and values may be stored, and what they cost.
 
 | `kv_cache_dtype` | code | scale |
 |---|---|---|
@@ -6,8 +6,7 @@
 | fp8_per_token_head | FP8 E4M3 | the same |
 | fp8, fp8_e4m3 | FP8 E4M3 | 1.0 for everything, as upstream's where a checkpoint brings none |
 
-Upstream twins: `KVQuantMode` in `vllm/v1/kv_cache_interface.py`, and the kernels that write the cache.
-"""
+Upstream twin: `vllm/v1/kv_cache_interface.py`."""
 
 from __future__ import annotations
 
@@ -16,12 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.quantization.utils.fp8_utils import E4M3_MAX, decode_e4m3, encode_e4m3
-
-Array = np.ndarray[Any, Any]
-
 KV_CACHE_DTYPES = ("auto", "int8", "int8_per_token_head", "fp8", "fp8_e4m3", "fp8_per_token_head")
-_SMALLEST_SCALE = np.float32(1e-6)
 
 
 class KVQuantMode(IntEnum):
@@ -71,31 +65,3 @@ def kv_bytes_per_token(num_kv_heads: int, head_dim: int, kv_cache_dtype: str = "
     mode = get_kv_quant_mode(kv_cache_dtype)
     per_head = head_dim * (itemsize if mode == KVQuantMode.NONE else 1) + 4 * mode.is_per_token_head
     return 2 * num_kv_heads * per_head
-
-
-def quantize_kv(x: Array, mode: KVQuantMode) -> tuple[Array, Array | None]:
-    """Codes of the shape of x [..., head_dim], and float32 scales [...], None where the scale is 1.
-
-    int8 codes are rounded to nearest. Upstream's kernel stores a float into an int8 pointer, which cuts the fraction
-    off, and so loses a bit: upstream/tests/quantization/test_per_token_kv_cache.py:64 — "INT8 Triton stores truncate".
-    Upstream: upstream/vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:139 — `_reshape_cache_per_token_head`.
-    """
-    if mode == KVQuantMode.FP8_PER_TENSOR:
-        return encode_e4m3(x), None
-    largest = np.float32(127 if mode == KVQuantMode.INT8_PER_TOKEN_HEAD else E4M3_MAX)
-    scales = np.maximum(np.abs(x).max(axis=-1).astype(np.float32) / largest, _SMALLEST_SCALE)
-    scaled = x * (1 / scales)[..., None]
-    if mode == KVQuantMode.FP8_PER_TOKEN_HEAD:
-        return encode_e4m3(scaled), scales
-    return np.clip(np.rint(scaled), -128, 127).astype(np.int8), scales
-
-
-def dequantize_kv(codes: Array, scales: Array | None, out: Array) -> Array:
-    """Codes [..., head_dim] times scales [...] -> `out`, the same shape, any float type."""
-    if codes.dtype == np.uint8:
-        decode_e4m3(codes, out=out)
-    else:
-        np.copyto(out, codes)
-    if scales is not None:
-        out *= scales[..., None]
-    return out
