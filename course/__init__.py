@@ -14,6 +14,6 @@
 | `pages/` | checks of pages: shape, links, citations, executed blocks, glossary, captures |
 | `upstream/` | the pinned release: fetched, read, compared with another, built for a CPU |
 
-Data: `labs.toml` (a row a lab), `build.toml` (a mini-build a phase), `plugs.toml` (labs in the engine), `mistakes/` (what
-tests must catch) and `equivalent.toml` (what no test can).
+Data: `labs.toml` (a row a lab), `build.toml` (a mini-build a phase), `plugs.toml` (labs in the engine), `mistakes/`
+(what tests must catch) and `equivalent.toml` (what no test can).
 """
