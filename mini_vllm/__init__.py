@@ -8,7 +8,9 @@ that `import mini_vllm` alone loads nothing of the engine (upstream/vllm/__init_
 from __future__ import annotations
 
 import sys
+import time
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -238,11 +240,32 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
+    if name in _MODULE_OF:
+        value = getattr(_loaded(_MODULE_OF[name]), name)
+        globals()[name] = value
+        return value
+    said = f"module {__name__!r} has no attribute {name!r}"
+    if not name.startswith("_"):
+        try:
+            return _loaded(f"{__name__}.{name}")
+        except ImportError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            said = said if isinstance(error, ModuleNotFoundError) else str(error)
+    raise AttributeError(said)
+
+
+def _loaded(module: str) -> ModuleType:
+    """A module, imported. Two threads that come to a circle of imports from two sides get in each other's way, and
+    Python ends one of the imports: that one is made again."""
+    for _ in range(100):
+        try:
+            return import_module(module)
+        except RuntimeError as error:
+            if type(error).__name__ != "_DeadlockError":
+                raise
+            time.sleep(0.001)
+    return import_module(module)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -59,14 +60,34 @@ class Moves:
         if whole := self.modules.get(f"{module}.{name}"):
             parent, _, leaf = whole.rpartition(".")
             return parent, leaf
-        return self.modules.get(module, module), name
+        return (module, name) if self.gone(module, name) else (self.modules.get(module, module), name)
+
+    def gone(self, module: str, name: str) -> bool:
+        """Whether a former module's `name` is nowhere that the table knows."""
+        own = self.modules.get(module, "")
+        if not own or name == "*" or f"{module}.{name}" in self.modules or self.stands(module, name):
+            return False
+        target = self.names.get((module, name), own)
+        return self.file(target) is not None and not self.stands(target, name)
 
     def stands(self, module: str, name: str) -> bool:
         """Whether `from module import name` finds something in the package as it is now."""
         file = self.file(module)
         if file is None:
             return False
+        if module == ROOT_NAME and name in self.public:
+            return True
         return name in bound(file) or (file.name == "__init__.py" and self.file(f"{module}.{name}") is not None)
+
+    def namesake(self, name: str) -> str:
+        """The one module of the package that defines `name` at its top level; "" for none or several."""
+        line = re.compile(rf"^(?:class|def|async def) {re.escape(name)}\b|^{re.escape(name)}\b[^=\n]*=", re.MULTILINE)
+        files = (
+            p for p in self.package.rglob("*.py") if not {"tests", "__pycache__"} & {*p.relative_to(self.package).parts}
+        )
+        found = [path for path in files if line.search(path.read_text(encoding="utf-8"))]
+        parts = found[0].relative_to(self.package.parent).with_suffix("").parts if len(found) == 1 else ()
+        return ".".join(parts).removesuffix(".__init__")
 
     def is_public(self, module: str, name: str) -> bool:
         """Whether `from mini_vllm import name` gives what stands in `module`."""
@@ -157,6 +178,8 @@ def _bindings(body: list[ast.stmt], imports: bool = True) -> Iterator[str]:
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             if imports:
                 yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from _bindings(node.orelse, imports)
         elif isinstance(node, (ast.If, ast.Try)):
             for part in (node.body, node.orelse, *(h.body for h in getattr(node, "handlers", []))):
                 yield from _bindings(part, imports)
@@ -181,16 +204,25 @@ def statement(moves: Moves, module: str, names: Iterable[str] = ()) -> str:
 def sentence(moves: Moves, module: str, names: Iterable[str] = ()) -> str:
     """Where it is now and what to do, in one sentence; "" where nothing of it moved."""
     names = list(names)
+    where = moves.modules.get(module, "") if moves.file(module) is None else ""
+    if lost := [name for name in names if moves.gone(module, name)]:
+        rest = statement(moves, module, [name for name in names if name not in lost]) if len(lost) < len(names) else ""
+        return _lost(moves, module, lost) + (f"; for the rest write `{rest}`" if rest else "")
     new = statement(moves, module, names)
     if not new:
         return ""
-    where = moves.modules.get(module, "") if moves.file(module) is None else ""
     if where:
         what = f"{module} is now {where}"
     else:
         moved = [(name, moves.place(module, name)) for name in names if not moves.stands(module, name)]
         what = ", ".join(f"{name} of {module} is now in {at}" for name, (at, _) in moved)
     return f"{what}; write `{new}`, or let `course update` rewrite your file"
+
+
+def _lost(moves: Moves, module: str, names: list[str]) -> str:
+    now = f"{module} is now {moves.modules[module]}, which" if moves.file(module) is None else module
+    here = [f"{name} is in {at}" for name in names for at in [moves.namesake(name)] if at]
+    return f"{now} has no {', no '.join(names)}" + (f" (a {', a '.join(here)})" if here else "")
 
 
 def refuse(module: str) -> None:
@@ -201,18 +233,24 @@ def refuse(module: str) -> None:
         raise MovedError(sentence(moves, *_asked(module, moves)) or sentence(moves, module), name=module)
 
 
-def missing(package: str, name: str) -> ImportError | AttributeError:
-    """What the `__getattr__` of a package raises that has the name of a former module.
+def missing(module: str, name: str) -> ImportError | AttributeError:
+    """What the `__getattr__` of a file raises that has lost names; the text names the new place of `name`.
 
-    The error names the new place where the former module held `name`; any other name is an AttributeError, so that
-    submodules and `hasattr` go on as without this.
+    An ImportError inside `from module import name`, which would swallow the text of any other; elsewhere an
+    AttributeError, so that `hasattr` and submodules go on as without this.
     """
     moves = read()
-    at, new = moves.place(package, name)
-    file = moves.file(at)
-    if name.startswith("__") or at == package or file is None or new not in bound(file):
-        return AttributeError(f"module {package!r} has no attribute {name!r}")
-    return MovedError(sentence(moves, package, [name]), name=package)
+    at, new = moves.place(module, name)
+    known = moves.stands(at, new) if at != module else moves.gone(module, name) and moves.namesake(name)
+    if name.startswith("__") or not known:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    frame = sys._getframe(2)
+    said = sentence(moves, module, [name])
+    if any(
+        each.offset == frame.f_lasti and each.opname == "IMPORT_FROM" for each in dis.get_instructions(frame.f_code)
+    ):
+        return MovedError(said, name=module)
+    return AttributeError(said)
 
 
 def explain(error: ImportError) -> str:

@@ -25,9 +25,9 @@ TABLE = """\
 "outputs:Reason" = "engine"
 """
 
-PUBLIC = """\
-from importlib import import_module
+HEAD = "import sys\nimport time\nfrom importlib import import_module\nfrom types import ModuleType\n\n"
 
+PUBLIC = """\
 _PUBLIC = {
     "mini_vllm.core.pool": ("Pool",),
     "mini_vllm.core.utils": ("Block",),
@@ -39,13 +39,7 @@ _PUBLIC = {
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 
-
-def __getattr__(name):
-    if name not in _MODULE_OF:
-        raise AttributeError(name)
-    return getattr(import_module(_MODULE_OF[name]), name)
-
-
+__all__ = sorted(_MODULE_OF)
 """
 
 HOOK = """\
@@ -154,14 +148,14 @@ class Pool:
 
 
 def house(root: Path) -> Path:
-    """The engine after its move, in ``root/mini_vllm``, with the real `moved.py` and the real finder."""
+    """The engine after its move, in ``root/mini_vllm``, with the real `moved.py`, the real `__getattr__` and the real finder."""
     package = root / "mini_vllm"
     for name, text in FILES.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text, encoding="utf-8")
     real = (ROOT / "mini_vllm" / "__init__.py").read_text(encoding="utf-8")
-    finder = real[real.index("class _FormerPlaces") :]
-    (package / "__init__.py").write_text(f"import sys\n{PUBLIC}{finder}", encoding="utf-8")
+    lazy = real[real.index("def __getattr__") :]
+    (package / "__init__.py").write_text(f"{HEAD}{PUBLIC}\n\n{lazy}", encoding="utf-8")
     (package / "moved.toml").write_text(TABLE, encoding="utf-8")
     shutil.copy(ROOT / "mini_vllm" / "moved.py", package / "moved.py")
     return package

@@ -45,12 +45,34 @@ NOW = {
     "from mini_vllm.engine import LLMEngine": (
         "LLMEngine of mini_vllm.engine is now in mini_vllm.engine.llm_engine; write `from mini_vllm import LLMEngine`"
     ),
-    "import mini_vllm.engine as e; e.EngineCore": "EngineCore of mini_vllm.engine is now in mini_vllm.engine.core",
+}
+ASKED = {
+    "import mini_vllm.engine as e; e.EngineCore": (
+        "EngineCore of mini_vllm.engine is now in mini_vllm.engine.core; write `from mini_vllm import EngineCore`"
+    ),
+    "import mini_vllm as mv; mv.pool.Pool": (
+        "mini_vllm.pool is now mini_vllm.core.pool; write `import mini_vllm.core.pool`"
+    ),
+}
+GONE = {
+    "from mini_vllm.pool import nothing": "mini_vllm.pool is now mini_vllm.core.pool, which has no nothing",
+    "from mini_vllm.pool import LLMEngine": (
+        "mini_vllm.pool is now mini_vllm.core.pool, which has no LLMEngine (a LLMEngine is in "
+        "mini_vllm.engine.llm_engine)"
+    ),
+    "from mini_vllm.pool import Pool, no, one": (
+        "mini_vllm.pool is now mini_vllm.core.pool, which has no no, no one; for the rest write "
+        "`from mini_vllm import Pool`"
+    ),
+    "from mini_vllm.engine import hash_block": "mini_vllm.engine has no hash_block (a hash_block is in mini_vllm.core.utils)",
 }
 STILL = [
     "from mini_vllm.engine import core, Reason",
     "import mini_vllm.engine as e; assert not hasattr(e, 'nonsense') and not hasattr(e, '__wrapped__')",
     "from mini_vllm import Pool, Request, outputs",
+    "import mini_vllm as mv; mv.request.Request, mv.core.utils, mv.Pool; assert not hasattr(mv, 'nonsense')",
+    "import mini_vllm as mv; assert not hasattr(mv, 'pool') and getattr(mv, '_private', 1) == 1",
+    "import mini_vllm.engine as e; assert not hasattr(e, 'LLMEngine') and getattr(e, 'EngineCore', 3) == 3",
     "import importlib.util as u; assert u.find_spec('mini_vllm.nonsense') is None and u.find_spec('mini_vllm.request')",
     "import mini_vllm, sys, importlib as i; m = sys.meta_path; n = len(m); i.reload(mini_vllm); assert n == len(m)",
 ]
@@ -68,6 +90,37 @@ def test_a_former_place_names_the_present_one(tmp_path: Path) -> None:
     for (code, words), said in zip(NOW.items(), ask(tmp_path, list(NOW)), strict=True):
         assert said.startswith("MovedError: ") and words in said, f"{code}: {said}"
         assert said.endswith(", or let `course update` rewrite your file"), said
+
+
+def test_a_name_that_is_asked_of_a_module_is_an_attribute_error(tmp_path: Path) -> None:
+    house(tmp_path)
+    for words, said in zip(ASKED.values(), ask(tmp_path, list(ASKED)), strict=True):
+        assert said == f"AttributeError: {words}, or let `course update` rewrite your file"
+
+
+def test_what_is_gone_is_not_given_a_place(tmp_path: Path) -> None:
+    house(tmp_path)
+    for (code, words), said in zip(GONE.items(), ask(tmp_path, list(GONE)), strict=True):
+        assert said == f"MovedError: {words}", code
+
+
+def test_an_import_that_another_thread_got_in_the_way_of_is_made_again(tmp_path: Path) -> None:
+    """As when two threads enter a circle of imports from two sides: Python ends one of the two with this error."""
+    house(tmp_path)
+    code = """\
+import mini_vllm, importlib._bootstrap as b
+real, asked = mini_vllm.import_module, []
+
+def first_not(name):
+    asked.append(name)
+    if len(asked) < 3:
+        raise b._DeadlockError("deadlock detected")
+    return real(name)
+
+mini_vllm.import_module = first_not
+assert mini_vllm.Pool.__name__ == "Pool" and len(asked) == 3
+"""
+    assert ask(tmp_path, [code]) == [""]
 
 
 def test_other_imports_are_as_before(tmp_path: Path) -> None:
