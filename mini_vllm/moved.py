@@ -93,8 +93,8 @@ class Moves:
         """Whether `from mini_vllm import name` gives what stands in `module`."""
         if name not in self.public or self.public[name] == module:
             return name in self.public
-        file = self.file(module)
-        return file is None or name not in defined(file)  # another thing of the same name, or one that it imports
+        file = self.file(module)  # it may have another thing of the same name, or a submodule, or one that it imports
+        return file is None or (name not in defined(file) and self.file(f"{module}.{name}") is None)
 
     def imports(self, module: str, names: Iterable[str], public: bool = True) -> dict[str, list[tuple[str, str]]]:
         """Present module -> (former name, present name) in the order given: the imports that `from module import
@@ -207,7 +207,7 @@ def sentence(moves: Moves, module: str, names: Iterable[str] = ()) -> str:
     where = moves.modules.get(module, "") if moves.file(module) is None else ""
     if lost := [name for name in names if moves.gone(module, name)]:
         rest = statement(moves, module, [name for name in names if name not in lost]) if len(lost) < len(names) else ""
-        return _lost(moves, module, lost) + (f"; for the rest write `{rest}`" if rest else "")
+        return lacking(moves, module, lost) + (f"; for the rest write `{rest}`" if rest else "")
     new = statement(moves, module, names)
     if not new:
         return ""
@@ -219,10 +219,11 @@ def sentence(moves: Moves, module: str, names: Iterable[str] = ()) -> str:
     return f"{what}; write `{new}`, or let `course update` rewrite your file"
 
 
-def _lost(moves: Moves, module: str, names: list[str]) -> str:
+def lacking(moves: Moves, module: str, names: list[str]) -> str:
+    """That names of a former module are nowhere, and who has others of that name."""
     now = f"{module} is now {moves.modules[module]}, which" if moves.file(module) is None else module
-    here = [f"{name} is in {at}" for name in names for at in [moves.namesake(name)] if at]
-    return f"{now} has no {', no '.join(names)}" + (f" (a {', a '.join(here)})" if here else "")
+    here = [f"{name} in {at}" for name in names for at in [moves.namesake(name)] if at]
+    return f"{now} has no {', no '.join(names)}" + (f" (see {', '.join(here)})" if here else "")
 
 
 def refuse(module: str) -> None:

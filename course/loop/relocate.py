@@ -9,7 +9,8 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mini_vllm.moved import ROOT_NAME, Moves
+from course.loop.aliases import Alias, Aliases, chain, present
+from mini_vllm.moved import ROOT_NAME, Moves, lacking
 
 FROM = re.compile(r"from(?:\s|\\)+([\w.]+)(?:\s|\\)+import\b")
 
@@ -22,18 +23,6 @@ class Rewritten:
     text: str
     changes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Alias:
-    """A name that stands for a former module, the statements that bind it, and what was taken from it that is
-    elsewhere now: names in the text, and the imports that bind them."""
-
-    former: str
-    now: str
-    statements: list[ast.stmt] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    imports: dict[str, str] = field(default_factory=dict)
 
 
 class _Text:
@@ -97,35 +86,32 @@ def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", l
     Raises:
         SyntaxError: ``source`` is not Python.
     """
-    text = _Text(source)
+    text, tree = _Text(source), ast.parse(source)
     nodes = sorted(
-        (n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.Import, ast.ImportFrom, ast.Attribute))),
+        (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom, ast.Attribute))),
         key=lambda n: (n.lineno, n.col_offset, -(n.end_lineno or 0), -(n.end_col_offset or 0)),
     )
-    made = Rewritten(source)
-    aliases: dict[str, Alias] = {}
+    made, aliases, imported = Rewritten(source), Aliases(tree, moves), set()
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            _from(node, text, moves, public, package if node.level else "", leaves, made.changes)
-            _submodules(node, moves, aliases)
+            _from(node, text, moves, public, package if node.level else "", leaves, made)
         elif isinstance(node, ast.Import):
-            _import(node, text, moves, made.changes, aliases)
-    taken = _identifiers(source) if aliases else set()
+            imported |= _import(node, text, moves, made)
     inside = -1  # where the last chain that was put right ends; the shorter ones in it begin at the same place
     for node in nodes:
-        if isinstance(node, ast.Attribute) and text.span(node)[0] >= inside and _attribute(node, text, moves, made):
-            inside = text.span(node)[1]
-        elif isinstance(node, ast.Attribute):
-            _taken_from_alias(node, text, moves, aliases, taken, public, made)
+        if isinstance(node, ast.Attribute) and text.span(node)[0] >= inside:
+            use = _use(node, moves, aliases)
+            if use and _put_right(use, text, moves, aliases, imported, public, made):
+                inside = text.span(node)[1]
     for alias in aliases.values():
-        for statement in alias.statements:
+        for statement in alias.statements if alias.imports else ():
             text.add_below(statement, list(alias.imports.values()))
     made.text = text.edited()
     return made
 
 
 def _from(
-    node: ast.ImportFrom, text: _Text, moves: Moves, public: bool, package: str, leaves: bool, changes: list[str]
+    node: ast.ImportFrom, text: _Text, moves: Moves, public: bool, package: str, leaves: bool, made: Rewritten
 ) -> None:
     module = node.module or ""
     if node.level:
@@ -133,7 +119,15 @@ def _from(
         module = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
     if not module.startswith(ROOT_NAME):
         return
-    found = moves.imports(module, [alias.name for alias in node.names], public)
+    names = [alias.name for alias in node.names]
+    made.notes += [
+        f"line {node.lineno}: {lacking(moves, module, [name])}" for name in names if moves.gone(module, name)
+    ]
+    if names == ["*"] and module in moves.modules and moves.file(module) is not None:
+        made.notes.append(
+            f"line {node.lineno}: not all that {module} had is there now: name what you need in place of *"
+        )
+    found = moves.imports(module, names, public)
     if not found and not (node.level and leaves):
         return
     found = found or {module: [(alias.name, alias.name) for alias in node.names]}
@@ -145,7 +139,7 @@ def _from(
     else:
         text.edits[start, end] = _joined(text, start, end, new)
     if not node.level:
-        changes.append(f"line {node.lineno}: {ast.unparse(node)} -> {'; '.join(new)}")
+        made.changes.append(f"line {node.lineno}: {ast.unparse(node)} -> {'; '.join(new)}")
 
 
 def _statements(node: ast.ImportFrom, found: dict[str, list[tuple[str, str]]]) -> list[str]:
@@ -183,105 +177,105 @@ def _tokens(statement: str) -> Iterator[tokenize.TokenInfo]:
         return
 
 
-def _submodules(node: ast.ImportFrom, moves: Moves, aliases: dict[str, Alias]) -> None:
-    """Notes names that stand for a former module: `from mini_vllm import scheduler as s`."""
-    for alias in node.names if not node.level else ():
-        former = f"{node.module}.{alias.name}"
-        if former in moves.modules:
-            new, leaf = moves.place(node.module or "", alias.name)
-            made = aliases.setdefault(alias.asname or alias.name, Alias(former, f"{new}.{leaf}"))
-            made.statements.append(node)
-
-
-def _import(node: ast.Import, text: _Text, moves: Moves, changes: list[str], aliases: dict[str, Alias]) -> None:
-    parts, changed = [], False
+def _import(node: ast.Import, text: _Text, moves: Moves, made: Rewritten) -> set[str]:
+    """Puts `import mini_vllm.scheduler` right; the modules that the statement imports now."""
+    parts, changed, names = [], False, set()
     for alias in node.names:
-        here = moves.file(alias.name) is not None
-        new = alias.name if here else moves.modules.get(alias.name, alias.name)
-        if alias.asname and alias.name in moves.modules:
-            aliases.setdefault(alias.asname, Alias(alias.name, new)).statements.append(node)
+        new = present(alias.name, moves) if alias.name in moves.modules else alias.name
         parts.append(f"{new} as {alias.asname}" if alias.asname else new)
+        names |= set() if alias.asname else {new}
         if new == alias.name:
             continue
+        start, end = text.span(alias)
+        old = re.compile(r"(?:\s|\\)*\.(?:\s|\\)*".join(alias.name.split("."))).match(text.source, start, end)
+        if old is None:
+            made.notes.append(f"line {node.lineno}: {alias.name} is {new} now")
+            continue
         changed = True
-        start, _ = text.span(alias)
-        text.edits[start, start + len(alias.name)] = new
+        text.edits[old.span()] = new
     if changed:
-        changes.append(f"line {node.lineno}: {ast.unparse(node)} -> import {', '.join(parts)}")
+        made.changes.append(f"line {node.lineno}: {ast.unparse(node)} -> import {', '.join(parts)}")
+    return names
 
 
-def _attribute(node: ast.Attribute, text: _Text, moves: Moves, made: Rewritten) -> bool:
-    """`mini_vllm.scheduler.Scheduler` and `mini_vllm.scheduler` name the present place; whether this is such a
-    chain."""
-    whole, base = _chain(node), _chain(node.value)
-    if whole in moves.modules and moves.file(whole) is None:
-        new = moves.modules[whole]
-    elif base in moves.modules and whole not in moves.modules and not moves.stands(base, node.attr):
-        at, name = moves.place(base, node.attr)
-        public = moves.is_public(at, name)
-        new = f"{ROOT_NAME}.{name}" if public else f"{at}.{name}"
-        if not public and at != moves.modules[base]:
-            made.notes.append(f"line {node.lineno}: {name} is in {at} now; import {at}")
-    else:
+@dataclass(frozen=True)
+class _Use:
+    """`head.….attr` in a text, which was ``name`` of ``module`` or that submodule, and is ``new`` of ``at``."""
+
+    node: ast.Attribute
+    head: str
+    module: str
+    at: str
+    new: str
+
+    @property
+    def said(self) -> str:
+        return chain(self.node)
+
+
+def _use(node: ast.Attribute, moves: Moves, aliases: Aliases) -> _Use | None:
+    """What a chain of names means, where that is elsewhere now, or nowhere."""
+    head, _, rest = chain(node).partition(".")
+    if head not in aliases:
+        return None
+    alias = aliases[head]
+    module, _, name = f"{alias.former}.{rest}".rpartition(".")
+    whole = f"{module}.{name}"
+    if whole in moves.modules and moves.file(whole) is not None:
+        return None
+    if whole not in moves.modules and (module not in moves.modules or name.startswith("__")):
+        return None
+    at, new = moves.place(module, name)
+    has = whole not in moves.modules and module == alias.former and moves.stands(alias.now, name)
+    stays = has or (at, new) == (module, name) or ((at, new) == (alias.now, name) and whole not in moves.modules)
+    if stays and not (moves.gone(module, name) and module == alias.former):
+        return None
+    return _Use(node, head, module, at, new)
+
+
+def _put_right(
+    use: _Use, text: _Text, moves: Moves, aliases: Aliases, imported: set[str], public: bool, made: Rewritten
+) -> bool:
+    """Rewrites a use where it is sure what it means, and notes it where it is not; whether it was rewritten."""
+    node, alias, line = use.node, aliases[use.head], f"line {use.node.lineno}"
+    sure = aliases.is_sure(use.head, node)
+    if use.at == use.module:
+        if sure and isinstance(node.ctx, ast.Load):
+            made.notes.append(f"{line}, {use.said}: {lacking(moves, use.module, [node.attr])}")
         return False
-    if text.holds(node, whole):
-        text.edits[text.span(node)] = new
-        made.changes.append(f"line {node.lineno}: {whole} -> {new}")
+    if not sure or not text.holds(node, use.said) or (alias.former != ROOT_NAME and not isinstance(node.ctx, ast.Load)):
+        doubt = "" if sure else f", if {use.head} is that of mini_vllm here"
+        made.notes.append(f"{line}: {use.said} is {use.new} of {use.at} now{doubt}")
+        return True
+    if alias.former == ROOT_NAME:
+        shown = _below_root(use, moves, imported, made)
     else:
-        made.notes.append(f"line {node.lineno}: {whole} is {new} now")
+        shown = _beside(use, alias, moves, aliases.taken, public)
+    text.edits[text.span(node)] = shown
+    how = f" ({alias.imports[use.said]})" if use.said in alias.imports else ""
+    made.changes.append(f"{line}: {use.said} -> {shown}{how}")
     return True
 
 
-def _taken_from_alias(
-    node: ast.Attribute,
-    text: _Text,
-    moves: Moves,
-    aliases: dict[str, Alias],
-    taken: set[str],
-    public: bool,
-    made: Rewritten,
-) -> None:
+def _below_root(use: _Use, moves: Moves, imported: set[str], made: Rewritten) -> str:
+    """`mini_vllm.scheduler.Scheduler` and `mini_vllm.scheduler` name the present place."""
+    if moves.is_public(use.at, use.new):
+        return f"{use.head}.{use.new}"
+    whole = f"{use.at}.{use.new}"
+    needed = whole if f"{use.module}.{use.node.attr}" in moves.modules else use.at
+    if not any(each == needed or each.startswith(f"{needed}.") for each in imported):
+        made.notes.append(f"line {use.node.lineno}: {use.new} is in {use.at} now; import {needed}")
+    return use.head + whole.removeprefix(ROOT_NAME)
+
+
+def _beside(use: _Use, alias: Alias, moves: Moves, taken: set[str], public: bool) -> str:
     """`s.name`, where `s` is a module that `name` has left, becomes a name that is imported beside `s`."""
-    if not isinstance(node.value, ast.Name) or node.value.id not in aliases:
-        return
-    alias = aliases[node.value.id]
-    at, name = moves.place(alias.former, node.attr)
-    if at == alias.now or moves.stands(alias.now, node.attr):
-        return
-    if not isinstance(node.ctx, ast.Load) or not text.holds(node, _chain(node)):
-        made.notes.append(f"line {node.lineno}: {_chain(node)} is {name} of {at} now")
-        return
-    if node.attr not in alias.names:
-        free = node.attr
+    if use.said not in alias.names:
+        free = use.node.attr
         while free in taken:
-            free = f"{node.value.id}_{free}"
+            free = f"{use.head}_{free}"
         taken.add(free)
-        alias.names[node.attr] = free
-        wanted = ROOT_NAME if public and moves.is_public(at, name) else at
-        alias.imports[node.attr] = f"from {wanted} import {name}" + (f" as {free}" if free != name else "")
-    text.edits[text.span(node)] = alias.names[node.attr]
-    what = alias.imports[node.attr]
-    made.changes.append(f"line {node.lineno}: {_chain(node)} -> {alias.names[node.attr]} ({what})")
-
-
-def _identifiers(source: str) -> set[str]:
-    """Every name that a text uses for anything but an attribute."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-    return found
-
-
-def _chain(node: ast.expr) -> str:
-    """``a.b.c`` of names joined by dots, else ""."""
-    if isinstance(node, ast.Name):
-        return node.id
-    base = _chain(node.value) if isinstance(node, ast.Attribute) else ""
-    return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
+        alias.names[use.said] = free
+        wanted = ROOT_NAME if public and moves.is_public(use.at, use.new) else use.at
+        alias.imports[use.said] = f"from {wanted} import {use.new}" + (f" as {free}" if free != use.new else "")
+    return alias.names[use.said]

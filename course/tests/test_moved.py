@@ -57,14 +57,16 @@ ASKED = {
 GONE = {
     "from mini_vllm.pool import nothing": "mini_vllm.pool is now mini_vllm.core.pool, which has no nothing",
     "from mini_vllm.pool import LLMEngine": (
-        "mini_vllm.pool is now mini_vllm.core.pool, which has no LLMEngine (a LLMEngine is in "
+        "mini_vllm.pool is now mini_vllm.core.pool, which has no LLMEngine (see LLMEngine in "
         "mini_vllm.engine.llm_engine)"
     ),
     "from mini_vllm.pool import Pool, no, one": (
         "mini_vllm.pool is now mini_vllm.core.pool, which has no no, no one; for the rest write "
         "`from mini_vllm import Pool`"
     ),
-    "from mini_vllm.engine import hash_block": "mini_vllm.engine has no hash_block (a hash_block is in mini_vllm.core.utils)",
+    "from mini_vllm.engine import hash_block": (
+        "mini_vllm.engine has no hash_block (see hash_block in mini_vllm.core.utils)"
+    ),
 }
 STILL = [
     "from mini_vllm.engine import core, Reason",

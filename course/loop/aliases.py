@@ -1,0 +1,111 @@
+"""Names of a file that stand for mini_vllm or a former module of it, and where it is sure that they do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mini_vllm.moved import ROOT_NAME, Moves
+
+Scope = tuple[ast.AST, ...]  # the functions and classes around a node, from outside
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@dataclass
+class Alias:
+    """A name that stands for a module, the statements that bind it, and what was taken from it that is elsewhere now:
+    names in the text, and the imports that bind them."""
+
+    former: str
+    now: str
+    statements: list[ast.stmt] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+
+
+class Aliases(dict[str, Alias]):
+    """All of a file, by name. ``taken`` are the names that it uses for anything else than an attribute."""
+
+    def __init__(self, tree: ast.Module, moves: Moves) -> None:
+        super().__init__()
+        self._around: dict[int, Scope] = {}
+        self._doubtful: set[str] = set()
+        self.taken: set[str] = set()
+        for node, around in _scoped(tree):
+            self._around[id(node)] = around
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._take(node, moves)
+            for name in _bound(node):
+                self._doubtful.add(name)
+                self.taken.add(name)
+            if isinstance(node, ast.Name):
+                self.taken.add(node.id)
+
+    def _take(self, node: ast.Import | ast.ImportFrom, moves: Moves) -> None:
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            self.taken.add(name)
+            module = alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
+            if isinstance(node, ast.Import) and (alias.name == ROOT_NAME or (name == ROOT_NAME and not alias.asname)):
+                made = Alias(ROOT_NAME, ROOT_NAME)
+            elif not getattr(node, "level", 0) and any(f"{each}.".startswith(f"{module}.") for each in moves.modules):
+                made = Alias(module, present(module, moves))
+            else:
+                self._doubtful.add(name)
+                continue
+            if self.setdefault(name, made).former != made.former:
+                self._doubtful.add(name)
+            self[name].statements.append(node)
+
+    def is_sure(self, name: str, node: ast.expr) -> bool:
+        """Whether ``name`` at ``node`` can be nothing else than the module: nothing but imports of it binds the name
+        in the whole file, and one of these is in a scope around."""
+        if {name, "*"} & self._doubtful:
+            return False
+        here = self._around[id(node)]
+        scopes = (self._around[id(each)] for each in self[name].statements)
+        return any(here[: len(around)] == around and not _in_class(around) for around in scopes)
+
+
+def _in_class(around: Scope) -> bool:
+    return bool(around) and isinstance(around[-1], ast.ClassDef)
+
+
+def present(module: str, moves: Moves) -> str:
+    """Where a former module, or the package of one, stands; itself where a file of its name is there now."""
+    return module if moves.file(module) is not None else moves.modules.get(module, module)
+
+
+def chain(node: ast.expr) -> str:
+    """``a.b.c`` of names joined by dots, else ""."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _scoped(tree: ast.Module) -> Iterator[tuple[ast.AST, Scope]]:
+    """Every node with the scopes around it; without recursion, whose depth a long sum would exceed."""
+    todo: list[tuple[ast.AST, Scope]] = [(tree, ())]
+    while todo:
+        node, around = todo.pop()
+        yield node, around
+        inner = (*around, node) if isinstance(node, SCOPES) else around
+        todo += ((child, inner) for child in ast.iter_child_nodes(node))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Names that a node binds or gives another scope by itself, imports aside."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, (ast.Global, ast.Nonlocal)):
+        yield from node.names
+    elif isinstance(node, ast.MatchMapping):
+        yield from filter(None, [node.rest])
+    elif not isinstance(node, (ast.alias, ast.keyword)):  # functions, classes, handlers, patterns, type parameters
+        name = getattr(node, "name", None)
+        yield from [name] if isinstance(name, str) else ()
