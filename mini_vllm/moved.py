@@ -65,10 +65,10 @@ class Moves:
     def gone(self, module: str, name: str) -> bool:
         """Whether a former module's `name` is nowhere that the table knows."""
         own = self.modules.get(module, "")
-        if not own or name == "*" or f"{module}.{name}" in self.modules or self.stands(module, name):
+        known = name == "*" or (module, name) in self.names or f"{module}.{name}" in self.modules
+        if not own or known or self.stands(module, name):
             return False
-        target = self.names.get((module, name), own)
-        return self.file(target) is not None and not self.stands(target, name)
+        return self.file(own) is not None and not self.stands(own, name)
 
     def stands(self, module: str, name: str) -> bool:
         """Whether `from module import name` finds something in the package as it is now."""

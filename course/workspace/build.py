@@ -16,10 +16,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.workspace.carry import Carried, carry
+from course.contract.warm import environment
 from course.labs import COURSE, ROOT, LabError, functions, tomllib
 from course.loop.outcomes import digest
-from course.contract.warm import environment
+from course.workspace.carry import Carried, carry
 from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"

@@ -9,15 +9,15 @@ workspace was made, or stands elsewhere now, or was cut in two, what is hers is 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from course.loop import gitwork
-from course.workspace.graft import Graft
 from course.labs import LabError
-from course.workspace.members import members, with_member
+from course.loop import gitwork
 from course.loop.outcomes import digest
 from course.loop.relocate import rewrite
+from course.workspace.graft import Graft
+from course.workspace.members import members, with_member
 from mini_vllm.moved import Moves, read
 
 ENGINE = "mini_vllm/"
@@ -79,9 +79,16 @@ def carry(
         LabError: a file of hers is not Python; it names the file and the line.
     """
     moves = moves or read(root / "mini_vllm")
+    texts = {name: _read(workspace, name) for name in edited}
+    names = dict(moves.names)  # what is hers of a former module is to be imported from where it goes
+    for name, hers in texts.items():
+        places = _places(name, made_from, moves, root)
+        if hers is not None and places and places != [name]:
+            homes = _into(name, hers, places, taught, made_from, root, moves, Carried())
+            names |= {(_module(name), each): _module(path) for each, path in homes.items()}
+    moves = replace(moves, names=names)
     carried, changed = Carried(), []
-    for name in edited:
-        hers = _read(workspace, name)
+    for name, hers in texts.items():
         if hers is None:
             if name in made_from:
                 carried.left.append(f"{name}: you removed it; the engine's is there again")
@@ -104,7 +111,7 @@ def _read(workspace: Path, name: str) -> str | None:
     if not path.is_file():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         ast.parse(text)
     except SyntaxError as error:
         raise LabError(f"workspace/{name}, line {error.lineno}: {error.msg}; mend it before you go on") from None
@@ -146,6 +153,9 @@ def _whole(name: str, hers: str, engine: str, taught: dict[str, list[str]], carr
             carried.written.append(symbol)
         else:
             carried.filled.append(symbol)
+            if mine[function].around(theirs[function].text):
+                said = "your notes or decorators; it is not written yet, so ours stands there"
+                carried.left.append(f"{name}: {function}: {said}")
             hers = with_member(hers, function, theirs[function].text)
     carried.files[name] = hers
 
@@ -173,8 +183,8 @@ def _into(
     root: Path,
     moves: Moves,
     carried: Carried,
-) -> None:
-    """What is hers in a file goes into the file or files that hold the rest of it now."""
+) -> dict[str, str]:
+    """What is hers in a file goes into the file or files that hold the rest of it now; where her own names went."""
     leaves = places != [name]
     before = gitwork.former(root, name, made_from.get(name, ""))
     if before is not None:
@@ -189,3 +199,4 @@ def _into(
     carried.filled += graft.filled
     carried.also += graft.also
     carried.left += [f"{name}: {each}" for each in graft.left]
+    return graft.homes

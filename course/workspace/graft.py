@@ -1,6 +1,7 @@
 """What a learner changed in a file of the engine, put into the file or files that hold it now.
 
-Three texts are compared part by part (``course.workspace.members``): the file as the engine had it, hers, and the present ones.
+Three texts are compared part by part (``course.workspace.members``): the file as the engine had it, hers, and the
+present ones.
 Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers.
 """
 
@@ -16,6 +17,7 @@ from course.workspace.members import (
     Member,
     bound,
     imported,
+    is_typing,
     lines_of,
     members,
     used,
@@ -34,6 +36,7 @@ class Graft:
     Attributes:
         texts: path -> present source, the file's own place first; `run` puts her parts in.
         written, filled, also, left: as in `course.workspace.carry.Carried`.
+        homes: name that the engine lacks -> path where it went.
     """
 
     def __init__(self, hers: str, former: str | None, texts: dict[str, str], taught: dict[str, list[str]]) -> None:
@@ -45,6 +48,7 @@ class Graft:
         self.filled: list[str] = []
         self.also: list[str] = []
         self.left: list[str] = []
+        self.homes: dict[str, str] = {}
 
     def run(self, place: Place, moves: Moves) -> None:
         """Does it all. ``place`` says where a name of the file stands now."""
@@ -75,13 +79,15 @@ class Graft:
                 yield mine
             elif mine.kind == "class":
                 if old is not None and old.head != mine.head:
-                    self.left.append(f"{key}: the line of the class, or a decorator")
-            elif mine.stub is not None:
-                self._fill(key)
+                    self.left.append(f"{key}: the line of the class, a decorator or a comment there")
+            elif mine.stub is not None and (old is not None or self._holder(key)):
+                self._fill(mine, old)
             elif mine.kind == "docstring":
                 if self.former is not None and (old is None or old.text != mine.text):
                     self.left.append(f"the docstring of {mine.parent or 'the file'}")
-            elif mine.kind != "import" and "TYPE_CHECKING" not in key[:20] and (old is None or old.text != mine.text):
+            elif is_typing(mine.node):
+                self._note_typing(mine)
+            elif (mine.kind != "import" or mine.parent) and (old is None or old.text != mine.text):
                 yield mine
 
     def _before(self, key: str) -> Member | None:
@@ -98,10 +104,21 @@ class Graft:
     def _symbol(self, path: str, key: str) -> str:
         return f"{path.removesuffix('.py').replace('/', '.')}:{key}"
 
-    def _fill(self, key: str) -> None:
-        path = self._holder(key)
-        if path and key in self.taught.get(path, []):
-            self.filled.append(self._symbol(path, key))
+    def _fill(self, mine: Member, old: Member | None) -> None:
+        path = self._holder(mine.key)
+        if path and mine.key in self.taught.get(path, []):
+            self.filled.append(self._symbol(path, mine.key))
+        elif old is None:
+            self.left.append(f"{mine.key}: the engine has one of that name now")
+        if self.former is not None and old is not None and mine.around(old.text):
+            self.left.append(f"{mine.key}: your notes or decorators; it is not written yet, so ours stands there")
+
+    def _note_typing(self, mine: Member) -> None:
+        known = self.former_source if self.former_source is not None else "".join(self.texts.values())
+        for node in [*mine.node.body, *mine.node.orelse] if isinstance(mine.node, ast.If) else ():
+            text = ast.unparse(node).splitlines()[0]
+            if not isinstance(node, (ast.Import, ast.ImportFrom)) and text not in known:
+                self.left.append(f"{text}: below `if TYPE_CHECKING:`")
 
     def _replace(self, mine: Member) -> bool:
         """Puts a part where the engine has one of that name; whether it was dealt with."""
@@ -148,20 +165,26 @@ class Graft:
         self.also.append(self._symbol(path, mine.key.splitlines()[0]))
 
     def _insert_all(self, new: list[Member]) -> None:
-        """Each new part goes to the files whose parts use it, in her order; one that nobody uses to the first file."""
+        """Each new part goes to the file whose parts use it, in her order: of several files to one that the others
+        import. One that nobody uses goes to the first file, a statement that names nothing to what it uses."""
         users = {
             path: set[str]().union(*(used(piece.node) for piece in pieces)) for path, pieces in self.pieces.items()
         }
-        homes: dict[str, list[str]] = {}
+        found: dict[str, list[str]] = {}
         for _ in new:  # a helper may be used by another helper
             for each in new:
-                homes[each.key] = [path for path, names in users.items() if names & set(each.names)]
-                for path in homes[each.key]:
+                found[each.key] = [path for path, names in users.items() if names & set(each.names)]
+                for path in found[each.key]:
                     users[path] |= used(each.node)
-        first = next(iter(self.texts))
         for each in new:
-            for path in homes[each.key] or [first]:
-                self._insert(each, path)
+            home = self._base(found[each.key] or [self.homes[n] for n in used(each.node) if n in self.homes])
+            self.homes |= dict.fromkeys(each.names, home)
+            self._insert(each, home)
+
+    def _base(self, paths: list[str]) -> str:
+        modules = {path: self._symbol(path, "")[:-1] for path in paths}
+        low = (p for p in paths if any(f"from {modules[p]} import" in self.texts[q] for q in paths if q != p))
+        return next(low, (paths or list(self.texts))[0])
 
     def _import(self, place: Place, moves: Moves) -> None:
         """Adds what the parts need and the files lack, and imports of hers that nothing seems to use."""
@@ -170,18 +193,34 @@ class Graft:
         for path, pieces in self.pieces.items():
             needed = set[str]().union(*(used(piece.node) for piece in pieces))
             for name in sorted(needed - bound(self.texts[path]) - set(dir(builtins))):
+                for each in [one for one in mine if one.name == name]:
+                    self.texts[path] = with_import(self.texts[path], each)
                 at, new = place(name)
-                if name in mine:
-                    self.texts[path] = with_import(self.texts[path], mine[name])
-                elif name in given and moves.stands(at, new) and moves.file(at) != moves.package.parent / path:
+                if name in self.homes:
+                    at, new = self._symbol(self.homes[name], "")[:-1], name
+                elif name in bound(self.texts[path]) or name not in given or not moves.stands(at, new):
+                    continue
+                if moves.file(at) != moves.package.parent / path:
                     text = f"from {at} import {new}" + (f" as {name}" if new != name else "")
                     self.texts[path] = with_import(self.texts[path], Imported(name, text, False))
-        known = imported(self.former_source) if self.former_source is not None else mine
-        everywhere = set[str]().union(*map(bound, self.texts.values()))
+        before = mine if self.former_source is None else imported(self.former_source)
+        for each in mine:
+            everywhere = {one.statement for text in self.texts.values() for one in imported(text)}
+            if each.statement not in everywhere | {one.statement for one in before}:
+                self._import_one(each, each.name in {one.name for one in before})
+
+    def _import_one(self, mine: Imported, instead: bool) -> None:
+        """An import of hers that no file has yet; ``instead`` of one of the engine's."""
         first = next(iter(self.texts))
-        for name in [name for name in mine if name not in known and name not in everywhere]:
-            self.texts[first] = with_import(self.texts[first], mine[name])
-            self.also.append(f"{self._symbol(first, name)} (an import)")
+        paths = [path for path, text in self.texts.items() if mine.name in bound(text)]
+        if mine.name == "*":
+            paths = [path for path, pieces in self.pieces.items() if pieces]
+        elif paths and not instead and not ("." in mine.statement and mine.statement.startswith("import ")):
+            self.left.append(f"{mine.statement}: the engine has one of that name now")
+            return
+        for path in paths or [first]:
+            self.texts[path] = with_import(self.texts[path], mine)
+            self.also.append(f"{self._symbol(path, mine.name)} (an import)")
 
     def _note_removed(self) -> None:
         for key, old in (self.former or {}).items():

@@ -51,10 +51,19 @@ class Member:
 
     @property
     def head(self) -> str:
-        """Of a class: bases and decorators."""
-        if not isinstance(self.node, ast.ClassDef):
-            return ""
-        return "\n".join(map(ast.unparse, [*self.node.bases, *self.node.keywords, *self.node.decorator_list]))
+        """Of a class: its lines before the first one of its body."""
+        first = self.node.body[0] if isinstance(self.node, ast.ClassDef) else self.node
+        line = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))])
+        return "".join(lines_of(self.text)[: max(line - 1 - self.first, 1)]).partition("\n\n")[0].strip()
+
+    def around(self, engine: str) -> bool:
+        """Whether a function that is not written has decorators or notes that the engine's text of it has not."""
+        assert isinstance(self.node, Function)
+        todo, lines = self.node.body[-1], lines_of(self.text)
+        start, end = todo.lineno - 1 - self.first, (todo.end_lineno or 0) - self.first
+        tail = lines[end - 1].encode()[todo.end_col_offset :].strip()
+        known = {line.strip() for line in lines_of(engine)}
+        return bool(tail) or any(line.strip() not in known for line in [*lines[:start], *lines[end:]])
 
 
 def lines_of(source: str) -> list[str]:
@@ -150,23 +159,26 @@ class Imported:
     typing: bool
 
 
-def imported(source: str) -> dict[str, Imported]:
-    """Names that a file imports at its top level, or for type checkers; what an `if` or a `try` imports besides is
-    part of that statement."""
-    found = {}
+def imported(source: str) -> list[Imported]:
+    """What a file imports at its top level, or for type checkers; what an `if` or a `try` imports besides is part of
+    that statement. A star has the name "*"."""
+    found = []
     for node in ast.parse(source).body:
-        typing = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        typing = is_typing(node)
         for each in node.body if isinstance(node, ast.If) and typing else [node]:
             for alias in each.names if isinstance(each, (ast.Import, ast.ImportFrom)) else ():
-                if alias.name == "*" or (isinstance(each, ast.ImportFrom) and each.module == "__future__"):
+                if isinstance(each, ast.ImportFrom) and each.module == "__future__":
                     continue
-                what = ast.unparse(alias)
-                text = f"import {what}"
+                text = f"import {ast.unparse(alias)}"
                 if isinstance(each, ast.ImportFrom):
-                    text = f"from {'.' * each.level}{each.module or ''} import {what}"
-                name = alias.asname or alias.name.partition(".")[0]
-                found[name] = Imported(name, text, typing)
+                    text = f"from {'.' * each.level}{each.module or ''} {text}"
+                found.append(Imported(alias.asname or alias.name.partition(".")[0], text, typing))
     return found
+
+
+def is_typing(node: ast.stmt) -> bool:
+    """Whether this is `if TYPE_CHECKING:`."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def with_member(source: str, key: str, text: str) -> str:
@@ -197,7 +209,7 @@ def with_new(source: str, member: Member, after: str) -> str:
 def header(source: str) -> int:
     """The line after the imports of a file, or after its docstring."""
     tops = [each for each in members(source).values() if not each.parent]
-    found = [each.last for each in tops if each.kind == "import" or "TYPE_CHECKING" in each.key[:20]]
+    found = [each.last for each in tops if each.kind == "import" or is_typing(each.node)]
     return max(found or [each.last for each in tops if each.kind == "docstring"] or [0])
 
 
