@@ -212,10 +212,11 @@ class Graft:
     def _import_one(self, mine: Imported, instead: bool) -> None:
         """An import of hers that no file has yet; ``instead`` of one of the engine's."""
         first = next(iter(self.texts))
-        paths = [path for path, text in self.texts.items() if mine.name in bound(text)]
+        paths = [path for path, text in self.texts.items() if mine.name in {each.name for each in imported(text)}]
+        beside = mine.statement.startswith("import ") and "." in mine.statement  # import xml.dom; import xml.sax
         if mine.name == "*":
             paths = [path for path, pieces in self.pieces.items() if pieces]
-        elif paths and not instead and not ("." in mine.statement and mine.statement.startswith("import ")):
+        elif not (instead and paths) and not beside and any(mine.name in bound(text) for text in self.texts.values()):
             self.left.append(f"{mine.statement}: the engine has one of that name now")
             return
         for path in paths or [first]:
