@@ -175,7 +175,8 @@ def _test_workspace(row: object) -> int:
     target = ROOT / "workspace"
     record = builder.read_record(target)
     if record is None:
-        raise LabError(f"there is no workspace/ yet: run `course build {row.number:02d}` first")
+        none = f"there is no workspace/ yet: run `course build {row.number:02d}` first"
+        raise LabError(builder.unknown() if target.exists() else none)
     if record["phase"] != row.number:
         raise LabError(
             f"workspace/ is of phase {record['phase']:02d}: test it with `course build {record['phase']:02d} --test`, "

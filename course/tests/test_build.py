@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -193,7 +194,55 @@ def test_work_that_is_not_python_is_told_and_kept(two_phases: Path) -> None:
 def test_a_foreign_folder_called_workspace_is_safe(root: Path) -> None:
     (root / "workspace").mkdir()
     (root / "workspace" / "notes.txt").write_text("mine")
+    with pytest.raises(LabError, match=r"build\.json is missing or damaged, .* `course build NN --force` puts all of"):
+        build.make_workspace(PHASE, root)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"phase": 3}', '{"phase":3,"files":{},"engine":3}'])
+def test_a_damaged_record_is_told(root: Path, text: str) -> None:
+    build.make_workspace(PHASE, root)
+    (root / ".course" / "workspace-1").mkdir()
+    (root / "workspace" / "build.json").write_text(text)
+    with pytest.raises(LabError, match=r"missing or damaged.* Copies of former workspaces: \.course/workspace-1$"):
+        build.make_workspace(PHASE, root)
+    assert build.make_workspace(PHASE, root, force=True).kept == root / ".course" / "workspace-2"
+    record = '{"phase":7,"files":{},"engine":null}'
+    (root / "workspace" / "build.json").write_text(record)
     with pytest.raises(LabError, match="holds work of yours"):
+        build.make_workspace(PHASE, root)
+
+
+def test_wherever_it_is_ended_her_work_goes_on(two_phases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed, real = [], Path.rename
+    for steps in range(3):
+
+        def rename(path: Path, to: Path, steps: int = steps) -> Path:
+            if len(renamed) == steps:
+                raise KeyboardInterrupt
+            renamed.append(to)
+            return real(path, to)
+
+        monkeypatch.setattr(Path, "rename", rename)
+        with contextlib.suppress(KeyboardInterrupt):
+            build.make_workspace(NEXT, two_phases)
+        monkeypatch.setattr(Path, "rename", real)
+        renamed.clear()
+        made = build.make_workspace(NEXT, two_phases)
+        assert made.carried.written == ["mini_vllm.core:double"]
+        assert "# mine" in (two_phases / "workspace" / "mini_vllm" / "core.py").read_text()
+
+
+def test_a_second_build_at_once_and_what_cannot_be_written_are_told(root: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    (root / ".course").mkdir()
+    with (root / ".course" / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(LabError, match="another `course build` is at work here"):
+            build.make_workspace(PHASE, root)
+    (root / ".course" / "build.lock").unlink()
+    (root / ".course").rmdir()
+    (root / ".course").write_text("a file")
+    with pytest.raises(LabError, match=r"\.course: File exists; put that right"):
         build.make_workspace(PHASE, root)
 
 

@@ -8,11 +8,13 @@ the tests that prove them, on the copy. What was written in a workspace of an ea
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,50 +142,91 @@ class Made:
 
 
 def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) -> Made:
-    """Makes ``workspace/`` for a phase. Work of an earlier phase is carried into it, and the old folder is kept.
+    """Makes ``workspace/`` for a phase. Work of an earlier phase is carried into it, and the old folder is kept. It is
+    made beside, and takes its place when it is whole: whenever this is ended, nothing of hers is lost.
 
     Raises :class:`LabError` where the workspace there is of this phase or a later one and was edited, and ``force``
     is not given; with ``force`` everything is the engine's again.
     """
-    target, kept, carried = root / "workspace", None, Carried()
-    if edited := edits(target):
-        record = read_record(target)
-        if not force and record is not None and record["phase"] < phase.number:
-            carried = _earlier_work(target, record, edited, root)
-        elif not force:
-            names = ", ".join(edited[:5]) + (" ..." if len(edited) > 5 else "")
-            raise LabError(
-                f"workspace/ holds work of yours ({names}); test it with `course build NN --test`, "
-                "or start anew with --force, which keeps a copy under .course/"
-            )
-        kept = _set_aside(target, root)
-    elif target.exists() and _loose(target, root):
-        kept = _set_aside(target, root)
-    elif target.exists():
-        shutil.rmtree(target)
-    target.mkdir()
-    write_copy(target, phase.builds, root, carried.files)
-    made = {p.relative_to(target).as_posix(): digest(p) for p in _python_files(target)}
-    engine = {name: digest((root / name).read_text(encoding="utf-8")) for name in made if (root / name).is_file()}
-    record = {"phase": phase.number, "files": made, "engine": engine, "hers": sorted(carried.files)}
-    (target / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    target, draft, old = root / "workspace", root / ".course" / "workspace-new", root / ".course" / "workspace-old"
+    with _alone(root):
+        if not target.exists() and (draft / RECORD).is_file():
+            draft.rename(target)  # the last time it was ended just before this
+        edited, record, carried, kept = edits(target), read_record(target), Carried(), None
+        hers = sorted({*edited, *(record or {}).get("hers", [])})
+        if hers and not force:
+            carried = _earlier_work(target, record, hers, bool(edited), phase.number, root)
+        loose = _loose(target, root)
+        carried.left += [f"{path.as_posix()}: it is not Python" for path in loose]
+        _fill(draft, phase, carried, root)
+        if hers or loose:
+            kept = _set_aside(target, root)
+        elif target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        draft.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
     return Made(kept, carried)
 
 
-def _earlier_work(target: Path, record: dict, edited: list[str], root: Path) -> Carried:
+def _fill(draft: Path, phase: PhaseBuild, carried: Carried, root: Path) -> None:
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    write_copy(draft, phase.builds, root, carried.files)
+    made = {p.relative_to(draft).as_posix(): digest(p) for p in _python_files(draft)}
+    engine = {name: digest((root / name).read_text(encoding="utf-8")) for name in made if (root / name).is_file()}
+    record = {"phase": phase.number, "files": made, "engine": engine, "hers": sorted(carried.files)}
+    (draft / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """No second `course build` meanwhile; files that cannot be read or written are named. The lock goes with the
+    process."""
+    try:
+        (root / ".course").mkdir(exist_ok=True)
+        with (root / ".course" / "build.lock").open("w") as lock:
+            with contextlib.suppress(ImportError):  # Windows
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        raise LabError("another `course build` is at work here; wait for its end") from None
+    except OSError as error:
+        raise LabError(f"{error.filename}: {error.strerror}; put that right and build again") from None
+
+
+def _earlier_work(target: Path, record: dict | None, hers: list[str], edited: bool, number: int, root: Path) -> Carried:
+    if record is None:
+        raise LabError(unknown(root))
+    if record["phase"] > number or (record["phase"] == number and edited):
+        names = ", ".join(hers[:5]) + (" ..." if len(hers) > 5 else "")
+        raise LabError(
+            f"workspace/ holds work of yours ({names}); test it with `course build {record['phase']:02d} --test`, "
+            "or start anew with --force, which keeps a copy under .course/"
+        )
     taught: dict[str, list[str]] = {}
-    for number, phase in phase_builds().items():
-        for one in phase.builds if number <= record["phase"] else ():
+    for each, phase in phase_builds().items():
+        for one in phase.builds if each <= record["phase"] and each < number else ():
             taught.setdefault(one.file.as_posix(), []).append(one.name)
-    hers = sorted({*edited, *record.get("hers", [])})
-    return carry(target, hers, taught, record.get("engine", {}), root)
+    return carry(target, hers, taught, record["engine"], root)
+
+
+def unknown(root: Path = ROOT) -> str:
+    """What is said of a workspace without a record."""
+    copies = sorted(f".course/{path.name}" for path in (root / ".course").glob("workspace-[0-9]*"))
+    return (
+        f"workspace/{RECORD} is missing or damaged, so it cannot be told what there is yours; `course build NN --force` "
+        "puts all of workspace/ under .course/ and starts anew"
+        + (f". Copies of former workspaces: {', '.join(copies)}" if copies else "")
+    )
 
 
 def _set_aside(target: Path, root: Path) -> Path:
     number = 1
     while (kept := root / ".course" / f"workspace-{number}").exists():
         number += 1
-    kept.parent.mkdir(exist_ok=True)
     target.rename(kept)
     return kept
 
@@ -201,11 +244,14 @@ def _loose(target: Path, root: Path) -> list[Path]:
 
 
 def read_record(target: Path) -> dict | None:
-    """What ``course build`` wrote down about a workspace; None where there is none."""
+    """What ``course build`` wrote down about a workspace; None where there is none, or a damaged one."""
     try:
-        return json.loads((target / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        rows = json.loads((target / RECORD).read_text(encoding="utf-8"))
+        engine, hers = rows.get("engine") or {}, rows.get("hers") or []
+        good = isinstance(rows["phase"], int) and isinstance(rows["files"], dict) and isinstance(engine, dict)
+    except (OSError, ValueError, AttributeError, KeyError):
         return None
+    return {**rows, "engine": engine, "hers": hers} if good and isinstance(hers, list) else None
 
 
 def edits(target: Path) -> list[str]:

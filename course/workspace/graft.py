@@ -156,6 +156,8 @@ class Graft:
 
     def _insert(self, mine: Member, path: str) -> None:
         """Puts a part that the engine lacks behind the one that it follows in her file."""
+        if any((each.first, each.parent) == (mine.first, mine.parent) for each in self.pieces[path]):
+            return  # a = 1; b = 2
         have = members(self.texts[path])
         siblings = [each for each in self.hers.values() if each.parent == mine.parent and each.first < mine.first]
         kinds = ("import", "docstring")
