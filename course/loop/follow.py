@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import tokenize
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from course.labs import ROOT, lab_folders, lab_of
 from course.loop import held, outcomes
+from course.loop.outcomes import digest
 from course.loop.record import keep, write_json
 from course.loop.relocate import rewrite
 from mini_vllm.moved import ROOT_NAME, Moves, read
@@ -53,15 +55,18 @@ def starters(root: Path = ROOT) -> list[Starter]:
 
 
 def _starter(file: Path, moves: Moves, root: Path) -> Starter | None:
-    data = file.read_bytes()
-    made = Starter(file.relative_to(root).as_posix())
-    if ROOT_NAME.encode() not in data:
-        return None
+    made, data = Starter(file.relative_to(root).as_posix()), b""
     try:
+        data = file.read_bytes()
+        if ROOT_NAME.encode() not in data:
+            return None
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
         new = rewrite(text, moves)
-    except (SyntaxError, ValueError) as error:
+    except OSError as error:
+        made.fault = f"it cannot be read ({error.strerror}), so its imports are as they were"
+        return made
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         former = sorted({m for m in DOTTED.findall(data.decode("utf-8", "replace")) if m in moves.modules})
         made.fault = f"it does not parse{line}, so its imports of {', '.join(former)} are as they were"
@@ -69,14 +74,15 @@ def _starter(file: Path, moves: Moves, root: Path) -> Starter | None:
     made.changes, made.notes = new.changes, new.notes
     if new.text == text:
         return made if made.notes else None
-    before = outcomes.digest(file)
+    before, after = digest(data), digest(new.text.encode(encoding))
     try:
         made.copy = keep(file, root)
+        _still_done(file, before, after, root)  # first: what is ended between the two, the next call completes
         file.write_bytes(new.text.encode(encoding))
     except OSError as error:
-        made.fault = f"it cannot be written ({error.strerror}), so its imports are as they were"
-        return made
-    _still_done(file, before, root)
+        made.copy, made.fault = None, f"it cannot be written ({error.strerror}), so its imports are as they were"
+        with contextlib.suppress(OSError):
+            _still_done(file, after, before, root)
     return made
 
 
@@ -87,10 +93,11 @@ def stamp_record(root: Path = ROOT) -> None:
         write_json(root / outcomes.RECORD, rows)
 
 
-def _still_done(file: Path, before: str, root: Path) -> None:
+def _still_done(file: Path, before: str, after: str, root: Path) -> None:
     """What was recorded for the file whose digest is ``before`` holds for the file with other imports too."""
     rows, lab = outcomes.recall(root), lab_of(file)
     row = rows.get(lab.key) if lab else None
     if row and row.get("starter") == before:
-        row["starter"] = outcomes.digest(file)
-        write_json(root / outcomes.RECORD, rows)
+        row["starter"] = after
+        if not write_json(root / outcomes.RECORD, rows):
+            raise PermissionError(None, f"neither can {outcomes.RECORD.as_posix()}")

@@ -201,12 +201,16 @@ def update(
     """Takes a newer course into this clone; every [bold]starter.py[/] that you edited stays yours."""
     from course.loop import follow, gitwork
 
+    if record.recall("update", ROOT).get("begun"):
+        say("The last `course update` was ended midway; your files as they were before it are under .course/kept.")
+    record.remember("update", "begun", True, ROOT)
     follow.stamp_record(ROOT)  # before the labs change: what is done now is done under the labs of now
     try:
         _tell_update(gitwork.update(ROOT, source))
     finally:  # also where she pulled herself, and is up to date or without a network
         for made in follow.starters(ROOT):
             _tell_imports(made)
+        record.remember("update", "begun", False, ROOT)
 
 
 def _tell_update(done: Updated) -> None:

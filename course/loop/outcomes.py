@@ -87,11 +87,11 @@ class Outcomes:
         return json.dumps(rows, indent=1)
 
 
-def digest(of: Path | str) -> str:
-    """Short SHA-256 of a file, "" where it is missing; or of a text."""
+def digest(of: Path | str | bytes) -> str:
+    """Short SHA-256 of a file, "" where it is missing; or of a text or bytes."""
     if isinstance(of, Path) and not of.is_file():
         return ""
-    data = of.encode("utf-8") if isinstance(of, str) else of.read_bytes()
+    data = of.read_bytes() if isinstance(of, Path) else of.encode("utf-8") if isinstance(of, str) else of
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -114,9 +114,10 @@ def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
 
 
 def recall(root: Path) -> dict[str, dict[str, Any]]:
-    """The record, or an empty one where it is missing or damaged."""
+    """The record, or an empty one where it is missing or damaged; rows that are none are left out."""
     try:
         rows = json.loads((root / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return rows if isinstance(rows, dict) else {}
+    rows = rows if isinstance(rows, dict) else {}
+    return {key: row for key, row in rows.items() if isinstance(row, dict) and "state" in row}

@@ -117,3 +117,9 @@ def test_it_counts_as_done_and_the_words_are_shown(done: Path, monkeypatch: pyte
 
 def test_a_lab_without_files_asks_for_nothing(tmp_path: Path) -> None:
     assert held.contract(tmp_path) == "" and not held.is_earlier({"contract": ""}, tmp_path)
+
+
+def test_rows_that_are_none_are_left_out(done: Path) -> None:
+    path = done / outcomes.RECORD
+    path.write_text('{"x": 3, "y": {}, ' + path.read_text().lstrip("{ \n"))
+    assert first(done).state == "done" and list(outcomes.recall(done)) == [KEY]

@@ -217,7 +217,7 @@ def unknown(root: Path = ROOT) -> str:
     """What is said of a workspace without a record."""
     copies = sorted(f".course/{path.name}" for path in (root / ".course").glob("workspace-[0-9]*"))
     return (
-        f"workspace/{RECORD} is missing or damaged, so it cannot be told what there is yours; `course build NN --force` "
+        f"workspace/{RECORD} is missing or damaged, so it cannot be told what is yours; `course build NN --force` "
         "puts all of workspace/ under .course/ and starts anew"
         + (f". Copies of former workspaces: {', '.join(copies)}" if copies else "")
     )
