@@ -16,7 +16,7 @@ from course.labs import LabError
 from course.loop import gitwork
 from course.loop.outcomes import digest
 from course.loop.relocate import rewrite
-from course.workspace.graft import Graft
+from course.workspace.graft import NOTES, Graft
 from course.workspace.members import members, with_member
 from mini_vllm.moved import Moves, read
 
@@ -58,12 +58,7 @@ class Carried:
 
 
 def carry(
-    workspace: Path,
-    edited: list[str],
-    taught: dict[str, list[str]],
-    made_from: dict[str, str],
-    root: Path,
-    moves: Moves | None = None,
+    workspace: Path, edited: list[str], taught: dict[str, list[str]], made_from: dict[str, str], root: Path
 ) -> Carried:
     """Collect earlier work.
 
@@ -73,46 +68,39 @@ def carry(
         taught: file of the engine as it is now -> functions in it that phases up to hers teach.
         made_from: file -> `digest` of the text of the engine's file when the workspace was made.
         root: the repository.
-        moves: where the engine's files stood and stand; left out: the engine's own table.
 
     Raises:
         LabError: a file of hers is not Python; it names the file and the line.
     """
-    moves = moves or read(root / "mini_vllm")
-    texts = {name: _read(workspace, name) for name in edited}
+    moves = read(root / "mini_vllm")
+    texts = {name: text for name in edited if (text := _read(workspace, name)) is not None}
     names = dict(moves.names)  # what is hers of a former module is to be imported from where it goes
+    first = _Way(root, taught, made_from, moves, Carried())
     for name, hers in texts.items():
-        places = _places(name, made_from, moves, root)
-        if hers is not None and places and places != [name]:
-            homes = _into(name, hers, places, taught, made_from, root, moves, Carried())
+        if (places := first.places(name)) and places != [name]:
+            homes = first.into(name, hers, places)
             names |= {(_module(name), each): _module(path) for each, path in homes.items()}
-    moves = replace(moves, names=names)
-    carried, changed = Carried(), []
+    way, changed = _Way(root, taught, made_from, replace(moves, names=names), Carried()), []
+    gone = (name for name in edited if name not in texts and name in made_from)
+    way.carried.left += [f"{name}: you removed it; the engine's is there again" for name in gone]
     for name, hers in texts.items():
-        if hers is None:
-            if name in made_from:
-                carried.left.append(f"{name}: you removed it; the engine's is there again")
-            continue
-        engine = root / name
-        places = _places(name, made_from, moves, root)
-        if places == [name] and made_from.get(name) == digest(engine.read_text(encoding="utf-8")):
-            _whole(name, _follow(name, hers, moves, carried), engine.read_text(encoding="utf-8"), taught, carried)
+        places = way.places(name)
+        if places == [name] and made_from.get(name) == digest(way.engine(name)):
+            way.whole(name, hers)
         elif places:
             changed.append((name, hers, places))
         else:
-            _own(name, hers, name in made_from, moves, root, carried)
+            way.own(name, hers)
     for name, hers, places in changed:  # last: a file of hers that was cut may go to one that was taken whole
-        _into(name, hers, places, taught, made_from, root, moves, carried)
-    return carried
+        way.into(name, hers, places)
+    return way.carried
 
 
 def _read(workspace: Path, name: str) -> str | None:
     path = workspace / name
-    if not path.is_file():
-        return None
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        ast.parse(text)
+        text = path.read_text(encoding="utf-8-sig") if path.is_file() else None
+        ast.parse(text or "")
     except SyntaxError as error:
         raise LabError(f"workspace/{name}, line {error.lineno}: {error.msg}; mend it before you go on") from None
     except ValueError as error:
@@ -124,79 +112,77 @@ def _module(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _places(name: str, made_from: dict[str, str], moves: Moves, root: Path) -> list[str]:
-    """Files of the engine that now hold what ``name`` held; empty for a file that the engine does not have."""
-    module, here = _module(name), (root / name).is_file()
-    if not name.startswith(ENGINE) or not (here or name in made_from or module in moves.modules):
-        return []
-    own, *others = moves.places(module)
-    found = [root / name if here else moves.file(own), *map(moves.file, others)]
-    return [path.relative_to(root).as_posix() for path in found if path is not None]
+@dataclass
+class _Way:
+    """From one workspace to the next; the attributes as in `carry`."""
 
+    root: Path
+    taught: dict[str, list[str]]
+    made_from: dict[str, str]
+    moves: Moves
+    carried: Carried
 
-def _follow(name: str, source: str, moves: Moves, carried: Carried, leaves: bool = False) -> str:
-    """``source`` with its imports of former places put right; what is left to do is noted."""
-    package = _module(name) if name.endswith("/__init__.py") else _module(name).rpartition(".")[0]
-    made = rewrite(source, moves, False, package, leaves)
-    carried.left += [f"{name}, {note}" for note in made.notes]
-    return made.text
+    def engine(self, name: str) -> str:
+        return (self.root / name).read_text(encoding="utf-8")
 
+    def places(self, name: str) -> list[str]:
+        """Files of the engine that now hold what ``name`` held; empty for a file that the engine does not have."""
+        module, here = _module(name), (self.root / name).is_file()
+        if not name.startswith(ENGINE) or not (here or name in self.made_from or module in self.moves.modules):
+            return []
+        own, *others = self.moves.places(module)
+        found = [self.root / name if here else self.moves.file(own), *map(self.moves.file, others)]
+        return [path.relative_to(self.root).as_posix() for path in found if path is not None]
 
-def _whole(name: str, hers: str, engine: str, taught: dict[str, list[str]], carried: Carried) -> None:
-    """Her file, in which the functions that she has not written are the engine's."""
-    mine, theirs = members(hers), members(engine)
-    for function in taught.get(name, []):
-        if function not in mine or function not in theirs or mine[function].text == theirs[function].text:
-            continue
-        symbol = f"{name.removesuffix('.py').replace('/', '.')}:{function}"
-        if mine[function].stub is None:
-            carried.written.append(symbol)
-        else:
-            carried.filled.append(symbol)
+    def follow(self, name: str, source: str, leaves: bool = False, noted: bool = True) -> str:
+        """``source`` with its imports of former places put right; what is left to do is noted."""
+        package = _module(name) if name.endswith("/__init__.py") else _module(name).rpartition(".")[0]
+        made = rewrite(source, self.moves, False, package, leaves)
+        self.carried.left += [f"{name}, {note}" for note in made.notes if noted]
+        return made.text
+
+    def whole(self, name: str, hers: str) -> None:
+        """Her file, in which the functions that she has not written are the engine's."""
+        hers = self.follow(name, hers)
+        mine, theirs = members(hers), members(self.engine(name))
+        for function in self.taught.get(name, []):
+            if function not in mine or function not in theirs or mine[function].text == theirs[function].text:
+                continue
+            symbol = f"{name.removesuffix('.py').replace('/', '.')}:{function}"
+            if mine[function].stub is None:
+                self.carried.written.append(symbol)
+                continue
+            self.carried.filled.append(symbol)
             if mine[function].around(theirs[function].text):
-                said = "your notes or decorators; it is not written yet, so ours stands there"
-                carried.left.append(f"{name}: {function}: {said}")
+                self.carried.left.append(f"{name}: {function}: {NOTES}")
             hers = with_member(hers, function, theirs[function].text)
-    carried.files[name] = hers
+        self.carried.files[name] = hers
 
+    def own(self, name: str, hers: str) -> None:
+        """A file that the engine does not have, or has no longer."""
+        inside = name.startswith(ENGINE)
+        if name in MADE:
+            self.carried.left.append(f"{name}: `course build` makes it anew")
+        elif name in self.made_from and inside:
+            self.carried.left.append(f"{name}: the engine has no such file any more")
+        elif inside and (self.root / name).with_suffix("").is_dir():
+            self.carried.left.append(f"{name}: the engine has a folder of that name now")
+        else:
+            self.carried.files[name] = self.follow(name, hers)
+            self.carried.own.append(name)
 
-def _own(name: str, hers: str, gone: bool, moves: Moves, root: Path, carried: Carried) -> None:
-    """A file that the engine does not have, or has no longer."""
-    inside = name.startswith(ENGINE)
-    if name in MADE:
-        carried.left.append(f"{name}: `course build` makes it anew")
-    elif gone and inside:
-        carried.left.append(f"{name}: the engine has no such file any more")
-    elif inside and (root / name).with_suffix("").is_dir():
-        carried.left.append(f"{name}: the engine has a folder of that name now")
-    else:
-        carried.files[name] = _follow(name, hers, moves, carried)
-        carried.own.append(name)
-
-
-def _into(
-    name: str,
-    hers: str,
-    places: list[str],
-    taught: dict[str, list[str]],
-    made_from: dict[str, str],
-    root: Path,
-    moves: Moves,
-    carried: Carried,
-) -> dict[str, str]:
-    """What is hers in a file goes into the file or files that hold the rest of it now; where her own names went."""
-    leaves = places != [name]
-    before = gitwork.former(root, name, made_from.get(name, ""))
-    if before is not None:
-        before = _follow(name, before, moves, Carried(), leaves)
-    texts = {path: carried.files.get(path) or (root / path).read_text(encoding="utf-8") for path in places}
-    graft = Graft(_follow(name, hers, moves, carried, leaves), before, texts, taught)
-    graft.run(lambda wanted: moves.place(_module(name), wanted), moves)
-    for path, text in graft.texts.items():
-        if text != texts[path]:
-            carried.files[path] = text
-    carried.written += graft.written
-    carried.filled += graft.filled
-    carried.also += graft.also
-    carried.left += [f"{name}: {each}" for each in graft.left]
-    return graft.homes
+    def into(self, name: str, hers: str, places: list[str]) -> dict[str, str]:
+        """What is hers in a file goes into the file or files that hold the rest of it now; where her own names went."""
+        leaves = places != [name]
+        before = gitwork.former(self.root, name, self.made_from.get(name, ""))
+        if before is not None:
+            before = self.follow(name, before, leaves, noted=False)
+        texts = {path: self.carried.files.get(path) or self.engine(path) for path in places}
+        graft = Graft(self.follow(name, hers, leaves), before, texts, self.taught)
+        graft.run(lambda wanted: self.moves.place(_module(name), wanted), self.moves)
+        self.carried.files |= {path: text for path, text in graft.texts.items() if text != texts[path]}
+        self.carried.written += graft.written
+        self.carried.filled += graft.filled
+        self.carried.also += graft.also
+        self.carried.left += [f"{name}: {each}" for each in graft.left]
+        return graft.homes

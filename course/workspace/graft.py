@@ -28,6 +28,7 @@ from course.workspace.members import (
 from mini_vllm.moved import Moves
 
 Place = Callable[[str], tuple[str, str]]
+NOTES = "your notes or decorators; it is not written yet, so ours stands there"
 
 
 class Graft:
@@ -111,7 +112,7 @@ class Graft:
         elif old is None:
             self.left.append(f"{mine.key}: the engine has one of that name now")
         if self.former is not None and old is not None and mine.around(old.text):
-            self.left.append(f"{mine.key}: your notes or decorators; it is not written yet, so ours stands there")
+            self.left.append(f"{mine.key}: {NOTES}")
 
     def _note_typing(self, mine: Member) -> None:
         known = self.former_source if self.former_source is not None else "".join(self.texts.values())
