@@ -62,6 +62,10 @@ class Moves:
             return parent, leaf
         return (module, name) if self.gone(module, name) else (self.modules.get(module, module), name)
 
+    def present(self, module: str) -> str:
+        """Where a former module is; any other, or one whose name a file has now, is where it is."""
+        return module if self.file(module) is not None else self.modules.get(module, module)
+
     def gone(self, module: str, name: str) -> bool:
         """Whether a former module's `name` is nowhere that the table knows."""
         own = self.modules.get(module, "")

@@ -50,7 +50,7 @@ class Aliases(dict[str, Alias]):
             if isinstance(node, ast.Import) and (alias.name == ROOT_NAME or (name == ROOT_NAME and not alias.asname)):
                 made = Alias(ROOT_NAME, ROOT_NAME)
             elif not getattr(node, "level", 0) and any(f"{each}.".startswith(f"{module}.") for each in moves.modules):
-                made = Alias(module, present(module, moves))
+                made = Alias(module, moves.present(module))
             else:
                 self._doubtful.add(name)
                 continue
@@ -70,11 +70,6 @@ class Aliases(dict[str, Alias]):
 
 def _in_class(around: Scope) -> bool:
     return bool(around) and isinstance(around[-1], ast.ClassDef)
-
-
-def present(module: str, moves: Moves) -> str:
-    """Where a former module, or the package of one, stands; itself where a file of its name is there now."""
-    return module if moves.file(module) is not None else moves.modules.get(module, module)
 
 
 def chain(node: ast.expr) -> str:

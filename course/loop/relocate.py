@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import re
-import tokenize
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from course.loop.aliases import Alias, Aliases, chain, present
+from course.loop.aliases import Alias, Aliases, chain
 from mini_vllm.moved import ROOT_NAME, Moves, lacking
 
 FROM = re.compile(r"from(?:\s|\\)+([\w.]+)(?:\s|\\)+import\b")
@@ -162,7 +160,7 @@ def _joined(text: _Text, start: int, end: int, statements: list[str]) -> str:
     tail = rest.group().strip() if rest else ""
     if tail and not tail.startswith("#"):
         return "; ".join(statements)
-    inner = "".join(f"  {t.string}" for t in _tokens(text.source[start:end]) if t.type == tokenize.COMMENT)
+    inner = "".join(f"  {comment}" for comment in re.findall(r"#[^\r\n]*", text.source[start:end]))
     if before.strip():
         return "; ".join(statements) + inner
     ending = "\r\n" if "\r\n" in text.source else "\n"
@@ -170,18 +168,11 @@ def _joined(text: _Text, start: int, end: int, statements: list[str]) -> str:
     return (comment + ending + before).join(statements) + inner
 
 
-def _tokens(statement: str) -> Iterator[tokenize.TokenInfo]:
-    try:
-        yield from tokenize.generate_tokens(io.StringIO(statement).readline)
-    except (tokenize.TokenError, IndentationError):
-        return
-
-
 def _import(node: ast.Import, text: _Text, moves: Moves, made: Rewritten) -> set[str]:
     """Puts `import mini_vllm.scheduler` right; the modules that the statement imports now."""
     parts, changed, names = [], False, set()
     for alias in node.names:
-        new = present(alias.name, moves) if alias.name in moves.modules else alias.name
+        new = moves.present(alias.name)
         parts.append(f"{new} as {alias.asname}" if alias.asname else new)
         names |= set() if alias.asname else {new}
         if new == alias.name:
@@ -207,10 +198,7 @@ class _Use:
     module: str
     at: str
     new: str
-
-    @property
-    def said(self) -> str:
-        return chain(self.node)
+    said: str
 
 
 def _use(node: ast.Attribute, moves: Moves, aliases: Aliases) -> _Use | None:
@@ -230,7 +218,7 @@ def _use(node: ast.Attribute, moves: Moves, aliases: Aliases) -> _Use | None:
     stays = has or (at, new) == (module, name) or ((at, new) == (alias.now, name) and whole not in moves.modules)
     if stays and not (moves.gone(module, name) and module == alias.former):
         return None
-    return _Use(node, head, module, at, new)
+    return _Use(node, head, module, at, new, chain(node))
 
 
 def _put_right(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import itertools
 import json
 import shutil
 import subprocess
@@ -224,11 +225,8 @@ def unknown(root: Path = ROOT) -> str:
 
 
 def _set_aside(target: Path, root: Path) -> Path:
-    number = 1
-    while (kept := root / ".course" / f"workspace-{number}").exists():
-        number += 1
-    target.rename(kept)
-    return kept
+    kept = (root / ".course" / f"workspace-{number}" for number in itertools.count(1))
+    return target.rename(next(path for path in kept if not path.exists()))
 
 
 def _python_files(target: Path) -> list[Path]:

@@ -11,20 +11,7 @@ import ast
 import builtins
 from collections.abc import Callable, Iterator
 
-from course.workspace.members import (
-    Function,
-    Imported,
-    Member,
-    bound,
-    imported,
-    is_typing,
-    lines_of,
-    members,
-    used,
-    with_import,
-    with_member,
-    with_new,
-)
+from course.workspace import members as m
 from mini_vllm.moved import Moves
 
 Place = Callable[[str], tuple[str, str]]
@@ -42,9 +29,9 @@ class Graft:
 
     def __init__(self, hers: str, former: str | None, texts: dict[str, str], taught: dict[str, list[str]]) -> None:
         self.source, self.former_source, self.texts, self.taught = hers, former, dict(texts), taught
-        self.hers = members(hers)
-        self.former = members(former) if former is not None else None
-        self.pieces: dict[str, list[Member]] = {path: [] for path in texts}
+        self.hers = m.members(hers)
+        self.former = m.members(former) if former is not None else None
+        self.pieces: dict[str, list[m.Member]] = {path: [] for path in texts}
         self.written: list[str] = []
         self.filled: list[str] = []
         self.also: list[str] = []
@@ -68,7 +55,7 @@ class Graft:
                 self.texts[path] = engine[path]
                 self.left.append(f"what goes into {path} does not fit there")
 
-    def _changed(self) -> Iterator[Member]:
+    def _changed(self) -> Iterator[m.Member]:
         """Parts that are hers: changed, or not the engine's."""
         whole: set[str] = set()  # classes of hers, taken in one piece
         for key, mine in self.hers.items():
@@ -86,26 +73,26 @@ class Graft:
             elif mine.kind == "docstring":
                 if self.former is not None and (old is None or old.text != mine.text):
                     self.left.append(f"the docstring of {mine.parent or 'the file'}")
-            elif is_typing(mine.node):
+            elif m.is_typing(mine.node):
                 self._note_typing(mine)
             elif (mine.kind != "import" or mine.parent) and (old is None or old.text != mine.text):
                 yield mine
 
-    def _before(self, key: str) -> Member | None:
+    def _before(self, key: str) -> m.Member | None:
         """The engine's part when her workspace was made; where that is not known, the present one."""
         if self.former is not None:
             return self.former.get(key)
         holder = self._holder(key)
-        return members(self.texts[holder])[key] if holder else None
+        return m.members(self.texts[holder])[key] if holder else None
 
     def _holder(self, key: str) -> str:
         """Path of the present file that has a part; "" where none has."""
-        return next((path for path, text in self.texts.items() if key in members(text)), "")
+        return next((path for path, text in self.texts.items() if key in m.members(text)), "")
 
     def _symbol(self, path: str, key: str) -> str:
         return f"{path.removesuffix('.py').replace('/', '.')}:{key}"
 
-    def _fill(self, mine: Member, old: Member | None) -> None:
+    def _fill(self, mine: m.Member, old: m.Member | None) -> None:
         path = self._holder(mine.key)
         if path and mine.key in self.taught.get(path, []):
             self.filled.append(self._symbol(path, mine.key))
@@ -114,19 +101,19 @@ class Graft:
         if self.former is not None and old is not None and mine.around(old.text):
             self.left.append(f"{mine.key}: {NOTES}")
 
-    def _note_typing(self, mine: Member) -> None:
+    def _note_typing(self, mine: m.Member) -> None:
         known = self.former_source if self.former_source is not None else "".join(self.texts.values())
         for node in [*mine.node.body, *mine.node.orelse] if isinstance(mine.node, ast.If) else ():
             text = ast.unparse(node).splitlines()[0]
             if not isinstance(node, (ast.Import, ast.ImportFrom)) and text not in known:
                 self.left.append(f"{text}: below `if TYPE_CHECKING:`")
 
-    def _replace(self, mine: Member) -> bool:
+    def _replace(self, mine: m.Member) -> bool:
         """Puts a part where the engine has one of that name; whether it was dealt with."""
         path, key = self._holder(mine.key), mine.key
         if not path:
             return self._homeless(mine)
-        now, old = members(self.texts[path])[key], self._before(key)
+        now, old = m.members(self.texts[path])[key], self._before(key)
         if now.text == mine.text:
             return True
         taught = mine.kind == "function" and key in self.taught.get(path, [])
@@ -137,12 +124,12 @@ class Graft:
         elif not taught and old is not None and not _same(old.node, now.node):
             self.left.append(f"{key}: no phase up to yours teaches it, and the engine's has changed")
         else:
-            self.texts[path] = with_member(self.texts[path], key, mine.text)
+            self.texts[path] = m.with_member(self.texts[path], key, mine.text)
             self.pieces[path].append(mine)
             (self.written if taught else self.also).append(self._symbol(path, key))
         return True
 
-    def _homeless(self, mine: Member) -> bool:
+    def _homeless(self, mine: m.Member) -> bool:
         """Notes what has no place: a part that the engine no longer has, a statement in the place of another."""
         old = self.former.get(mine.key) if self.former is not None else None
         replaced = self.former is not None and any(
@@ -155,32 +142,32 @@ class Graft:
         self.left.append(f"{mine.key.splitlines()[0]}: {why}")
         return True
 
-    def _insert(self, mine: Member, path: str) -> None:
+    def _insert(self, mine: m.Member, path: str) -> None:
         """Puts a part that the engine lacks behind the one that it follows in her file."""
         if any((each.first, each.parent) == (mine.first, mine.parent) for each in self.pieces[path]):
             return  # a = 1; b = 2
-        have = members(self.texts[path])
+        have = m.members(self.texts[path])
         siblings = [each for each in self.hers.values() if each.parent == mine.parent and each.first < mine.first]
         kinds = ("import", "docstring")
         after = next((s.key for s in reversed(siblings) if s.key in have and s.kind not in kinds), "")
-        self.texts[path] = with_new(self.texts[path], mine, after)
+        self.texts[path] = m.with_new(self.texts[path], mine, after)
         self.pieces[path].append(mine)
         self.also.append(self._symbol(path, mine.key.splitlines()[0]))
 
-    def _insert_all(self, new: list[Member]) -> None:
+    def _insert_all(self, new: list[m.Member]) -> None:
         """Each new part goes to the file whose parts use it, in her order: of several files to one that the others
         import. One that nobody uses goes to the first file, a statement that names nothing to what it uses."""
         users = {
-            path: set[str]().union(*(used(piece.node) for piece in pieces)) for path, pieces in self.pieces.items()
+            path: set[str]().union(*(m.used(piece.node) for piece in pieces)) for path, pieces in self.pieces.items()
         }
         found: dict[str, list[str]] = {}
         for _ in new:  # a helper may be used by another helper
             for each in new:
                 found[each.key] = [path for path, names in users.items() if names & set(each.names)]
                 for path in found[each.key]:
-                    users[path] |= used(each.node)
+                    users[path] |= m.used(each.node)
         for each in new:
-            home = self._base(found[each.key] or [self.homes[n] for n in used(each.node) if n in self.homes])
+            home = self._base(found[each.key] or [self.homes[n] for n in m.used(each.node) if n in self.homes])
             self.homes |= dict.fromkeys(each.names, home)
             self._insert(each, home)
 
@@ -191,39 +178,39 @@ class Graft:
 
     def _import(self, place: Place, moves: Moves) -> None:
         """Adds what the parts need and the files lack, and imports of hers that nothing seems to use."""
-        mine = imported(self.source)
-        given = bound(self.source if self.former_source is None else self.former_source)
+        mine = m.imported(self.source)
+        given = m.bound(self.source if self.former_source is None else self.former_source)
         for path, pieces in self.pieces.items():
-            needed = set[str]().union(*(used(piece.node) for piece in pieces))
-            for name in sorted(needed - bound(self.texts[path]) - set(dir(builtins))):
+            needed = set[str]().union(*(m.used(piece.node) for piece in pieces))
+            for name in sorted(needed - m.bound(self.texts[path]) - set(dir(builtins))):
                 for each in [one for one in mine if one.name == name]:
-                    self.texts[path] = with_import(self.texts[path], each)
+                    self.texts[path] = m.with_import(self.texts[path], each)
                 at, new = place(name)
                 if name in self.homes:
                     at, new = self._symbol(self.homes[name], "")[:-1], name
-                elif name in bound(self.texts[path]) or name not in given or not moves.stands(at, new):
+                elif name in m.bound(self.texts[path]) or name not in given or not moves.stands(at, new):
                     continue
                 if moves.file(at) != moves.package.parent / path:
                     text = f"from {at} import {new}" + (f" as {name}" if new != name else "")
-                    self.texts[path] = with_import(self.texts[path], Imported(name, text, False))
-        before = mine if self.former_source is None else imported(self.former_source)
+                    self.texts[path] = m.with_import(self.texts[path], m.Imported(name, text, False))
+        before = mine if self.former_source is None else m.imported(self.former_source)
         for each in mine:
-            everywhere = {one.statement for text in self.texts.values() for one in imported(text)}
+            everywhere = {one.statement for text in self.texts.values() for one in m.imported(text)}
             if each.statement not in everywhere | {one.statement for one in before}:
                 self._import_one(each, each.name in {one.name for one in before})
 
-    def _import_one(self, mine: Imported, instead: bool) -> None:
+    def _import_one(self, mine: m.Imported, instead: bool) -> None:
         """An import of hers that no file has yet; ``instead`` of one of the engine's."""
         first = next(iter(self.texts))
-        paths = [path for path, text in self.texts.items() if mine.name in {each.name for each in imported(text)}]
+        paths = [path for path, text in self.texts.items() if mine.name in {each.name for each in m.imported(text)}]
         beside = mine.statement.startswith("import ") and "." in mine.statement  # import xml.dom; import xml.sax
         if mine.name == "*":
             paths = [path for path, pieces in self.pieces.items() if pieces]
-        elif not (instead and paths) and not beside and any(mine.name in bound(text) for text in self.texts.values()):
+        elif not (instead and paths) and not beside and any(mine.name in m.bound(text) for text in self.texts.values()):
             self.left.append(f"{mine.statement}: the engine has one of that name now")
             return
         for path in paths or [first]:
-            self.texts[path] = with_import(self.texts[path], mine)
+            self.texts[path] = m.with_import(self.texts[path], mine)
             self.also.append(f"{self._symbol(path, mine.name)} (an import)")
 
     def _note_removed(self) -> None:
@@ -236,12 +223,12 @@ class Graft:
         """Names comments of hers that stand between the parts: they belong to none, and stay behind."""
         if self.former_source is None:
             return
-        known = {line.strip() for line in lines_of(self.former_source)}
+        known = {line.strip() for line in m.lines_of(self.former_source)}
         spans = [range(m.first, m.last) for m in self.hers.values() if m.kind not in ("class", "import")]
-        carried = {line.strip() for text in self.texts.values() for line in lines_of(text)}
+        carried = {line.strip() for text in self.texts.values() for line in m.lines_of(text)}
         loose = [
             str(number + 1)
-            for number, line in enumerate(lines_of(self.source))
+            for number, line in enumerate(m.lines_of(self.source))
             if line.lstrip().startswith("#") and line.strip() not in known | carried
             if not any(number in span for span in spans)
         ]
@@ -255,9 +242,9 @@ def _same(one: ast.stmt, other: ast.stmt) -> bool:
 
 
 def _bare(node: ast.stmt) -> str:
-    if isinstance(node, Function) and ast.get_docstring(node, clean=False) is not None:
+    if isinstance(node, m.Function) and ast.get_docstring(node, clean=False) is not None:
         copy = ast.parse(ast.unparse(node)).body[0]
-        assert isinstance(copy, Function)
+        assert isinstance(copy, m.Function)
         copy.body = copy.body[1:] or [ast.Pass()]
         return ast.dump(copy)
     return ast.dump(node)
