@@ -36,11 +36,8 @@ class Aliases(dict[str, Alias]):
             self._around[id(node)] = around
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._take(node, moves)
-            for name in _bound(node):
-                self._doubtful.add(name)
-                self.taken.add(name)
-            if isinstance(node, ast.Name):
-                self.taken.add(node.id)
+            self._doubtful.update(_bound(node))
+            self.taken.update([node.id] if isinstance(node, ast.Name) else _bound(node))
 
     def _take(self, node: ast.Import | ast.ImportFrom, moves: Moves) -> None:
         for alias in node.names:
@@ -65,11 +62,10 @@ class Aliases(dict[str, Alias]):
             return False
         here = self._around[id(node)]
         scopes = (self._around[id(each)] for each in self[name].statements)
-        return any(here[: len(around)] == around and not _in_class(around) for around in scopes)
-
-
-def _in_class(around: Scope) -> bool:
-    return bool(around) and isinstance(around[-1], ast.ClassDef)
+        return any(
+            here[: len(around)] == around and not any(isinstance(each, ast.ClassDef) for each in around[-1:])
+            for around in scopes
+        )
 
 
 def chain(node: ast.expr) -> str:
@@ -91,16 +87,11 @@ def _scoped(tree: ast.Module) -> Iterator[tuple[ast.AST, Scope]]:
         todo += ((child, inner) for child in ast.iter_child_nodes(node))
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
+def _bound(node: ast.AST) -> list[str]:
     """Names that a node binds or gives another scope by itself, imports aside."""
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        yield node.id
-    elif isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, (ast.Global, ast.Nonlocal)):
-        yield from node.names
-    elif isinstance(node, ast.MatchMapping):
-        yield from filter(None, [node.rest])
-    elif not isinstance(node, (ast.alias, ast.keyword)):  # functions, classes, handlers, patterns, type parameters
-        name = getattr(node, "name", None)
-        yield from [name] if isinstance(name, str) else ()
+    if isinstance(node, ast.Name):
+        return [] if isinstance(node.ctx, ast.Load) else [node.id]
+    if isinstance(node, (ast.Global, ast.Nonlocal)):
+        return node.names
+    named = () if isinstance(node, (ast.alias, ast.keyword)) else ("name", "arg", "rest")  # patterns have a rest
+    return [name for each in named if isinstance(name := getattr(node, each, None), str)]

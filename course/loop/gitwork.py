@@ -7,7 +7,7 @@ import ast
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,14 +51,17 @@ def original(starter: Path, root: Path = ROOT) -> bytes:
     need_clone(root)
     name = starter.relative_to(root).as_posix()
     solution = starter.with_name("solution.py").read_bytes()
-    for commit in git(root, "log", f"-{MAX_COMMITS}", "--format=%H", "--", name).split():
-        try:
-            text = git(root, "show", f"{commit}:{name}").encode("utf-8", errors="surrogateescape")
-        except GitError:  # this commit removed it
-            continue
-        if _untouched(text, solution):
+    for version in _versions(root, name):
+        if _untouched(text := version.encode("utf-8", errors="surrogateescape"), solution):
             return text
     raise GitError(f"no commit holds {short(starter)} without work in it; `git log -- {name}` lists its versions")
+
+
+def _versions(root: Path, name: str) -> Iterator[str]:
+    """The committed texts of a file, newest first."""
+    for commit in git(root, "log", f"-{MAX_COMMITS}", "--format=%H", "--", name).split():
+        with suppress(GitError):  # this commit removed it
+            yield git(root, "show", f"{commit}:{name}")
 
 
 def _untouched(starter: bytes, solution: bytes) -> bool:
@@ -84,18 +87,10 @@ def reset(starter: Path, root: Path = ROOT) -> Path | None:
 
 def former(root: Path, name: str, wanted: str) -> str | None:
     """The committed text of a file whose ``digest`` is ``wanted``, newest first; None where the history has none."""
-    try:
+    with suppress(GitError):
         need_clone(root)
-        commits = git(root, "log", f"-{MAX_COMMITS}", "--format=%H", "--", name).split()
-    except GitError:
-        return None
-    for commit in commits:
-        try:
-            text = git(root, "show", f"{commit}:{name}").replace("\r\n", "\n")
-        except GitError:  # this commit removed it
-            continue
-        if digest(text) == wanted:
-            return text
+        texts = (text.replace("\r\n", "\n") for text in _versions(root, name))
+        return next((text for text in texts if digest(text) == wanted), None)
     return None
 
 

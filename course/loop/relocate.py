@@ -74,15 +74,9 @@ class _Text:
 def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", leaves: bool = False) -> Rewritten:
     """Imports of former places in ``source`` name the present ones.
 
-    Args:
-        source: Python; its line endings are kept.
-        moves: the table.
-        public: whether names are taken from `mini_vllm` itself where all of a statement can be.
-        package: of the former module that this is, by which its relative imports are resolved; "" for none.
-        leaves: whether the file leaves that package, so that no relative import may stay.
-
-    Raises:
-        SyntaxError: ``source`` is not Python.
+    ``public``: names are taken from `mini_vllm` itself where all of a statement can be. ``package``: of the former
+    module that this is, by which its relative imports are resolved; they may not stay where the file ``leaves`` it.
+    Raises SyntaxError.
     """
     text, tree = _Text(source), ast.parse(source)
     nodes = sorted(
@@ -97,10 +91,10 @@ def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", l
             imported |= _import(node, text, moves, made)
     inside = -1  # where the last chain that was put right ends; the shorter ones in it begin at the same place
     for node in nodes:
-        if isinstance(node, ast.Attribute) and text.span(node)[0] >= inside:
-            use = _use(node, moves, aliases)
-            if use and _put_right(use, text, moves, aliases, imported, public, made):
-                inside = text.span(node)[1]
+        if not isinstance(node, ast.Attribute) or text.span(node)[0] < inside:
+            continue
+        if _attribute(node, text, moves, aliases, imported, public, made):
+            inside = text.span(node)[1]
     for alias in aliases.values():
         for statement in alias.statements if alias.imports else ():
             text.add_below(statement, list(alias.imports.values()))
@@ -143,14 +137,12 @@ def _from(
 def _statements(node: ast.ImportFrom, found: dict[str, list[tuple[str, str]]]) -> list[str]:
     """One import per module of ``found``; names that a star stands for, and names bound by `as`, stay so."""
     bound = {alias.name: alias.asname for alias in node.names}
-    made = []
-    for module, pairs in found.items():
-        names = []
-        for old, new in pairs:
-            asname = bound.get(old) or (old if old != new else None)
-            names.append(f"{new} as {asname}" if asname else new)
-        made.append(f"from {module} import {', '.join(names)}")
-    return made
+
+    def named(old: str, new: str) -> str:
+        asname = bound.get(old) or (old if old != new else None)
+        return f"{new} as {asname}" if asname else new
+
+    return [f"from {at} import {', '.join(named(*pair) for pair in pairs)}" for at, pairs in found.items()]
 
 
 def _joined(text: _Text, start: int, end: int, statements: list[str]) -> str:
@@ -189,81 +181,51 @@ def _import(node: ast.Import, text: _Text, moves: Moves, made: Rewritten) -> set
     return names
 
 
-@dataclass(frozen=True)
-class _Use:
-    """`head.….attr` in a text, which was ``name`` of ``module`` or that submodule, and is ``new`` of ``at``."""
-
-    node: ast.Attribute
-    head: str
-    module: str
-    at: str
-    new: str
-    said: str
-
-
-def _use(node: ast.Attribute, moves: Moves, aliases: Aliases) -> _Use | None:
-    """What a chain of names means, where that is elsewhere now, or nowhere."""
-    head, _, rest = chain(node).partition(".")
-    if head not in aliases:
-        return None
-    alias = aliases[head]
-    module, _, name = f"{alias.former}.{rest}".rpartition(".")
-    whole = f"{module}.{name}"
-    if whole in moves.modules and moves.file(whole) is not None:
-        return None
-    if whole not in moves.modules and (module not in moves.modules or name.startswith("__")):
-        return None
-    at, new = moves.place(module, name)
-    has = whole not in moves.modules and module == alias.former and moves.stands(alias.now, name)
-    stays = has or (at, new) == (module, name) or ((at, new) == (alias.now, name) and whole not in moves.modules)
-    if stays and not (moves.gone(module, name) and module == alias.former):
-        return None
-    return _Use(node, head, module, at, new, chain(node))
-
-
-def _put_right(
-    use: _Use, text: _Text, moves: Moves, aliases: Aliases, imported: set[str], public: bool, made: Rewritten
+def _attribute(
+    node: ast.Attribute, text: _Text, moves: Moves, aliases: Aliases, imported: set[str], public: bool, made: Rewritten
 ) -> bool:
-    """Rewrites a use where it is sure what it means, and notes it where it is not; whether it was rewritten."""
-    node, alias, line = use.node, aliases[use.head], f"line {use.node.lineno}"
-    sure = aliases.is_sure(use.head, node)
-    if use.at == use.module:
-        if sure and isinstance(node.ctx, ast.Load):
-            made.notes.append(f"{line}, {use.said}: {lacking(moves, use.module, [node.attr])}")
+    """A chain of names that ends in something that is elsewhere now is rewritten where it is sure what it means, and
+    noted where it is not; whether it was such a chain."""
+    said, line, loaded = chain(node), f"line {node.lineno}", isinstance(node.ctx, ast.Load)
+    head, _, rest = said.partition(".")
+    if head not in aliases:
         return False
-    if not sure or not text.holds(node, use.said) or (alias.former != ROOT_NAME and not isinstance(node.ctx, ast.Load)):
-        doubt = "" if sure else f", if {use.head} is that of mini_vllm here"
-        made.notes.append(f"{line}: {use.said} is {use.new} of {use.at} now{doubt}")
+    alias, sure = aliases[head], aliases.is_sure(head, node)
+    module, _, name = f"{alias.former}.{rest}".rpartition(".")
+    former = f"{module}.{name}" in moves.modules
+    if moves.file(f"{module}.{name}") is not None if former else module not in moves.modules or name.startswith("__"):
+        return False
+    at, new = moves.place(module, name)
+    stands = module == alias.former and moves.stands(alias.now, name)
+    if (at, new) == (module, name) or (not former and (stands or (at, new) == (alias.now, name))):
+        if sure and loaded and moves.gone(module, name):
+            made.notes.append(f"{line}, {said}: {lacking(moves, module, [name])}")
+        return False
+    if not sure or not text.holds(node, said) or (alias.former != ROOT_NAME and not loaded):
+        doubt = "" if sure else f", if {head} is that of mini_vllm here"
+        made.notes.append(f"{line}: {said} is {new} of {at} now{doubt}")
         return True
-    if alias.former == ROOT_NAME:
-        shown = _below_root(use, moves, imported, made)
+    if alias.former != ROOT_NAME:
+        shown = _beside(said, at, new, alias, moves, aliases.taken, public)
+    elif moves.is_public(at, new):
+        shown = f"{head}.{new}"
     else:
-        shown = _beside(use, alias, moves, aliases.taken, public)
+        shown, needed = f"{head}{at.removeprefix(ROOT_NAME)}.{new}", f"{at}.{new}" if former else at
+        if not any(f"{each}.".startswith(f"{needed}.") for each in imported):
+            made.notes.append(f"{line}: {new} is in {at} now; import {needed}")
     text.edits[text.span(node)] = shown
-    how = f" ({alias.imports[use.said]})" if use.said in alias.imports else ""
-    made.changes.append(f"{line}: {use.said} -> {shown}{how}")
+    made.changes.append(f"{line}: {said} -> {shown}" + (f" ({alias.imports[said]})" if said in alias.imports else ""))
     return True
 
 
-def _below_root(use: _Use, moves: Moves, imported: set[str], made: Rewritten) -> str:
-    """`mini_vllm.scheduler.Scheduler` and `mini_vllm.scheduler` name the present place."""
-    if moves.is_public(use.at, use.new):
-        return f"{use.head}.{use.new}"
-    whole = f"{use.at}.{use.new}"
-    needed = whole if f"{use.module}.{use.node.attr}" in moves.modules else use.at
-    if not any(each == needed or each.startswith(f"{needed}.") for each in imported):
-        made.notes.append(f"line {use.node.lineno}: {use.new} is in {use.at} now; import {needed}")
-    return use.head + whole.removeprefix(ROOT_NAME)
-
-
-def _beside(use: _Use, alias: Alias, moves: Moves, taken: set[str], public: bool) -> str:
+def _beside(said: str, at: str, new: str, alias: Alias, moves: Moves, taken: set[str], public: bool) -> str:
     """`s.name`, where `s` is a module that `name` has left, becomes a name that is imported beside `s`."""
-    if use.said not in alias.names:
-        free = use.node.attr
+    if said not in alias.names:
+        free = said.rpartition(".")[2]
         while free in taken:
-            free = f"{use.head}_{free}"
+            free = f"{said.partition('.')[0]}_{free}"
         taken.add(free)
-        alias.names[use.said] = free
-        wanted = ROOT_NAME if public and moves.is_public(use.at, use.new) else use.at
-        alias.imports[use.said] = f"from {wanted} import {use.new}" + (f" as {free}" if free != use.new else "")
-    return alias.names[use.said]
+        alias.names[said] = free
+        wanted = ROOT_NAME if public and moves.is_public(at, new) else at
+        alias.imports[said] = f"from {wanted} import {new}" + (f" as {free}" if free != new else "")
+    return alias.names[said]

@@ -60,18 +60,9 @@ class Carried:
 def carry(
     workspace: Path, edited: list[str], taught: dict[str, list[str]], made_from: dict[str, str], root: Path
 ) -> Carried:
-    """Collect earlier work.
-
-    Args:
-        workspace: hers, of an earlier phase.
-        edited: files there that are not as they were made.
-        taught: file of the engine as it is now -> functions in it that phases up to hers teach.
-        made_from: file -> `digest` of the text of the engine's file when the workspace was made.
-        root: the repository.
-
-    Raises:
-        LabError: a file of hers is not Python; it names the file and the line.
-    """
+    """Collect earlier work out of ``workspace``: of its files ``edited``, where ``taught`` says which functions of a
+    file of the engine, as it is now, phases up to hers teach, and ``made_from`` the `digest` of the engine's text when
+    the workspace was made. Raises :class:`LabError` where a file of hers is not Python, with file and line."""
     moves = read(root / "mini_vllm")
     texts = {name: text for name in edited if (text := _read(workspace, name)) is not None}
     names = dict(moves.names)  # what is hers of a former module is to be imported from where it goes

@@ -121,7 +121,7 @@ class Graft:
             self.left.append(f"{key}: it differs from the engine's, and no phase up to yours teaches it")
         elif not taught and old is None:
             self.left.append(f"{key}: the engine has one of that name now")
-        elif not taught and old is not None and not _same(old.node, now.node):
+        elif not taught and old is not None and _bare(old.node) != _bare(now.node):
             self.left.append(f"{key}: no phase up to yours teaches it, and the engine's has changed")
         else:
             self.texts[path] = m.with_member(self.texts[path], key, mine.text)
@@ -224,7 +224,7 @@ class Graft:
         if self.former_source is None:
             return
         known = {line.strip() for line in m.lines_of(self.former_source)}
-        spans = [range(m.first, m.last) for m in self.hers.values() if m.kind not in ("class", "import")]
+        spans = [range(one.first, one.last) for one in self.hers.values() if one.kind not in ("class", "import")]
         carried = {line.strip() for text in self.texts.values() for line in m.lines_of(text)}
         loose = [
             str(number + 1)
@@ -236,12 +236,8 @@ class Graft:
             self.left.append(f"comments of yours between the functions (line {', '.join(loose)})")
 
 
-def _same(one: ast.stmt, other: ast.stmt) -> bool:
-    """Whether two parts do the same; docstrings and layout aside."""
-    return _bare(one) == _bare(other)
-
-
 def _bare(node: ast.stmt) -> str:
+    """What a part does; docstrings and layout aside."""
     if isinstance(node, m.Function) and ast.get_docstring(node, clean=False) is not None:
         copy = ast.parse(ast.unparse(node)).body[0]
         assert isinstance(copy, m.Function)
