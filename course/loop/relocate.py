@@ -97,7 +97,7 @@ def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", l
             inside = text.span(node)[1]
     for alias in aliases.values():
         for statement in alias.statements if alias.imports else ():
-            text.add_below(statement, list(alias.imports.values()))
+            text.add_below(statement, list(dict.fromkeys(alias.imports.values())))
     made.text = text.edited()
     return made
 
@@ -212,7 +212,7 @@ def _attribute(
     else:
         shown, needed = f"{head}{at.removeprefix(ROOT_NAME)}.{new}", f"{at}.{new}" if former else at
         if not any(f"{each}.".startswith(f"{needed}.") for each in imported):
-            made.notes.append(f"{line}: {new} is in {at} now; import {needed}")
+            alias.imports[said] = f"import {needed}"
     text.edits[text.span(node)] = shown
     made.changes.append(f"{line}: {said} -> {shown}" + (f" ({alias.imports[said]})" if said in alias.imports else ""))
     return True
