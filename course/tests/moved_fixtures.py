@@ -148,7 +148,7 @@ class Pool:
 
 
 def house(root: Path) -> Path:
-    """The engine after its move, in ``root/mini_vllm``, with the real `moved.py`, the real `__getattr__` and the real finder."""
+    """The engine after its move, in ``root/mini_vllm``, with the real `moved.py`, `__getattr__` and finder."""
     package = root / "mini_vllm"
     for name, text in FILES.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,8 @@ ALIASES = {
         "from mini_vllm.layers import arithmetic as layers\nadd, layers\n"
     ),
     "import mini_vllm as mv\nmv.pool.Pool, mv.Pool\n": "import mini_vllm as mv\nmv.Pool, mv.Pool\n",
-    "from mini_vllm import pool\ndef f():\n    def g(): return pool.hash_block\n    return [pool.LIMIT for _ in g()]\n": (
+    "from mini_vllm import pool\ndef f():\n    def g(): return pool.hash_block\n"
+    "    return [pool.LIMIT for _ in g()]\n": (
         "from mini_vllm.core import pool\nfrom mini_vllm.core.utils import hash_block\n"
         "def f():\n    def g(): return hash_block\n    return [pool.LIMIT for _ in g()]\n"
     ),
