@@ -17,7 +17,7 @@ OLD = re.compile(
 # What speaks of former places on purpose: the table, what reads it, and the tests of both.
 ABOUT_IT = re.compile(
     r"mini_vllm/moved\.(py|toml)|course/loop/relocate\.py"
-    r"|course/tests/(test_(moved|relocate|carry_moved|old_tree|held)|moved_fixtures)\.py"
+    r"|course/tests/(test_(moved|relocate|aliases|follow|carry_moved|carry_all|old_tree|held)|moved_fixtures)\.py"
 )
 MADE_UP = ("course/tests/test_build.py",)  # it makes a small engine of its own
 TEXTS = (".py", ".md", ".toml", ".txt", ".yml", ".html", ".js", ".css", ".json", ".jsonl", ".svg", ".patch", "/run")
