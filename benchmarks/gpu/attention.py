@@ -88,6 +88,14 @@ def torch_ways(sets: list, tokens: int, flex: bool) -> dict[str, list[Callable[[
     return ways  # type: ignore[return-value]
 
 
+def by_splits(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The fastest configuration of each number of splits, out of a table that begins with the fastest of all."""
+    first: dict[int, dict[str, Any]] = {}
+    for row in table:
+        first.setdefault(row["num_splits"], row)
+    return list(first.values())
+
+
 def decode(name: str, ceiling: dict[str, float], tuned: bool = True) -> dict[str, Any]:
     """One row: the kernel, tuned, beside torch and the copy bandwidth."""
     requests, tokens, (heads, kv_heads, size) = DECODE[name]
@@ -103,8 +111,10 @@ def decode(name: str, ceiling: dict[str, float], tuned: bool = True) -> dict[str
     best, table = tune(paged_decode_attention, sets, configs)
     ways = {"kernel": [lambda s=s: paged_decode_attention(*s, **best) for s in sets]}
     ways["kernel, defaults"] = [lambda s=s: paged_decode_attention(*s) for s in sets]
-    if auto > 1:
-        ways["kernel, one split"] = [lambda s=s: paged_decode_attention(*s, **{**best, "num_splits": 1}) for s in sets]
+    each = by_splits(table) if tuned else []
+    alone = next(({k: v for k, v in row.items() if k != "us"} for row in each if row["num_splits"] == 1), None)
+    if best["num_splits"] > 1 and alone is not None:  # tuned for itself: with one split another tile is the best
+        ways["kernel, one split"] = [lambda s=s: paged_decode_attention(*s, **alone) for s in sets]
     times = race(ways | torch_ways(sets, tokens, flex=name == next(iter(DECODE))))  # type: ignore[operator]
     q, k, v, tables, _ = sets[0]
     out, rows = paged_decode_attention(*sets[0], **best), range(0, requests, max(1, requests // 4))
@@ -117,6 +127,7 @@ def decode(name: str, ceiling: dict[str, float], tuned: bool = True) -> dict[str
         "gb_per_s": round(gb), "share_of_copy": round(gb / ceiling["copy_gb_per_s"], 3),
         "defaults_share_of_copy": round(used / times["kernel, defaults"] / 1e3 / ceiling["copy_gb_per_s"], 3),
         "relative_error": relative_error(out[list(rows)], expected), "splits_by_default": auto, "config": best,
+        "by_splits": each,
         "configs": table,
     }  # fmt: skip
 

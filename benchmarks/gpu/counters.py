@@ -61,6 +61,10 @@ def cases() -> list[tuple[str, str]]:
     starts = torch.tensor([0, new], dtype=torch.int32, device="cuda")
     paged_prefill_attention(normal(new, heads, size), k, v, tables, starts, lens, new)
     done.append(("_prefill_kernel", "llama-3-8b, 1 x 16384"))
+    k, v, tables, lens = paged(1, 16384, kv_heads, size, seed=0)
+    starts = torch.tensor([0, 2048], dtype=torch.int32, device="cuda")
+    paged_prefill_attention(normal(2048, heads, size), k, v, tables, starts, lens, 2048)
+    done.append(("_prefill_kernel", "llama-3-8b, chunk of 2048 after 14336"))
     for rows, cols in ((16384, 4096), (8192, 16384), (4096, 32768), (2048, 151936)):
         softmax(normal(rows, cols))
         done.append(("_row", f"{rows} x {cols}"))

@@ -19,6 +19,7 @@ FILES = {  # where: {part of run.py: name there}
         "graphs-qwen3-0.6b",
     ),
     "phase-06-quantization/captured/h200-int4.json": ("int4",),
+    "phase-06-quantization/captured/h200-low-bits.json": ("low-bits",),
     "phase-07-gemm-and-moe-kernels/captured/h200-gemm.json": ("gemm", "moe"),
     "phase-07-gemm-and-moe-kernels/captured/h200-moe-step.json": ("moe-step",),
 }

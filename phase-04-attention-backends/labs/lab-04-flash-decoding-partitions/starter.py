@@ -72,12 +72,13 @@ def merge_attn_states(out_a: np.ndarray, lse_a: float, out_b: np.ndarray, lse_b:
     )
 
 
-def decode_rounds(num_requests: int, num_kv_heads: int, num_blocks: int, num_splits: int, num_sms: int) -> int:
-    """A model of a decode kernel's time: blocks of K and V that the busiest processor reads, one after the other.
+def decode_rounds(
+    num_requests: int, num_kv_heads: int, num_blocks: int, num_splits: int, num_sms: int, programs_per_sm: int
+) -> int:
+    """A model of a decode kernel's time: blocks of K and V that the busiest place on the chip reads in a row.
 
-    The grid has num_requests * num_kv_heads * num_splits programs, each with ceil(num_blocks / num_splits) blocks.
-    `num_sms` of them run at a time, and all programs of a wave take equally long; the merge is left out.
+    Each request and KV head has a program for each of its `num_splits` parts, and the largest part counts for all. A
+    multiprocessor holds `programs_per_sm` programs at a time, the chip `num_sms` times as many; the next wave begins
+    when the one before has ended. The merge is left out, and so is the bandwidth of memory.
     """
-    raise NotImplementedError(
-        "count the programs, the waves they need on num_sms processors, and the blocks per program"
-    )
+    raise NotImplementedError("the blocks that the busiest place on the chip reads, one after the other, in all waves")

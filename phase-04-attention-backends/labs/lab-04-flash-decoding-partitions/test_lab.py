@@ -1,13 +1,18 @@
 """Lab 04-04: a summary of keys can be made anywhere and merged in any order; an average of outputs cannot."""
 
 import itertools
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-README = (Path(__file__).resolve().parent / "README.md").read_text(encoding="utf-8")
+HERE = Path(__file__).resolve().parent
+README = (HERE / "README.md").read_text(encoding="utf-8")
+CAPTURED = json.loads((HERE.parents[1] / "captured" / "h200-kernels.json").read_text(encoding="utf-8"))
+MEASURED = {row["shape"]: row for row in CAPTURED["decode"] if row["shape"].startswith("llama-3-8b")}
+"""Decode on an H200, heads of Llama-3-8B, every number of splits with the tile that suits it best."""
 
 
 def case(seed=0, n=257, d=16, dv=16):
@@ -158,26 +163,54 @@ def test_the_average_of_outputs_is_wrong(impl):
 
 
 @pytest.mark.parametrize(
-    ("requests", "heads", "blocks", "splits", "expected"),
+    ("requests", "heads", "blocks", "splits", "per_sm", "expected"),
     [
-        (1, 8, 8192, 1, 8192),
-        (1, 8, 8192, 16, 512),
-        (1, 8, 8192, 17, 2 * 482),
-        (64, 8, 256, 1, 4 * 256),
-        (64, 8, 256, 16, 63 * 16),
-        (1, 1, 5, 2, 3),
+        (1, 8, 8192, 1, 4, 8192),
+        (1, 8, 8192, 66, 4, 125),
+        (1, 8, 8192, 67, 4, 2 * 123),
+        (64, 8, 256, 1, 4, 256),
+        (64, 8, 256, 1, 1, 4 * 256),
+        (64, 8, 256, 16, 1, 63 * 16),
+        (1, 1, 5, 2, 1, 3),
+        (1, 1, 5, 2, 3, 3),
     ],
 )
-def test_decode_rounds(impl, requests, heads, blocks, splits, expected):
-    assert impl.decode_rounds(requests, heads, blocks, splits, num_sms=132) == expected
+def test_decode_rounds(impl, requests, heads, blocks, splits, per_sm, expected):
+    assert impl.decode_rounds(requests, heads, blocks, splits, num_sms=132, programs_per_sm=per_sm) == expected
+
+
+def test_another_chip(impl):
+    assert impl.decode_rounds(1, 8, 100, 2, num_sms=4, programs_per_sm=2) == 2 * 50
+    assert impl.decode_rounds(1, 8, 100, 2, num_sms=8, programs_per_sm=2) == 50
+
+
+@pytest.mark.parametrize("shape", MEASURED)
+def test_the_best_split_is_the_measured_one(impl, shape):
+    """Of the splits that an H200 tried, the fewest whose rounds are the least is the one that was fastest."""
+    row = MEASURED[shape]
+    requests, tokens = (int(number) for number in shape.split(", ")[1].split(" x "))
+    fastest = {c["num_splits"]: c["us"] for c in reversed(row["by_splits"])}
+    rounds = {n: impl.decode_rounds(requests, 8, -(-tokens // 16), n, 132, 4) for n in sorted(fastest)}
+    assert min(rounds, key=rounds.__getitem__) == min(fastest, key=fastest.__getitem__), (rounds, fastest)
 
 
 @pytest.mark.parametrize(("requests", "tokens"), [(1, 131_072), (64, 4_096)])
 def test_the_table_of_the_readme(impl, requests, tokens):
-    """Each row, number by number: 8 KV heads, blocks of 16, 132 processors."""
+    """Each row, number by number: 8 KV heads, blocks of 16, 132 multiprocessors that hold four programs each."""
     cells = re.search(rf"\| {requests} × 8, {tokens:,} tokens \|(.*)\|", README)[1].split("|")
     quoted = [int(cell.strip(" *").replace(",", "")) for cell in cells]
-    assert [impl.decode_rounds(requests, 8, tokens // 16, splits, 132) for splits in (1, 4, 16, 17, 64)] == quoted
+    assert [impl.decode_rounds(requests, 8, tokens // 16, n, 132, 4) for n in (1, 16, 64, 66, 67)] == quoted
+
+
+def test_the_second_table_of_the_readme(impl):
+    """Rounds as the lab computes them, microseconds as captured."""
+    table = {name: re.findall(r"[\d.,]+", re.search(rf"^\| {name} \|(.*)\|$", README, re.M)[1]) for name in
+             ("Splits", "rounds", "microseconds")}  # fmt: skip
+    captured = {c["num_splits"]: c["us"] for c in reversed(MEASURED["llama-3-8b, 1 x 32768"]["by_splits"])}
+    assert [int(n) for n in table["Splits"]] == sorted(captured)
+    for n, rounds, us in zip(*table.values(), strict=True):
+        assert impl.decode_rounds(1, 8, 2048, int(n), 132, 4) == int(rounds.replace(",", ""))
+        assert f"{captured[int(n)]:.1f}" == us
 
 
 def test_the_engines_split_agrees(impl):
