@@ -124,16 +124,18 @@ def packing() -> Svg:
             svg.text(x + 58 + half * 38, 196, f"{packed[b]:02X}"[half], "middle", "#ffffff", 15)
             svg.text(x + 58 + half * 38, 222, name, "middle", GREY, 11)
     svg.text(20, 262, "as one int32, the highest bits first")
-    for row, (name, word, order) in enumerate(
-        (("compressed-tensors, GPTQ", words[0], range(8)), ("AWQ", words[1], three.AWQ_ORDER))
-    ):
+    rows = (
+        ("compressed-tensors, GPTQ", words[0], range(8), "input"),
+        ("AWQ, if they are outputs", words[1], three.AWQ_ORDER, "output"),
+    )
+    for row, (name, word, order, kind) in enumerate(rows):
         y = 282 + row * 56
         svg.text(20, y + 20, name)
         for place in range(8):
             element = list(order)[7 - place]
             svg.box(x0 + place * dx, y, dx - 6, 30, colours[element])
             svg.text(x0 + (place + 0.5) * dx - 3, y + 20, f"{word:08X}"[place], "middle", "#ffffff", 15)
-            svg.text(x0 + (place + 0.5) * dx - 3, y + 44, f"input {element}", "middle", GREY, 11)
+            svg.text(x0 + (place + 0.5) * dx - 3, y + 44, f"{kind} {element}", "middle", GREY, 11)
     return svg
 
 
@@ -197,15 +199,19 @@ def outliers() -> Svg:
     for k, (words, T) in enumerate(panels):
         left, base = x0 + (k % 2) * 400, 190 + (k // 2) * 200
         loudness = np.abs(T).max(axis=0)
+        top = max(np.abs(other).max() for _, other in panels[k % 2 :: 2])  # one axis for a matrix, before and after
         svg.text(left, base - 148, f"{words}: loudest {loudness.max():.3g}, median {np.median(loudness):.2g}")
         svg.path([(left, base), (left + 360, base)], GREY)
         for j, value in enumerate(loudness):
-            height = 130 * float(value / loudness.max())
+            height = 130 * float(value / top)
             svg.path(
                 [(left + 1.4 * j, base), (left + 1.4 * j, base - height)], LOST if j in (7, 123) else SERIES[0], 1.2
             )
     svg.text(
-        x0, 415, "largest magnitude of each of 256 input channels; channels 7 and 123 are the loud ones", fill=GREY
+        x0,
+        415,
+        "largest magnitude of each of 256 input channels, upper and lower panel on one scale; 7 and 123 are loud",
+        fill=GREY,
     )
     return svg
 
@@ -251,7 +257,27 @@ def int4_h200() -> Svg:
         line = [(row["batch"], row["times_cublas"]["kernel"]) for row in rows if row["shape"] == shape]
         plot.line(line, SERIES[k])
         plot.points(line, SERIES[k])
-        plot.label(line[0], shape, SERIES[k], dx=8, dy=16)
+        plot.label((1.0, 1.25 - 0.28 * k), shape, SERIES[k])
+    return plot
+
+
+def low_bits_h200() -> Svg:
+    """One layer in bf16, FP8 and 4 bits on an H200, over the tokens in a step: where each stops paying."""
+    rows = json.loads((HERE / "captured" / "h200-low-bits.json").read_text(encoding="utf-8"))["low-bits"][:13]
+    x = Axis(0.8, 6000, [(v, f"{v:,}") for v in (1, 4, 16, 64, 256, 1024, 4096)], "tokens in the step", log=True)
+    y = Axis(15, 4000, [(v, f"{v:,}") for v in (20, 50, 100, 200, 500, 1000, 2000)], "microseconds", log=True)
+    plot = Plot("Gate and up of Llama-3-8B on an H200, by format", x, y, 760, 420)
+    arms = [
+        ("bf16, cuBLAS", "bf16 (cuBLAS)", SERIES[0]),
+        ("fp8, vLLM (CUTLASS)", "FP8 with its rounding (CUTLASS)", SERIES[1]),
+        ("4 bits, vLLM (Marlin)", "4 bits (Marlin)", SERIES[2]),
+        ("4 bits, our kernel", "4 bits (ours, up to 16 tokens)", SERIES[3]),
+    ]
+    for k, (arm, words, colour) in enumerate(arms):
+        line = [(row["rows"], row["us"][arm]) for row in rows if arm in row["us"]]
+        plot.line(line, colour)
+        plot.points(line, colour)
+        plot.label((1.2, 3000 / 1.45**k), words, colour)
     return plot
 
 
@@ -264,6 +290,7 @@ FIGURES = {
     "outliers": outliers,
     "held-out": held_out,
     "int4-h200": int4_h200,
+    "low-bits-h200": low_bits_h200,
 }
 
 if __name__ == "__main__":
