@@ -63,10 +63,14 @@ def roofline() -> Plot:
         plot.points([(batch, roof(batch))], GREEN)
         place = (10, 14, "start") if batch < 64 else (-10, -4, "end")
         plot.label((batch, roof(batch)), f"decode, batch {batch}", GREEN, *place)
-    plot.points([(512, roof(512))], GREEN)
-    plot.label((512, roof(512)), "decode, batch 512", GREEN, -14, 22)
+    for batch in (8, 64, 512):  # with 1,024 tokens of context each, whose KV cache is read too
+        intensity = 2 * PARAMS * batch / (WEIGHT_BYTES + batch * 1024 * KV_PER_TOKEN)
+        plot.points([(intensity, roof(intensity))], GREEN)
+        plot.dot(*plot.at((intensity, roof(intensity))), "#ffffff", 2.4)
+        dy = {8: 30, 64: 22, 512: 26}[batch]
+        plot.label((intensity, roof(intensity)), f"batch {batch}, 1,024 tokens each", GREEN, 12, dy)
     plot.points([(2048, roof(2048))], VIOLET)
-    plot.label((2048, roof(2048)), "prefill, 2,048 tokens", VIOLET, 30, 42, "end")
+    plot.label((2048, roof(2048)), "prefill, 2,048 tokens", VIOLET, 30, 20, "end")
     return plot
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 A100_PEAK, A100_BW = 312e12, 2.0e12  # dense bf16 FLOP/s; bytes/s, rounded
@@ -98,3 +100,37 @@ def test_kv_reads_end_the_free_lunch(impl) -> None:
     context = impl.kv_crossover_context(N_8B, BF16, 64, KV_8B)
     at_crossover = impl.decode_tokens_per_second(N_8B, BF16, A100_BW, 64, 64 * context * KV_8B)
     assert at_crossover == pytest.approx(4000.0), "at the crossover the KV reads cost exactly half of the speed"
+
+
+def test_your_prediction(impl) -> None:
+    """Compared before any value is shown: a wrong guess says only on which side it lies."""
+    guess = impl.predicted_context()
+    exact = 2 * N_8B / (A100_PEAK / A100_BW * KV_8B)
+    assert guess > 0.95 * exact, "your prediction is too low: with this much context some batch still suffices"
+    assert guess < 1.05 * exact, "your prediction is too high: with less context no batch suffices any more"
+
+
+def test_critical_batch(impl) -> None:
+    ridge = A100_PEAK / A100_BW
+    assert impl.critical_batch(N_8B, BF16, 0, KV_8B, ridge) == 156, "without context it is the ridge itself"
+    got = [impl.critical_batch(N_8B, BF16, context, KV_8B, ridge) for context in (128, 512, 700)]
+    assert got == pytest.approx([186.5, 451.3, 1479.6], abs=0.1), f"context 128, 512, 700 tokens: got {got}"
+    assert impl.critical_batch(N_8B, BF16, 700, KV_8B // 2, ridge) == pytest.approx(282.2, abs=0.1), "half the KV bytes"
+    assert impl.critical_batch(N_70B, 1, 512, 327_680, 295.5) == pytest.approx(228.8, abs=0.1), "another model and chip"
+
+
+def test_from_some_context_on_no_batch_suffices(impl) -> None:
+    """The limit is where one more sequence brings as much waiting as work: also exactly there."""
+    ridge = A100_PEAK / A100_BW
+    assert impl.critical_batch(N_8B, BF16, 782, KV_8B, ridge) > 200_000, "782 tokens: a batch that nobody has"
+    for context in (783, 1024, 2000, 128_000):
+        got = impl.critical_batch(N_8B, BF16, context, KV_8B, ridge)
+        assert got == math.inf, f"context {context}: no batch reaches the ridge, expected infinity, got {got}"
+    assert impl.critical_batch(8, BF16, 4, 2, 2) == math.inf, "2 * 8 FLOPs against 2 * 4 * 2: exactly at the limit"
+
+
+def test_the_critical_batch_is_exactly_at_the_ridge(impl) -> None:
+    for context in (0, 64, 300, 781):
+        batch = impl.critical_batch(N_8B, BF16, context, KV_8B, 156.0)
+        flops, read = 2 * N_8B * batch, N_8B * BF16 + batch * context * KV_8B
+        assert flops / read == pytest.approx(156.0, rel=1e-9), f"context {context}: {flops / read} FLOP per byte"
