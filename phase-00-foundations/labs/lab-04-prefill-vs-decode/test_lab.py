@@ -116,6 +116,7 @@ def test_critical_batch(impl) -> None:
     got = [impl.critical_batch(N_8B, BF16, context, KV_8B, ridge) for context in (128, 512, 700)]
     assert got == pytest.approx([186.5, 451.3, 1479.6], abs=0.1), f"context 128, 512, 700 tokens: got {got}"
     assert impl.critical_batch(N_8B, BF16, 700, KV_8B // 2, ridge) == pytest.approx(282.2, abs=0.1), "half the KV bytes"
+    assert impl.critical_batch(1, 1, 1, 1, 1.5) == 3.0, "a toy: 2 * 3 FLOPs over 1 + 3 bytes is 1.5"
     assert impl.critical_batch(N_70B, 1, 512, 327_680, 295.5) == pytest.approx(228.8, abs=0.1), "another model and chip"
 
 
