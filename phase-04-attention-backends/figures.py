@@ -255,7 +255,43 @@ def decode_h200() -> Plot:
     return plot
 
 
+def gpu_anatomy() -> Svg:
+    """One multiprocessor of a Hopper card with what a kernel shares out, and the memories behind it."""
+    svg = Svg(860, 470, "A GPU as a kernel sees it (H200)")
+    svg.box(20, 40, 520, 410, "#ffffff", INK)
+    svg.text(34, 64, "one multiprocessor (SM); the card has 132")
+    for i in range(4):
+        x, y = 34 + (i % 2) * 252, 80 + (i // 2) * 142
+        svg.box(x, y, 240, 132, WAIT)
+        svg.text(x + 12, y + 20, "scheduler: each cycle, one warp that is ready", size=11)
+        for k in range(16):  # warps that are resident: two of sixteen places taken, as the prefill kernel has it
+            svg.box(x + 12 + k * 13.6, y + 30, 11, 16, SERIES[0] if k < 2 else "#ffffff", GREY)
+        svg.text(x + 12, y + 62, "16 places for warps of 32 threads", size=11)
+        svg.box(x + 12, y + 70, 104, 24, SERIES[2])
+        svg.text(x + 64, y + 86, "16,384 registers", "middle", "#ffffff", 11)
+        svg.box(x + 122, y + 70, 106, 24, SERIES[3])
+        svg.text(x + 175, y + 86, "1 tensor core", "middle", "#ffffff", 11)
+        svg.text(x + 12, y + 114, "32 lanes: exp, max, add, addresses", size=11)
+    svg.box(34, 366, 492, 30, SERIES[1])
+    svg.text(280, 386, "shared memory and L1: 256 KB, in 32 banks of 4 bytes", "middle", "#ffffff", 13)
+    svg.text(34, 420, "a program (thread block) lives on one SM, with its warps, its registers and its part", size=12)
+    svg.text(34, 438, "of the shared memory, until it ends; then the next one gets its place", size=12)
+    svg.arrow([(540, 245), (588, 245)])
+    svg.box(590, 170, 110, 150, "#ffffff", INK)
+    svg.text(645, 226, "L2 cache", "middle")
+    svg.text(645, 248, "60 MB", "middle")
+    svg.text(645, 270, "for all SMs", "middle", GREY, 12)
+    svg.arrow([(700, 245), (738, 245)])
+    svg.box(740, 100, 100, 290, "#ffffff", INK)
+    svg.text(790, 216, "HBM", "middle")
+    svg.text(790, 238, "141 GB", "middle")
+    svg.text(790, 260, "a copy moves", "middle", GREY, 12)
+    svg.text(790, 278, "4.2 TB/s", "middle", GREY, 12)
+    return svg
+
+
 FIGURES = {
+    "gpu-anatomy": gpu_anatomy,
     "decode-h200": decode_h200,
     "online-softmax": online_softmax,
     "loop-shapes": loop_shapes,
