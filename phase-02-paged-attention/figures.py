@@ -206,7 +206,67 @@ def waste() -> Canvas:
     return page
 
 
+def one_id_all_layers() -> Canvas:
+    """Block 7 is one place in every layer's array: one table serves all layers."""
+    page = Canvas("One id, every layer: the KV cache of a model with 4 layers, 10 blocks", 800, 330)
+    page.text(24, 66, "A: block table", fill=BLUE, weight="600")
+    for i, block in enumerate((1, 2, 7)):
+        page.box(140 + i * 44, 48, 40, 26, PALE[BLUE], BLUE)
+        page.text(160 + i * 44, 66, str(block), anchor="middle", weight="600")
+    left, pitch = 110, 66
+    for layer in range(4):
+        y = 112 + layer * 48
+        page.text(24, y + 22, f"layer {layer}", fill=MUTED, size=12)
+        for block in range(10):
+            mine = block in (1, 2, 7)
+            page.box(left + block * pitch, y, 60, 34, PALE[BLUE] if mine else PALE[MUTED], BLUE if mine else GRID)
+            if mine:
+                page.text(left + block * pitch + 30, y + 22, "K, V", anchor="middle", size=12)
+    for block in range(10):
+        page.text(left + block * pitch + 30, 318, "null" if block == 0 else str(block), "middle", MUTED, 12)
+    for i, block in enumerate((1, 2, 7)):
+        page.path([(160 + i * 44, 74), (left + block * pitch + 30, 112)], BLUE, 1.1)
+    return page
+
+
+def eager_registration() -> Canvas:
+    """A and B, admitted in one step: what is registered, written and read, and in which order."""
+    manager, tokens = KVCacheManager(8, 4), list(b"be kind. hi")
+    a = _request(manager, "A", tokens)
+    manager.allocate_slots(a, a.num_tokens)
+    b = _request(manager, "B", list(b"be kind. who?"))
+    hits, cached = manager.get_computed_blocks(b)
+    manager.allocate_slots(b, b.num_tokens - cached, cached, hits)
+    blocks = {name: manager.get_block_ids(name) for name in "AB"}
+    shared, ids = {block.block_id for block in hits}, sorted({*blocks["A"], *blocks["B"]})
+    page = Canvas("One step: B hits blocks that A has not written yet", 800, 400)
+    lanes = (
+        ("schedule", "full blocks get their hashes; B finds two of them, which are empty"),
+        ("each layer: write", "all new K and V of the step, A's and B's, go to their slots"),
+        ("each layer: read", "only now does anybody look: A its three blocks, B its own and the two of A"),
+    )
+    left, pitch = 200, 110
+    for lane, (name, what) in enumerate(lanes):
+        y = 56 + lane * 116
+        page.text(24, y + 30, name, weight="600")
+        page.text(left, y + 74, what, fill=MUTED, size=12)
+        for i, block in enumerate(ids):
+            color = VIOLET if block in shared else BLUE if block in blocks["A"] else ORANGE
+            empty = lane == 0
+            page.box(left + i * pitch, y, 96, 48, PAPER if empty else PALE[color], color, "4 3" if empty else "")
+            page.text(left + i * pitch + 48, y + 20, f"block {block}", anchor="middle", size=12)
+            hashed = "hash, empty" if manager.block_pool.blocks[block].block_hash else "empty"
+            read = " and ".join(n for n in "AB" if block in blocks[n])
+            words = (hashed, "written", f"read by {read}")[lane]
+            page.text(left + i * pitch + 48, y + 38, words, "middle", color, 12)
+        if lane < 2:
+            page.arrow([(60, y + 44), (60, y + 106)], MUTED)
+    return page
+
+
 FIGURES: dict[str, Callable[[], Canvas]] = {
+    "eager-registration": eager_registration,
+    "one-id-all-layers": one_id_all_layers,
     "block-tables": block_tables,
     "free-queue": free_queue,
     "staircase": staircase,

@@ -8,6 +8,7 @@ Your work: every function that raises NotImplementedError.
 
 from __future__ import annotations
 
+
 def predicted_context() -> int:
     """Your prediction, before you compute it: Llama-3-8B in bf16 on an A100, any number of users decoding together.
 
