@@ -4,8 +4,8 @@
     python benchmarks/gpu/run.py --out FOLDER --only gemm int4 some of it
 
 Parts: decode and prefill (`attention`), `softmax`, `gemm`, `int4`, `low-bits` (bf16, FP8 and 4 bits from 1 to 4,096
-rows), `moe` (one layer), `moe-step` (a whole model), and `graphs` (eager, compiled and captured decode steps). Ceilings are measured first, in the same process. Writes
-FOLDER/PART.json, each with its provenance.
+rows), `moe` (one layer), `moe-step` (a whole model), and `graphs` (eager, compiled and captured decode steps).
+Ceilings are measured first, in the same process. Writes FOLDER/PART.json, each with its provenance.
 """
 
 from __future__ import annotations
