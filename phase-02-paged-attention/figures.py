@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.payoff import picture
 from course.svg import Svg, draw_all
 from mini_vllm import KVCacheManager, LLMEngine, Request, SamplingParams, get_request_block_hasher
 
@@ -264,7 +265,13 @@ def eager_registration() -> Canvas:
     return page
 
 
-FIGURES: dict[str, Callable[[], Canvas]] = {
+def payoff() -> Svg:
+    """What paging and prefix caching buy, measured."""
+    return picture(["paging", "prefix caching"])
+
+
+FIGURES: dict[str, Callable[[], Svg]] = {
+    "payoff": payoff,
     "eager-registration": eager_registration,
     "one-id-all-layers": one_id_all_layers,
     "block-tables": block_tables,

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from benchmarks.payoff import picture
 from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all
 from mini_vllm import LLMEngine, SamplingParams
 
@@ -232,7 +233,13 @@ def pipeline() -> Svg:
     return svg
 
 
+def payoff() -> Svg:
+    """What continuous batching and chunked prefill buy, measured."""
+    return picture(["continuous batching", "chunked prefill"])
+
+
 FIGURES = {
+    "payoff": payoff,
     "static-or-continuous": static_or_continuous,
     "chunk-drip": chunk_drip,
     "preemption": preemption,
