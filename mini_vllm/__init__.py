@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from mini_vllm.layers.fused_moe.layer import FusedMoE
     from mini_vllm.layers.fused_moe.moe_align_block_size import moe_align_block_size, sort_by_expert
     from mini_vllm.layers.fused_moe.routing import fused_topk, grouped_topk
-    from mini_vllm.layers.linear import Linear, multiply_in_blocks
+    from mini_vllm.layers.linear import Linear
     from mini_vllm.layers.quantization import get_quantization_config, register_quantization_config
     from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
     from mini_vllm.layers.quantization.eight_bit import EightBitMethod
@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     )
     from mini_vllm.layers.quantization.repack import awq_unpack
     from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
+    from mini_vllm.layers.utils import multiply_in_blocks
     from mini_vllm.metrics.stats import RequestMetrics
     from mini_vllm.model_loader.default_loader import load_model
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
@@ -198,7 +199,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.layers.fused_moe.layer": ("FusedMoE",),
     "mini_vllm.layers.fused_moe.moe_align_block_size": ("moe_align_block_size", "sort_by_expert"),
     "mini_vllm.layers.fused_moe.routing": ("fused_topk", "grouped_topk"),
-    "mini_vllm.layers.linear": ("Linear", "multiply_in_blocks"),
+    "mini_vllm.layers.linear": ("Linear",),
+    "mini_vllm.layers.utils": ("multiply_in_blocks",),
     "mini_vllm.layers.quantization": ("get_quantization_config", "register_quantization_config"),
     "mini_vllm.layers.quantization.base_config": ("QuantizationConfig", "QuantizeMethodBase", "is_layer_skipped"),
     "mini_vllm.layers.quantization.eight_bit": ("EightBitMethod",),
