@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
-    from mini_vllm.layers.linear import LinearBase
+    from mini_vllm.layers.linear_weights import LinearWeights
 
 
 class TensorSource(Protocol):
@@ -64,9 +64,9 @@ class ArrayShard:
 
 
 class Shard:
-    """Some rows of a `LinearBase` (counted before ranks share it), to be loaded from one projection."""
+    """Some rows of a `LinearWeights` (counted before ranks share it), to be loaded from one projection."""
 
-    def __init__(self, linear: LinearBase, rows: slice) -> None:
+    def __init__(self, linear: LinearWeights, rows: slice) -> None:
         self.linear, self.rows = linear, rows
         self.shape = (rows.stop - rows.start, linear.input_size)
         self.size = self.shape[0] * self.shape[1]

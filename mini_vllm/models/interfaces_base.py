@@ -12,7 +12,7 @@ import numpy as np
 
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.layers.context import ModelContext
-from mini_vllm.layers.linear import LinearBase
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.logits import LogitsProcessor
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.parameter import Shard
@@ -137,6 +137,6 @@ class CausalLM:
         return self.logits_processor(self.lm_head, hidden)
 
 
-def linears_of(targets: Iterable[Any]) -> list[LinearBase]:
+def linears_of(targets: Iterable[Any]) -> list[LinearWeights]:
     """The quantized projections among what `weights` yields, each once."""
     return list(dict.fromkeys(target.linear for target in targets if isinstance(target, Shard)))

@@ -101,7 +101,7 @@ class ModelRunner:
         if model.num_layers:
             shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
             self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype)
-            self.attention = make_attention(model, self.kv_cache, attention_backend, kv_cache_dtype)
+            self.attention = make_attention(model, self.kv_cache, attention_backend, kv_cache_dtype, enforce_eager)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.

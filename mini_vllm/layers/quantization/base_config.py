@@ -15,7 +15,7 @@ import numpy as np
 from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
-    from mini_vllm.layers.linear import LinearBase
+    from mini_vllm.layers.linear_weights import LinearWeights
     from mini_vllm.parameter import TensorSource
 
 
@@ -39,7 +39,9 @@ class QuantizeMethodBase(ABC):
     """Last parts of the names of the tensors that `load_shard` reads, those that may be missing included."""
 
     @abstractmethod
-    def create_weights(self, layer: LinearBase, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """Set the arrays of the weight as attributes of the layer.
 
         Args:
@@ -48,10 +50,10 @@ class QuantizeMethodBase(ABC):
         """
 
     @abstractmethod
-    def load_shard(self, layer: LinearBase, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Fill these rows of the weight from a checkpoint's tensors."""
 
-    def process_weights_after_loading(self, layer: LinearBase) -> None:
+    def process_weights_after_loading(self, layer: LinearWeights) -> None:
         """Bring the weight into the form that `apply` wants. By default there is nothing to do.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/base_config.py:50 —
@@ -60,13 +62,13 @@ class QuantizeMethodBase(ABC):
         return
 
     @abstractmethod
-    def apply(self, layer: LinearBase, x: Array, out: Array) -> None:
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """`out = weight @ x`. x: [in, tokens]; out: [out, tokens].
 
         Upstream: upstream/vllm/model_executor/layers/quantization/base_config.py:37 — `QuantizeMethodBase.apply`.
         """
 
-    def take_part(self, layer: LinearBase, whole: LinearBase, rows: Array, columns: slice) -> None:
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
         """Copy into `layer` what one rank holds of a finished weight: these rows, these columns.
 
         Here for weights whose arrays all have a row for each output, and where all columns are taken.
@@ -85,7 +87,7 @@ class QuantizeMethodBase(ABC):
                 setattr(layer, name, value[rows] if len(value) == whole.out_features else value)
 
     @abstractmethod
-    def dequantize_rows(self, layer: LinearBase, rows: slice, out: Array) -> None:
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """The weight that these rows stand for, [rows, in], into `out`. For `apply` in blocks, and for tests."""
 
 

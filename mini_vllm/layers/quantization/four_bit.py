@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.linear import LinearBase
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
 from mini_vllm.layers.quantization.nf4 import (
     NF4_BLOCK,
@@ -70,7 +70,9 @@ class GroupedLinearMethod(QuantizeMethodBase):
             raise ValueError(f"grouped weights must have 4 or 8 bits, got {bits}")
         self.group_size, self.bits, self.symmetric = group_size, bits, symmetric
 
-    def create_weights(self, layer: LinearBase, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """Upstream: upstream/vllm/model_executor/layers/quantization/auto_gptq.py:322 —
         `AutoGPTQLinearMethod.create_weights`."""
         rows = sum(output_partition_sizes)
@@ -81,7 +83,7 @@ class GroupedLinearMethod(QuantizeMethodBase):
         layer.weight_zero_point = None if self.symmetric else np.empty((rows, groups), np.uint8)
         layer.perm = layer.g_idx = None
 
-    def take_part(self, layer: LinearBase, whole: LinearBase, rows: Array, columns: slice) -> None:
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
         """Rows, and columns in the order of their groups. Where the groups of this rank's inputs are not whole, `g_idx`
         names the group of each one, as upstream's kernels have it; all scales are kept then."""
         order = np.arange(whole.in_features) if whole.perm is None else whole.perm
@@ -104,7 +106,7 @@ class GroupedLinearMethod(QuantizeMethodBase):
         layer.weight_scale = whole.weight_scale[np.ix_(rows, kept)]
         layer.weight_zero_point = None if zeros is None else zeros[np.ix_(rows, kept)]
 
-    def apply(self, layer: LinearBase, x: Array, out: Array) -> None:
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """Dequantized in blocks of rows.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/awq.py:262 — `AWQLinearMethod.apply` — dequantizes
@@ -114,7 +116,7 @@ class GroupedLinearMethod(QuantizeMethodBase):
             x = x[layer.perm]
         multiply_in_blocks(layer, x, out, lambda rows, block: self._fill(layer, rows, block))
 
-    def _fill(self, layer: LinearBase, rows: slice, out: Array) -> None:
+    def _fill(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Floats of these rows, inputs in the order of their groups."""
         codes, zeros = layer.weight_packed[rows], layer.weight_zero_point
         if self.bits == 8:
@@ -133,7 +135,7 @@ class GroupedLinearMethod(QuantizeMethodBase):
             groups -= zeros[rows, :, None].astype(out.dtype)
         groups *= layer.weight_scale[rows, :, None].astype(out.dtype)
 
-    def dequantize_rows(self, layer: LinearBase, rows: slice, out: Array) -> None:
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Inputs in the order of the checkpoint."""
         if layer.perm is None:
             return self._fill(layer, rows, out)
@@ -141,12 +143,12 @@ class GroupedLinearMethod(QuantizeMethodBase):
         self._fill(layer, rows, ordered)
         out[:, layer.perm] = ordered
 
-    def load_shard(self, layer: LinearBase, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Checkpoint layouts fill `weight_packed` in their own ways."""
         raise NotImplementedError
 
     @staticmethod
-    def store_scales(layer: LinearBase, rows: slice, scales: Array) -> None:
+    def store_scales(layer: LinearWeights, rows: slice, scales: Array) -> None:
         """float16 stays float16; what a checkpoint holds in more bits (bf16 among them) is kept as float32."""
         if scales.dtype != np.float16 and layer.weight_scale.dtype == np.float16:
             layer.weight_scale = layer.weight_scale.astype(np.float32)
@@ -162,7 +164,7 @@ class GroupedLinearMethod(QuantizeMethodBase):
         return pack_nibbles(unpack_nibbles(packed)[:, order])
 
     @staticmethod
-    def input_order(layer: LinearBase, g_idx: Array) -> Array:
+    def input_order(layer: LinearWeights, g_idx: Array) -> Array:
         """Inputs sorted by group; one order for all shards of a fused projection, since they share the input.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/utils/quant_utils.py:689 — `sort_weights`.
@@ -195,12 +197,14 @@ class Int4GroupLinearMethod(GroupedLinearMethod):
     def __init__(self, group_size: int = 128) -> None:
         super().__init__(group_size)
 
-    def create_weights(self, layer: LinearBase, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """Here the user chose the size of a group, so the error says how to choose another."""
         _check_setting("group_size", self.group_size, input_size, layer.prefix)
         super().create_weights(layer, input_size, output_partition_sizes, dtype)
 
-    def load_shard(self, layer: LinearBase, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Codes are rounded against the float16 scale, so that it adds no error of its own."""
         for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
             last = min(first + _LOAD_ROWS, rows.stop - rows.start)
@@ -222,7 +226,9 @@ class Nf4LinearMethod(QuantizeMethodBase):
     def __init__(self, block_size: int = NF4_BLOCK, double_quant: bool = False) -> None:
         self.block_size, self.double_quant = block_size, double_quant
 
-    def create_weights(self, layer: LinearBase, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """`weight_packed` [out, in / 2], `absmax` [out, in / block_size]."""
         rows = sum(output_partition_sizes)
         _check_setting("block_size", self.block_size, input_size, layer.prefix)
@@ -231,7 +237,7 @@ class Nf4LinearMethod(QuantizeMethodBase):
         layer.absmax = np.empty((rows, input_size // layer.group_size), np.float32)
         layer.absmax_scale = None
 
-    def load_shard(self, layer: LinearBase, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Floats, quantized while they are read."""
         for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
             last = min(first + _LOAD_ROWS, rows.stop - rows.start)
@@ -239,12 +245,12 @@ class Nf4LinearMethod(QuantizeMethodBase):
             layer.weight_packed[rows.start + first : rows.start + last] = pack_nf4(codes)
             layer.absmax[rows.start + first : rows.start + last] = absmax
 
-    def process_weights_after_loading(self, layer: LinearBase) -> None:
+    def process_weights_after_loading(self, layer: LinearWeights) -> None:
         """Double quantization needs all the scales: it takes off their mean."""
         if self.double_quant and layer.absmax.dtype == np.float32:
             layer.absmax, layer.absmax_scale, layer.absmax_offset = quantize_scales(layer.absmax)
 
-    def take_part(self, layer: LinearBase, whole: LinearBase, rows: Array, columns: slice) -> None:
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
         """Rows and columns of the codes. The scales become floats again, where they were quantized themselves, and are
         repeated for smaller blocks, where the cut divides one."""
         absmax, size = whole.absmax, whole.group_size
@@ -261,11 +267,11 @@ class Nf4LinearMethod(QuantizeMethodBase):
         absmax = np.repeat(absmax[rows], whole.group_size // size, axis=1)
         layer.absmax = absmax[:, columns.start // size : columns.stop // size]
 
-    def apply(self, layer: LinearBase, x: Array, out: Array) -> None:
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """Dequantized in blocks of rows."""
         multiply_in_blocks(layer, x, out, lambda rows, block: self.dequantize_rows(layer, rows, block))
 
-    def dequantize_rows(self, layer: LinearBase, rows: slice, out: Array) -> None:
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Level times scale."""
         decode_pairs(layer.weight_packed[rows], tuple(NF4_LEVELS.tolist()), out, first_is_low=False)
         scales = layer.absmax[rows]
