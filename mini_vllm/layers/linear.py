@@ -13,6 +13,7 @@ import numpy as np
 
 from mini_vllm.layers.context import ModelContext
 from mini_vllm.layers.linear_weights import LinearWeights
+from mini_vllm.layers.utils import UnquantizedLinearMethod
 from mini_vllm.utils.arrays import Array
 
 
@@ -29,7 +30,7 @@ class LinearBase(LinearWeights):
 
     def product(self, x: Array) -> Array:
         """`x @ weight.T`. Codes are decoded a few rows at a time and multiplied from the left: see `apply`."""
-        if self.is_unquantized:
+        if isinstance(self.quant_method, UnquantizedLinearMethod):
             return x @ self.weight.T
         out = np.empty((self.out_features, len(x)), self.dtype)
         self.quant_method.apply(self, np.ascontiguousarray(x.T, self.dtype), out)

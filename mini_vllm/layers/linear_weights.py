@@ -31,7 +31,6 @@ class LinearWeights(Module):
 
     Attributes:
         input_size, output_size, output_sizes: before ranks share it; in_features, out_features, partitions: here.
-        is_unquantized: whether `weight` holds floats.
 
     Raises:
         ValueError: the config has no method for this layer; the ranks do not divide it.
@@ -60,7 +59,6 @@ class LinearWeights(Module):
         self.in_features, self.out_features = self.columns.stop - self.columns.start, sum(self.partitions)
         self.shape = (self.out_features, self.in_features)
         self.quant_method: QuantizeMethodBase = _method_for(context.quant_config, prefix)
-        self.is_unquantized = isinstance(self.quant_method, UnquantizedLinearMethod)
         self._whole: LinearWeights | None = None
         self._rows_to_load = output_size
         if not self.is_cut or self.is_unquantized:
@@ -75,6 +73,11 @@ class LinearWeights(Module):
     def columns_here(self) -> slice:
         """Columns that this rank holds."""
         return slice(0, self.input_size)
+
+    @property
+    def is_unquantized(self) -> bool:
+        """Whether `weight` holds floats."""
+        return isinstance(self.quant_method, UnquantizedLinearMethod)
 
     @property
     def is_cut(self) -> bool:
