@@ -48,7 +48,7 @@ def score(llm: LLM, ids: Array, lengths: Array, scored: Array) -> tuple[float, A
         ids: the rows one after the other [tokens]; lengths [rows]; scored [tokens], true for tokens to be predicted.
     """
     runner: Any = llm.llm_engine.engine_core.model_runner
-    model, size = runner.model, runner.block_size
+    size = runner.block_size
     starts = np.concatenate([[0], np.cumsum(lengths)])
     total, choices = 0.0, []
     for rows in together(lengths):
@@ -60,9 +60,9 @@ def score(llm: LLM, ids: Array, lengths: Array, scored: Array) -> tuple[float, A
         slots = np.repeat(first_block * size, lens) + positions
         tokens = slice(starts[rows[0]], starts[rows[-1] + 1])
         metadata = AttentionMetadata(np.concatenate([[0], np.cumsum(lens)]), lens, tables, slots)
-        hidden = model.forward(ids[tokens], positions, runner.attention.begin_step(metadata))
+        hidden = runner.forward(ids[tokens], positions, runner.attention.begin_step(metadata))
         wanted = np.flatnonzero(scored[tokens])  # never the first of a row
-        logits = model.compute_logits(hidden[wanted - 1]).astype(np.float64)
+        logits = runner.compute_logits(hidden[wanted - 1]).astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         chosen = logits[np.arange(len(wanted)), ids[tokens][wanted]]
         total += float((np.log(np.exp(logits).sum(axis=1)) - chosen).sum())

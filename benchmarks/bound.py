@@ -30,18 +30,22 @@ class Bound:
         """All products of one step: every layer's four with `num_tokens`, the output embedding with `num_logits`."""
         rng = np.random.default_rng(0)
         dtype = self.model.dtype
-        layers = [(w.qkv, w.o, w.gate_up, w.down) for w in self.model.layers]
-        widths = {w.shape[1] for w in layers[0]} | {self.model.lm_head.shape[1]}
+        layers = [
+            [w.weight for w in (x.self_attn.qkv_proj, x.self_attn.o_proj, x.mlp.gate_up_proj, x.mlp.down_proj)]
+            for x in self.model.model.layers
+        ]
+        lm_head = self.model.lm_head.weight
+        widths = {w.shape[1] for w in layers[0]} | {lm_head.shape[1]}
         inputs = {n: rng.standard_normal((n, num_tokens)).astype(dtype) for n in widths}
         outputs = {len(w): np.empty((len(w), num_tokens), dtype) for w in layers[0]}
-        last = np.ascontiguousarray(inputs[self.model.lm_head.shape[1]][:, :num_logits])
+        last = np.ascontiguousarray(inputs[lm_head.shape[1]][:, :num_logits])
         logits = np.empty((self.model.vocab_size, num_logits), dtype)
 
         def products(multiply: Callable[[Any, Any, Any], Any]) -> None:
             for weights in layers:
                 for weight in weights:
                     multiply(weight, inputs[weight.shape[1]], outputs[len(weight)])
-            multiply(self.model.lm_head, last, logits)
+            multiply(lm_head, last, logits)
 
         return min(median_time(partial(products, way), repeats) for way in (np.matmul, project))
 

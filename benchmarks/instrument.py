@@ -12,14 +12,14 @@ from mini_vllm import LLM, SamplingParams
 
 
 class StepTimer:
-    """Wraps `forward` and `compute_logits` of one engine's model, and times whole steps."""
+    """Wraps what one engine calls of its model, `forward` and `compute_logits`, and times whole steps."""
 
     def __init__(self, llm: LLM) -> None:
         self.engine: Any = llm.llm_engine
         self.inside = 0.0
-        model = self.engine.model
-        model.forward = self._timed(model.forward)
-        model.compute_logits = self._timed(model.compute_logits)
+        runner = self.engine.engine_core.model_runner
+        runner.forward = self._timed(runner.forward)
+        runner.compute_logits = self._timed(runner.compute_logits)
         self._ids = 0
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from mini_vllm.layers.fused_moe.layer import FusedMoE
     from mini_vllm.layers.fused_moe.moe_align_block_size import moe_align_block_size, sort_by_expert
     from mini_vllm.layers.fused_moe.routing import fused_topk, grouped_topk
-    from mini_vllm.layers.linear import Linear, multiply_in_blocks
+    from mini_vllm.layers.linear import Linear
     from mini_vllm.layers.quantization import get_quantization_config, register_quantization_config
     from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
     from mini_vllm.layers.quantization.eight_bit import EightBitMethod
@@ -103,11 +103,12 @@ if TYPE_CHECKING:
     )
     from mini_vllm.layers.quantization.repack import awq_unpack
     from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
+    from mini_vllm.layers.utils import multiply_in_blocks
     from mini_vllm.metrics.stats import RequestMetrics
     from mini_vllm.model_loader.default_loader import load_model
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
-    from mini_vllm.models.mixtral import SparseMoeBlock
+    from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput
     from mini_vllm.request import Request, RequestStatus
     from mini_vllm.sample.metadata import SamplingMetadata
@@ -198,7 +199,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.layers.fused_moe.layer": ("FusedMoE",),
     "mini_vllm.layers.fused_moe.moe_align_block_size": ("moe_align_block_size", "sort_by_expert"),
     "mini_vllm.layers.fused_moe.routing": ("fused_topk", "grouped_topk"),
-    "mini_vllm.layers.linear": ("Linear", "multiply_in_blocks"),
+    "mini_vllm.layers.linear": ("Linear",),
+    "mini_vllm.layers.utils": ("multiply_in_blocks",),
     "mini_vllm.layers.quantization": ("get_quantization_config", "register_quantization_config"),
     "mini_vllm.layers.quantization.base_config": ("QuantizationConfig", "QuantizeMethodBase", "is_layer_skipped"),
     "mini_vllm.layers.quantization.eight_bit": ("EightBitMethod",),
@@ -220,7 +222,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.model_loader.default_loader": ("load_model",),
     "mini_vllm.model_loader.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
-    "mini_vllm.models.mixtral": ("SparseMoeBlock",),
+    "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput"),
     "mini_vllm.request": ("Request", "RequestStatus"),
     "mini_vllm.sample.metadata": ("SamplingMetadata",),

@@ -4,7 +4,8 @@ An explicit choice is checked and then obeyed or refused, never replaced by anot
 backend in the order of priority that can do everything asked for is taken.
 
 Upstream twins: `vllm/v1/attention/selector.py`, and `vllm/platforms/cuda.py` for the order and the errors. Ours differ
-in what they can do: `dense` is a reference, slow, and therefore last.
+in what they can do: `dense` is a reference, slow, and therefore last. Only `enforce_eager=True`, which asks for the
+plain program, takes it first (upstream's flag leaves attention as it is).
 """
 
 from __future__ import annotations
@@ -104,11 +105,15 @@ def get_attn_backend(cfg: AttentionSelectorConfig, override: Any = None) -> Any:
     return get_attention_backend(selection.name)
 
 
-def make_attention(model: Any, kv_cache: KVCache, override: Any = None, kv_cache_dtype: str | None = None) -> Any:
-    """The backend for a model and its cache, chosen and built.
+def make_attention(
+    model: Any, kv_cache: KVCache, override: Any = None, kv_cache_dtype: str | None = None, enforce_eager: bool = False
+) -> Any:
+    """The backend for a model and its cache, chosen and built. Eager, and with floats in the cache: the plain one.
 
     Upstream: upstream/vllm/model_executor/layers/attention/attention.py:189 — `Attention.__init__`.
     """
+    if override is None and enforce_eager and kv_cache_dtype in (None, "auto"):
+        override = "dense"
     cfg = AttentionSelectorConfig(kv_cache.head_dim, str(kv_cache.dtype), kv_cache_dtype, kv_cache.block_size)
     return get_attn_backend(cfg, override)(kv_cache, model.num_heads, model.sliding_windows)
 

@@ -23,8 +23,10 @@ class EngineConfig:
     `quantization`: how weights are stored, "int8", "int4", "fp8" or "nf4", made while a float checkpoint loads; a
     quantized checkpoint says it itself. `quantization_config`: settings of it, e.g. {"group_size": 32}.
     `cudagraph_mode`: simulated CUDA graphs (`compilation/`). Upstream's default is FULL_AND_PIECEWISE; here, where
-    nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream.
+    nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
+    it stands instead of its compiled form (`compilation/cpu_fused.py`).
     `tensor_parallel_size`: processes that share every layer, the calling one included (`executor/`).
+    `enable_expert_parallel`: of a mixture, these hold whole experts; by default a share of each.
     """
 
     block_size: int = CacheConfig.block_size
@@ -51,6 +53,7 @@ class EngineConfig:
     seed: int = 0
     kv_oracle: bool | None = None
     tensor_parallel_size: int = 1
+    enable_expert_parallel: bool = False
 
     def __post_init__(self) -> None:
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})

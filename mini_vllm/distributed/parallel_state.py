@@ -11,8 +11,10 @@ through shared memory too: upstream/vllm/distributed/device_communicators/cpu_co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from mini_vllm.distributed.shared_memory import Counters, shared_zeros
 from mini_vllm.utils.arrays import Array
@@ -29,12 +31,12 @@ class TensorParallelGroup:
         dtype: of the partial sums.
 
     Attributes:
-        rank: of this process; a forked worker sets its own.
+        rank: of this process; a forked worker sets its own. num_elements: as given.
         check: called while waiting; raises where waiting has become senseless.
     """
 
     def __init__(self, world_size: int, num_elements: int, dtype: Any) -> None:
-        self.world_size, self.rank = world_size, 0
+        self.world_size, self.rank, self.num_elements = world_size, 0, num_elements
         self.check: Callable[[], object] = lambda: None
         self._arrived = Counters(world_size)
         self._count = 0
@@ -60,3 +62,40 @@ class TensorParallelGroup:
         for rank in range(self.world_size):
             if rank != self.rank:
                 self._arrived.wait(rank, count, self.check)
+
+    def all_reduce(self, x: Array) -> Array:
+        """The sum of every rank's `x`, added up in the order of the ranks: the same bits everywhere.
+
+        Any shape; what the shared memory does not hold goes in pieces.
+        Upstream: upstream/vllm/distributed/parallel_state.py:514 — `GroupCoordinator.all_reduce`.
+        """
+        out = np.empty(x.shape, x.dtype)
+        flat = out.reshape(-1)
+        for first, parts in self._exchange(np.ascontiguousarray(x).reshape(-1)):
+            target = flat[first : first + len(parts[0])]
+            np.copyto(target, parts[0])
+            for part in parts[1:]:
+                target += part
+        return out
+
+    def all_gather(self, x: Array) -> Array:
+        """Every rank's `x` [..., n], side by side in the order of the ranks: [..., world_size * n].
+
+        Upstream: upstream/vllm/distributed/parallel_state.py:543 — `GroupCoordinator.all_gather`.
+        """
+        out = np.empty((self.world_size, x.size), x.dtype)
+        for first, parts in self._exchange(np.ascontiguousarray(x).reshape(-1)):
+            for rank, part in enumerate(parts):
+                out[rank, first : first + len(part)] = part
+        gathered = np.moveaxis(out.reshape(self.world_size, *x.shape), 0, -2)
+        return gathered.reshape(*x.shape[:-1], self.world_size * x.shape[-1])
+
+    def _exchange(self, flat: Array) -> Iterator[tuple[int, list[Array]]]:
+        """Piece by piece: where it starts, and every rank's. The first wait is for those who still read side 1."""
+        for first in range(0, flat.size, self.num_elements):
+            piece = flat[first : first + self.num_elements]
+            self.barrier()
+            parts = self.parts(1, 0, len(piece))
+            parts[self.rank][...] = piece
+            self.barrier()
+            yield first, parts

@@ -67,6 +67,7 @@ class EngineCore:
             kv_cache_dtype=config.kv_cache_dtype,
             attention_backend=parts.attention or config.attention_backend,
             tensor_parallel_size=1 if parts.attention else config.tensor_parallel_size,
+            enforce_eager=config.enforce_eager,
         )
         watch = model.num_layers == 0 if config.kv_oracle is None else config.kv_oracle
         self.model_runner.kv_oracle = KVOracle(self.num_blocks, config.block_size) if watch else None

@@ -1,26 +1,26 @@
-"""SwiGLU's middle. Upstream twin: `vllm/model_executor/layers/activation.py`."""
+"""Activations. Upstream twin: `vllm/model_executor/layers/activation.py`."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from mini_vllm.layers.module import Module
 from mini_vllm.utils.arrays import Array
 
 
-def silu_and_mul(gate: Array, up: Array, tmp: Array) -> None:
-    """SwiGLU's middle, in place: `gate = gate / (1 + exp(-gate)) * up`. All [features, tokens].
+class SiluAndMul(Module):
+    """SwiGLU's middle: `silu(gate) * up`, for x = gate beside up, [..., 2 * n] -> [..., n].
 
-    exp overflows to inf for a very negative gate, and gate / inf is 0, which is right; callers silence the warning.
     Upstream: upstream/vllm/model_executor/layers/activation.py:118 — `SiluAndMul`.
     """
-    np.negative(gate, out=tmp)
-    np.exp(tmp, out=tmp)
-    tmp += 1.0
-    np.divide(gate, tmp, out=gate)
-    gate *= up
+
+    def forward(self, x: Array) -> Array:
+        """[..., 2 * n] -> [..., n]."""
+        gate, up = np.split(x, 2, axis=-1)
+        return silu(gate) * up
 
 
 def silu(x: Array) -> Array:
-    """`x * sigmoid(x)`."""
+    """`x * sigmoid(x)`. exp overflows to inf for a very negative x, and x / inf is 0, which is right."""
     with np.errstate(over="ignore"):
         return x / (1.0 + np.exp(-x))

@@ -1,4 +1,4 @@
-"""Rotary positions, feature-major. Upstream twin: `vllm/model_executor/layers/rotary_embedding/`."""
+"""Rotary positions. Upstream twin: `vllm/model_executor/layers/rotary_embedding/`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.layers.context import ModelContext
+from mini_vllm.layers.module import Module
 from mini_vllm.transformers_utils.config import RopeConfig
 from mini_vllm.utils.arrays import Array
 
@@ -31,19 +33,11 @@ def inverse_frequencies(head_dim: int, rope: RopeConfig) -> Array:
     return np.where(wavelength < length / high, freq, scaled).astype(np.float32)
 
 
-class RotaryPairs:
-    """Heads to be rotated, [heads, 2, head_dim / 2, tokens], scratch of that shape, and the halves of both."""
-
-    def __init__(self, pairs: Array, tmp: Array) -> None:
-        self.pairs, self.tmp = pairs, tmp
-        self.first, self.second = pairs[:, 0], pairs[:, 1]
-        self.tmp_first, self.tmp_second = tmp[:, 0], tmp[:, 1]
-
-
-class RotaryEmbedding:
+class RotaryEmbedding(Module):
     """Rotates queries and keys by their position (the two halves of a head are the pairs: "neox" style).
 
-    Cosines and sines come from a table that grows with the longest position seen.
+    Cosines and sines come from a table that grows with the longest position seen; angles are computed in float32.
+    Upstream: upstream/vllm/model_executor/layers/rotary_embedding/base.py:118 — `RotaryEmbedding`.
     """
 
     def __init__(self, head_dim: int, rope: RopeConfig, dtype: np.dtype[Any]) -> None:
@@ -51,11 +45,20 @@ class RotaryEmbedding:
         self.dtype = dtype
         self._cos_sin = np.empty((0, 2, len(self.inv_freq)), dtype)
 
-    def cos_sin(self, positions: Array) -> tuple[Array, Array]:
-        """Cosines and sines of these positions, each [head_dim / 2, tokens]; the angles are computed in float32."""
+    def forward(self, positions: Array, *heads: Array) -> list[Array]:
+        """Each of `heads` [T, H, D], rotated by the positions [T] of its tokens."""
+        cos_sin = self.cos_sin(positions)[:, :, None]
+        cos, sin = cos_sin[:, 0], cos_sin[:, 1]
+        rotated = []
+        for x in heads:
+            first, second = np.split(x, 2, axis=-1)
+            rotated.append(np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1))
+        return rotated
+
+    def cos_sin(self, positions: Array) -> Array:
+        """Cosines and sines of these positions, [T, 2, head_dim / 2]."""
         self.reach(int(positions.max(initial=0)))
-        picked = self._cos_sin.take(positions, axis=0)
-        return np.ascontiguousarray(picked[:, 0].T), np.ascontiguousarray(picked[:, 1].T)
+        return self._cos_sin.take(positions, axis=0)
 
     def reach(self, position: int) -> None:
         """Make the table long enough for this position."""
@@ -64,10 +67,13 @@ class RotaryEmbedding:
             angles = np.arange(size, dtype=np.float32)[:, None] * self.inv_freq
             self._cos_sin = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(self.dtype)
 
-    @staticmethod
-    def rotate(x: RotaryPairs, cos: Array, sin: Array) -> None:
-        """Rotate in place. cos, sin: [head_dim / 2, tokens]."""
-        np.multiply(x.pairs, sin, out=x.tmp)
-        np.multiply(x.pairs, cos, out=x.pairs)
-        np.subtract(x.first, x.tmp_second, out=x.first)
-        np.add(x.second, x.tmp_first, out=x.second)
+
+def get_rope(head_dim: int, rope: RopeConfig, context: ModelContext) -> RotaryEmbedding:
+    """The rotary embedding of these settings: one for all layers of a model.
+
+    Upstream: upstream/vllm/model_executor/layers/rotary_embedding/__init__.py:33 — `get_rope`.
+    """
+    key = head_dim, rope
+    if key not in context.ropes:
+        context.ropes[key] = RotaryEmbedding(head_dim, rope, context.dtype)
+    return context.ropes[key]

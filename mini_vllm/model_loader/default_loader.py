@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.config.vllm import DTYPES
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.layers.quantization.resolve import resolve_quantization
 from mini_vllm.model_loader.safetensors_reader import Checkpoint, CheckpointError
-from mini_vllm.models.interfaces_base import linears_of
+from mini_vllm.models.interfaces_base import CausalLM, linears_of
 from mini_vllm.models.registry import get_model_class
+from mini_vllm.parameter import ArrayShard
 from mini_vllm.transformers_utils.config import HFConfig
 
 Progress = Callable[[int, int], None]
@@ -25,16 +27,22 @@ def load_model(
     progress: Progress | None = None,
     quantization: str | None = None,
     quantization_config: dict[str, Any] | None = None,
+    *,
+    group: TensorParallelGroup | None = None,
+    enable_expert_parallel: bool = False,
 ) -> Any:
     """Load a checkpoint in Hugging Face layout.
 
-    Each tensor goes from the mapped file straight to its place in the final arrays, so that the peak is one copy.
+    Each tensor goes from the mapped file straight to its place in the final arrays, so that the peak is one copy. A
+    rank of tensor parallelism reads its rows or columns and no others.
 
     Args:
         path: folder with config.json and safetensors files.
         dtype: "float32", or "float64" for tests of exact equality.
         progress: called with (tensors done, tensors in all) after each tensor.
         quantization, quantization_config: see `resolve_quantization`; a quantized checkpoint needs neither.
+        group: the ranks that share the model, this process one of them; None: it is alone.
+        enable_expert_parallel: with a group, ranks hold whole experts instead of a share of each.
 
     Raises:
         FileNotFoundError: folder or file missing. ValueError: unsupported config, dtype, quantization, or a damaged
@@ -45,7 +53,7 @@ def load_model(
     config = HFConfig.from_folder(path)
     quant_config = resolve_quantization(path, config.quantization_config, quantization, quantization_config)
     model_class = get_model_class(config.architecture)
-    model = model_class(config, dtype) if quant_config is None else model_class(config, dtype, quant_config)
+    model = _make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel)
     with Checkpoint(path) as checkpoint:
         model.adapt_to(checkpoint.names())
         targets = list(model.weights())
@@ -53,13 +61,27 @@ def load_model(
         for done, (name, dest) in enumerate(targets, 1):
             if isinstance(dest, np.ndarray):
                 checkpoint.read_into(name, dest)
-            else:
+            elif isinstance(dest, ArrayShard):
+                checkpoint.read_into(name, dest.dest, dest.shape, dest.index)
+            elif dest is not None:  # None: another rank reads it
                 dest.load(ProjectionSource(checkpoint, name.removesuffix("weight")))
             if progress is not None:
                 progress(done, len(targets))
     for linear in linears_of(dest for _, dest in targets):
         linear.process_weights_after_loading()
     return model
+
+
+def _make_model(
+    model_class: Any, config: HFConfig, dtype: str, quant_config: QuantizationConfig | None,
+    group: TensorParallelGroup | None, enable_expert_parallel: bool,
+) -> Any:  # fmt: skip
+    """A class that somebody registered gets what it asks for: arguments without need are left out."""
+    if group is not None:
+        if not issubclass(model_class, CausalLM):
+            raise ValueError(f"tensor_parallel_size must be 1 for {model_class.__name__}, got {group.world_size}")
+        return model_class(config, dtype, quant_config, group, enable_expert_parallel)
+    return model_class(config, dtype) if quant_config is None else model_class(config, dtype, quant_config)
 
 
 class ProjectionSource:
@@ -87,7 +109,7 @@ def _check_names(
     """Every tensor of the checkpoint is read, or is known to be inert."""
     read: set[str] = set()
     for name, dest in targets:
-        names = ("weight",) if isinstance(dest, np.ndarray) else dest.tensor_names
+        names = getattr(dest, "tensor_names", ("weight",))
         read |= {name} | {name.removesuffix("weight") + tensor for tensor in names if name.endswith("weight")}
     unknown = sorted(checkpoint.names() - read)
     unknown = [name for name in unknown if not model.is_ignorable(name) and not _is_zero_bias(checkpoint, name, read)]

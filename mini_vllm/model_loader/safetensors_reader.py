@@ -90,17 +90,25 @@ class SafetensorsFile:
             )
         return TensorInfo(self.path.name, dtype, shape, offset + start)
 
-    def read_into(self, name: str, dest: np.ndarray) -> None:
-        """Copy a tensor into `dest` (same shape, any float dtype), converting; `dest` may be a view with strides."""
+    def read_into(
+        self, name: str, dest: np.ndarray, shape: tuple[int, ...] | None = None, index: tuple[slice, ...] = ()
+    ) -> None:
+        """Copy a tensor, or its part `index`, into `dest` (any float dtype), converting.
+
+        Args:
+            dest: has the shape of what is copied; may be a view with strides.
+            shape: that the whole tensor must have; None: dest's.
+        """
         info = self.tensors[name]
         if info.dtype not in DTYPES:
             raise CheckpointError(f"{self.path}: tensor {name!r} has dtype {info.dtype}; allowed: {', '.join(DTYPES)}")
-        if info.shape != dest.shape:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, expected {dest.shape}")
+        expected = dest.shape if shape is None else shape
+        if info.shape != expected:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, expected {expected}")
         count = math.prod(info.shape)
-        source = np.frombuffer(self._map, DTYPES[info.dtype], count, info.start).reshape(info.shape)
+        source = np.frombuffer(self._map, DTYPES[info.dtype], count, info.start).reshape(info.shape)[index]
         rows = max(1, _PIECE // max(1, count // max(1, info.shape[0])))
-        for first in range(0, info.shape[0], rows):
+        for first in range(0, len(source), rows):
             piece = source[first : first + rows]
             if info.dtype == "BF16":
                 piece = (piece.astype(np.uint32) << 16).view(np.float32)
@@ -180,15 +188,18 @@ class Checkpoint:
         """Shape of one tensor as stored."""
         return self.files[self._where[name]].tensors[name].shape
 
-    def read_into(self, name: str, dest: np.ndarray) -> None:
-        """Copy tensor `name` into `dest`.
+    def read_into(
+        self, name: str, dest: np.ndarray, shape: tuple[int, ...] | None = None, index: tuple[slice, ...] = ()
+    ) -> None:
+        """Copy tensor `name`, or a part of it, into `dest`: see `SafetensorsFile.read_into`.
 
         Raises:
             CheckpointError: the tensor is missing, or has another shape or an unreadable dtype.
         """
         if name not in self._where:
-            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing, expected shape {dest.shape}")
-        self.files[self._where[name]].read_into(name, dest)
+            expected = dest.shape if shape is None else shape
+            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing, expected shape {expected}")
+        self.files[self._where[name]].read_into(name, dest, shape, index)
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
         """Rows first to last of a tensor: see `SafetensorsFile.read`. Raises CheckpointError."""

@@ -3,151 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.layernorm import layer_norm
-from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.layers.context import ModelContext
+from mini_vllm.layers.layernorm import LayerNorm
+from mini_vllm.layers.linear import ColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from mini_vllm.layers.module import Module
+from mini_vllm.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from mini_vllm.models.interfaces_base import Attention, CausalLM
-from mini_vllm.platforms.cpu.products import project
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
 
-POSITION_OFFSET = 2
-"""Rows of the position table before position 0.
-Upstream: upstream/vllm/model_executor/models/opt.py:61 — `OPTLearnedPositionalEmbedding`."""
+
+class OPTLearnedPositionalEmbedding(Module):
+    """A row for each position, after two that nobody uses.
+
+    Upstream: upstream/vllm/model_executor/models/opt.py:61 — `OPTLearnedPositionalEmbedding`.
+    """
+
+    offset = 2
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, context: ModelContext, prefix: str) -> None:
+        self.weight, self.prefix = context.new(num_embeddings + self.offset, embedding_dim), prefix
+        context.layers.append(self)
+
+    def weights(self) -> Iterator[tuple[str, Array]]:
+        """One tensor."""
+        yield f"{self.prefix}.weight", self.weight
+
+    def forward(self, positions: Array) -> Array:
+        """[T] -> [T, H]."""
+        return self.weight.take(positions + self.offset, axis=0)
 
 
-@dataclass(slots=True)
-class Affine:
-    """A weight [out, in], an array or a `Linear` (or a norm's [features, 1]), with its bias [out, 1], if any."""
+class OPTAttention(Module):
+    """As many KV heads as query heads. Upstream: upstream/vllm/model_executor/models/opt.py:73 — `OPTAttention`."""
 
-    weight: Array
-    bias: Array | None
+    def __init__(self, config: HFConfig, layer_idx: int, context: ModelContext, prefix: str) -> None:
+        heads, dim, hidden, bias = config.num_attention_heads, config.head_dim, config.hidden_size, config.qkv_bias
+        self.layer_idx = layer_idx
+        self.qkv_proj = QKVParallelLinear(hidden, dim, heads, heads, bias, context, f"{prefix}.qkv_proj")
+        self.out_proj = RowParallelLinear(heads * dim, hidden, bias, context, f"{prefix}.out_proj")
 
-
-@dataclass(slots=True)
-class OPTLayer:
-    """One decoder layer; q, k and v are stacked."""
-
-    attn_norm: Affine
-    qkv: Affine
-    o: Affine
-    mlp_norm: Affine
-    fc1: Affine
-    fc2: Affine
-    parts: dict[str, tuple[Affine, slice]] = field(default_factory=dict)
+    def forward(self, hidden: Array, attn: Attention) -> Array:
+        """[T, H] -> [T, H]."""
+        q, k, v = self.qkv_proj.split(self.qkv_proj(hidden))
+        return self.out_proj(attn(self.layer_idx, q, k, v))
 
 
-def _apply(linear: Affine, x: Array, out: Array) -> None:
-    project(linear.weight, x, out)
-    if linear.bias is not None:
-        out += linear.bias
+class OPTDecoderLayer(Module):
+    """Attention, then the MLP, each added to what came in; the norm comes before, or after the sum.
+
+    Upstream: upstream/vllm/model_executor/models/opt.py:127 — `OPTDecoderLayer`.
+    """
+
+    def __init__(self, config: HFConfig, layer_idx: int, context: ModelContext, prefix: str) -> None:
+        hidden, inter, bias, eps = config.hidden_size, config.intermediate_size, config.qkv_bias, config.norm_eps
+        self.do_layer_norm_before = config.norm_before
+        self.self_attn = OPTAttention(config, layer_idx, context, f"{prefix}.self_attn")
+        self.self_attn_layer_norm = LayerNorm(hidden, eps, context, f"{prefix}.self_attn_layer_norm")
+        self.final_layer_norm = LayerNorm(hidden, eps, context, f"{prefix}.final_layer_norm")
+        self.fc1 = ColumnParallelLinear(hidden, [inter], bias, context, f"{prefix}.fc1")
+        self.fc2 = RowParallelLinear(inter, hidden, bias, context, f"{prefix}.fc2")
+
+    def forward(self, hidden: Array, attn: Attention) -> Array:
+        """[T, H] -> [T, H]."""
+        if self.do_layer_norm_before:
+            hidden = hidden + self.self_attn(self.self_attn_layer_norm(hidden), attn)
+            return hidden + self.mlp(self.final_layer_norm(hidden))
+        hidden = self.self_attn_layer_norm(hidden + self.self_attn(hidden, attn))
+        return self.final_layer_norm(hidden + self.mlp(hidden))
+
+    def mlp(self, x: Array) -> Array:
+        """[T, H] -> [T, H]."""
+        return self.fc2(np.maximum(self.fc1(x), 0.0))
+
+
+class OPTDecoder(Module):
+    """Embeddings, layers, norm. Upstream: upstream/vllm/model_executor/models/opt.py:200 — `OPTDecoder`."""
+
+    def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
+        hidden = config.hidden_size
+        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, hidden, context, f"{prefix}.embed_tokens")
+        self.embed_positions = OPTLearnedPositionalEmbedding(
+            config.max_position_embeddings, hidden, context, f"{prefix}.embed_positions"
+        )
+        self.final_layer_norm = None
+        if config.norm_before:
+            self.final_layer_norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}.final_layer_norm")
+        self.layers = [
+            OPTDecoderLayer(config, i, context, f"{prefix}.layers.{i}") for i in range(config.num_hidden_layers)
+        ]
+
+    def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
+        """Embedded tokens [T, H] -> [T, H]."""
+        hidden = hidden + self.embed_positions(positions)
+        for layer in self.layers:
+            hidden = layer(hidden, attn)
+        return hidden if self.final_layer_norm is None else self.final_layer_norm(hidden)
+
+
+class OPTModel(Module):
+    """Upstream: upstream/vllm/model_executor/models/opt.py:299 — `OPTModel`."""
+
+    def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
+        self.decoder = OPTDecoder(config, context, f"{prefix}.decoder")
+        self.embed_tokens, self.forward = self.decoder.embed_tokens, self.decoder.forward
 
 
 class OPTForCausalLM(CausalLM):
     """Upstream: upstream/vllm/model_executor/models/opt.py:364 — `OPTForCausalLM`."""
 
-    def __init__(
-        self, config: HFConfig, dtype: str = "float32", quant_config: QuantizationConfig | None = None
-    ) -> None:
-        super().__init__(config, dtype, quant_config)
-        h = config.hidden_size
-        self.embed = self._new(config.vocab_size, h)
-        self.embed_positions = self._new(config.max_position_embeddings + POSITION_OFFSET, h)
-        self.layers = [self._new_layer(f"model.decoder.layers.{i}.") for i in range(self.num_layers)]
-        self.final_norm = self._affine(h, 1) if config.norm_before else None
-        self.lm_head = self.embed if config.tie_word_embeddings else self._new(config.vocab_size, h)
-
-    def _affine(self, rows: int, columns: int, bias: bool = True) -> Affine:
-        return Affine(self._new(rows, columns), self._new(rows, 1) if bias else None)
-
-    def _linear(self, prefix: str, columns: int, *partitions: int) -> Affine:
-        bias = self._new(sum(partitions), 1) if self.config.qkv_bias else None
-        return Affine(self._new_linear(prefix, columns, *partitions), bias)
-
-    def _new_layer(self, prefix: str) -> OPTLayer:
-        h, inter = self.config.hidden_size, self.config.intermediate_size
-        layer = OPTLayer(
-            attn_norm=self._affine(h, 1),
-            qkv=self._linear(prefix + "self_attn.qkv_proj", h, h, h, h),
-            o=self._linear(prefix + "self_attn.out_proj", h, h),
-            mlp_norm=self._affine(h, 1),
-            fc1=self._linear(prefix + "fc1", h, inter),
-            fc2=self._linear(prefix + "fc2", inter, h),
-        )
-        whole = slice(None)
-        layer.parts = {f"self_attn.{n}_proj": (layer.qkv, slice(i * h, i * h + h)) for i, n in enumerate("qkv")}
-        layer.parts |= {"self_attn.out_proj": (layer.o, whole), "self_attn_layer_norm": (layer.attn_norm, whole),
-                        "final_layer_norm": (layer.mlp_norm, whole), "fc1": (layer.fc1, whole),
-                        "fc2": (layer.fc2, whole)}  # fmt: skip
-        return layer
-
-    def weights(self) -> Iterator[tuple[str, Array]]:
-        """Every tensor of the checkpoint and the (part of an) array that it fills."""
-        root = "model.decoder."
-        yield root + "embed_tokens.weight", self.embed
-        yield root + "embed_positions.weight", self.embed_positions
-        if self.final_norm is not None:
-            yield from self._affine_weights(root + "final_layer_norm", self.final_norm, slice(None))
-        for i, layer in enumerate(self.layers):
-            for name, (affine, rows) in layer.parts.items():
-                yield from self._affine_weights(f"{root}layers.{i}.{name}", affine, rows)
-        if self.lm_head is not self.embed:
-            yield "lm_head.weight", self.lm_head
-
-    @staticmethod
-    def _affine_weights(name: str, affine: Affine, rows: slice) -> Iterator[tuple[str, Array]]:
-        is_norm = affine.weight.shape[1] == 1
-        yield f"{name}.weight", affine.weight[rows, 0] if is_norm else affine.weight[rows]
-        if affine.bias is not None:
-            yield f"{name}.bias", affine.bias[rows, 0]
-
-    def forward(self, input_ids: Array, positions: Array, attn: Attention) -> Array:
-        """Hidden states after the last norm, [T, H]; see `LlamaForCausalLM.forward`."""
-        num_tokens, h = len(input_ids), self.config.hidden_size
-        get = self._workspace.get
-        hidden, normed, proj = get("hidden", h, num_tokens), get("normed", h, num_tokens), get("proj", h, num_tokens)
-        embedded = self.embed.take(input_ids, axis=0)
-        embedded += self.embed_positions.take(positions + POSITION_OFFSET, axis=0)
-        np.copyto(hidden, embedded.T)
-        for i, layer in enumerate(self.layers):
-            self._sublayer(layer.attn_norm, hidden, normed, proj, self._attention, i, layer, attn)
-            self._sublayer(layer.mlp_norm, hidden, normed, proj, self._mlp, layer)
-        if self.final_norm is None:
-            return hidden.T
-        self._norm(self.final_norm, hidden, normed)
-        return normed.T
-
-    def _norm(self, norm: Affine, x: Array, out: Array) -> None:
-        assert norm.bias is not None
-        layer_norm(x, norm.weight, norm.bias, self.config.norm_eps, out)
-
-    def _sublayer(self, norm: Affine, hidden: Array, normed: Array, proj: Array, compute: Any, *args: Any) -> None:
-        """Residual around `compute`; the norm comes before it, or after the sum (`do_layer_norm_before` false).
-
-        Upstream: upstream/vllm/model_executor/models/opt.py:170 — `OPTDecoderLayer.forward`.
-        """
-        if self.config.norm_before:
-            self._norm(norm, hidden, normed)
-            compute(*args, normed, proj)
-            hidden += proj
-        else:
-            compute(*args, hidden, proj)
-            hidden += proj
-            self._norm(norm, hidden, normed)
-            np.copyto(hidden, normed)
-
-    def _attention(self, index: int, layer: OPTLayer, attn: Attention, x: Array, out: Array) -> None:
-        qkv = self._workspace.get("qkv", len(layer.qkv.weight), x.shape[1])
-        _apply(layer.qkv, x, qkv)
-        rows = np.ascontiguousarray(qkv.T).reshape(x.shape[1], 3, self.num_heads, self.head_dim)
-        _apply(layer.o, attn(index, rows[:, 0], rows[:, 1], rows[:, 2]).T, out)
-
-    def _mlp(self, layer: OPTLayer, x: Array, out: Array) -> None:
-        inner = self._workspace.get("fc1", self.config.intermediate_size, x.shape[1])
-        _apply(layer.fc1, x, inner)
-        np.maximum(inner, 0.0, out=inner)
-        _apply(layer.fc2, inner, out)
+    def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self.model = OPTModel(config, self.context, "model")
+        self.lm_head = self.model.embed_tokens
+        if not config.tie_word_embeddings:
+            self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, self.context, "lm_head")

@@ -3,8 +3,7 @@
     execute_model:  update states -> prepare inputs -> forward -> logits of the rows to sample
     sample_tokens:  NaN check -> sampler -> tokens appended to the batch
 
-Upstream twin: `vllm/v1/worker/gpu_model_runner.py`. There a chunk of an unfinished prompt is sampled too and its token
-thrown away; here such rows get no logits at all.
+Upstream twin: `vllm/v1/worker/gpu_model_runner.py`, which samples a chunk of a prompt too, and throws the token away.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.attention.selector import make_attention
+from mini_vllm.compilation.cpu_models import compiled_form
 from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor, StepBuffer, StepInputs
@@ -47,15 +47,14 @@ class ModelRunner:
     Args:
         model: obeys the contract of `models/interfaces_base.py`; one with `num_layers == 0` gets no KV arrays.
         sampler: see `mini_vllm.sample.sampler.Sampler`.
-        num_blocks, block_size: the pool, the null block included.
-        dtype: attention computes in it; by default the model's. kv_cache_dtype: how keys and values are stored.
-        seed: start of the random streams of requests that have no seed of their own.
+        num_blocks, block_size: the pool, the null block included. kv_cache_dtype: how keys and values are stored.
+        dtype: attention computes in it; by default the model's. seed: of requests that have none of their own.
         attention_backend: name in `mini_vllm.attention.backends.registry`, or a class; None: the selector's choice.
         tensor_parallel_size: how many processes share the heads, the MLP and the vocabulary, this one included.
+        enforce_eager: run the model file as it stands, not its compiled form.
 
     Attributes:
-        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or what
-            `kv_oracle.py` and `compilation/cudagraph/manager.py` say.
+        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or these.
 
     Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:415 — `GPUModelRunner`.
     """
@@ -75,33 +74,34 @@ class ModelRunner:
         seed: int = 0,
         attention_backend: Any = None,
         tensor_parallel_size: int = 1,
+        enforce_eager: bool = False,
     ) -> None:
         self.sampler, self.block_size, self.seed = sampler, block_size, seed
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
-        self.requests: dict[str, CachedRequestState] = {}
+        self.requests = dict[str, CachedRequestState]()
         self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size)
         self.kv_oracle: Any = None
         self.graphs: CudaGraphManager | None = None
         self.last_metadata: AttentionMetadata | None = None
-        self._num_streams = 0
+        self._num_streams, self._bad_blocks = 0, list[Array]()
         self._parked: tuple[Array | None, Array] | None = None
-        self._bad_blocks: list[Array] = []
         self._executor: MultiprocExecutor | None = None
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
-        self.kv_cache: KVCache | None = None
         self.attention: Any = None
+        self.kv_cache: KVCache | None = None
         if model.num_layers and tensor_parallel_size > 1:
-            width = self.input_batch.block_table.shape[1]
+            width, ranks = self.input_batch.block_table.shape[1], tensor_parallel_size
             buffer = StepBuffer(max_num_batched_tokens, max_num_seqs, width, num_blocks)
-            ranks = tensor_parallel_size
             self._executor = MultiprocExecutor(model, ranks, self._compute, self._become, buffer, max_num_seqs)
             model = self._executor.model
         self.model = model
+        program = (None if enforce_eager else compiled_form(model)) or model
+        self.forward, self.compute_logits = program.forward, program.compute_logits
         if model.num_layers:
             shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
             self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype)
-            self.attention = make_attention(model, self.kv_cache, attention_backend, kv_cache_dtype)
+            self.attention = make_attention(model, self.kv_cache, attention_backend, kv_cache_dtype, enforce_eager)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.
@@ -120,7 +120,7 @@ class ModelRunner:
             self._parked = self._compute_step(inputs), inputs.sampled_rows
 
     def _compute_step(self, inputs: ModelInputs) -> Array | None:
-        """Logits [S, vocab] of the step, computed here or by all ranks together; None where S is 0."""
+        """Logits [S, vocab] of the step; None where S is 0."""
         bad_blocks = np.concatenate(self._bad_blocks) if self._bad_blocks else _NO_BLOCKS
         self._bad_blocks.clear()
         step = StepInputs(inputs.input_ids, inputs.positions, inputs.logits_indices, inputs.metadata, bad_blocks)
@@ -130,8 +130,7 @@ class ModelRunner:
         return logits if len(logits) else None
 
     def _become(self, shard: Any) -> None:
-        """In a forked worker: take over its shard of the model. The KV arrays, still empty, are its own copy."""
-        self.model = shard
+        self.model = shard  # in a forked worker
 
     def _compute(self, step: StepInputs, out: Array | None = None) -> Array | None:
         """These rows through the model (or a rank's share of it); logits of those wanted, into `out` if given."""
@@ -141,13 +140,14 @@ class ModelRunner:
             hidden = self.graphs.execute(step.input_ids, step.positions, step.metadata)
         else:
             attn = None if self.attention is None else self.attention.begin_step(step.metadata)
-            hidden = self.model.forward(step.input_ids, step.positions, attn)
+            hidden = self.forward(step.input_ids, step.positions, attn)
         if not len(step.logits_indices):
             return None
         hidden = hidden if len(step.logits_indices) == len(hidden) else hidden[step.logits_indices]
-        if out is None:
-            return self.model.compute_logits(hidden)
-        return self.model.compute_logits(hidden, out[:, self.model.vocab])
+        logits = self.compute_logits(hidden)
+        if out is not None:
+            np.copyto(out, logits)
+        return logits
 
     def sample_tokens(self) -> ModelRunnerOutput:
         """Sample from the parked logits and append the tokens to the batch.

@@ -3,7 +3,8 @@
 A backend is built once per engine, `Backend(kv_cache, num_heads, sliding_windows)`, and asked once per step:
 `backend.begin_step(metadata)` gives the callable that the model calls in each layer,
 `attn(layer_idx, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]`.
-Which one is taken when nobody asks for one: `attention/selector.py`.
+Read `dense.py` first: it is attention as a textbook has it, and the others compute the same, faster. Which one is taken
+when nobody asks for one: `attention/selector.py`.
 """
 
 from __future__ import annotations

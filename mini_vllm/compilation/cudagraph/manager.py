@@ -30,6 +30,7 @@ class CudaGraphManager:
 
     Args:
         model, attention: what is run; attention None: the model has no layers.
+        forward: the model's, or that of its compiled form; None: the model's.
         mode: as asked for; what the backend cannot do is stepped down, with a warning.
         capture_sizes: ascending, see `resolve_capture_sizes`.
         max_num_seqs, max_blocks: requests of a step, blocks of a request.
@@ -47,6 +48,7 @@ class CudaGraphManager:
         self,
         model: Any,
         attention: Any,
+        forward: Any = None,
         *,
         mode: CUDAGraphMode,
         capture_sizes: Sequence[int],
@@ -55,6 +57,7 @@ class CudaGraphManager:
         debug: bool = False,
     ) -> None:
         self.model, self.attention = model, attention
+        self._model_forward = forward or model.forward
         default = AttentionCGSupport.ALWAYS if attention is None else AttentionCGSupport.NEVER
         self.support = getattr(attention, "cudagraph_support", default)
         self.backend_name = getattr(attention, "name", type(attention).__name__)
@@ -74,7 +77,7 @@ class CudaGraphManager:
 
     def _forward(self, input_ids: Array, positions: Array, attn: Any) -> Array:
         """The model around an attention that is given anew in each step."""
-        return self.model.forward(input_ids, positions, attn)
+        return self._model_forward(input_ids, positions, attn)
 
     def _forward_with_attention(self, input_ids: Array, positions: Array, *metadata: Any) -> Array:
         """The model with its attention, which reads the metadata from arrays of the recording."""
@@ -178,6 +181,7 @@ def capture_graphs(model_runner: Any, config: Any) -> CudaGraphManager | None:
     manager = CudaGraphManager(
         model_runner.model,
         model_runner.attention,
+        model_runner.forward,
         mode=mode,
         capture_sizes=config.resolved_capture_sizes,
         max_num_seqs=config.max_num_seqs,

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mini_vllm.layers.activation import silu, silu_and_mul
+from mini_vllm.layers.activation import silu
 from mini_vllm.layers.fused_moe.moe_align_block_size import sort_by_expert
+from mini_vllm.platforms.cpu.kernels import silu_and_mul
 from mini_vllm.platforms.cpu.products import project
 from mini_vllm.utils.arrays import Array
 
@@ -94,7 +95,7 @@ def fused_experts(
 
 
 def _products(rows: Array, w13: Any, w2: Any) -> Array:
-    """`expert_mlp` as the models compute: feature-major, in place, with weights that may be quantized."""
+    """`expert_mlp` as a kernel computes it: features first, in place, with weights that may be quantized."""
     gate_up = np.empty((w13.shape[0], len(rows)), rows.dtype)
     project(w13, rows.T, gate_up)
     gate, up = gate_up[: len(gate_up) // 2], gate_up[len(gate_up) // 2 :]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.linear import Linear, TensorSource, UnquantizedLinearMethod
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.base_config import (
     QuantizationConfig,
     QuantizeMethodBase,
@@ -25,6 +25,8 @@ from mini_vllm.layers.quantization.base_config import (
 )
 from mini_vllm.layers.quantization.four_bit import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
+from mini_vllm.layers.utils import UnquantizedLinearMethod
+from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
 
 
@@ -89,7 +91,7 @@ class GPTQLinearMethod(GroupedLinearMethod):
         super().__init__(config.group_size, config.bits, config.sym)
         self.config = config
 
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """To our layout; with `desc_act` the inputs are brought into the order of their groups."""
         expected = (layer.in_features * self.bits // 32, rows.stop - rows.start)
         if source.shape("qweight") != expected:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm.layers.linear import Linear, TensorSource, UnquantizedLinearMethod
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
 from mini_vllm.layers.quantization.four_bit import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import awq_unpack, ours_from_codes
+from mini_vllm.layers.utils import UnquantizedLinearMethod
+from mini_vllm.parameter import TensorSource
 
 
 class AWQConfig(QuantizationConfig):
@@ -61,7 +63,7 @@ class AWQLinearMethod(GroupedLinearMethod):
     def __init__(self, config: AWQConfig) -> None:
         super().__init__(config.group_size, config.bits, symmetric=False)
 
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """To our layout."""
         codes = awq_unpack(source.read("qweight"))
         expected = (layer.in_features, rows.stop - rows.start)

@@ -10,10 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
-    from mini_vllm.layers.linear import Linear, TensorSource
+    from mini_vllm.layers.linear_weights import LinearWeights
+    from mini_vllm.parameter import TensorSource
 
 
 PACKED_MODULES: dict[str, list[str]] = {
@@ -36,7 +39,9 @@ class QuantizeMethodBase(ABC):
     """Last parts of the names of the tensors that `load_shard` reads, those that may be missing included."""
 
     @abstractmethod
-    def create_weights(self, layer: Linear, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """Set the arrays of the weight as attributes of the layer.
 
         Args:
@@ -45,10 +50,10 @@ class QuantizeMethodBase(ABC):
         """
 
     @abstractmethod
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Fill these rows of the weight from a checkpoint's tensors."""
 
-    def process_weights_after_loading(self, layer: Linear) -> None:
+    def process_weights_after_loading(self, layer: LinearWeights) -> None:
         """Bring the weight into the form that `apply` wants. By default there is nothing to do.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/base_config.py:50 —
@@ -57,14 +62,32 @@ class QuantizeMethodBase(ABC):
         return
 
     @abstractmethod
-    def apply(self, layer: Linear, x: Array, out: Array) -> None:
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """`out = weight @ x`. x: [in, tokens]; out: [out, tokens].
 
         Upstream: upstream/vllm/model_executor/layers/quantization/base_config.py:37 — `QuantizeMethodBase.apply`.
         """
 
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
+        """Copy into `layer` what one rank holds of a finished weight: these rows, these columns.
+
+        Here for weights whose arrays all have a row for each output, and where all columns are taken.
+        Upstream: upstream/vllm/model_executor/parameter.py:233 — `ModelWeightParameter` and its kin know their axes.
+
+        Raises:
+            ValueError: the method does not say how to cut columns.
+        """
+        if columns != slice(0, whole.in_features):
+            raise ValueError(
+                f"tensor_parallel_size must be 1 with {type(self).__name__}, which cannot cut the inputs of "
+                f"{layer.prefix}, got {layer.context.tp_size}; write its take_part"
+            )
+        for name, value in vars(whole).items():
+            if isinstance(value, np.ndarray):
+                setattr(layer, name, value[rows] if len(value) == whole.out_features else value)
+
     @abstractmethod
-    def dequantize_rows(self, layer: Linear, rows: slice, out: Array) -> None:
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """The weight that these rows stand for, [rows, in], into `out`. For `apply` in blocks, and for tests."""
 
 

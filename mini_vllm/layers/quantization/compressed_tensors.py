@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.layers.linear import Linear, TensorSource, UnquantizedLinearMethod
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.activations import ActivationScheme
 from mini_vllm.layers.quantization.base_config import (
     PACKED_MODULES,
@@ -26,6 +26,8 @@ from mini_vllm.layers.quantization.base_config import (
 from mini_vllm.layers.quantization.eight_bit import Fp8LinearMethod, Int8LinearMethod
 from mini_vllm.layers.quantization.four_bit import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
+from mini_vllm.layers.utils import UnquantizedLinearMethod
+from mini_vllm.parameter import TensorSource
 
 _UNPACKED_FORMATS = ("int-quantized", "float-quantized", "naive-quantized")
 
@@ -199,7 +201,7 @@ class WNA16LinearMethod(GroupedLinearMethod):
         super().__init__(size, weights.num_bits, weights.symmetric)
         self.has_g_idx = weights.actorder == "group"
 
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """`weight_shape` holds the shape before packing; `weight_zero_point` is packed along the outputs."""
         expected = (rows.stop - rows.start, layer.in_features)
         shape = tuple(source.read("weight_shape").tolist())

@@ -8,15 +8,18 @@ Upstream twins: `compressed_tensors/schemes/compressed_tensors_w8a8_int8.py`, `�
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.linear import Linear, TensorSource, multiply_in_blocks
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
 from mini_vllm.layers.quantization.primitives import quantize_per_channel
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, fp8_scale, quantize_fp8
+from mini_vllm.layers.utils import multiply_in_blocks
+from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
 
 _LOAD_ROWS = 256
@@ -44,7 +47,9 @@ class EightBitMethod(QuantizeMethodBase):
         self.serialized, self.activations, self.block = serialized, activations, block
         self.tensor_names = ("weight", *self.scale_names, "input_scale") if serialized else ("weight",)
 
-    def create_weights(self, layer: Linear, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """Upstream: upstream/vllm/model_executor/layers/quantization/fp8.py:316 — `Fp8LinearMethod.create_weights`."""
         rows = sum(output_partition_sizes)
         if self.block is not None and input_size % self.block[1]:
@@ -53,8 +58,9 @@ class EightBitMethod(QuantizeMethodBase):
         per_row = 1 if self.block is None else input_size // self.block[1]
         layer.weight_scale = np.empty((rows, per_row), np.float32)
         layer.input_scale = 0.0
+        layer.block_columns = 0 if self.block is None else self.block[1]
 
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Codes and scales as they are, or floats that are quantized in blocks of rows."""
         if not self.serialized:
             return self._quantize_rows(layer, rows, source)
@@ -68,7 +74,7 @@ class EightBitMethod(QuantizeMethodBase):
             weight[first : first + _LOAD_ROWS] = codes
         self._read_scales(layer, rows, source)
 
-    def _read_scales(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def _read_scales(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         name = next((name for name in self.scale_names if name in source.names()), self.scale_names[0])
         scales = np.asarray(source.read(name))
         target = layer.weight_scale[rows]
@@ -83,10 +89,26 @@ class EightBitMethod(QuantizeMethodBase):
             # A fused projection rounds its one input once: upstream takes the greatest scale of the shards as well.
             layer.input_scale = max(layer.input_scale, float(np.max(source.read("input_scale"))))
 
-    def _quantize_rows(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         raise NotImplementedError
 
-    def apply(self, layer: Linear, x: Array, out: Array) -> None:
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
+        """Rows and columns of the codes. A scale of a 2D block that the cut divides is repeated for smaller blocks."""
+        layer.weight, layer.input_scale = np.ascontiguousarray(whole.weight[rows, columns]), whole.input_scale
+        layer.weight_scale, layer.block_columns = whole.weight_scale[rows], whole.block_columns
+        if self.block is None or columns == slice(0, whole.in_features):
+            return
+        size = math.gcd(self.block[1], columns.start, columns.stop)
+        if size != self.block[1] and self.activations is not None:
+            raise ValueError(
+                f"tensor_parallel_size must divide the inputs of {layer.prefix} into whole blocks of {self.block[1]}, "
+                f"which round their activations together, got {layer.context.tp_size} ranks for {whole.in_features}"
+            )
+        layer.block_columns = size
+        layer.weight_scale = np.repeat(layer.weight_scale, self.block[1] // size, axis=1)
+        layer.weight_scale = layer.weight_scale[:, columns.start // size : columns.stop // size]
+
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """Codes times input in blocks of rows, then the scales.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/fp8.py:437 — `Fp8LinearMethod.apply`.
@@ -101,19 +123,19 @@ class EightBitMethod(QuantizeMethodBase):
         if self.activations is not None:
             out *= scale
 
-    def _fill(self, layer: Linear, rows: slice, out: Array, scaled: bool) -> None:
+    def _fill(self, layer: LinearWeights, rows: slice, out: Array, scaled: bool) -> None:
         self._decode(layer.weight[rows], out)
         if not scaled:
             return
         scale = layer.weight_scale[rows]
         if self.block is not None:
-            scale = np.repeat(scale, self.block[1], axis=1)
+            scale = np.repeat(scale, layer.block_columns, axis=1)
         out *= scale
 
     def _decode(self, codes: Array, out: Array) -> None:
         np.copyto(out, codes)
 
-    def dequantize_rows(self, layer: Linear, rows: slice, out: Array) -> None:
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Codes times scales."""
         self._fill(layer, rows, out, scaled=True)
 
@@ -129,7 +151,7 @@ class Int8LinearMethod(EightBitMethod):
 
     code_type = np.int8
 
-    def _quantize_rows(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
             last = min(first + _LOAD_ROWS, rows.stop - rows.start)
             codes, scales = quantize_per_channel(source.read("weight", first, last))
@@ -146,7 +168,7 @@ class Fp8LinearMethod(EightBitMethod):
 
     code_type = np.uint8
 
-    def _quantize_rows(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         size = rows.stop - rows.start
         pieces = [(first, min(first + _LOAD_ROWS, size)) for first in range(0, size, _LOAD_ROWS)]
         largest = max(float(np.abs(source.read("weight", *piece)).max(initial=0.0)) for piece in pieces)

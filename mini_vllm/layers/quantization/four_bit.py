@@ -6,12 +6,13 @@ under `vllm/model_executor/layers/quantization/`.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from mini_vllm.layers.linear import Linear, TensorSource, multiply_in_blocks
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
 from mini_vllm.layers.quantization.nf4 import (
     NF4_BLOCK,
@@ -30,6 +31,8 @@ from mini_vllm.layers.quantization.primitives import (
     scale_for,
     unpack_nibbles,
 )
+from mini_vllm.layers.utils import multiply_in_blocks
+from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
 
 _LOAD_ROWS = 256
@@ -59,7 +62,7 @@ class GroupedLinearMethod(QuantizeMethodBase):
 
     `weight_zero_point` [out, groups], uint8, is there for asymmetric weights; symmetric codes have the fixed zero point
     2^(bits - 1). Where groups are not consecutive inputs (`desc_act`), the inputs are sorted by group once, and
-    `perm` [in] says where each comes from.
+    `perm` [in] says where each comes from. `g_idx` [in]: see `take_part`.
     """
 
     def __init__(self, group_size: int = 128, bits: int = 4, symmetric: bool = True) -> None:
@@ -67,7 +70,9 @@ class GroupedLinearMethod(QuantizeMethodBase):
             raise ValueError(f"grouped weights must have 4 or 8 bits, got {bits}")
         self.group_size, self.bits, self.symmetric = group_size, bits, symmetric
 
-    def create_weights(self, layer: Linear, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """Upstream: upstream/vllm/model_executor/layers/quantization/auto_gptq.py:322 —
         `AutoGPTQLinearMethod.create_weights`."""
         rows = sum(output_partition_sizes)
@@ -76,9 +81,32 @@ class GroupedLinearMethod(QuantizeMethodBase):
         layer.weight_packed = np.empty((rows, input_size * self.bits // 8), np.uint8)
         layer.weight_scale = np.empty((rows, groups), np.float16)
         layer.weight_zero_point = None if self.symmetric else np.empty((rows, groups), np.uint8)
-        layer.perm = None
+        layer.perm = layer.g_idx = None
 
-    def apply(self, layer: Linear, x: Array, out: Array) -> None:
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
+        """Rows, and columns in the order of their groups. Where the groups of this rank's inputs are not whole, `g_idx`
+        names the group of each one, as upstream's kernels have it; all scales are kept then."""
+        order = np.arange(whole.in_features) if whole.perm is None else whole.perm
+        mine = np.flatnonzero((order >= columns.start) & (order < columns.stop))  # places in the order of the groups
+        codes = whole.weight_packed[rows]
+        if len(mine) < whole.in_features:
+            if self.bits == 4 and len(mine) % 2:
+                raise ValueError(
+                    f"tensor_parallel_size must leave an even number of inputs of {layer.prefix} to each rank, got "
+                    f"{layer.context.tp_size} for {whole.in_features}"
+                )
+            codes = self.reorder(codes, mine)
+        layer.weight_packed, layer.group_size = np.ascontiguousarray(codes), whole.group_size
+        layer.perm = None if whole.perm is None else order[mine] - columns.start
+        groups, is_whole = mine // whole.group_size, len(mine) % whole.group_size == 0
+        layer.g_idx, kept = groups, np.arange(whole.weight_scale.shape[1])
+        if is_whole and (groups.reshape(-1, whole.group_size) == groups[:: whole.group_size, None]).all():
+            layer.g_idx, kept = None, groups[:: whole.group_size]
+        zeros = whole.weight_zero_point
+        layer.weight_scale = whole.weight_scale[np.ix_(rows, kept)]
+        layer.weight_zero_point = None if zeros is None else zeros[np.ix_(rows, kept)]
+
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """Dequantized in blocks of rows.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/awq.py:262 — `AWQLinearMethod.apply` — dequantizes
@@ -88,21 +116,26 @@ class GroupedLinearMethod(QuantizeMethodBase):
             x = x[layer.perm]
         multiply_in_blocks(layer, x, out, lambda rows, block: self._fill(layer, rows, block))
 
-    def _fill(self, layer: Linear, rows: slice, out: Array) -> None:
+    def _fill(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Floats of these rows, inputs in the order of their groups."""
         codes, zeros = layer.weight_packed[rows], layer.weight_zero_point
         if self.bits == 8:
             np.copyto(out, codes)
         else:
             decode_pairs(codes, _SIGNED if zeros is None else _UNSIGNED, out)
+        if zeros is None and self.bits == 8:
+            out -= out.dtype.type(128)
+        if layer.g_idx is not None:
+            if zeros is not None:
+                out -= zeros[rows][:, layer.g_idx].astype(out.dtype)
+            out *= layer.weight_scale[rows][:, layer.g_idx].astype(out.dtype)
+            return
         groups = out.reshape(len(out), -1, layer.group_size)
         if zeros is not None:
             groups -= zeros[rows, :, None].astype(out.dtype)
-        elif self.bits == 8:
-            groups -= out.dtype.type(128)
         groups *= layer.weight_scale[rows, :, None].astype(out.dtype)
 
-    def dequantize_rows(self, layer: Linear, rows: slice, out: Array) -> None:
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Inputs in the order of the checkpoint."""
         if layer.perm is None:
             return self._fill(layer, rows, out)
@@ -110,12 +143,12 @@ class GroupedLinearMethod(QuantizeMethodBase):
         self._fill(layer, rows, ordered)
         out[:, layer.perm] = ordered
 
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Checkpoint layouts fill `weight_packed` in their own ways."""
         raise NotImplementedError
 
     @staticmethod
-    def store_scales(layer: Linear, rows: slice, scales: Array) -> None:
+    def store_scales(layer: LinearWeights, rows: slice, scales: Array) -> None:
         """float16 stays float16; what a checkpoint holds in more bits (bf16 among them) is kept as float32."""
         if scales.dtype != np.float16 and layer.weight_scale.dtype == np.float16:
             layer.weight_scale = layer.weight_scale.astype(np.float32)
@@ -131,7 +164,7 @@ class GroupedLinearMethod(QuantizeMethodBase):
         return pack_nibbles(unpack_nibbles(packed)[:, order])
 
     @staticmethod
-    def input_order(layer: Linear, g_idx: Array) -> Array:
+    def input_order(layer: LinearWeights, g_idx: Array) -> Array:
         """Inputs sorted by group; one order for all shards of a fused projection, since they share the input.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/utils/quant_utils.py:689 — `sort_weights`.
@@ -147,6 +180,14 @@ class GroupedLinearMethod(QuantizeMethodBase):
         return order
 
 
+def _check_setting(name: str, size: int, input_size: int, prefix: str) -> None:
+    if size != -1 and (size < 1 or input_size % size):
+        raise ValueError(
+            f"{name} must divide the {input_size} inputs of {prefix} evenly (or be -1), got {size}; "
+            f'set quantization_config={{"{name}": {math.gcd(input_size, 32)}}}'
+        )
+
+
 class Int4GroupLinearMethod(GroupedLinearMethod):
     """Symmetric int4, -7 to 7, made from floats while they are read; scales are stored as float16.
 
@@ -156,7 +197,14 @@ class Int4GroupLinearMethod(GroupedLinearMethod):
     def __init__(self, group_size: int = 128) -> None:
         super().__init__(group_size)
 
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
+        """Here the user chose the size of a group, so the error says how to choose another."""
+        _check_setting("group_size", self.group_size, input_size, layer.prefix)
+        super().create_weights(layer, input_size, output_partition_sizes, dtype)
+
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Codes are rounded against the float16 scale, so that it adds no error of its own."""
         for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
             last = min(first + _LOAD_ROWS, rows.stop - rows.start)
@@ -178,14 +226,18 @@ class Nf4LinearMethod(QuantizeMethodBase):
     def __init__(self, block_size: int = NF4_BLOCK, double_quant: bool = False) -> None:
         self.block_size, self.double_quant = block_size, double_quant
 
-    def create_weights(self, layer: Linear, input_size: int, output_partition_sizes: list[int], dtype: Any) -> None:
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
         """`weight_packed` [out, in / 2], `absmax` [out, in / block_size]."""
         rows = sum(output_partition_sizes)
-        layer.group_size = check_group_size(input_size, self.block_size, f" of {layer.prefix}")
+        _check_setting("block_size", self.block_size, input_size, layer.prefix)
+        layer.group_size = self.block_size if self.block_size != -1 else input_size
         layer.weight_packed = np.empty((rows, input_size // 2), np.uint8)
         layer.absmax = np.empty((rows, input_size // layer.group_size), np.float32)
+        layer.absmax_scale = None
 
-    def load_shard(self, layer: Linear, rows: slice, source: TensorSource) -> None:
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Floats, quantized while they are read."""
         for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
             last = min(first + _LOAD_ROWS, rows.stop - rows.start)
@@ -193,20 +245,37 @@ class Nf4LinearMethod(QuantizeMethodBase):
             layer.weight_packed[rows.start + first : rows.start + last] = pack_nf4(codes)
             layer.absmax[rows.start + first : rows.start + last] = absmax
 
-    def process_weights_after_loading(self, layer: Linear) -> None:
+    def process_weights_after_loading(self, layer: LinearWeights) -> None:
         """Double quantization needs all the scales: it takes off their mean."""
         if self.double_quant and layer.absmax.dtype == np.float32:
             layer.absmax, layer.absmax_scale, layer.absmax_offset = quantize_scales(layer.absmax)
 
-    def apply(self, layer: Linear, x: Array, out: Array) -> None:
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
+        """Rows and columns of the codes. The scales become floats again, where they were quantized themselves, and are
+        repeated for smaller blocks, where the cut divides one."""
+        absmax, size = whole.absmax, whole.group_size
+        if self.double_quant:
+            absmax = dequantize_scales(absmax, whole.absmax_scale, whole.absmax_offset)
+        size = math.gcd(size, columns.start, columns.stop)
+        if size % 2:
+            raise ValueError(
+                f"tensor_parallel_size must leave an even number of inputs of {layer.prefix} to each rank, got "
+                f"{layer.context.tp_size} for {whole.in_features}"
+            )
+        layer.group_size, layer.absmax_scale = size, None
+        layer.weight_packed = np.ascontiguousarray(whole.weight_packed[rows, columns.start // 2 : columns.stop // 2])
+        absmax = np.repeat(absmax[rows], whole.group_size // size, axis=1)
+        layer.absmax = absmax[:, columns.start // size : columns.stop // size]
+
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """Dequantized in blocks of rows."""
         multiply_in_blocks(layer, x, out, lambda rows, block: self.dequantize_rows(layer, rows, block))
 
-    def dequantize_rows(self, layer: Linear, rows: slice, out: Array) -> None:
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Level times scale."""
         decode_pairs(layer.weight_packed[rows], tuple(NF4_LEVELS.tolist()), out, first_is_low=False)
         scales = layer.absmax[rows]
-        if self.double_quant:
+        if layer.absmax_scale is not None:
             first = rows.start * layer.absmax.shape[1]
             scales = dequantize_scales(scales, layer.absmax_scale, layer.absmax_offset, first)
         blocks = out.reshape(len(out), -1, layer.group_size)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mini_vllm.layers.linear import UnquantizedLinearMethod
 from mini_vllm.layers.quantization.activations import ActivationScheme
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
 from mini_vllm.layers.quantization.eight_bit import Fp8LinearMethod, Int8LinearMethod
 from mini_vllm.layers.quantization.four_bit import Int4GroupLinearMethod, Nf4LinearMethod
 from mini_vllm.layers.quantization.nf4 import NF4_BLOCK
+from mini_vllm.layers.utils import UnquantizedLinearMethod
 
 
 def check_keys(config: Mapping[str, Any], allowed: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -44,6 +44,27 @@ def _aligned(make: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
+_SLAB_BYTES = 1 << 24
+
+
+class WeightMemory:
+    """Where the weights of a model lie: small arrays are cut from common slabs, which get large pages."""
+
+    def __init__(self) -> None:
+        self._slab = np.empty(0, np.uint8)
+
+    def new(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array to be filled, on a cache line."""
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        if nbytes > _SLAB_BYTES // 4:
+            return aligned_empty(shape, dtype)
+        if len(self._slab) < nbytes:
+            self._slab = aligned_empty((_SLAB_BYTES,), np.uint8)
+        array = self._slab[:nbytes].view(dtype).reshape(shape)
+        self._slab = self._slab[-(-nbytes // CACHE_LINE) * CACHE_LINE :]
+        return array
+
+
 def _pages(nbytes: int) -> mmap.mmap:
     """Pages of zeros, large ones where the system has them. A forked process gets a copy, as of any memory."""
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

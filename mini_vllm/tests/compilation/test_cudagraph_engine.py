@@ -10,6 +10,7 @@ import pytest
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention.selector import PRIORITIES
+from mini_vllm.compilation.cpu_fused import FusedDecoder
 from mini_vllm.compilation.cudagraph.buffers import InputBuffers
 from mini_vllm.config.compilation import CUDAGraphMode
 from mini_vllm.model_loader.default_loader import load_model
@@ -250,14 +251,14 @@ def test_an_eight_bit_cache_goes_with_graphs(tiny: Any) -> None:
 
 
 def test_a_nan_in_one_request_ends_that_request_alone(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = type(tiny).forward
+    original = FusedDecoder.forward
 
     def poisoned(self: Any, input_ids: Any, positions: Any, attn: Any) -> Any:
         hidden = original(self, input_ids, positions, attn)
         hidden[np.asarray(input_ids) == 499] = np.nan
         return hidden
 
-    monkeypatch.setattr(type(tiny), "forward", poisoned)
+    monkeypatch.setattr(FusedDecoder, "forward", poisoned)
     llm = make(tiny, num_blocks=64, max_num_seqs=8, cudagraph_mode="FULL_AND_PIECEWISE")
     good, bad = llm.generate([{"prompt_token_ids": [5, 6, 7]}, {"prompt_token_ids": [5, 6, 499]}], greedy(4))
     assert good.outputs[0].finish_reason == "length" and bad.outputs[0].finish_reason == "error"

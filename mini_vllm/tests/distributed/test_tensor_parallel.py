@@ -10,10 +10,8 @@ import pytest
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.distributed import shared_memory
-from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.executor.multiproc_executor import StepBuffer, StepInputs
 from mini_vllm.model_loader.default_loader import load_model
-from mini_vllm.models.sharding import shard_rows
 from mini_vllm.tests.models.test_golden_vllm import checkpoint, compare, load
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
@@ -82,40 +80,6 @@ def test_same_answers_as_real_vllm(name, tmp_path):
         compare(answer, output.outputs[0])
 
 
-def test_ranks_hold_their_own_heads_and_together_the_whole(model):
-    group = TensorParallelGroup(2, model.max_partial_sum, model.dtype)
-    shards = model.shards(group)
-    assert [s.num_heads for s in shards] == [model.num_heads // 2] * 2
-    assert [s.num_kv_heads for s in shards] == [model.num_kv_heads // 2] * 2
-    for whole, *parts in zip(model.layers, *(s.layers for s in shards), strict=True):
-        q, k, v = np.split(whole.qkv, [model.q_size, model.q_size + model.kv_size])
-        for i, part in enumerate(parts):
-            mine = np.concatenate([np.split(x, 2)[i] for x in (q, k, v)])
-            np.testing.assert_array_equal(part.qkv, mine)
-        np.testing.assert_array_equal(np.concatenate([p.o for p in parts], axis=1), whole.o)
-        np.testing.assert_array_equal(np.concatenate([p.down for p in parts], axis=1), whole.down)
-    np.testing.assert_array_equal(np.concatenate([s.lm_head for s in shards]), model.lm_head)
-
-
-def test_a_model_of_the_engines_own_gives_its_layers_away(tmp_path, model):
-    folder = save_tiny("llama", tmp_path)
-    alone = LLM(str(folder), num_blocks=64, dtype="float64")
-    llm = LLM(str(folder), num_blocks=64, dtype="float64", tensor_parallel_size=2)
-    whole, executor = llm.llm_engine.model, llm.llm_engine.engine_core.model_runner._executor
-    assert not whole.layers and len(executor._shards) == 2
-    assert tokens(llm, PROMPTS, GREEDY) == tokens(alone, PROMPTS, GREEDY)
-    assert len(executor._shards) == 1  # the other rank has its own
-    for name in ("num_parameters", "weight_nbytes"):
-        assert getattr(whole, name) == getattr(alone.llm_engine.model, name)
-    LLM(model, num_blocks=64, tensor_parallel_size=2)
-    assert len(model.layers) == model.num_layers  # somebody else's
-
-
-def test_shard_rows_takes_a_share_of_every_matrix_of_the_stack():
-    assert shard_rows([4, 2], 0, 2).tolist() == [0, 1, 4]
-    assert shard_rows([4, 2], 1, 2).tolist() == [2, 3, 5]
-
-
 def test_a_step_survives_its_way_through_shared_memory():
     buffer = StepBuffer(max_tokens=8, max_reqs=4, max_blocks_per_req=3, num_blocks=10)
     meta = AttentionMetadata(np.array([0, 1, 4]), np.array([5, 3]), np.array([[1, 2, 0], [3, 0, 0]]), np.arange(4) + 16)
@@ -127,16 +91,6 @@ def test_a_step_survives_its_way_through_shared_memory():
             np.testing.assert_array_equal(getattr(got, name), getattr(sent, name))
         for name in ("query_start_loc", "seq_lens", "block_tables", "slot_mapping"):
             np.testing.assert_array_equal(getattr(got.metadata, name), getattr(meta, name))
-
-
-def test_sizes_that_do_not_divide_and_models_that_cannot_are_errors(model, tmp_path):
-    with pytest.raises(ValueError, match="tensor_parallel_size must divide num_heads of the model, 4, got 3"):
-        LLM(model, num_blocks=64, tensor_parallel_size=3)
-    with pytest.raises(ValueError, match="tensor_parallel_size must divide num_kv_heads of the model, 2, got 4"):
-        LLM(model, num_blocks=64, tensor_parallel_size=4)
-    opt = load_model(save_tiny("opt", tmp_path), "float64")
-    with pytest.raises(ValueError, match="tensor_parallel_size must be 1 for OPTForCausalLM, got 2"):
-        LLM(opt, num_blocks=64, tensor_parallel_size=2)
 
 
 def test_a_nan_ends_its_request_and_is_wiped_from_the_cache_of_every_rank(model, monkeypatch):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.compilation.cpu_models import compiled_form
 from mini_vllm.layers.rotary_embedding import inverse_frequencies
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.model_loader.hub import get_checkpoint_folder
@@ -95,23 +96,35 @@ def test_weights_are_held_once(folder: Path) -> None:
     model = load_model(folder)
     stored = sum(array.size for array in tensors_of(folder).values())
     assert model.num_parameters == stored
-    layer = model.layers[0]
-    assert layer.qkv.shape == (4 * 8 + 2 * 2 * 8, 32) and layer.gate_up.shape == (96, 32)
-    arrays = [model.embed, model.lm_head, model.norm]
-    for layer in model.layers:
-        arrays += [layer.input_norm, layer.qkv, layer.o, layer.post_norm, layer.gate_up, layer.down]
-    assert sum(array.size for array in arrays) == stored
+    layer = model.model.layers[0]
+    assert layer.self_attn.qkv_proj.weight.shape == (4 * 8 + 2 * 2 * 8, 32)
+    assert layer.mlp.gate_up_proj.weight.shape == (96, 32)
+    layers = [model.model.embed_tokens, model.lm_head, model.model.norm]
+    for layer in model.model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        layers += [layer.input_layernorm, attention.qkv_proj, attention.o_proj]
+        layers += [layer.post_attention_layernorm, mlp.gate_up_proj, mlp.down_proj]
+    assert sum(layer.weight.size for layer in layers) == stored
+
+
+def test_the_compiled_form_has_no_weights_of_its_own(folder: Path) -> None:
+    model = load_model(folder)
+    form = compiled_form(model)
+    assert form is not None
+    for ours, layer in zip(form.layers, model.model.layers, strict=True):
+        assert ours.qkv.weight is layer.self_attn.qkv_proj.weight and ours.down.weight is layer.mlp.down_proj.weight
+        assert np.shares_memory(ours.input_norm, layer.input_layernorm.weight)
 
 
 def test_tied_embeddings_are_one_array(tmp_path: Path) -> None:
     model = load_model(save_random_checkpoint(tmp_path, {**LLAMA, "tie_word_embeddings": True}))
-    assert isinstance(model, LlamaForCausalLM) and model.lm_head is model.embed
+    assert isinstance(model, LlamaForCausalLM) and model.lm_head is model.model.embed_tokens
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
 def test_half_precision_and_shards(tmp_path: Path, dtype: str) -> None:
     one = load_model(save_random_checkpoint(tmp_path / "one", LLAMA, dtype=dtype))
-    assert one.embed.dtype == np.float32
+    assert one.lm_head.weight.dtype == np.float32
     seen: list[tuple[int, int]] = []
     four = save_random_checkpoint(tmp_path / "four", LLAMA, dtype=dtype, shards=4)
     load_model(four, progress=lambda done, total: seen.append((done, total)))

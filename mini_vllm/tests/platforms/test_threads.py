@@ -27,7 +27,7 @@ def test_shared_steps_give_the_same_answers(family, together, tmp_path, monkeypa
     alone = answers(folder, prompts)
     for module in (
         "mini_vllm.platforms.cpu.threads",
-        "mini_vllm.models.llama",
+        "mini_vllm.compilation.cpu_fused",
         "mini_vllm.attention.backends.paged_gather",
     ):
         monkeypatch.setattr(f"{module}.num_threads", lambda: 3)

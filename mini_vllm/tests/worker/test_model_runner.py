@@ -200,7 +200,7 @@ def test_nan_in_one_row_ends_that_request_alone(folder: Path) -> None:
     """Token 60 has a NaN embedding: its request fails, and whoever gets its blocks next reads nothing of it."""
     model = load_model(folder)
     clean = make_runner(load_model(folder))
-    model.embed[60] = np.nan
+    model.model.embed_tokens.weight[60] = np.nan
     runner = make_runner(model)
     good = [new("good", [5, 6, 7], [1])]
     expected = step(clean, plan({"good": 3}, good))["good"]

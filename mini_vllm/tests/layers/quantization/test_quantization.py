@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_vllm.layers.linear import ArraySource, Linear, UnquantizedLinearMethod
+from mini_vllm.layers.linear import Linear
 from mini_vllm.layers.quantization import get_quantization_config, quantization_methods, register_quantization_config
 from mini_vllm.layers.quantization import primitives as p
 from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
@@ -18,6 +18,8 @@ from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.layers.quantization.eight_bit import Int8LinearMethod
 from mini_vllm.layers.quantization.repack import awq_pack, awq_unpack, gptq_pack, gptq_unpack, pack_int32, unpack_int32
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
+from mini_vllm.layers.utils import UnquantizedLinearMethod
+from mini_vllm.parameter import ArraySource
 from mini_vllm.utils.arrays import Array
 
 PREFIX = "model.layers.0.mlp.gate_up_proj"

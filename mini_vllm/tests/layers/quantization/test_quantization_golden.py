@@ -15,7 +15,7 @@ import pytest
 from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.layers.linear import ArraySource, Linear
+from mini_vllm.layers.linear import Linear
 from mini_vllm.layers.quantization import get_quantization_config
 from mini_vllm.layers.quantization.nf4 import (
     DYNAMIC_LEVELS,
@@ -27,6 +27,7 @@ from mini_vllm.layers.quantization.nf4 import (
 )
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3
 from mini_vllm.model_loader.default_loader import load_model
+from mini_vllm.parameter import ArraySource
 from mini_vllm.tests.golden.record_quantization import ENGINES, HERE, PROMPT
 from mini_vllm.tests.layers.quantization.quantized_checkpoints import save_quantized
 from mini_vllm.utils.arrays import Array

@@ -68,16 +68,15 @@ def test_rounded_activations_change_the_result_a_little(layout: str, tmp_path: P
     exact = load_model(save_floats(tmp_path / "floats", floats))
     rounded = load_model(tmp_path / layout)
     x = np.random.default_rng(0).standard_normal((exact.config.hidden_size, 5)).astype(np.float32)
-    expected = exact.layers[0].gate_up @ x
-    out = np.empty_like(expected)
-    rounded.layers[0].gate_up.project_into(x, out)
+    expected = exact.model.layers[0].mlp.gate_up_proj(x.T)
+    out = rounded.model.layers[0].mlp.gate_up_proj(x.T)
     error = np.linalg.norm(out - expected) / np.linalg.norm(expected)
     assert 1e-3 < error < (0.02 if layout == "ct-w8a8" else 0.05)
 
 
 def test_codes_stay_codes(tmp_path: Path) -> None:
     save_quantized("ct-w4a16", tmp_path)
-    down = load_model(tmp_path).layers[0].down
+    down = load_model(tmp_path).model.layers[0].mlp.down_proj
     assert down.weight_packed.dtype == np.uint8 and down.weight_packed.size * 2 == down.size
     assert down.nbytes == down.size / 2 + 2 * down.size / 32
 
@@ -160,9 +159,9 @@ def test_ignored_layers_are_read_as_floats(ignore: str, tmp_path: Path) -> None:
         del tensors[name + "_scale"]
     write_safetensors(tmp_path / "model.safetensors", tensors)
     model = load_model(tmp_path)
-    assert isinstance(model.layers[1].down, np.ndarray)
-    assert isinstance(model.layers[1].qkv, np.ndarray) == ignore.startswith("re:")
-    assert not isinstance(model.layers[0].down, np.ndarray)
+    assert model.model.layers[1].mlp.down_proj.is_unquantized
+    assert model.model.layers[1].self_attn.qkv_proj.is_unquantized == ignore.startswith("re:")
+    assert not model.model.layers[0].mlp.down_proj.is_unquantized
 
 
 def test_a_name_goes_before_the_kind_of_layer() -> None:

@@ -1,0 +1,202 @@
+"""The compiled form of each architecture, and the one function that decides whether a model has one.
+
+Upstream has no twin: there one compiler serves every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.compilation.cpu_fused import FusedDecoder, Product, add_up
+from mini_vllm.compilation.cpu_scratch import Tile
+from mini_vllm.models.llama import LlamaForCausalLM, MistralForCausalLM
+from mini_vllm.models.mixtral import MixtralForCausalLM, MixtralMoE
+from mini_vllm.models.opt import OPTForCausalLM
+from mini_vllm.models.qwen2 import Qwen2ForCausalLM
+from mini_vllm.models.qwen3 import Qwen3ForCausalLM
+from mini_vllm.models.qwen3_moe import Qwen3MoeForCausalLM
+from mini_vllm.platforms.cpu.kernels import RotaryPairs, layer_norm, rms_norm, rms_norm_heads, rotate, silu_and_mul
+from mini_vllm.platforms.cpu.products import project
+from mini_vllm.utils.arrays import Array
+
+
+class LlamaLayerForm:
+    """A layer of Llama or of its kin; norms' weights are columns. `moe`: its mixture of experts, or None."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.input_norm = layer.input_layernorm.weight[:, None]
+        self.post_norm = layer.post_attention_layernorm.weight[:, None]
+        self.qkv, self.o = Product(attention.qkv_proj), Product(attention.o_proj)
+        self.q_norm: Array | None = None
+        if hasattr(attention, "q_norm"):
+            self.q_norm, self.k_norm = attention.q_norm.weight[:, None], attention.k_norm.weight[:, None]
+        self.moe = mlp if isinstance(mlp, MixtralMoE) else None
+        if self.moe is None:
+            self.gate_up, self.down = Product(mlp.gate_up_proj), Product(mlp.down_proj)
+
+
+class FusedLlama(FusedDecoder):
+    """RMS norms, rotary positions, SwiGLU or experts: Llama, Mistral, Qwen2, Qwen3, Mixtral, Qwen3-MoE."""
+
+    def __init__(self, model: Any) -> None:
+        decoder = model.model
+        self.norm = decoder.norm.weight[:, None]
+        self.rotary = decoder.layers[0].self_attn.rotary_emb
+        dense = [layer.mlp.gate_up_proj for layer in decoder.layers if not isinstance(layer.mlp, MixtralMoE)]
+        self.inter = dense[0].out_features // 2 if dense else 0
+        super().__init__(model, [LlamaLayerForm(layer) for layer in decoder.layers])
+
+    def prepare(self, positions: Array) -> None:
+        """The table of angles grows before threads read it."""
+        self.rotary.reach(int(positions.max(initial=0)))
+
+    def lay_out(self, tile: Tile) -> None:
+        """The halves of q's and k's heads; gate over up, and what SiLU needs."""
+        rotated = self.q_size + self.kv_size
+        tile.heads = tile.qkv[:rotated].reshape(-1, self.model.head_dim, tile.num_tokens)
+        pairs = tile.heads.reshape(len(tile.heads), 2, -1, tile.num_tokens)
+        tile.pairs = RotaryPairs(pairs, tile.get("rope", *pairs.shape))
+        tile.gate_up = tile.get("gate_up", 2 * self.inter, tile.num_tokens)
+        tile.gate, tile.up = tile.gate_up[: self.inter], tile.gate_up[self.inter :]
+        tile.silu_tmp = tile.get("silu", self.inter, tile.num_tokens)
+
+    def begin_tile(self, tile: Tile, positions: Array) -> None:
+        """Cosines and sines, [D / 2, tokens]."""
+        picked = self.rotary.cos_sin(positions)
+        tile.cos, tile.sin = np.ascontiguousarray(picked[:, 0].T), np.ascontiguousarray(picked[:, 1].T)
+
+    def project_qkv(self, layer: LlamaLayerForm, tile: Tile) -> None:
+        """Norm, q, k and v, rotation."""
+        eps = self.config.norm_eps
+        rms_norm(tile.hidden, layer.input_norm, eps, tile.normed)
+        layer.qkv.into(tile.normed, tile.qkv)
+        if layer.q_norm is not None:
+            rms_norm_heads(tile.heads[: self.model.num_heads], layer.q_norm, eps)
+            rms_norm_heads(tile.heads[self.model.num_heads :], layer.k_norm, eps)
+        rotate(tile.pairs, tile.cos, tile.sin)
+        np.copyto(tile.rows, tile.qkv.T)
+
+    def finish_layer(self, layer: LlamaLayerForm, tiles: list[Tile], mixed: Array) -> None:
+        """See `FusedDecoder`."""
+        for tile in tiles:
+            project(layer.o.weight, mixed[tile.tokens].T, tile.o_parts[self.rank])
+        self.meet()
+        for tile in tiles:
+            add_up(tile.hidden, tile.o_parts, layer.o.bias)
+            rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
+            self._mlp(layer, tile)
+        self.meet()
+        bias = None if layer.moe is not None else layer.down.bias
+        for tile in tiles:
+            add_up(tile.hidden, tile.down_parts, bias)
+
+    def _mlp(self, layer: LlamaLayerForm, tile: Tile) -> None:
+        """From `tile.normed` to `tile.down_parts` of this rank."""
+        down = tile.down_parts[self.rank]
+        if layer.moe is not None:  # the experts' products are one kernel in both forms, and that one is token-major
+            x = np.ascontiguousarray(tile.normed.T)
+            np.copyto(down, layer.moe.experts.partial_sums(x, layer.moe.gate(x), tile.tokens.start).T)
+            return
+        layer.gate_up.into(tile.normed, tile.gate_up)
+        silu_and_mul(tile.gate, tile.up, tile.silu_tmp)
+        project(layer.down.weight, tile.gate, down)
+
+    def finish_tile(self, tile: Tile) -> Array:
+        """The last norm."""
+        rms_norm(tile.hidden, self.norm, self.config.norm_eps, tile.normed)
+        return tile.normed
+
+
+class OPTLayerForm:
+    """A layer of OPT; a norm is its weight and bias as columns."""
+
+    def __init__(self, layer: Any) -> None:
+        self.qkv, self.o = Product(layer.self_attn.qkv_proj), Product(layer.self_attn.out_proj)
+        self.fc1, self.fc2 = Product(layer.fc1), Product(layer.fc2)
+        self.attn_norm, self.mlp_norm = _columns(layer.self_attn_layer_norm), _columns(layer.final_layer_norm)
+
+
+class FusedOPT(FusedDecoder):
+    """Learned positions, layer norms before or after, ReLU."""
+
+    def __init__(self, model: Any) -> None:
+        decoder = model.model.decoder
+        self.embed_positions, self.norm_before = decoder.embed_positions, model.config.norm_before
+        self.norm = None if decoder.final_layer_norm is None else _columns(decoder.final_layer_norm)
+        self.inter = decoder.layers[0].fc1.out_features
+        super().__init__(model, [OPTLayerForm(layer) for layer in decoder.layers])
+
+    def prepare(self, positions: Array) -> None:
+        """Nothing: the table of positions has its length."""
+
+    def lay_out(self, tile: Tile) -> None:
+        """The inside of the MLP."""
+        tile.gate_up = tile.get("fc1", self.inter, tile.num_tokens)
+
+    def begin_tile(self, tile: Tile, positions: Array) -> None:
+        """Positions are added to the embedding."""
+        tile.hidden += self.embed_positions(positions).T
+
+    def project_qkv(self, layer: OPTLayerForm, tile: Tile) -> None:
+        """See `FusedDecoder`."""
+        layer.qkv.into(self._normed(layer.attn_norm, tile), tile.qkv)
+        np.copyto(tile.rows, tile.qkv.T)
+
+    def finish_layer(self, layer: OPTLayerForm, tiles: list[Tile], mixed: Array) -> None:
+        """See `FusedDecoder`."""
+        for tile in tiles:
+            project(layer.o.weight, mixed[tile.tokens].T, tile.o_parts[self.rank])
+        self.meet()
+        for tile in tiles:
+            add_up(tile.hidden, tile.o_parts, layer.o.bias)
+            self._norm_after(layer.attn_norm, tile)
+            layer.fc1.into(self._normed(layer.mlp_norm, tile), tile.gate_up)
+            np.maximum(tile.gate_up, 0.0, out=tile.gate_up)
+            project(layer.fc2.weight, tile.gate_up, tile.down_parts[self.rank])
+        self.meet()
+        for tile in tiles:
+            add_up(tile.hidden, tile.down_parts, layer.fc2.bias)
+            self._norm_after(layer.mlp_norm, tile)
+
+    def finish_tile(self, tile: Tile) -> Array:
+        """The last norm, if there is one."""
+        if self.norm is None:
+            return tile.hidden
+        layer_norm(tile.hidden, *self.norm, self.config.norm_eps, tile.normed)
+        return tile.normed
+
+    def _normed(self, norm: tuple[Array, Array], tile: Tile) -> Array:
+        """What a sublayer reads: the norm of the residual, or the residual, which then has been normed."""
+        if not self.norm_before:
+            return tile.hidden
+        layer_norm(tile.hidden, *norm, self.config.norm_eps, tile.normed)
+        return tile.normed
+
+    def _norm_after(self, norm: tuple[Array, Array], tile: Tile) -> None:
+        if not self.norm_before:
+            layer_norm(tile.hidden, *norm, self.config.norm_eps, tile.normed)
+            np.copyto(tile.hidden, tile.normed)
+
+
+def _columns(norm: Any) -> tuple[Array, Array]:
+    return norm.weight[:, None], norm.bias[:, None]
+
+
+FORMS: dict[type, Callable[[Any], FusedDecoder]] = {
+    **dict.fromkeys((LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM), FusedLlama),
+    **dict.fromkeys((MixtralForCausalLM, Qwen3MoeForCausalLM), FusedLlama),
+    OPTForCausalLM: FusedOPT,
+}
+
+
+def compiled_form(model: Any) -> FusedDecoder | None:
+    """The compiled form of a model; None where there is none: the toy model, a registered one, one's own subclass.
+
+    Upstream: upstream/vllm/compilation/decorators.py:331 — `_support_torch_compile` — wraps a class, by decorator.
+    """
+    form = FORMS.get(type(model))
+    return None if form is None else form(model)

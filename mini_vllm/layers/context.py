@@ -1,0 +1,88 @@
+"""What all layers of one model share, handed to each of them when it is made.
+
+Upstream keeps these things in global state: the process groups of `vllm/distributed/parallel_state.py`, the current
+`VllmConfig`, torch's default dtype, and a table of rotary embeddings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.platforms.cpu.memory import WeightMemory
+from mini_vllm.utils.arrays import Array
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """Settings that hold for a whole model, and the list of its layers.
+
+    Attributes:
+        dtype: of weights and activations.
+        quant_config: picks how each projection is stored; None: floats.
+        group: the ranks that share every layer, this process one of them; None: it is alone.
+        enable_expert_parallel: ranks hold whole experts instead of a share of each.
+        layers: every layer with weights, in the order in which they were made.
+        ropes: rotary embeddings that are there already, so that all layers use one table.
+    """
+
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype("float32"))
+    quant_config: QuantizationConfig | None = None
+    group: TensorParallelGroup | None = None
+    enable_expert_parallel: bool = False
+    layers: list[Any] = field(default_factory=list)
+    ropes: dict[Any, Any] = field(default_factory=dict)
+    memory: WeightMemory = field(default_factory=WeightMemory)
+
+    @property
+    def tp_size(self) -> int:
+        """Ranks of tensor parallelism."""
+        return 1 if self.group is None else self.group.world_size
+
+    @property
+    def tp_rank(self) -> int:
+        """Which of them this process is."""
+        return 0 if self.group is None else self.group.rank
+
+    def in_floats(self) -> ModelContext:
+        """The same for a layer that is never quantized."""
+        return replace(self, quant_config=None)
+
+    def new(self, *shape: int) -> Array:
+        """An array to be filled."""
+        return self.memory.new(shape, self.dtype)
+
+    def divide(self, size: int, what: str) -> int:
+        """A rank's share of `size`.
+
+        Raises:
+            ValueError: the ranks do not divide it.
+
+        Upstream: upstream/vllm/distributed/utils.py:60 — `divide`.
+        """
+        if size % self.tp_size:
+            raise ValueError(f"tensor_parallel_size must divide {what}, {size}, got {self.tp_size}")
+        return size // self.tp_size
+
+    def share(self, size: int, what: str) -> slice:
+        """This rank's consecutive part of `size` rows or columns."""
+        count = self.divide(size, what)
+        return slice(self.tp_rank * count, (self.tp_rank + 1) * count)
+
+    def all_reduce(self, x: Array) -> Array:
+        """The sum over ranks.
+
+        Upstream: upstream/vllm/distributed/communication_op.py:12 — `tensor_model_parallel_all_reduce`.
+        """
+        return x if self.group is None else self.group.all_reduce(x)
+
+    def all_gather(self, x: Array) -> Array:
+        """What all ranks have, side by side along the last axis.
+
+        Upstream: upstream/vllm/distributed/communication_op.py:17 — `tensor_model_parallel_all_gather`.
+        """
+        return x if self.group is None else self.group.all_gather(x)
