@@ -17,7 +17,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import weakref
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from mini_vllm.executor.worker_proc import NUM_COUNTERS, worker_main
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.sampler import Sampler
 
+_START_S = 60.0
 _GOODBYE_S = 2.0
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -89,10 +89,15 @@ class MultiprocExecutor(Executor):
                 self.workers.append(self._start_worker(rank))
             self._replies = Replies(self.workers, self.group, self.counters, config.execute_model_timeout_seconds)
             self._replies.expect(0, "load_model")
-            self._collect(0, list(range(world_size)), config.execute_model_timeout_seconds, True)
+            self._collect(0, list(range(world_size)), self._patience, True)
         except BaseException:
             self.shutdown()
             raise
+
+    @property
+    def _patience(self) -> float:
+        """Seconds without progress that are given to what is no step: an interpreter may have to start."""
+        return max(self.config.execute_model_timeout_seconds, _START_S)
 
     def _refuse_what_cannot_travel(self) -> None:
         ranks = f"tensor_parallel_size={self.config.tensor_parallel_size}"
@@ -142,8 +147,10 @@ class MultiprocExecutor(Executor):
         self, method: Method, timeout: float | None = None, args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:  # fmt: skip
-        """As `Executor.collective_rpc`. A function goes by its name, so it has to be importable."""
+        """As `Executor.collective_rpc`; a function goes by its name, so it has to be importable, and may take its time."""
         everybody = tuple(range(len(self.workers)))
+        if timeout is None and isinstance(method, str):
+            timeout = self._patience
         number = self._send(method, args, kwargs or {}, everybody)
         return self._collect(number, list(everybody), timeout)
 
@@ -183,6 +190,8 @@ class MultiprocExecutor(Executor):
 
     def shutdown(self) -> None:
         """End the workers; a second call does nothing."""
+        if (replies := getattr(self, "_replies", None)) is not None and replies.failure is None:
+            replies.failure = "the executor has been shut down: make a new engine"
         self._finalizer()
 
 

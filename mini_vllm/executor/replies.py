@@ -11,6 +11,7 @@ from the call on.
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import signal
 import time
@@ -20,6 +21,8 @@ from typing import Any
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.distributed.shared_memory import Counters
 from mini_vllm.executor.worker_proc import BROKEN_OFF, DONE, FAILED, LOADED, NUM_COUNTERS, OK
+
+_GLANCE_S = 2e-4
 
 
 class Replies:
@@ -62,18 +65,19 @@ class Replies:
             raise RuntimeError(self.failure)
 
     def collect(self, number: int, ranks: list[int], timeout: float | None, loading: bool = False) -> list[Any]:
-        """Wait for the answers of these ranks to a call.
+        """Wait for the answers of these ranks to a call, and until the other ranks are through with it.
 
         Args:
             timeout: seconds without progress; None: no limit.
             loading: raise a worker's own exception, as if the model had been loaded here.
         """
         start, progress = time.monotonic(), None
-        while any((rank, number) not in self._found for rank in ranks):
-            wait = 1.0 if timeout is None else min(1.0, timeout / 4)
-            if self._read(wait, loading):
-                continue
-            if timeout is None:
+        patience = 1.0 if timeout is None else min(1.0, timeout / 4)
+        while True:
+            answered = all((rank, number) in self._found for rank in ranks)
+            if answered and self._all_are_through(number):
+                break
+            if self._read(_GLANCE_S if answered else patience, loading) or timeout is None:
                 continue
             now = self._progress()
             if now != progress:
@@ -81,6 +85,16 @@ class Replies:
             elif time.monotonic() > start + timeout:
                 self._give_up(timeout)
         return [self._found.pop((rank, number)) for rank in ranks]
+
+    def _all_are_through(self, number: int) -> bool:
+        """True once every rank has finished the call, and none has failed: its answer comes soon."""
+        counters, failed = self.counters, False
+        for at in range(0, NUM_COUNTERS * len(self.workers), NUM_COUNTERS):
+            if counters[at + DONE] <= number:
+                os.sched_yield()
+                return False
+            failed |= counters[at + FAILED] > self._settled + 1
+        return not failed
 
     def look(self) -> None:
         """Raises RuntimeError if a worker has died; called while the queue is full."""
@@ -93,7 +107,7 @@ class Replies:
             worker = self.workers[rank]
             try:
                 while worker.connection.poll():
-                    self._take(worker, *worker.connection.recv(), loading)
+                    self._take(worker, *pickle.loads(worker.connection.recv_bytes()), loading)
             except (EOFError, OSError):
                 self._died(worker)
             if not worker.proc.is_alive():
@@ -132,7 +146,7 @@ class Replies:
     def _doing(self, rank: int) -> str:
         """The first call that the rank has not finished, and how far it is."""
         done = self.counters[NUM_COUNTERS * rank + DONE]
-        number = next((n for n in self._calls if n > done), None)
+        number = next((n for n in self._calls if n >= done), None)
         if number is None:
             return "no call"
         name = self._calls[number]
@@ -161,12 +175,3 @@ def state_of(pid: int | None) -> str:
             return file.read().rpartition(")")[2].split()[0]
     except OSError:
         return ""
-
-
-def process_is_gone(pid: int) -> bool:
-    """True where there is no such process."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False

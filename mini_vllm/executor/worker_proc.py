@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 DONE, FAILED, LOADED = 0, 1, 2
-"""Counters of a rank: the last call that it has finished, the last one that failed there, tensors that it has loaded."""
+"""Counters of a rank: calls that it has finished, calls up to the last one that failed there, tensors loaded."""
 NUM_COUNTERS = 3
 OK, FAILURE, BROKEN_OFF = 0, 1, 2
 """What an answer says."""
@@ -81,6 +81,7 @@ class WorkerProc:
 
     def _call(self, number: int, method: Any, args: Any, kwargs: Any, replying: tuple[int, ...]) -> None:
         """Run a call; a failure is always told, and breaks off the call on the other ranks."""
+        answer = None
         try:
             if isinstance(method, str):
                 result = getattr(self.worker, method)(*args, **kwargs)
@@ -89,15 +90,15 @@ class WorkerProc:
             else:
                 result = method(self.worker, *args, **kwargs)
             if self.rank in replying:
-                self.connection.send((number, OK, result))
+                answer = pickle.dumps((number, OK, result))
         except BrokenOff:
-            self.connection.send((number, BROKEN_OFF, None))
-        except (EOFError, ConnectionError):
-            raise
+            answer = pickle.dumps((number, BROKEN_OFF, None))
         except Exception as error:
-            self.counters[self._at(FAILED)] = number
-            self.connection.send((number, FAILURE, (_portable(error), _last_line(error))))
-        self.counters[self._at(DONE)] = number
+            self.counters[self._at(FAILED)] = number + 1
+            answer = pickle.dumps((number, FAILURE, (_portable(error), _last_line(error))))
+        self.counters[self._at(DONE)] = number + 1
+        if answer is not None:
+            self.connection.send_bytes(answer)
 
     def _at(self, counter: int) -> int:
         return NUM_COUNTERS * self.rank + counter
@@ -106,7 +107,7 @@ class WorkerProc:
         """Called while this rank waits for another."""
         self._check_parent()
         for rank in range(self.group.world_size):
-            if rank != self.rank and self.counters[NUM_COUNTERS * rank + FAILED] >= self.number > 0:
+            if rank != self.rank and self.counters[NUM_COUNTERS * rank + FAILED] > self.number:
                 raise BrokenOff
 
     def _check_parent(self) -> None:
