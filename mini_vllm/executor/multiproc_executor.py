@@ -1,10 +1,10 @@
-"""Each rank in a process of its own: one message to all of them, an answer from the first.
+"""Ranks in processes of their own: one message to all of them, and the first rank is the engine's process itself.
 
-    engine    plan -> queue in shared memory ------------------------ sleep ------------------ tokens
-    rank 0          -> update states, compute ==meet== compute ==meet== all logits -> sample -> answer
-    rank 1          -> update states, compute ==meet== compute ==meet== all logits -> sample
+    rank 0    plan -> queue in shared memory -> update states, compute ==meet== all logits -> sample -> tokens
+    rank 1                                   -> update states, compute ==meet== all logits -> sample
 
-The engine's process has no rank. While the ranks compute it sleeps, so that it takes no core from them.
+In vLLM the engine's process has no rank. Here it has: on as many cores as ranks, one process more has to be woken up
+and put to sleep twice in a step, which costs more than it brings where a step takes a millisecond.
 
 Processes are spawned, not forked: each imports what it needs and loads its own part of the weights. The caller's script
 is not imported there, unless an argument comes from it; so a script needs no `if __name__ == "__main__"`.
@@ -17,14 +17,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess, current_process
-from types import ModuleType
 from typing import Any
 
 from mini_vllm.core.sched.output import SchedulerOutput
@@ -33,13 +31,15 @@ from mini_vllm.distributed.parallel_state import TOKENS_BETWEEN_BARRIERS, Tensor
 from mini_vllm.distributed.shared_memory import Counters
 from mini_vllm.executor.abstract import Executor, Method
 from mini_vllm.executor.replies import Replies, state_of
-from mini_vllm.executor.worker_proc import NUM_COUNTERS, worker_main
+from mini_vllm.executor.utils import Postponed, main_left_alone, one_thread_each
+from mini_vllm.executor.worker_proc import FAILED, NUM_COUNTERS, run_method, worker_main
 from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.worker import Worker
 
 _START_S = 60.0
 _GOODBYE_S = 2.0
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass
@@ -61,16 +61,14 @@ class WorkerProcHandle:
 
 class MultiprocExecutor(Executor):
     """Attributes:
-        workers: the ranks' processes. output_rank: whose answer counts; all ranks sample the same tokens.
+        workers: the processes of the ranks from 1 on. driver_worker: rank 0, with its part of the model.
 
     Raises:
         ValueError: a finished model or parts of a learner's, which cannot be in several processes; or the model cannot
-            be loaded or shared among so many (raised by a worker, and here again).
+            be loaded or shared among so many.
 
     Upstream: upstream/vllm/v1/executor/multiproc_executor.py:102 — `MultiprocExecutor`.
     """
-
-    output_rank = 0
 
     def _init_executor(self) -> None:
         self._refuse_what_cannot_travel()
@@ -79,20 +77,29 @@ class MultiprocExecutor(Executor):
         world_size = config.tensor_parallel_size
         elements = hf_config.hidden_size * TOKENS_BETWEEN_BARRIERS
         self.group = TensorParallelGroup(world_size, elements, config.dtype)
-        self.rpc_broadcast_mq = MessageQueue(world_size)
-        self.counters = Counters(NUM_COUNTERS * world_size, world_size + 1)
+        self.rpc_broadcast_mq = MessageQueue(world_size - 1)
+        self.counters = Counters(NUM_COUNTERS * world_size, world_size)
         self.workers: list[WorkerProcHandle] = []
         self._finalizer = weakref.finalize(self, _end_workers, self.workers, os.getpid())
         self._number = 0
         try:
-            for rank in range(world_size):
+            for rank in range(1, world_size):
                 self.workers.append(self._start_worker(rank))
-            self._replies = Replies(self.workers, self.group, self.counters, config.execute_model_timeout_seconds)
-            self._replies.expect(0, "load_model")
-            self._collect(0, list(range(world_size)), self._patience, True)
+            self._replies = Replies(self.workers, self.group, self.counters)
+            self._replies.expect(0, "load_model", self._patience)
+            self._worker = Worker(config, self.model_config, self.group)
+            self._worker.init_device()
+            self._worker.load_model()
+            self._replies.collect(0, loading=True)
         except BaseException:
             self.shutdown()
             raise
+        self.group.check = self._replies.check
+
+    @property
+    def driver_worker(self) -> Worker:
+        """Rank 0: its part of the model, its runner."""
+        return self._worker
 
     @property
     def _patience(self) -> float:
@@ -122,61 +129,86 @@ class MultiprocExecutor(Executor):
             name=f"mini_vllm rank {rank}",
         )  # fmt: skip
         try:
-            with _main_left_alone(b"__main__" not in settings), _one_thread_each():
+            with main_left_alone(b"__main__" not in settings), one_thread_each():
                 proc.start()
         finally:
             theirs.close()
         return WorkerProcHandle(rank, proc, ours)
 
-    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
-        """Send the plan and do not wait: what goes wrong is told by `sample_tokens`."""
-        self._send("execute_model", (scheduler_output,), {}, ())
+    def initialize_from_config(self, num_blocks: int) -> None:
+        """As `Executor.initialize_from_config`."""
+        super().initialize_from_config(num_blocks)
+        runner = self._worker.model_runner
+        self._interrupts = Postponed()
+        runner.states.update = self._interrupts.until_done(runner.states.update)  # type: ignore[method-assign]
 
-    def sample_tokens(self) -> ModelRunnerOutput:
-        """Wait for the tokens of the step.
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Compute a step on all ranks. Ctrl-C waits until this rank, too, has taken the plan into its states.
 
         Raises:
-            RuntimeError: a rank failed, died or hangs; after the last two, every call raises it again.
+            RuntimeError: another rank failed, died or hangs; after the last two, every call raises it again.
         """
-        number = self._send("sample_tokens", (), {}, (self.output_rank,))
-        output: ModelRunnerOutput
-        [output] = self._collect(number, [self.output_rank], self.config.execute_model_timeout_seconds)
+        self._interrupts.begin()
+        try:
+            self._on_all_ranks("execute_model", (scheduler_output,))
+        finally:
+            self._interrupts.end()
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """This rank's tokens, which are every rank's. The step is done when it is done everywhere.
+
+        Raises:
+            RuntimeError: as `execute_model`.
+        """
+        output: ModelRunnerOutput = self._on_all_ranks("sample_tokens")
+        with self._ended_where_failed():
+            self._replies.finish(self._number)
         return output
 
     def collective_rpc(
         self, method: Method, timeout: float | None = None, args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:  # fmt: skip
-        """As `Executor.collective_rpc`; a function goes by its name, so it has to be importable, and may take its time."""
-        everybody = tuple(range(len(self.workers)))
+        """As `Executor.collective_rpc`; a function goes by its name: it has to be importable, and may take its time."""
         if timeout is None and isinstance(method, str):
             timeout = self._patience
-        number = self._send(method, args, kwargs or {}, everybody)
-        return self._collect(number, list(everybody), timeout)
+        own = self._on_all_ranks(method, args, kwargs, True, timeout)
+        with self._ended_where_failed():
+            return [own, *self._replies.collect(self._number)]
 
-    def _send(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], replying: tuple[int, ...]) -> int:
-        self._replies.raise_if_failed()
-        self._number += 1
+    def _on_all_ranks(
+        self, method: Method, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, reply: bool = False,
+        timeout: float | None = -1.0,
+    ) -> Any:  # fmt: skip
+        """Send a call to the others and run it here. A failure here breaks it off there."""
+        replies, kwargs = self._replies, kwargs or {}
+        replies.raise_if_failed()
+        self._number = number = self._number + 1
         name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
-        self._replies.expect(self._number, name)
-        message = self._number, method, args, kwargs, replying
-        wakers = [worker.connection for worker in self.workers]
+        replies.expect(number, name, self.config.execute_model_timeout_seconds if timeout == -1.0 else timeout)
+        with self._ended_where_failed():
+            wakers = [worker.connection for worker in self.workers]
+            self.rpc_broadcast_mq.enqueue((number, method, args, kwargs, reply), wakers, replies.check)
+            self.group.begin_step(number)
+            try:
+                with one_blas_thread(), unshared():
+                    return run_method(self._worker, method, args, kwargs)
+            except BaseException:
+                self.counters[FAILED] = number + 1
+                raise
+
+    @contextmanager
+    def _ended_where_failed(self) -> Iterator[None]:
+        """Whatever is raised inside: nobody waits for the call any more; and workers that are of no use are ended."""
         try:
-            self.rpc_broadcast_mq.enqueue(message, wakers, self._replies.look)
-        except OSError:
-            self._replies.look()  # a pipe is closed: it knows whose
-            raise
-        except BaseException:
+            yield
+        except BaseException as error:
+            if isinstance(error, OSError):
+                self._replies.look()  # a pipe is closed: it knows whose
             self._replies.forget(self._number)
             raise
-        return self._number
-
-    def _collect(self, number: int, ranks: list[int], timeout: float | None, loading: bool = False) -> list[Any]:
-        try:
-            return self._replies.collect(number, ranks, timeout, loading)
         finally:
-            self._replies.forget(number)
-            if self._replies.failure:
+            if self._replies.failure is not None:
                 self.shutdown()
 
     @property
@@ -207,33 +239,3 @@ def _end_workers(workers: list[WorkerProcHandle], owner: int) -> None:
         if worker.proc.is_alive():
             worker.proc.kill()
             worker.proc.join()
-
-
-@contextmanager
-def _main_left_alone(wanted: bool) -> Iterator[None]:
-    """A spawned process imports the script that `__main__` is. While inside, there is none (unless not `wanted`)."""
-    main = sys.modules["__main__"]
-    if wanted:
-        sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started inside have a BLAS of one thread: the cores go to the ranks.
-
-    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:184 — calls `configure_omp_envs`.
-    """
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

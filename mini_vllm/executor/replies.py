@@ -10,7 +10,6 @@ from the call on.
 
 from __future__ import annotations
 
-import os
 import pickle
 import select
 import signal
@@ -22,89 +21,93 @@ from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.distributed.shared_memory import Counters
 from mini_vllm.executor.worker_proc import BROKEN_OFF, DONE, FAILED, LOADED, NUM_COUNTERS, OK
 
-_GLANCE_S = 2e-4
+_BETWEEN_LOOKS_S = 1e-3
 
 
 class Replies:
     """Reads the pipes of all workers.
 
     Args:
-        workers: `WorkerProcHandle`s, by rank.
-        limit: seconds without progress after which a step is given up.
+        workers: `WorkerProcHandle`s, by rank from 1 on.
 
     Attributes:
         failure: why the workers are of no use any more, None as long as they are.
     """
 
-    def __init__(self, workers: Sequence[Any], group: TensorParallelGroup, counters: Counters, limit: float) -> None:
-        self.workers, self.group, self.counters, self.limit = workers, group, counters, limit
+    def __init__(self, workers: Sequence[Any], group: TensorParallelGroup, counters: Counters) -> None:
+        self.workers, self.group, self.counters = workers, group, counters
         self.failure: str | None = None
         self._calls: dict[int, str] = {}
         self._found: dict[tuple[int, int], Any] = {}
         self._settled = -1
+        self._timeout: float | None = None
+        self._since, self._next_look = 0.0, 0.0
+        self._progress_then: list[tuple[int, ...]] | None = None
+        self._places = [NUM_COUNTERS * worker.rank for worker in workers]
         self._poll = select.poll()
-        self._rank_of: dict[int, int] = {}
+        self._worker_at: dict[int, Any] = {}
         for worker in workers:
             for fd in (worker.connection.fileno(), worker.proc.sentinel):
                 self._poll.register(fd, select.POLLIN)
-                self._rank_of[fd] = worker.rank
+                self._worker_at[fd] = worker
 
-    def expect(self, number: int, name: str) -> None:
-        """A call goes out."""
-        self._calls[number] = name
+    def expect(self, number: int, name: str, timeout: float | None) -> None:
+        """A call goes out. timeout: seconds without progress after which it is given up; None: no limit."""
+        self._calls[number], self._timeout, self._progress_then = name, timeout, None
 
     def forget(self, number: int) -> None:
         """Nobody waits for the calls up to this one any more, whatever they still answer."""
-        self._settled = max(self._settled, number)
-        self._calls = {n: name for n, name in self._calls.items() if n > number}
-        self._found = {key: value for key, value in self._found.items() if key[1] > number}
+        self._settled = number
+        self._calls.clear()
+        self._found.clear()
 
     def raise_if_failed(self) -> None:
         """Raises RuntimeError with the reason."""
         if self.failure is not None:
             raise RuntimeError(self.failure)
 
-    def collect(self, number: int, ranks: list[int], timeout: float | None, loading: bool = False) -> list[Any]:
-        """Wait for the answers of these ranks to a call, and until the other ranks are through with it.
+    def collect(self, number: int, loading: bool = False) -> list[Any]:
+        """Wait for the answers of all workers to a call; by rank, from 1 on.
 
         Args:
-            timeout: seconds without progress; None: no limit.
             loading: raise a worker's own exception, as if the model had been loaded here.
         """
-        start, progress = time.monotonic(), None
-        patience = 1.0 if timeout is None else min(1.0, timeout / 4)
-        while True:
-            answered = all((rank, number) in self._found for rank in ranks)
-            if answered and self._all_are_through(number):
-                break
-            if self._read(_GLANCE_S if answered else patience, loading) or timeout is None:
-                continue
-            now = self._progress()
-            if now != progress:
-                start, progress = time.monotonic(), now
-            elif time.monotonic() > start + timeout:
-                self._give_up(timeout)
-        return [self._found.pop((rank, number)) for rank in ranks]
+        while any((worker.rank, number) not in self._found for worker in self.workers):
+            patience = 1.0 if self._timeout is None else min(1.0, self._timeout / 4)
+            if not self._read(patience, loading):
+                self._watch_progress()
+        answers = [self._found[worker.rank, number] for worker in self.workers]
+        self.forget(number)
+        return answers
 
-    def _all_are_through(self, number: int) -> bool:
-        """True once every rank has finished the call, and none has failed: its answer comes soon."""
-        counters, failed = self.counters, False
-        for at in range(0, NUM_COUNTERS * len(self.workers), NUM_COUNTERS):
-            if counters[at + DONE] <= number:
-                os.sched_yield()
-                return False
-            failed |= counters[at + FAILED] > self._settled + 1
-        return not failed
+    def finish(self, number: int) -> None:
+        """Wait until all workers are through with a call that they do not answer. Raises where one failed."""
+        for at in self._places:
+            self.counters.wait(at + DONE, number + 1, self.check)
+        while self._somebody_failed():
+            self._read(1.0)  # it says why
+        self.forget(number)
+
+    def check(self) -> None:
+        """Called while rank 0 waits: raises where that has become senseless."""
+        now = time.monotonic()
+        if now < self._next_look and not self._somebody_failed():
+            return
+        self._next_look = now + _BETWEEN_LOOKS_S
+        self._read(0.0)
+        self._watch_progress()
 
     def look(self) -> None:
-        """Raises RuntimeError if a worker has died; called while the queue is full."""
+        """Raises RuntimeError if a worker has died."""
         self._read(0.0)
+
+    def _somebody_failed(self) -> bool:
+        return any(self.counters[at + FAILED] > self._settled + 1 for at in self._places)
 
     def _read(self, wait: float, loading: bool = False) -> bool:
         """Take what has come within `wait` seconds; False if nothing has."""
         ready = self._poll.poll(wait * 1000)
-        for rank in sorted({self._rank_of[fd] for fd, _ in ready}):
-            worker = self.workers[rank]
+        for worker in {id(w): w for w in (self._worker_at[fd] for fd, _ in ready)}.values():
             try:
                 while worker.connection.poll():
                     self._take(worker, *pickle.loads(worker.connection.recv_bytes()), loading)
@@ -125,6 +128,15 @@ class Replies:
             raise error
         raise RuntimeError(f"{worker.name} failed in {self._calls.get(number, 'a call')}: {text}")
 
+    def _watch_progress(self) -> None:
+        if self._timeout is None:
+            return
+        now, progress = time.monotonic(), self._progress()
+        if progress != self._progress_then:
+            self._since, self._progress_then = now, progress
+        elif now > self._since + self._timeout:
+            self._give_up(self._timeout)
+
     def _died(self, worker: Any) -> None:
         worker.proc.join(1.0)
         code = worker.proc.exitcode
@@ -139,8 +151,8 @@ class Replies:
     def _progress(self) -> list[tuple[int, ...]]:
         counters = self.counters
         return [
-            (counters[at + DONE], *self.group.num_meetings(rank), counters[at + LOADED], counters[at + FAILED])
-            for rank, at in enumerate(range(0, NUM_COUNTERS * len(self.workers), NUM_COUNTERS))
+            (counters[at + DONE], *self.group.num_meetings(worker.rank), counters[at + LOADED], counters[at + FAILED])
+            for at, worker in zip(self._places, self.workers, strict=True)
         ]
 
     def _doing(self, rank: int) -> str:
@@ -157,7 +169,7 @@ class Replies:
 
     def _give_up(self, timeout: float) -> None:
         progress = self._progress()
-        worker = min(self.workers, key=lambda w: progress[w.rank])
+        worker = self.workers[progress.index(min(progress))]
         state = {"T": "The process is stopped (SIGSTOP).", "t": "The process is held by a debugger."}.get(
             state_of(worker.proc.pid), "The process is there, but does not get on."
         )

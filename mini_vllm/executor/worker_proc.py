@@ -59,15 +59,13 @@ class WorkerProc:
         from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 
         with one_blas_thread(), unshared():
-            self._call(0, self._load, (settings,), {}, (self.rank,))
+            self._call(0, self._load, (settings,), {}, True)
             while True:
-                self.number, method, args, kwargs, replying = self.queue.dequeue(
-                    self.rank, self.connection, self._check_parent
-                )
+                self.number, *call = self.queue.dequeue(self.rank - 1, self.connection, self._check_parent)
                 self.group.begin_step(self.number)
-                self._call(self.number, method, args, kwargs, replying)
+                self._call(self.number, *call)
 
-    def _load(self, settings: bytes) -> None:
+    def _load(self, _: Any, settings: bytes) -> None:
         from mini_vllm.worker.worker import Worker
 
         config, model_config = pickle.loads(settings)
@@ -79,17 +77,12 @@ class WorkerProc:
         self.counters[self._at(LOADED)] = done
         self._check_parent()
 
-    def _call(self, number: int, method: Any, args: Any, kwargs: Any, replying: tuple[int, ...]) -> None:
+    def _call(self, number: int, method: Any, args: Any, kwargs: Any, reply: bool) -> None:
         """Run a call; a failure is always told, and breaks off the call on the other ranks."""
         answer = None
         try:
-            if isinstance(method, str):
-                result = getattr(self.worker, method)(*args, **kwargs)
-            elif number == 0:
-                result = method(*args)
-            else:
-                result = method(self.worker, *args, **kwargs)
-            if self.rank in replying:
+            result = run_method(self.worker, method, args, kwargs)
+            if reply:
                 answer = pickle.dumps((number, OK, result))
         except BrokenOff:
             answer = pickle.dumps((number, BROKEN_OFF, None))
@@ -113,6 +106,16 @@ class WorkerProc:
     def _check_parent(self) -> None:
         if os.getppid() != self.parent:
             os._exit(0)
+
+
+def run_method(worker: Any, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a method by its name, or a function with the worker as its first argument.
+
+    Upstream: upstream/vllm/v1/serial_utils.py:525 — `run_method`.
+    """
+    if isinstance(method, str):
+        return getattr(worker, method)(*args, **kwargs)
+    return method(worker, *args, **kwargs)
 
 
 def _portable(error: Exception) -> Exception | None:

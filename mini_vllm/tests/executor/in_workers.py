@@ -107,8 +107,10 @@ def num_heads(model: Any) -> int:
     return int(model.num_heads)
 
 
-def raise_unpicklable(worker: Any) -> None:
-    """An exception that does not survive the way."""
+def raise_unpicklable(worker: Any, rank: int) -> None:
+    """An exception that does not survive the way, on this rank."""
+    if worker.rank != rank:
+        return
 
     class Odd(Exception):
         pass
