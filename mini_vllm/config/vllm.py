@@ -25,8 +25,10 @@ class EngineConfig:
     `cudagraph_mode`: simulated CUDA graphs (`compilation/`). Upstream's default is FULL_AND_PIECEWISE; here, where
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
     it stands instead of its compiled form (`compilation/cpu_fused.py`).
-    `tensor_parallel_size`: processes that share every layer, the calling one included (`executor/`).
-    `enable_expert_parallel`: of a mixture, these hold whole experts; by default a share of each.
+    `tensor_parallel_size`: processes that share every layer. `enable_expert_parallel`: of a mixture, these hold whole
+    experts; by default a share of each. `distributed_executor_backend`: who owns them (`executor/`), "uni" (in this
+    process), "mp", or a class; by default as many ranks ask for. `execute_model_timeout_seconds`: a step in which no
+    rank gets on for so long is given up (upstream: the variable VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
     """
 
     block_size: int = CacheConfig.block_size
@@ -54,6 +56,8 @@ class EngineConfig:
     kv_oracle: bool | None = None
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    distributed_executor_backend: Any = None
+    execute_model_timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
@@ -65,14 +69,26 @@ class EngineConfig:
             raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
         whole_number("seed", self.seed, 0)
         whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
-        if self.tensor_parallel_size > 1 and not is_supported():
-            raise ValueError(
-                f"tensor_parallel_size must be 1 on this system (more needs Linux on x86-64), "
-                f"got {self.tensor_parallel_size}"
-            )
+        self._check_executor()
         if self.attention_backend is not None:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()
+
+    def _check_executor(self) -> None:
+        backend, seconds = self.distributed_executor_backend, self.execute_model_timeout_seconds
+        if (self.tensor_parallel_size > 1 or backend == "mp") and not is_supported():
+            name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
+            value = self.tensor_parallel_size if backend is None else backend
+            raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {value!r}")
+        if not isinstance(backend, str | type | None):
+            raise TypeError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {backend!r}")
+        if backend == "uni" and self.tensor_parallel_size > 1:
+            raise ValueError(
+                f"distributed_executor_backend='uni' has one rank, got tensor_parallel_size="
+                f"{self.tensor_parallel_size}: use 'mp'"
+            )
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {seconds!r}")
 
     def _check_cudagraphs(self) -> None:
         """Sizes become a list in ascending order, empty without graphs."""
@@ -82,8 +98,6 @@ class EngineConfig:
             whole_number("max_cudagraph_capture_size", self.max_cudagraph_capture_size, 1)
         if not self.resolved_cudagraph_mode:
             return
-        if self.tensor_parallel_size > 1:
-            raise ValueError(f"tensor_parallel_size must be 1 with cudagraph_mode, got {self.tensor_parallel_size}")
         assert self.max_num_seqs is not None
         self.resolved_capture_sizes = resolve_capture_sizes(
             self.cudagraph_capture_sizes,

@@ -16,35 +16,50 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.distributed.shared_memory import Counters, shared_zeros
+from mini_vllm.distributed.shared_memory import Counters, SharedMemory
 from mini_vllm.utils.arrays import Array
 
 _MAX_BARRIERS = 1 << 32  # in one step
 
 
 class TensorParallelGroup:
-    """`world_size` processes that compute one step together; made before they are forked.
+    """`world_size` processes that compute one step together. Made by the process that starts them, and handed to each.
 
     Args:
-        world_size: how many, the parent (rank 0) included.
-        num_elements: of the partial sums between two barriers.
+        world_size: how many.
+        num_elements: of the partial sums between two barriers, at most; what is never used takes no memory.
         dtype: of the partial sums.
 
     Attributes:
-        rank: of this process; a forked worker sets its own. num_elements: as given.
+        rank: of this process; each sets its own. num_elements: as given.
         check: called while waiting; raises where waiting has become senseless.
     """
 
     def __init__(self, world_size: int, num_elements: int, dtype: Any) -> None:
-        self.world_size, self.rank, self.num_elements = world_size, 0, num_elements
+        self.world_size, self.num_elements, self.dtype = world_size, num_elements, np.dtype(dtype)
+        self._arrived = Counters(world_size, world_size)
+        self._memory = SharedMemory(2 * world_size * num_elements * self.dtype.itemsize)
+        self._open()
+
+    def _open(self) -> None:
+        self.rank, self._count = 0, 0
         self.check: Callable[[], object] = lambda: None
-        self._arrived = Counters(world_size)
-        self._count = 0
-        self._parts = shared_zeros((2, world_size, num_elements), dtype)
+        self._parts = self._memory.array((2, self.world_size, self.num_elements), self.dtype)
+
+    def __getstate__(self) -> Any:
+        return self.world_size, self.num_elements, self.dtype, self._arrived, self._memory
+
+    def __setstate__(self, state: Any) -> None:
+        self.world_size, self.num_elements, self.dtype, self._arrived, self._memory = state
+        self._open()
 
     def begin_step(self, step: int) -> None:
         """Barriers are numbered anew in each step, so that a step which one rank broke off does no harm."""
         self._count = step * _MAX_BARRIERS
+
+    def num_meetings(self, rank: int) -> tuple[int, int]:
+        """The step in which a rank came to a barrier last, and the how-manieth barrier of that step it was."""
+        return divmod(self._arrived[rank], _MAX_BARRIERS)
 
     def parts(self, side: int, start: int, *shape: int) -> list[Array]:
         """Views of every rank's partial sum, from element `start` on; the caller's own is at its rank.

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from mini_vllm.compilation.cudagraph.manager import capture_graphs
+from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.engine.parts import EngineParts
-from mini_vllm.kv_cache_interface import kv_bytes_per_token
-from mini_vllm.kv_oracle import KVOracle
+from mini_vllm.executor.abstract import Executor
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.worker.model_runner import ModelRunner
+from mini_vllm.worker.worker import WorkerParts
 
 _MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
 _BATCH_QUEUE_SIZE = 2
@@ -32,7 +31,7 @@ class EngineCore:
     """The loop: plans a step, runs it, and takes in what came out.
 
     Args:
-        model: obeys the contract of `models/interfaces_base.py`.
+        model: a `ModelConfig`, or an object that obeys the contract of `models/interfaces_base.py`.
         config: checked engine arguments.
         parts: what it is put together from; by default ours.
 
@@ -41,10 +40,13 @@ class EngineCore:
 
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
         self.config, self.parts = config, (parts := parts or EngineParts())
-        self.max_model_len = config.resolve_max_model_len(model.max_model_len)
-        kv_heads, itemsize = model.num_layers * model.num_kv_heads, model.dtype.itemsize
-        bytes_per_token = kv_bytes_per_token(kv_heads, model.head_dim, config.kv_cache_dtype, itemsize)
-        self.num_blocks = config.resolve_num_blocks(bytes_per_token * config.block_size, self.max_model_len)
+        model_config = ModelConfig.of(model)
+        self.max_model_len = config.resolve_max_model_len(model_config.max_model_len)
+        self.sampler = parts.sampler()
+        self.model_executor = Executor.get_class(config)(
+            config, model_config, WorkerParts(self.sampler, parts.attention)
+        )
+        self.num_blocks = self._initialize_kv_caches()
         caching = config.enable_prefix_caching
         self.kv_cache_manager = KVCacheManager(
             self.num_blocks, config.block_size, caching, self.max_model_len, parts.block_pool
@@ -53,28 +55,33 @@ class EngineCore:
         self.scheduler.check_stop = parts.check_stop
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
-        self.sampler = parts.sampler()
-        assert config.max_num_seqs is not None
-        self.model_runner = ModelRunner(
-            model,
-            self.sampler,
-            num_blocks=self.num_blocks,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=self.max_model_len,
-            seed=config.seed,
-            kv_cache_dtype=config.kv_cache_dtype,
-            attention_backend=parts.attention or config.attention_backend,
-            tensor_parallel_size=1 if parts.attention else config.tensor_parallel_size,
-            enforce_eager=config.enforce_eager,
-        )
-        watch = model.num_layers == 0 if config.kv_oracle is None else config.kv_oracle
-        self.model_runner.kv_oracle = KVOracle(self.num_blocks, config.block_size) if watch else None
-        self.model_runner.graphs = capture_graphs(self.model_runner, config)
         self.block_hasher = get_request_block_hasher(config.block_size, parts.hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
+
+    def _initialize_kv_caches(self) -> int:
+        """Ask what a block takes, decide on their number, and have the workers make them; the null block included.
+
+        Upstream: upstream/vllm/v1/engine/core.py:235 — `EngineCore._initialize_kv_caches`.
+        """
+        executor = self.model_executor
+        num_blocks = self.config.resolve_num_blocks(executor.get_cache_block_size_bytes(), self.max_model_len)
+        executor.initialize_from_config(num_blocks)
+        return num_blocks
+
+    @property
+    def model_runner(self) -> Any:
+        """The runner, to look into. Raises RuntimeError where it is in another process."""
+        return self.model_executor.driver_worker.model_runner
+
+    @property
+    def model(self) -> Any:
+        """The model, to look into. Raises RuntimeError where it is in another process."""
+        return self.model_executor.driver_worker.model
+
+    def shutdown(self) -> None:
+        """Let the workers go. Upstream: upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`."""
+        self.model_executor.shutdown()
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
@@ -120,8 +127,8 @@ class EngineCore:
 
     def _run_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         try:
-            self.model_runner.execute_model(scheduler_output)
-            return self.model_runner.sample_tokens()
+            self.model_executor.execute_model(scheduler_output)
+            return self.model_executor.sample_tokens()
         except BaseException:
             self._drop_step(scheduler_output)
             raise

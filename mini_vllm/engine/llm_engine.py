@@ -6,6 +6,7 @@ Upstream twin: `vllm/v1/engine/llm_engine.py`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
@@ -31,7 +32,7 @@ class LLMEngine:
         engine_args: see `EngineConfig`.
 
     Attributes:
-        engine_core, scheduler, model, sampler, tokenizer: the parts, open to look into.
+        engine_core, scheduler, model, sampler, tokenizer: the parts, open to look into; model_config: what is known of it.
         stats: totals (`EngineStats`).
 
     Upstream: upstream/vllm/v1/engine/llm_engine.py:47 — `LLMEngine`.
@@ -39,26 +40,47 @@ class LLMEngine:
 
     def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
         config = EngineConfig.from_args(**engine_args)
-        model, tokenizer, self.folder = resolve_model(model, tokenizer, config)
+        self.model_config, tokenizer, self.folder = resolve_model(model, tokenizer, config)
         self.config = config
-        self.model = model
         self.tokenizer = tokenizer
-        self.engine_core = EngineCore(model, config, parts_from_labs(with_labs))
+        self.engine_core = EngineCore(self.model_config, config, parts_from_labs(with_labs))
         self.scheduler = self.engine_core.scheduler
         self.sampler = self.engine_core.sampler
         self.max_model_len = self.engine_core.max_model_len
-        self.input_processor = InputProcessor(tokenizer, model.vocab_size, self.max_model_len, model.eos_token_ids)
+        self.input_processor = InputProcessor(
+            tokenizer, self.model_config.vocab_size, self.max_model_len, self.model_config.eos_token_ids
+        )
         prefix_cache = self.engine_core.kv_cache_manager.prefix_cache_stats
-        self._stats = EngineStats(prefix_cache=prefix_cache, expert_load=getattr(model, "expert_load", None))
+        self._stats = EngineStats(prefix_cache=prefix_cache)
         self.output_processor = OutputProcessor(tokenizer, self._stats)
+
+    @property
+    def model(self) -> Any:
+        """The model, to look into. Raises RuntimeError where it is in another process: see `apply_model`."""
+        return self.engine_core.model
+
+    def collective_rpc(
+        self, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None
+    ) -> list[Any]:
+        """Call a method of every worker: see `Executor.collective_rpc`.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:410 — `LLMEngine.collective_rpc`.
+        """
+        return self.engine_core.model_executor.collective_rpc(method, timeout, args, kwargs)
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """`func` of each rank's part of the model, by rank.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:419 — `LLMEngine.apply_model`.
+        """
+        return self.collective_rpc("apply_model", args=(func,))
 
     @property
     def stats(self) -> EngineStats:
         """Totals since the engine was made."""
         self._stats.num_steps = self.engine_core.num_steps
         self._stats.num_scheduled_tokens = self.engine_core.num_scheduled_tokens
-        graphs = self.engine_core.model_runner.graphs
-        self._stats.cudagraph = graphs.stats if graphs else None
+        self._stats.cudagraph, self._stats.expert_load = self.engine_core.model_executor.get_stats()
         return self._stats
 
     def add_request(

@@ -1,230 +1,241 @@
-"""Runs each step on all ranks: the parent (rank 0) puts the step into shared memory, forked workers pick it up.
+"""Ranks in processes of their own: one message to all of them, and the first rank is the engine's process itself.
 
-    parent: post -> compute its shard ----- barriers inside the layers ----- last barrier -> logits of all ranks
-    worker: wait -> compute its shard ----- barriers inside the layers ----- last barrier -> wait
+    rank 0    plan -> queue in shared memory -> update states, compute ==meet== all logits -> sample -> tokens
+    rank 1                                   -> update states, compute ==meet== all logits -> sample
 
-Upstream twin: upstream/vllm/v1/executor/multiproc_executor.py:102 — `MultiprocExecutor`, whose broadcast goes through
-shared memory as well. There the engine's process has no rank of its own.
+In vLLM the engine's process has no rank. Here it has: on as many cores as ranks, one process more has to be woken up
+and put to sleep twice in a step, which costs more than it brings where a step takes a millisecond.
+
+Processes are spawned, not forked: each imports what it needs and loads its own part of the weights. The caller's script
+is not imported there, unless an argument comes from it; so a script needs no `if __name__ == "__main__"`.
+
+Upstream twin: `vllm/v1/executor/multiproc_executor.py`.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
-import time
+import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess, current_process
 from typing import Any
 
-import numpy as np
-
-from mini_vllm.attention.backend import AttentionMetadata
+from mini_vllm.compilation.cpu_scratch import exchange_elements
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.distributed.shared_memory import Counters, shared_zeros
+from mini_vllm.distributed.shared_memory import Counters
+from mini_vllm.executor.abstract import Executor, Method
+from mini_vllm.executor.replies import Replies, state_of
+from mini_vllm.executor.utils import Postponed, main_left_alone, one_thread_each
+from mini_vllm.executor.worker_proc import FAILED, NUM_COUNTERS, run_method, worker_main
+from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
-from mini_vllm.utils.arrays import Array
+from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.worker import Worker
 
-_STEP, _BROKEN = 0, 1
-"""Counters of the parent: the last step posted, the last one it broke off."""
-_FAILED, _ASLEEP = 0, 1
-"""Counters of a worker: the last step that failed there; the step it went to sleep after."""
-_AWAKE_S = 2e-3
-_NAP_S = 0.1
-_DIED = "a worker process died; make a new engine"
+_START_S = 60.0
+_GOODBYE_S = 2.0
 
 
-def _of_worker(rank: int, counter: int) -> int:
-    """Where a worker's counter stands: behind the two of the parent, rank by rank."""
-    return 2 * rank + counter
+@dataclass
+class WorkerProcHandle:
+    """A worker as the engine's process sees it.
 
-
-class BrokenOff(Exception):
-    """Raised in a worker: the parent gave up this step."""
-
-
-@dataclass(slots=True)
-class StepInputs:
-    """A step as flat arrays of T tokens: what every rank has to know of it.
-
-    input_ids, positions [T]; logits_indices [S]: tokens whose logits are wanted; bad_blocks [N]: to be cleaned first.
+    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:513 — `WorkerProcHandle`.
     """
 
-    input_ids: Array
-    positions: Array
-    logits_indices: Array
-    metadata: AttentionMetadata
-    bad_blocks: Array
+    rank: int
+    proc: BaseProcess
+    connection: Connection
+
+    @property
+    def name(self) -> str:
+        """Who it is, for messages."""
+        return f"rank {self.rank} (pid {self.proc.pid})"
 
 
-class StepBuffer:
-    """One `StepInputs` in shared memory: lengths, then the arrays one after the other."""
-
-    def __init__(self, max_tokens: int, max_reqs: int, max_blocks_per_req: int, num_blocks: int) -> None:
-        self._lengths = shared_zeros((8,), np.int64)
-        self._words = shared_zeros(
-            (3 * max_tokens + 3 * max_reqs + 1 + max_reqs * max_blocks_per_req + num_blocks,), np.int64
-        )
-
-    def write(self, inputs: StepInputs) -> None:
-        """Put a step in."""
-        meta = inputs.metadata
-        arrays = (
-            inputs.input_ids, inputs.positions, meta.slot_mapping, inputs.logits_indices, inputs.bad_blocks,
-            meta.query_start_loc, meta.seq_lens, meta.block_tables.ravel(),
-        )  # fmt: skip
-        self._lengths[:] = [len(a) for a in arrays]
-        np.concatenate(arrays, out=self._words[: int(self._lengths.sum())])
-
-    def read(self) -> StepInputs:
-        """Views of the step; valid until the next `write`."""
-        ids, positions, slots, wanted, bad, starts, lens, tables = np.split(self._words, np.cumsum(self._lengths))[:8]
-        return StepInputs(
-            ids, positions, wanted, AttentionMetadata(starts, lens, tables.reshape(len(lens), -1), slots), bad
-        )
-
-
-class MultiprocExecutor:
-    """Computes the logits of a step on all ranks. The workers are forked at the first step, weights and all.
-
-    Args:
-        model: the whole one; every rank takes one of its `shards`.
-        world_size: how many ranks, the parent included.
-        compute: takes this rank's share of a step: (inputs, out); `out` [S, vocab] is to be filled in its columns.
-        become: called in a worker, once, with its shard of the model.
-        buffer: for the steps.
-        max_rows: S at most.
-
-    Attributes:
-        model: the parent's shard. workers: the other ranks' processes.
+class MultiprocExecutor(Executor):
+    """Attributes:
+        workers: the processes of the ranks from 1 on. driver_worker: rank 0, with its part of the model.
 
     Raises:
-        ValueError: the model cannot be shared among so many.
+        ValueError: a finished model or parts of a learner's, which cannot be in several processes; or the model cannot
+            be loaded or shared among so many.
+
+    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:102 — `MultiprocExecutor`.
     """
 
-    def __init__(
-        self, model: Any, world_size: int, compute: Callable[[StepInputs, Array], object],
-        become: Callable[[Any], None], buffer: StepBuffer, max_rows: int,
-    ) -> None:  # fmt: skip
-        self.group = TensorParallelGroup(world_size, model.max_partial_sum, model.dtype)
-        self._shards = list(model.shards(self.group))
-        self.model = self._shards[0]
-        self.compute, self.become, self.buffer = compute, become, buffer
-        self.logits = shared_zeros((max_rows, model.vocab_size), model.dtype)
-        self._counters = Counters(2 * world_size)
-        self._step, self._last_look, self._parent = 0, 0.0, os.getpid()
-        self.group.check = self._check_workers
-        self.workers: list[Any] = []
-        self._connections: list[Connection] = []
+    def _init_executor(self) -> None:
+        self._refuse_what_cannot_travel()
+        config, hf_config = self.config, self.model_config.hf_config
+        assert hf_config is not None
+        world_size = config.tensor_parallel_size
+        self.group = TensorParallelGroup(world_size, exchange_elements(hf_config.hidden_size), config.dtype)
+        self.rpc_broadcast_mq = MessageQueue(world_size - 1)
+        self.counters = Counters(NUM_COUNTERS * world_size, world_size)
+        self.workers: list[WorkerProcHandle] = []
+        self._finalizer = weakref.finalize(self, _end_workers, self.workers, os.getpid())
+        self._number = 0
+        try:
+            for rank in range(1, world_size):
+                self.workers.append(self._start_worker(rank))
+            self._replies = Replies(self.workers, self.group, self.counters)
+            self._replies.expect(0, "load_model", self._patience)
+            self._worker = Worker(config, self.model_config, self.group)
+            self._worker.init_device()
+            self._worker.load_model()
+            self._replies.collect(0, loading=True)
+        except BaseException:
+            self.shutdown()
+            raise
+        self.group.check = self._replies.check
 
-    def _fork(self) -> None:
-        context = multiprocessing.get_context("fork")
-        for rank in range(1, self.group.world_size):
-            ours, theirs = context.Pipe()
-            inherited = [*self._connections, ours]
-            worker = context.Process(
-                target=self._serve, args=(rank, theirs, inherited), daemon=True, name=f"mini_vllm rank {rank}"
+    @property
+    def driver_worker(self) -> Worker:
+        """Rank 0: its part of the model, its runner."""
+        return self._worker
+
+    @property
+    def _patience(self) -> float:
+        """Seconds without progress that are given to what is no step: an interpreter may have to start."""
+        return max(self.config.execute_model_timeout_seconds, _START_S)
+
+    def _refuse_what_cannot_travel(self) -> None:
+        ranks = f"tensor_parallel_size={self.config.tensor_parallel_size}"
+        if getattr(current_process(), "_inheriting", False):
+            raise RuntimeError(
+                "a worker process of an engine is importing your script, and the script makes an engine: put what the "
+                'script does under `if __name__ == "__main__":`. (Workers import it only where an engine argument is '
+                "defined in it.)"
             )
-            worker.start()
-            theirs.close()
-            self.workers.append(worker)
-            self._connections.append(ours)
-        del self._shards[1:]
-        weakref.finalize(self, _close, self._connections)
+        if self.model_config.hf_config is None:
+            raise ValueError(f"{ranks} needs a checkpoint folder that every rank can load, got a finished model")
+        if type(self.parts.sampler) not in (Sampler, type(None)) or self.parts.attention is not None:
+            raise ValueError(f"a sampler or an attention of your own needs tensor_parallel_size=1, got {ranks}")
 
-    def run(self, inputs: StepInputs) -> Array:
-        """Logits [S, vocab] of the step, a view of shared memory valid until the next call.
+    def _start_worker(self, rank: int) -> WorkerProcHandle:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        settings = pickle.dumps((self.config, self.model_config))
+        shared = (self.group, self.rpc_broadcast_mq, self.counters)
+        proc = context.Process(
+            target=worker_main, args=(rank, os.getpid(), settings, shared, theirs), daemon=True,
+            name=f"mini_vllm rank {rank}",
+        )  # fmt: skip
+        try:
+            with main_left_alone(b"__main__" not in settings), one_thread_each():
+                proc.start()
+        finally:
+            theirs.close()
+        return WorkerProcHandle(rank, proc, ours)
+
+    def initialize_from_config(self, num_blocks: int) -> None:
+        """As `Executor.initialize_from_config`."""
+        super().initialize_from_config(num_blocks)
+        runner = self._worker.model_runner
+        self._interrupts = Postponed()
+        runner.states.update = self._interrupts.until_done(runner.states.update)  # type: ignore[method-assign]
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Compute a step on all ranks. Ctrl-C waits until this rank, too, has taken the plan into its states.
 
         Raises:
-            RuntimeError: a worker failed or died; the message says why.
+            RuntimeError: another rank failed, died or hangs; after the last two, every call raises it again.
         """
-        if not self.workers:
-            self._fork()
-        self._step += 1
-        logits = self.logits[: len(inputs.logits_indices)]
+        self._interrupts.begin()
         try:
-            self._post(inputs)
-            self.group.begin_step(self._step)
-            with one_blas_thread(), unshared():
-                self.compute(inputs, logits)
-            self.group.barrier()
-        except BaseException:
-            self._counters[_BROKEN] = self._step
+            self._on_all_ranks("execute_model", (scheduler_output,))
+        finally:
+            self._interrupts.end()
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """This rank's tokens, which are every rank's. The step is done when it is done everywhere.
+
+        Raises:
+            RuntimeError: as `execute_model`.
+        """
+        output: ModelRunnerOutput = self._on_all_ranks("sample_tokens")
+        with self._ended_where_failed():
+            self._replies.finish(self._number)
+        return output
+
+    def collective_rpc(
+        self, method: Method, timeout: float | None = None, args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """As `Executor.collective_rpc`; a function goes by its name: it has to be importable, and may take its time."""
+        if timeout is None and isinstance(method, str):
+            timeout = self._patience
+        own = self._on_all_ranks(method, args, kwargs, True, timeout)
+        with self._ended_where_failed():
+            return [own, *self._replies.collect(self._number)]
+
+    def _on_all_ranks(
+        self, method: Method, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, reply: bool = False,
+        timeout: float | None = -1.0,
+    ) -> Any:  # fmt: skip
+        """Send a call to the others and run it here. A failure here breaks it off there."""
+        replies, kwargs = self._replies, kwargs or {}
+        replies.raise_if_failed()
+        self._number = number = self._number + 1
+        name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
+        replies.expect(number, name, self.config.execute_model_timeout_seconds if timeout == -1.0 else timeout)
+        with self._ended_where_failed():
+            wakers = [worker.connection for worker in self.workers]
+            self.rpc_broadcast_mq.enqueue((number, method, args, kwargs, reply), wakers, replies.check)
+            self.group.begin_step(number)
+            try:
+                with one_blas_thread(), unshared():
+                    return run_method(self._worker, method, args, kwargs)
+            except BaseException:
+                self.counters[FAILED] = number + 1
+                raise
+
+    @contextmanager
+    def _ended_where_failed(self) -> Iterator[None]:
+        """Whatever is raised inside: nobody waits for the call any more; and workers that are of no use are ended."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, OSError):
+                self._replies.look()  # a pipe is closed: it knows whose
+            self._replies.forget(self._number)
             raise
-        return logits
+        finally:
+            if self._replies.failure is not None:
+                self.shutdown()
 
-    def _post(self, inputs: StepInputs) -> None:
-        self.buffer.write(inputs)
-        self._counters[_STEP] = self._step
-        for rank, connection in enumerate(self._connections, 1):
-            if self._counters[_of_worker(rank, _ASLEEP)] == self._step - 1:
-                try:
-                    connection.send_bytes(b"!")
-                except OSError:
-                    raise RuntimeError(_DIED) from None
+    @property
+    def is_failed(self) -> bool:  # type: ignore[override]
+        """True after a worker died or hung."""
+        return self._replies.failure is not None
 
-    def _check_workers(self) -> None:
-        now = time.monotonic()
-        look = now > self._last_look + _NAP_S
-        for rank, (worker, connection) in enumerate(zip(self.workers, self._connections, strict=True), 1):
-            if self._counters[_of_worker(rank, _FAILED)] == self._step:
-                while True:
-                    step, error = connection.recv()
-                    if step == self._step:
-                        raise RuntimeError(f"a worker process failed: {error}")
-            if look and not worker.is_alive():
-                raise RuntimeError(_DIED)
-        if look:
-            self._last_look = now
+    def check_health(self) -> None:
+        """Raises RuntimeError where a worker does not answer within ten seconds, as upstream."""
+        self.collective_rpc("check_health", timeout=10.0)
 
-    def _serve(self, rank: int, connection: Connection, inherited: list[Connection]) -> None:
-        """A worker's life: pick up a step, compute, meet the others; until the parent is gone."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-        for other in inherited:
-            other.close()
-        self.group.rank, self.group.check = rank, self._check_parent
-        self.become(self._shards[rank])
-        with one_blas_thread(), unshared(), np.errstate(invalid="ignore", over="ignore"):
-            while True:
-                self._wait_for_step(rank, connection)
-                self._step = step = self._counters[_STEP]
-                self.group.begin_step(step)
-                try:
-                    inputs = self.buffer.read()
-                    self.compute(inputs, self.logits[: len(inputs.logits_indices)])
-                    self.group.barrier()
-                except BrokenOff:
-                    continue
-                except Exception as problem:
-                    connection.send((step, f"{type(problem).__name__}: {problem}"))
-                    self._counters[_of_worker(rank, _FAILED)] = step
-
-    def _wait_for_step(self, rank: int, connection: Connection) -> None:
-        """Look for the next step for two milliseconds, then sleep until the parent rings."""
-        counters, start = self._counters, time.monotonic()
-        while counters[_STEP] == self._step:
-            if time.monotonic() < start + _AWAKE_S:
-                for _ in range(100):
-                    if counters[_STEP] != self._step:
-                        return
-                os.sched_yield()
-                continue
-            counters[_of_worker(rank, _ASLEEP)] = self._step
-            try:  # the nap ends by itself, in case the parent looked just before the word was written
-                if counters[_STEP] == self._step and connection.poll(_NAP_S):
-                    connection.recv_bytes()
-            except (EOFError, OSError):
-                os._exit(0)
-
-    def _check_parent(self) -> None:
-        if self._counters[_BROKEN] >= self._step or self._counters[_STEP] > self._step:
-            raise BrokenOff
-        if os.getppid() != self._parent:
-            os._exit(0)
+    def shutdown(self) -> None:
+        """End the workers; a second call does nothing."""
+        if (replies := getattr(self, "_replies", None)) is not None and replies.failure is None:
+            replies.failure = "the executor has been shut down: make a new engine"
+        self._finalizer()
 
 
-def _close(connections: list[Connection]) -> None:
-    for connection in connections:
-        connection.close()
+def _end_workers(workers: list[WorkerProcHandle], owner: int) -> None:
+    """Close the pipes, which ends a worker that waits; kill what has not gone soon after."""
+    if os.getpid() != owner:  # a fork of the engine's process
+        return
+    for worker in workers:
+        worker.connection.close()
+    for worker in workers:
+        if state_of(worker.proc.pid) != "T":
+            worker.proc.join(_GOODBYE_S)
+        if worker.proc.is_alive():
+            worker.proc.kill()
+            worker.proc.join()

@@ -1,4 +1,4 @@
-"""What `LLM(model=...)` names -> model, tokenizer, folder."""
+"""What `LLM(model=...)` names -> what is known of the model, tokenizer, folder. The workers load the weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.tokenizers.byte import ByteTokenizer
 from mini_vllm.tokenizers.registry import load_tokenizer
@@ -14,8 +15,8 @@ from mini_vllm.toy_model import ToyModel
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
-def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Any, Any, str | None]:
-    """The model, its tokenizer and the folder that it came from.
+def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[ModelConfig, Any, str | None]:
+    """What there is to know of the model before its weights are read, its tokenizer, and the folder that it is in.
 
     Args:
         model: a folder or hub name; a model object, taken as it is; None for the toy model.
@@ -25,15 +26,20 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Any
         ValueError: quantization of a model that is already in memory.
     """
     if model is not None and not hasattr(model, "compute_logits"):
-        loaded, own, folder = load_checkpoint(
-            model, config.dtype, None, config.quantization, config.quantization_config
-        )
-        loaded.is_engines_own = True
-        return loaded, tokenizer or own, folder
+        from mini_vllm.model_loader.hub import get_checkpoint_folder
+
+        folder = str(get_checkpoint_folder(model))
+        model_config = ModelConfig.from_folder(folder)
+        return model_config, tokenizer or _own_tokenizer(Path(folder)), folder
     if config.quantization or config.quantization_config:
         raise ValueError(f"quantization={config.quantization!r} needs a checkpoint to load, got a finished model")
     model = ToyModel(seed=config.seed) if model is None else model
-    return model, tokenizer or (ByteTokenizer() if isinstance(model, ToyModel) else None), None
+    return ModelConfig.of(model), tokenizer or (ByteTokenizer() if isinstance(model, ToyModel) else None), None
+
+
+def _own_tokenizer(folder: Path) -> Any:
+    """None where the folder has none: prompts are then token ids."""
+    return load_tokenizer(folder) if any((folder / name).is_file() for name in _TOKENIZER_FILES) else None
 
 
 def load_checkpoint(
@@ -58,5 +64,4 @@ def load_checkpoint(
 
     folder = Path(get_checkpoint_folder(model))
     loaded = load_model(folder, dtype, progress, quantization, quantization_config)
-    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
-    return loaded, load_tokenizer(folder) if has_tokenizer else None, str(folder)
+    return loaded, _own_tokenizer(folder), str(folder)

@@ -1,31 +1,13 @@
 """The persistent batch: per request one row of preallocated arrays, changed only where the plan of a step says so.
 
-Upstream twin: `vllm/v1/worker/gpu_input_batch.py` (`CachedRequestState`, `InputBatch`) and `block_table.py`.
+Upstream twin: `vllm/v1/worker/gpu_input_batch.py` (`InputBatch`) and `block_table.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from mini_vllm.sampling_params import SamplingParams
-
-
-@dataclass(slots=True)
-class CachedRequestState:
-    """What the runner remembers of a request, also while it has no row (preempted or not scheduled).
-
-    Upstream: upstream/vllm/v1/worker/gpu_input_batch.py:34 — `CachedRequestState`.
-    """
-
-    req_id: str
-    prompt_token_ids: list[int]
-    sampling_params: SamplingParams
-    block_ids: list[int]
-    num_computed_tokens: int
-    output_token_ids: list[int] = field(default_factory=list)
-    generator: np.random.Generator | None = None
+from mini_vllm.worker.states import CachedRequestState
 
 
 class InputBatch:

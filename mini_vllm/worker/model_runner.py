@@ -19,15 +19,14 @@ from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.attention.selector import make_attention
 from mini_vllm.compilation.cpu_models import compiled_form
 from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
-from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
-from mini_vllm.executor.multiproc_executor import MultiprocExecutor, StepBuffer, StepInputs
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.utils.arrays import Array
-from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
-
-_NO_BLOCKS: Array = np.empty(0, np.int64)
+from mini_vllm.worker.input_batch import InputBatch
+from mini_vllm.worker.states import RequestStates
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class ModelRunner:
         num_blocks, block_size: the pool, the null block included. kv_cache_dtype: how keys and values are stored.
         dtype: attention computes in it; by default the model's. seed: of requests that have none of their own.
         attention_backend: name in `mini_vllm.attention.backends.registry`, or a class; None: the selector's choice.
-        tensor_parallel_size: how many processes share the heads, the MLP and the vocabulary, this one included.
+        group: the ranks that share every layer, where the model is one rank's part.
         enforce_eager: run the model file as it stands, not its compiled form.
 
     Attributes:
@@ -73,29 +72,22 @@ class ModelRunner:
         kv_cache_dtype: str = "auto",
         seed: int = 0,
         attention_backend: Any = None,
-        tensor_parallel_size: int = 1,
+        group: TensorParallelGroup | None = None,
         enforce_eager: bool = False,
     ) -> None:
-        self.sampler, self.block_size, self.seed = sampler, block_size, seed
+        self.model, self.sampler, self.group, self.block_size = model, sampler, group, block_size
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
-        self.requests = dict[str, CachedRequestState]()
         self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size)
+        self.states = RequestStates(self.input_batch, seed)
+        self.requests = self.states.requests
         self.kv_oracle: Any = None
         self.graphs: CudaGraphManager | None = None
         self.last_metadata: AttentionMetadata | None = None
-        self._num_streams, self._bad_blocks = 0, list[Array]()
         self._parked: tuple[Array | None, Array] | None = None
-        self._executor: MultiprocExecutor | None = None
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
         self.attention: Any = None
         self.kv_cache: KVCache | None = None
-        if model.num_layers and tensor_parallel_size > 1:
-            width, ranks = self.input_batch.block_table.shape[1], tensor_parallel_size
-            buffer = StepBuffer(max_num_batched_tokens, max_num_seqs, width, num_blocks)
-            self._executor = MultiprocExecutor(model, ranks, self._compute, self._become, buffer, max_num_seqs)
-            model = self._executor.model
-        self.model = model
         program = (None if enforce_eager else compiled_form(model)) or model
         self.forward, self.compute_logits = program.forward, program.compute_logits
         if model.num_layers:
@@ -108,46 +100,28 @@ class ModelRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3955 — `GPUModelRunner.execute_model`.
         """
+        self._parked = None
         self._update_states(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
-            self._parked = None
             return
         inputs = self.prepare_inputs(scheduler_output.num_scheduled_tokens, scheduler_output.total_num_scheduled_tokens)
         self.last_metadata = inputs.metadata
         if self.kv_oracle is not None:
             self.kv_oracle.on_step(oracle_rows(self.input_batch, scheduler_output.num_scheduled_tokens))
         with np.errstate(invalid="ignore", over="ignore"):
-            self._parked = self._compute_step(inputs), inputs.sampled_rows
+            self._parked = self._forward(inputs), inputs.sampled_rows
 
-    def _compute_step(self, inputs: ModelInputs) -> Array | None:
-        """Logits [S, vocab] of the step; None where S is 0."""
-        bad_blocks = np.concatenate(self._bad_blocks) if self._bad_blocks else _NO_BLOCKS
-        self._bad_blocks.clear()
-        step = StepInputs(inputs.input_ids, inputs.positions, inputs.logits_indices, inputs.metadata, bad_blocks)
-        if self._executor is None:
-            return self._compute(step)
-        logits = self._executor.run(step)
-        return logits if len(logits) else None
-
-    def _become(self, shard: Any) -> None:
-        self.model = shard  # in a forked worker
-
-    def _compute(self, step: StepInputs, out: Array | None = None) -> Array | None:
-        """These rows through the model (or a rank's share of it); logits of those wanted, into `out` if given."""
-        if len(step.bad_blocks) and self.kv_cache is not None:
-            self.kv_cache.clear_blocks(step.bad_blocks)
+    def _forward(self, inputs: ModelInputs) -> Array | None:
+        """Logits [S, vocab] of the rows to sample; None where S is 0."""
         if self.graphs is not None:
-            hidden = self.graphs.execute(step.input_ids, step.positions, step.metadata)
+            hidden = self.graphs.execute(inputs.input_ids, inputs.positions, inputs.metadata)
         else:
-            attn = None if self.attention is None else self.attention.begin_step(step.metadata)
-            hidden = self.forward(step.input_ids, step.positions, attn)
-        if not len(step.logits_indices):
+            attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
+            hidden = self.forward(inputs.input_ids, inputs.positions, attn)
+        wanted = inputs.logits_indices
+        if not len(wanted):
             return None
-        hidden = hidden if len(step.logits_indices) == len(hidden) else hidden[step.logits_indices]
-        logits = self.compute_logits(hidden)
-        if out is not None:
-            np.copyto(out, logits)
-        return logits
+        return self.compute_logits(hidden if len(wanted) == len(hidden) else hidden[wanted])
 
     def sample_tokens(self) -> ModelRunnerOutput:
         """Sample from the parked logits and append the tokens to the batch.
@@ -189,64 +163,7 @@ class ModelRunner:
         return ModelRunnerOutput(list(batch.req_ids), sampled, logprobs, errors)
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
-        """Bring the persistent batch in step with the plan.
-
-        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1116 — `GPUModelRunner._update_states`.
-        """
-        batch = self.input_batch
-        for req_id in scheduler_output.finished_req_ids:
-            self.requests.pop(req_id, None)
-            batch.remove_request(req_id)
-        cached = scheduler_output.scheduled_cached_reqs
-        scheduled = scheduler_output.num_scheduled_tokens.keys()
-        for req_id in batch.req_id_to_index.keys() - scheduled:
-            batch.remove_request(req_id)
-        to_add = [self._new_state(new) for new in scheduler_output.scheduled_new_reqs]
-        if cached.req_ids == batch.req_ids and not cached.resumed_req_ids:
-            batch.num_computed_tokens[: batch.num_reqs] = cached.num_computed_tokens
-            for row, block_ids in enumerate(cached.new_block_ids):
-                if block_ids:
-                    batch.states[row].block_ids.extend(block_ids)
-                    batch.append_blocks(row, block_ids)
-        else:
-            to_add += self._update_cached(cached)
-        for state in to_add:
-            batch.add_request(state)
-        batch.condense()
-
-    def _update_cached(self, cached: CachedRequestData) -> list[CachedRequestState]:
-        """Apply the differences; returns the requests that need a row again."""
-        batch, to_add = self.input_batch, []
-        for i, req_id in enumerate(cached.req_ids):
-            state = self.requests[req_id]
-            state.num_computed_tokens = cached.num_computed_tokens[i]
-            block_ids = cached.new_block_ids[i] or []
-            if req_id in cached.resumed_req_ids:
-                state.block_ids = list(block_ids)
-                batch.remove_request(req_id)
-            else:
-                state.block_ids.extend(block_ids)
-            row = batch.req_id_to_index.get(req_id)
-            if row is not None:
-                batch.num_computed_tokens[row] = state.num_computed_tokens
-                batch.append_blocks(row, block_ids)
-                continue
-            if req_id in cached.all_token_ids:
-                state.output_token_ids = cached.all_token_ids[req_id][len(state.prompt_token_ids) :]
-            to_add.append(state)
-        return to_add
-
-    def _new_state(self, new: NewRequestData) -> CachedRequestState:
-        params = new.sampling_params
-        state = CachedRequestState(
-            new.req_id, list(new.prompt_token_ids), params, list(new.block_ids), new.num_computed_tokens
-        )
-        if not params.is_greedy:
-            stream = np.random.SeedSequence(self.seed, spawn_key=(self._num_streams,))
-            state.generator = np.random.default_rng(stream if params.seed is None else params.seed)
-        self._num_streams += 1
-        self.requests[new.req_id] = state
-        return state
+        self.states.update(scheduler_output)
 
     def prepare_inputs(self, num_scheduled_tokens: dict[str, int], total_num_tokens: int) -> ModelInputs:
         """Flat arrays for the rows of the batch, in its order.
@@ -293,8 +210,5 @@ class ModelRunner:
             state = self.input_batch.states[row]
             position = int(self.input_batch.num_tokens[row]) - 1
             errors[state.req_id] = f"NaN in the logits of request {state.req_id!r} at position {position}"
-            blocks = self.input_batch.block_table[row, : int(self.input_batch.num_blocks[row])].copy()
-            if self._executor is not None:
-                self._bad_blocks.append(blocks)  # every rank clears them before its next step
-            elif self.kv_cache is not None:
-                self.kv_cache.clear_blocks(blocks)
+            if self.kv_cache is not None:
+                self.kv_cache.clear_blocks(self.input_batch.block_table[row, : int(self.input_batch.num_blocks[row])])

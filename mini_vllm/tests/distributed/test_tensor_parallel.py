@@ -1,17 +1,15 @@
-"""Ranks that share every layer give the answers of one process, and end with an error where one of them breaks."""
+"""Ranks that share every layer give the answers of one process, and their batches stay in step."""
 
-import gc
-import multiprocessing
-import time
+import copy
+import threading
 
 import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.distributed import shared_memory
-from mini_vllm.executor.multiproc_executor import StepBuffer, StepInputs
-from mini_vllm.model_loader.default_loader import load_model
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.tests.executor import in_workers
 from mini_vllm.tests.models.test_golden_vllm import checkpoint, compare, load
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
@@ -21,8 +19,12 @@ PROMPTS = [{"prompt_token_ids": [5, 6, 7]}, {"prompt_token_ids": [8, 9, 10]}]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return load_model(save_tiny("llama", tmp_path_factory.mktemp("llama")), "float64")
+def folder(tmp_path_factory):
+    return str(save_tiny("llama", tmp_path_factory.mktemp("llama")))
+
+
+def make(folder, ranks=2, **args):
+    return LLM(folder, dtype="float64", tensor_parallel_size=ranks, **{"num_blocks": 64, **args})
 
 
 def tokens(llm, prompts, params):
@@ -37,14 +39,17 @@ def workload(seed):
         shared[: int(rng.integers(8, 40))] + rng.integers(3, 500, int(rng.integers(1, 30))).tolist() for _ in range(9)
     ]
     params = [
-        SamplingParams(temperature=0.0 if i % 2 else 1.0, seed=i, max_tokens=int(rng.integers(1, 16)), ignore_eos=True)
+        SamplingParams(
+            temperature=0.0 if i % 2 else 1.0, seed=None if i % 3 else i, max_tokens=int(rng.integers(1, 16)),
+            ignore_eos=True, logprobs=2 if i == 4 else None,
+        )
         for i in range(9)
-    ]
+    ]  # fmt: skip
     return [{"prompt_token_ids": p} for p in prompts], params
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_same_tokens_as_one_process(model, seed):
+@pytest.mark.parametrize("seed", range(4))
+def test_same_tokens_as_one_process(folder, seed):
     prompts, params = workload(seed)
     rng = np.random.default_rng(seed)
     args = {
@@ -54,20 +59,40 @@ def test_same_tokens_as_one_process(model, seed):
         "max_num_seqs": 8,
         "async_scheduling": bool(seed % 2),
     }
-    expected = tokens(LLM(model, **args), prompts, params)
-    llm = LLM(model, tensor_parallel_size=2, **args)
+    one, two = make(folder, 1, **args), make(folder, **args)
     for _ in range(2):  # the second time with prefixes in the cache
-        assert tokens(llm, prompts, params) == expected
-    assert len(llm.llm_engine.engine_core.model_runner._executor.workers) == 1
+        found, expected = ([o.outputs[0] for o in llm.generate(prompts, params, use_tqdm=False)] for llm in (two, one))
+        assert [o.token_ids for o in found] == [o.token_ids for o in expected]
+        for ours, theirs in zip(found[4].logprobs, expected[4].logprobs, strict=True):
+            assert ours.keys() == theirs.keys()
+    here, there = two.llm_engine.collective_rpc(in_workers.batch_of)
+    assert here == there
 
 
-def test_steps_of_many_tiles(model):
+def test_batches_stay_in_step_in_the_middle_of_a_workload(folder):
+    """After each step: rows, blocks, tokens and random streams of the ranks are the same, whatever order sets have."""
+    prompts, params = workload(7)
+    engine = make(folder, num_blocks=24, block_size=8, max_num_batched_tokens=40, max_num_seqs=6).llm_engine
+    for i, (prompt, its_params) in enumerate(zip(prompts, params, strict=True)):
+        engine.add_request(f"request {i}", prompt, its_params)
+    steps = 0
+    while engine.has_unfinished_requests():
+        engine.step()
+        steps += 1
+        if steps == 6:
+            engine.abort_request("request 2")
+        here, there = engine.collective_rpc(in_workers.batch_of)
+        assert here == there
+    assert steps > 10
+
+
+def test_steps_of_many_tiles(folder):
     """Six tiles of 512 tokens, so that the ranks meet after four of them and again after two."""
     prompts = [{"prompt_token_ids": [3 + (i * n) % 490 for i in range(90)]} for n in range(1, 34)]
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
     args = {"max_num_batched_tokens": 4096, "max_num_seqs": 33, "num_blocks": 256}
-    expected = tokens(LLM(model, **args), prompts, params)
-    assert tokens(LLM(model, tensor_parallel_size=2, **args), prompts, params) == expected
+    expected = tokens(make(folder, 1, **args), prompts, params)
+    assert tokens(make(folder, **args), prompts, params) == expected
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen2", "mistral-window"])
@@ -80,96 +105,80 @@ def test_same_answers_as_real_vllm(name, tmp_path):
         compare(answer, output.outputs[0])
 
 
-def test_a_step_survives_its_way_through_shared_memory():
-    buffer = StepBuffer(max_tokens=8, max_reqs=4, max_blocks_per_req=3, num_blocks=10)
-    meta = AttentionMetadata(np.array([0, 1, 4]), np.array([5, 3]), np.array([[1, 2, 0], [3, 0, 0]]), np.arange(4) + 16)
-    for bad in ([], [7, 8]):
-        sent = StepInputs(np.arange(4), np.arange(4) + 3, np.array([0, 3]), meta, np.array(bad, np.int64))
-        buffer.write(sent)
-        got = buffer.read()
-        for name in ("input_ids", "positions", "logits_indices", "bad_blocks"):
-            np.testing.assert_array_equal(getattr(got, name), getattr(sent, name))
-        for name in ("query_start_loc", "seq_lens", "block_tables", "slot_mapping"):
-            np.testing.assert_array_equal(getattr(got.metadata, name), getattr(meta, name))
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_AND_PIECEWISE"])
+def test_every_rank_has_its_own_graphs(folder, mode):
+    args = {"cudagraph_mode": mode, "cudagraph_capture_sizes": [2, 4, 8]}
+    llm = make(folder, **args)
+    assert tokens(llm, PROMPTS, GREEDY) == tokens(make(folder, 1), PROMPTS, GREEDY)
+    stats = llm.llm_engine.stats.cudagraph
+    assert stats is not None and sum(stats.replays.values()) == 4
+    for graphs, _ in llm.llm_engine.collective_rpc("get_stats"):
+        assert graphs.steps == stats.steps
 
 
-def test_a_nan_ends_its_request_and_is_wiped_from_the_cache_of_every_rank(model, monkeypatch):
-    original = type(model).forward
+def test_the_oracle_watches_every_rank(folder):
+    assert tokens(make(folder, kv_oracle=True), PROMPTS, GREEDY) == tokens(make(folder, 1), PROMPTS, GREEDY)
 
-    def poisoned(self, input_ids, positions, attn):
-        def attend(layer, q, k, v):
-            v[np.asarray(input_ids) == 499] = np.nan
-            return attn(layer, q, k, v)
 
-        return original(self, input_ids, positions, attend)
+def test_ranks_hold_their_own_heads(folder):
+    assert make(folder).llm_engine.apply_model(in_workers.num_heads) == [2, 2]
 
-    monkeypatch.setattr(type(model), "forward", poisoned)
-    llm = LLM(model, num_blocks=6, block_size=4, max_model_len=16, tensor_parallel_size=2)
-    [expected] = tokens(LLM(model, num_blocks=6, block_size=4, max_model_len=16), PROMPTS[:1], GREEDY)
+
+def test_sizes_that_do_not_divide_are_errors_as_if_the_model_were_loaded_here(folder):
+    with pytest.raises(ValueError, match="tensor_parallel_size must divide num_heads of the model, 4, got 3"):
+        make(folder, 3)
+
+
+def test_a_nan_ends_its_request_and_is_wiped_from_the_cache_of_every_rank(folder):
+    args = {"num_blocks": 6, "block_size": 4, "max_model_len": 16}
+    llm = make(folder, **args)
+    llm.llm_engine.collective_rpc(in_workers.poison, args=(499,))
+    [expected] = tokens(make(folder, 1, **args), PROMPTS[:1], GREEDY)
     good, bad = llm.generate([PROMPTS[0], {"prompt_token_ids": [5, 6, 499]}], GREEDY, use_tqdm=False)
     assert good.outputs[0].finish_reason == "length" and bad.outputs[0].finish_reason == "error"
     assert good.outputs[0].token_ids == expected
+    assert llm.llm_engine.collective_rpc(in_workers.has_nan) == [False, False]
     for _ in range(4):  # the pool is so small that the poisoned block comes round again
         assert tokens(llm, PROMPTS[:1], GREEDY) == [expected]
         llm.llm_engine.reset_prefix_cache()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_fails_is_an_error_and_the_next_step_works(model, monkeypatch, rank):
-    original = type(model).forward
+def on_ranks(group, work):
+    """`work(group)` on every rank, each in a thread; what they return, by rank."""
+    found = [None] * group.world_size
 
-    def failing(self, input_ids, positions, attn):
-        def attend(layer, q, k, v):
-            if layer == 1 and self.rank == rank and 499 in input_ids:
-                raise ArithmeticError("no such token")
-            return attn(layer, q, k, v)
+    def run(rank):
+        mine = copy.copy(group)
+        mine.rank = rank
+        found[rank] = work(mine)
 
-        return original(self, input_ids, positions, attend)
-
-    monkeypatch.setattr(type(model), "forward", failing)
-    llm = LLM(model, num_blocks=64, tensor_parallel_size=2)
-    expected = tokens(llm, PROMPTS, GREEDY)
-    error, message = (RuntimeError, "a worker process failed: ArithmeticError: no such token") if rank else (
-        ArithmeticError, "no such token")  # fmt: skip
-    for _ in range(3):
-        with pytest.raises(error, match=message):
-            llm.generate([{"prompt_token_ids": [5, 499]}], GREEDY, use_tqdm=False)
-        assert tokens(llm, PROMPTS, GREEDY) == expected
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(group.world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
 
 
-def test_a_dead_worker_is_an_error_not_a_hang(model):
-    llm = LLM(model, num_blocks=64, tensor_parallel_size=2)
-    tokens(llm, PROMPTS, GREEDY)
-    [worker] = llm.llm_engine.engine_core.model_runner._executor.workers
-    worker.kill()
-    worker.join()
-    with pytest.raises(RuntimeError, match="a worker process died; make a new engine"):
-        llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+@pytest.mark.parametrize("num_elements", [3, 8, 1000])
+def test_all_gather_puts_the_arrays_of_all_ranks_side_by_side(num_elements):
+    """As many rows at a time as fit, again and again: nobody writes where another still reads."""
+    group = TensorParallelGroup(3, num_elements, np.float64)
+
+    def work(mine):
+        return [mine.all_gather(np.full((5, 3), 10.0 * i) + mine.rank) for i in range(40)]
+
+    for mine in on_ranks(group, work):
+        for i, gathered in enumerate(mine):
+            np.testing.assert_array_equal(gathered, np.repeat([[0, 1, 2]], 3, axis=1).repeat(5, axis=0) + 10.0 * i)
 
 
-def test_a_worker_sleeps_between_requests_and_wakes_up(model):
-    llm = LLM(model, num_blocks=64, tensor_parallel_size=2)
-    expected = tokens(llm, PROMPTS, GREEDY)
-    [worker] = llm.llm_engine.engine_core.model_runner._executor.workers
-    time.sleep(0.3)
-    before = cpu_seconds(worker.pid)
-    time.sleep(0.5)
-    assert cpu_seconds(worker.pid) - before < 0.25
-    assert tokens(llm, PROMPTS, GREEDY) == expected
-
-
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        user, system = file.read().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / 100
-
-
-def test_workers_end_with_their_engine(model):
-    before = set(multiprocessing.active_children())
-    llm = LLM(model, num_blocks=64, tensor_parallel_size=2)
-    tokens(llm, PROMPTS, GREEDY)
-    [child] = set(multiprocessing.active_children()) - before
-    del llm
-    gc.collect()
-    child.join(timeout=20)
-    assert child.exitcode == 0
+def test_a_barrier_of_a_later_step_lets_a_rank_that_lags_go_on():
+    group = TensorParallelGroup(2, 1, np.float64)
+    ahead, behind = copy.copy(group), copy.copy(group)
+    ahead.rank, behind.rank = 0, 1
+    ahead.begin_step(8)
+    ahead._arrived[0] = (8 << 32) + 1
+    behind.begin_step(7)
+    behind.barrier()
+    assert group.num_meetings(0) == (8, 1) and group.num_meetings(1) == (7, 1)

@@ -1,0 +1,144 @@
+"""Above the workers, below the core: what has to be done once for each rank. Upstream twin: `vllm/v1/executor/abstract.py`.
+
+EngineCore -> Executor -> Worker -> ModelRunner        one rank: in this process (`uniproc_executor.py`)
+                       -> Worker -> ModelRunner        more: each in one of its own (`multiproc_executor.py`)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.worker.worker import WorkerParts
+
+Method = str | Callable[..., Any]
+"""Name of a method of `Worker`, or a function that gets the worker as its first argument."""
+
+
+class Executor(ABC):
+    """Owns the workers and speaks to all of them at once.
+
+    Args:
+        config: checked engine arguments.
+        model_config: what the workers load.
+        parts: of the workers; by default ours.
+
+    Attributes:
+        is_failed: the workers are gone for good; every call raises the error that says why.
+
+    Upstream: upstream/vllm/v1/executor/abstract.py:36 — `Executor`.
+    """
+
+    is_failed = False
+
+    @staticmethod
+    def get_class(config: EngineConfig) -> type[Executor]:
+        """The class that `distributed_executor_backend` names; by default "uni" for one rank, "mp" for more.
+
+        Raises:
+            ValueError, TypeError: an unknown name, or a class that is no `Executor`.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:47 — `Executor.get_class`.
+        """
+        backend = config.distributed_executor_backend
+        if backend is None:
+            backend = "mp" if config.tensor_parallel_size > 1 else "uni"
+        if backend == "uni":
+            from mini_vllm.executor.uniproc_executor import UniProcExecutor
+
+            return UniProcExecutor
+        if backend == "mp":
+            from mini_vllm.executor.multiproc_executor import MultiprocExecutor
+
+            return MultiprocExecutor
+        if isinstance(backend, str) and "." in backend:
+            module, _, name = backend.rpartition(".")
+            try:
+                backend = getattr(import_module(module), name)
+            except (ImportError, AttributeError) as error:
+                raise ValueError(f"distributed_executor_backend={backend!r} cannot be imported: {error}") from None
+        elif isinstance(backend, str):
+            raise ValueError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {backend!r}")
+        if not (isinstance(backend, type) and issubclass(backend, Executor)):
+            raise TypeError(f"distributed_executor_backend must be a subclass of Executor, got {backend!r}")
+        return backend
+
+    def __init__(self, config: EngineConfig, model_config: ModelConfig, parts: WorkerParts | None = None) -> None:
+        self.config, self.model_config, self.parts = config, model_config, parts or WorkerParts()
+        self._init_executor()
+
+    @abstractmethod
+    def _init_executor(self) -> None:
+        """Make the workers, each with its device and its weights."""
+
+    @property
+    def driver_worker(self) -> Any:
+        """The worker, where there is one in this process.
+
+        Raises:
+            RuntimeError: they are elsewhere.
+        """
+        raise RuntimeError(
+            f"model and model_runner are in the workers' processes with {type(self).__name__}: ask the workers by "
+            "collective_rpc or apply_model, or use tensor_parallel_size=1"
+        )
+
+    def get_cache_block_size_bytes(self) -> int:
+        """Bytes that a block of the KV cache takes on all ranks together."""
+        return sum(self.collective_rpc("get_cache_block_size_bytes"))
+
+    def initialize_from_config(self, num_blocks: int) -> None:
+        """Make the KV caches, and whatever has to be ready before the first step.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:111 — `Executor.initialize_from_config`.
+        """
+        self.collective_rpc("initialize_from_config", args=(num_blocks,))
+        self.collective_rpc("compile_or_warm_up_model")
+
+    @abstractmethod
+    def collective_rpc(
+        self, method: Method, timeout: float | None = None, args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Call a method of every worker.
+
+        Args:
+            method: see `Method`.
+            timeout: seconds to wait at most; None: as long as it takes.
+
+        Returns:
+            What each returned, by rank.
+
+        Raises:
+            RuntimeError: a worker failed or died; which one, and how. TimeoutError: names who has not answered.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:142 — `Executor.collective_rpc`.
+        """
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Have all ranks compute a step. Upstream: upstream/vllm/v1/executor/abstract.py:221 — `Executor.execute_model`."""
+        self.collective_rpc("execute_model", args=(scheduler_output,))
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """What came out of the step. Upstream: upstream/vllm/v1/executor/abstract.py:241 — `Executor.sample_tokens`."""
+        output: ModelRunnerOutput = self.collective_rpc("sample_tokens")[0]
+        return output
+
+    def get_stats(self) -> tuple[Any, Any]:
+        """See `Worker.get_stats`; those of the first rank."""
+        stats: tuple[Any, Any] = self.collective_rpc("get_stats")[0]
+        return stats
+
+    @abstractmethod
+    def check_health(self) -> None:
+        """Raises RuntimeError where the workers cannot compute any more."""
+
+    def shutdown(self) -> None:
+        """Let the workers go."""
+        self.collective_rpc("shutdown")

@@ -1,0 +1,114 @@
+"""What the runner remembers of each request, and how the plan of a step changes it.
+
+Upstream twins: `CachedRequestState` of `vllm/v1/worker/gpu_input_batch.py`, and the part of
+`vllm/v1/worker/gpu_model_runner.py` that updates it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.worker.input_batch import InputBatch
+
+
+@dataclass(slots=True)
+class CachedRequestState:
+    """What the runner remembers of a request, also while it has no row (preempted or not scheduled).
+
+    Upstream: upstream/vllm/v1/worker/gpu_input_batch.py:34 — `CachedRequestState`.
+    """
+
+    req_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    block_ids: list[int]
+    num_computed_tokens: int
+    output_token_ids: list[int] = field(default_factory=list)
+    generator: np.random.Generator | None = None
+
+
+class RequestStates:
+    """The states of all requests that the runner knows, kept in step with the rows of its batch.
+
+    Every rank does this for itself, from the same plans in the same order, and so comes to the same rows and the same
+    random streams.
+
+    Args:
+        input_batch: gets and loses rows here.
+        seed: start of the random streams of requests that have no seed of their own.
+
+    Attributes:
+        requests: by id.
+    """
+
+    def __init__(self, input_batch: InputBatch, seed: int) -> None:
+        self.input_batch, self.seed = input_batch, seed
+        self.requests: dict[str, CachedRequestState] = {}
+        self._num_streams = 0
+
+    def update(self, scheduler_output: SchedulerOutput) -> None:
+        """Bring the persistent batch in step with the plan.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1116 — `GPUModelRunner._update_states`.
+        """
+        batch = self.input_batch
+        for req_id in scheduler_output.finished_req_ids:
+            self.requests.pop(req_id, None)
+            batch.remove_request(req_id)
+        cached = scheduler_output.scheduled_cached_reqs
+        scheduled = scheduler_output.num_scheduled_tokens.keys()
+        for req_id in batch.req_id_to_index.keys() - scheduled:
+            batch.remove_request(req_id)
+        to_add = [self._new_state(new) for new in scheduler_output.scheduled_new_reqs]
+        if cached.req_ids == batch.req_ids and not cached.resumed_req_ids:
+            batch.num_computed_tokens[: batch.num_reqs] = cached.num_computed_tokens
+            for row, block_ids in enumerate(cached.new_block_ids):
+                if block_ids:
+                    batch.states[row].block_ids.extend(block_ids)
+                    batch.append_blocks(row, block_ids)
+        else:
+            to_add += self._update_cached(cached)
+        for state in to_add:
+            batch.add_request(state)
+        batch.condense()
+
+    def _update_cached(self, cached: CachedRequestData) -> list[CachedRequestState]:
+        """Apply the differences; returns the requests that need a row again."""
+        batch, to_add = self.input_batch, []
+        for i, req_id in enumerate(cached.req_ids):
+            state = self.requests[req_id]
+            state.num_computed_tokens = cached.num_computed_tokens[i]
+            block_ids = cached.new_block_ids[i] or []
+            if req_id in cached.resumed_req_ids:
+                state.block_ids = list(block_ids)
+                batch.remove_request(req_id)
+            else:
+                state.block_ids.extend(block_ids)
+            row = batch.req_id_to_index.get(req_id)
+            if row is not None:
+                batch.num_computed_tokens[row] = state.num_computed_tokens
+                batch.append_blocks(row, block_ids)
+                continue
+            if req_id in cached.all_token_ids:
+                state.output_token_ids = cached.all_token_ids[req_id][len(state.prompt_token_ids) :]
+            to_add.append(state)
+        return to_add
+
+    def _new_state(self, new: NewRequestData) -> CachedRequestState:
+        params = new.sampling_params
+        state = CachedRequestState(
+            new.req_id, list(new.prompt_token_ids), params, list(new.block_ids), new.num_computed_tokens
+        )
+        if not params.is_greedy:
+            stream = np.random.SeedSequence(self.seed, spawn_key=(self._num_streams,))
+            state.generator = np.random.default_rng(stream if params.seed is None else params.seed)
+        self._num_streams += 1
+        self.requests[new.req_id] = state
+        return state

@@ -1,0 +1,170 @@
+"""One rank: its part of the model, its part of the KV cache, and the runner that computes with both.
+
+    init_device -> load_model -> get_cache_block_size_bytes -> initialize_from_config -> compile_or_warm_up_model
+    execute_model -> sample_tokens, again and again
+
+Upstream twins: `vllm/v1/worker/gpu_worker.py` and `vllm/v1/worker/worker_base.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mini_vllm.compilation.cudagraph.manager import capture_graphs
+from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.kv_cache_interface import kv_bytes_per_token
+from mini_vllm.kv_oracle import KVOracle
+from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.model_runner import ModelRunner
+
+R = TypeVar("R")
+
+
+@dataclass
+class WorkerParts:
+    """What a worker is put together from.
+
+    Attributes:
+        sampler: a `Sampler`; None: a new one. attention: backend class; None: the one that `attention_backend` names.
+    """
+
+    sampler: Any = None
+    attention: Any = None
+
+
+class Worker:
+    """Args:
+        config: checked engine arguments.
+        model_config: what to load; or a finished model, where there is one rank.
+        group: the ranks, where there is more than one; its `rank` is this worker's.
+        parts: by default ours.
+        progress: called with (tensors done, tensors in all) while the weights are read.
+
+    Attributes:
+        model: after `load_model`. model_runner: after `initialize_from_config`; upstream makes it with the device.
+
+    Upstream: upstream/vllm/v1/worker/gpu_worker.py:109 — `Worker`.
+    """
+
+    model: Any = None
+    model_runner: ModelRunner
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        group: TensorParallelGroup | None = None,
+        parts: WorkerParts | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.config, self.model_config, self.group = config, model_config, group
+        self.parts = parts or WorkerParts()
+        self.rank = 0 if group is None else group.rank
+        self._progress = progress
+
+    def init_device(self) -> None:
+        """Nothing to be done for a CPU; a GPU is chosen here.
+
+        Upstream: upstream/vllm/v1/worker/gpu_worker.py:236 — `Worker.init_device`.
+        """
+
+    def load_model(self) -> None:
+        """Read this rank's weights.
+
+        Raises:
+            FileNotFoundError, ValueError: as `load_model` of `model_loader/default_loader.py`.
+
+        Upstream: upstream/vllm/v1/worker/gpu_worker.py:335 — `Worker.load_model`.
+        """
+        if self.model_config.hf_config is None:
+            self.model = self.model_config.model
+            return
+        from mini_vllm.model_loader.default_loader import load_model
+
+        c = self.config
+        self.model = load_model(
+            self.model_config.model, c.dtype, self._progress, c.quantization, c.quantization_config,
+            group=self.group, enable_expert_parallel=c.enable_expert_parallel,
+        )  # fmt: skip
+
+    def get_cache_block_size_bytes(self) -> int:
+        """Bytes that a block of the KV cache takes on this rank; 0 for a model without layers.
+
+        Upstream: upstream/vllm/v1/worker/worker_base.py:159 — `WorkerBase.get_cache_block_size_bytes`.
+        """
+        model, c = self.model, self.config
+        heads = model.num_layers * model.num_kv_heads
+        return kv_bytes_per_token(heads, model.head_dim, c.kv_cache_dtype, model.dtype.itemsize) * c.block_size
+
+    def initialize_from_config(self, num_blocks: int) -> None:
+        """Make the KV cache, `num_blocks` blocks with the null block, and the runner.
+
+        Upstream: upstream/vllm/v1/worker/gpu_worker.py:543 — `Worker.initialize_from_config`.
+        """
+        c = self.config
+        assert c.max_num_seqs is not None
+        self.model_runner = ModelRunner(
+            self.model,
+            self.parts.sampler or Sampler(),
+            num_blocks=num_blocks,
+            block_size=c.block_size,
+            max_num_seqs=c.max_num_seqs,
+            max_num_batched_tokens=c.max_num_batched_tokens,
+            max_model_len=c.resolve_max_model_len(self.model_config.max_model_len),
+            seed=c.seed,
+            kv_cache_dtype=c.kv_cache_dtype,
+            attention_backend=self.parts.attention or c.attention_backend,
+            group=self.group,
+            enforce_eager=c.enforce_eager,
+        )
+        watch = self.model.num_layers == 0 if c.kv_oracle is None else c.kv_oracle
+        self.model_runner.kv_oracle = KVOracle(num_blocks, c.block_size) if watch else None
+
+    def compile_or_warm_up_model(self) -> None:
+        """Capture the graphs, where some are wanted.
+
+        Upstream: upstream/vllm/v1/worker/gpu_worker.py:572 — `Worker.compile_or_warm_up_model`.
+        """
+        self.model_runner.graphs = capture_graphs(self.model_runner, self.config)
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Compute what the plan says; the logits wait in the runner.
+
+        Upstream: upstream/vllm/v1/worker/gpu_worker.py:781 — `Worker.execute_model`.
+        """
+        self.model_runner.execute_model(scheduler_output)
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """Sample from the logits of `execute_model`; the same tokens on every rank, as each has all logits.
+
+        Upstream: upstream/vllm/v1/worker/gpu_worker.py:775 — `Worker.sample_tokens`.
+        """
+        return self.model_runner.sample_tokens()
+
+    def get_stats(self) -> tuple[Any, Any]:
+        """What only the worker sees: the graphs' `CUDAGraphStats` and the model's `ExpertLoad`, each None without."""
+        graphs = self.model_runner.graphs
+        return graphs.stats if graphs else None, getattr(self.model, "expert_load", None)
+
+    def get_model(self) -> Any:
+        """This rank's part. Upstream: upstream/vllm/v1/worker/worker_base.py:125 — `WorkerBase.get_model`."""
+        return self.model
+
+    def apply_model(self, fn: Callable[[Any], R]) -> R:
+        """`fn` of this rank's part of the model.
+
+        Upstream: upstream/vllm/v1/worker/worker_base.py:128 — `WorkerBase.apply_model`.
+        """
+        return fn(self.model)
+
+    def check_health(self) -> None:
+        """An answer is enough."""
+
+    def shutdown(self) -> None:
+        """Nothing is held that does not go with the process or the object."""
