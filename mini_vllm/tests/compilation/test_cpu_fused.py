@@ -28,6 +28,11 @@ ONLINE: dict[str, dict[str, Any] | None] = {
 }  # fmt: skip
 SHAPES = (1, 5, 33, 64, 517)
 """One token, decode rows below and above the blocks of the products, and ragged prompts above a tile of 512."""
+SOME_ONLINE = [None, "int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ONLINE if name != "int4")]
+"""All are run; those that are not marked show the idea in a second."""
+ALL_ONLINE_SLOWLY = [None, *(pytest.param(name, marks=pytest.mark.slow) for name in ONLINE)]
+SOME_LAYOUTS = ("ct-int8", "gptq-desc-act", "awq", "fp8-static", "fp8-blocks")
+LAYOUTS_SLOWLY = [name if name in SOME_LAYOUTS else pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS]
 needs_ranks = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
 ran: list[int] = []
 
@@ -126,7 +131,7 @@ def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads._pool.cache_clear()
 
 
-@pytest.mark.parametrize("quantization", [None, *ONLINE])
+@pytest.mark.parametrize("quantization", SOME_ONLINE)
 def test_one_rank(folder: Path, quantization: str | None) -> None:
     compare(
         load_model(folder, "float64", quantization=quantization, quantization_config=ONLINE.get(quantization or ""))
@@ -139,7 +144,7 @@ def test_threads(folder: Path, three_threads: None) -> None:
 
 
 @needs_ranks
-@pytest.mark.parametrize("quantization", [None, *ONLINE])
+@pytest.mark.parametrize("quantization", ALL_ONLINE_SLOWLY)
 def test_two_ranks(folder: Path, quantization: str | None) -> None:
     """The shared memory holds 200 tokens: sums and tiles go in pieces."""
     how = {"quantization": quantization, "quantization_config": ONLINE.get(quantization or "")}
@@ -168,7 +173,7 @@ def test_quantized_checkpoints(layout: str, tmp_path: Path) -> None:
 
 
 @needs_ranks
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS_SLOWLY)
 def test_quantized_checkpoints_on_two_ranks(layout: str, tmp_path: Path) -> None:
     """Where activations are rounded, each rank rounds its own share, as upstream's do: near one rank, not equal."""
     save_quantized(layout, tmp_path)
@@ -187,7 +192,7 @@ def test_quantized_checkpoints_on_two_ranks(layout: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["pocket", "pocket-moe"])
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", [None, pytest.param("int8", marks=pytest.mark.slow)])
 def test_the_committed_models(name: str, quantization: str | None) -> None:
     if not (MODELS / name).is_dir():
         pytest.skip(f"models/{name} is not here")
@@ -315,7 +320,9 @@ def test_a_rank_that_does_not_wait_is_caught(tmp_path: Path, monkeypatch: pytest
 
 
 def test_zz_how_many_ran(request: pytest.FixtureRequest) -> None:
-    """Steps compared in this run: printed, and many, where the whole file was run."""
+    """Steps compared in this run, on each rank: printed, and many, where the whole file was run by one process."""
     print(f"{len(ran)} steps compared")
-    if len(request.session.items) > 100 and not hasattr(request.config, "workerinput"):
+    mine = [item for item in request.session.items if item.path == request.path]
+    whole = any(item.get_closest_marker("slow") for item in mine) and len(mine) > 150
+    if whole and not hasattr(request.config, "workerinput"):
         assert len(ran) >= 900
