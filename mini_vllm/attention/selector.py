@@ -9,6 +9,7 @@ in what they can do: `dense` is a reference, slow, and therefore last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,13 +105,21 @@ def get_attn_backend(cfg: AttentionSelectorConfig, override: Any = None) -> Any:
     return get_attention_backend(selection.name)
 
 
-def make_attention(model: Any, kv_cache: KVCache, override: Any = None, kv_cache_dtype: str | None = None) -> Any:
-    """The backend for a model and its cache, chosen and built.
+def make_attention(
+    model: Any,
+    kv_cache: KVCache,
+    override: Any = None,
+    kv_cache_dtype: str | None = None,
+    sliding_windows: Sequence[int | None] | None = None,
+) -> Any:
+    """The backend for a model and its cache, chosen and built. `sliding_windows`: of those layers that it serves.
 
     Upstream: upstream/vllm/model_executor/layers/attention/attention.py:189 — `Attention.__init__`.
     """
     cfg = AttentionSelectorConfig(kv_cache.head_dim, str(kv_cache.dtype), kv_cache_dtype, kv_cache.block_size)
-    return get_attn_backend(cfg, override)(kv_cache, model.num_heads, model.sliding_windows)
+    return get_attn_backend(cfg, override)(
+        kv_cache, model.num_heads, model.sliding_windows if sliding_windows is None else sliding_windows
+    )
 
 
 def _validate(backend: Any, cfg: AttentionSelectorConfig) -> list[str]:

@@ -1,15 +1,18 @@
 """The persistent batch: per request one row of preallocated arrays, changed only where the plan of a step says so.
 
-Upstream twin: `vllm/v1/worker/gpu_input_batch.py` (`CachedRequestState`, `InputBatch`) and `block_table.py`.
+Upstream twin: `vllm/v1/worker/gpu_input_batch.py` (`CachedRequestState`, `InputBatch`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from mini_vllm.kv_cache_interface import KVCacheGroupSpec
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.worker.block_table import MultiGroupBlockTable
 
 
 @dataclass(slots=True)
@@ -22,25 +25,45 @@ class CachedRequestState:
     req_id: str
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
-    block_ids: list[int]
+    block_ids: tuple[list[int], ...]
     num_computed_tokens: int
     output_token_ids: list[int] = field(default_factory=list)
     generator: np.random.Generator | None = None
+    seed: int | np.random.SeedSequence | None = None
+
+    def append_blocks(self, block_ids: Sequence[list[int]]) -> None:
+        """Extend the block table of each KV cache group."""
+        for held, new in zip(self.block_ids, block_ids, strict=True):
+            held.extend(new)
+
+    def set_output(self, token_ids: list[int], vocab_size: int) -> None:
+        """Take over what the scheduler knows as this request's output.
+
+        Where it knows less than was sampled here, it has thrown the rest away (the prefix cache was reset while a step
+        was in flight). The random stream then goes back to where these tokens left it, so that a seeded request gets
+        the tokens that it gets without a reset. A draw takes one number for each token of the vocabulary.
+        """
+        if len(token_ids) < len(self.output_token_ids) and self.generator is not None:
+            self.generator = np.random.default_rng(self.seed)
+            for _ in token_ids:
+                self.generator.standard_exponential(size=vocab_size)
+        self.output_token_ids = token_ids
 
 
 class InputBatch:
     """Rows 0 .. num_reqs - 1 are in use, without holes after `condense`.
 
-    token_ids [max_num_seqs, max_model_len] int64, block_table [max_num_seqs, max_blocks] int64; entries of a block
-    table past a request's last block are 0, the null block. `version` changes whenever a row comes, goes or moves.
+    token_ids [max_num_seqs, max_model_len] int64; block_table: see `block_table.py`. `version` changes whenever a row
+    comes, goes or moves.
     Upstream: upstream/vllm/v1/worker/gpu_input_batch.py:91 — `InputBatch`.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, groups: Sequence[KVCacheGroupSpec] = ()
+    ) -> None:
         self.max_num_seqs, self.block_size = max_num_seqs, block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
-        self.block_table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int64)
-        self.num_blocks = np.zeros(max_num_seqs, np.int64)
+        self.block_table = MultiGroupBlockTable(max_num_seqs, max_model_len, block_size, groups)
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_computed_tokens = np.zeros(max_num_seqs, np.int64)
         self.req_ids: list[str] = []
@@ -71,16 +94,8 @@ class InputBatch:
         self.token_ids[row, num_prompt:total] = state.output_token_ids
         self.num_tokens[row] = total
         self.num_computed_tokens[row] = state.num_computed_tokens
-        self.block_table[row, : int(self.num_blocks[row])] = 0
-        self.num_blocks[row] = 0
-        self.append_blocks(row, state.block_ids)
+        self.block_table.add_row(state.block_ids, row)
         self.version += 1
-
-    def append_blocks(self, row: int, block_ids: list[int]) -> None:
-        """Extend the row's block table."""
-        start = int(self.num_blocks[row])
-        self.block_table[row, start : start + len(block_ids)] = block_ids
-        self.num_blocks[row] = start + len(block_ids)
 
     def remove_request(self, req_id: str) -> None:
         """Take the row away; the hole is filled by `add_request` or closed by `condense`."""
@@ -109,11 +124,10 @@ class InputBatch:
             self.states.pop()
 
     def _move(self, source: int, target: int) -> None:
-        total, blocks = int(self.num_tokens[source]), int(self.num_blocks[source])
+        total = int(self.num_tokens[source])
         self.token_ids[target, :total] = self.token_ids[source, :total]
-        self.block_table[target, : int(self.num_blocks[target])] = 0
-        self.block_table[target, :blocks] = self.block_table[source, :blocks]
-        for array in (self.num_blocks, self.num_tokens, self.num_computed_tokens):
+        self.block_table.move_row(source, target)
+        for array in (self.num_tokens, self.num_computed_tokens):
             array[target] = array[source]
         req_id = self.req_ids[source]
         self.req_ids[target], self.states[target] = req_id, self.states[source]

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.attention.backend import AttentionMetadata
+from mini_vllm.attention.groups import make_grouped_attention
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.quantized_kv_cache import make_kv_cache
-from mini_vllm.attention.selector import make_attention
 from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor, StepBuffer, StepInputs
+from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
@@ -52,6 +53,7 @@ class ModelRunner:
         seed: start of the random streams of requests that have no seed of their own.
         attention_backend: name in `mini_vllm.attention.backends.registry`, or a class; None: the selector's choice.
         tensor_parallel_size: how many processes share the heads, the MLP and the vocabulary, this one included.
+        kv_cache_config: the KV cache groups; None: one of full attention.
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or what
@@ -75,12 +77,14 @@ class ModelRunner:
         seed: int = 0,
         attention_backend: Any = None,
         tensor_parallel_size: int = 1,
+        kv_cache_config: KVCacheConfig | None = None,
     ) -> None:
         self.sampler, self.block_size, self.seed = sampler, block_size, seed
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
         self.requests: dict[str, CachedRequestState] = {}
-        self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size)
+        groups = kv_cache_config.kv_cache_groups if kv_cache_config is not None else []
+        self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size, groups)
         self.kv_oracle: Any = None
         self.graphs: CudaGraphManager | None = None
         self.last_metadata: AttentionMetadata | None = None
@@ -92,16 +96,17 @@ class ModelRunner:
         self.kv_cache: KVCache | None = None
         self.attention: Any = None
         if model.num_layers and tensor_parallel_size > 1:
-            width = self.input_batch.block_table.shape[1]
+            width = self.input_batch.block_table[0].table.shape[1]
             buffer = StepBuffer(max_num_batched_tokens, max_num_seqs, width, num_blocks)
             ranks = tensor_parallel_size
             self._executor = MultiprocExecutor(model, ranks, self._compute, self._become, buffer, max_num_seqs)
             model = self._executor.model
         self.model = model
         if model.num_layers:
-            shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+            num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
+            shape = (num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
             self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype)
-            self.attention = make_attention(model, self.kv_cache, attention_backend, kv_cache_dtype)
+            self.attention = make_grouped_attention(groups, model, self.kv_cache, attention_backend, kv_cache_dtype)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.
@@ -206,8 +211,8 @@ class ModelRunner:
             batch.num_computed_tokens[: batch.num_reqs] = cached.num_computed_tokens
             for row, block_ids in enumerate(cached.new_block_ids):
                 if block_ids:
-                    batch.states[row].block_ids.extend(block_ids)
-                    batch.append_blocks(row, block_ids)
+                    batch.states[row].append_blocks(block_ids)
+                    batch.block_table.append_row(block_ids, row)
         else:
             to_add += self._update_cached(cached)
         for state in to_add:
@@ -220,30 +225,31 @@ class ModelRunner:
         for i, req_id in enumerate(cached.req_ids):
             state = self.requests[req_id]
             state.num_computed_tokens = cached.num_computed_tokens[i]
-            block_ids = cached.new_block_ids[i] or []
+            block_ids = cached.new_block_ids[i]
             if req_id in cached.resumed_req_ids:
-                state.block_ids = list(block_ids)
+                state.block_ids = tuple([list(ids) for ids in block_ids or ()])
                 batch.remove_request(req_id)
-            else:
-                state.block_ids.extend(block_ids)
+            elif block_ids:
+                state.append_blocks(block_ids)
             row = batch.req_id_to_index.get(req_id)
             if row is not None:
                 batch.num_computed_tokens[row] = state.num_computed_tokens
-                batch.append_blocks(row, block_ids)
+                if block_ids:
+                    batch.block_table.append_row(block_ids, row)
                 continue
             if req_id in cached.all_token_ids:
-                state.output_token_ids = cached.all_token_ids[req_id][len(state.prompt_token_ids) :]
+                state.set_output(cached.all_token_ids[req_id][len(state.prompt_token_ids) :], self.model.vocab_size)
             to_add.append(state)
         return to_add
 
     def _new_state(self, new: NewRequestData) -> CachedRequestState:
         params = new.sampling_params
-        state = CachedRequestState(
-            new.req_id, list(new.prompt_token_ids), params, list(new.block_ids), new.num_computed_tokens
-        )
+        prompt, block_ids = list(new.prompt_token_ids), tuple([list(ids) for ids in new.block_ids])
+        state = CachedRequestState(new.req_id, prompt, params, block_ids, new.num_computed_tokens)
         if not params.is_greedy:
             stream = np.random.SeedSequence(self.seed, spawn_key=(self._num_streams,))
-            state.generator = np.random.default_rng(stream if params.seed is None else params.seed)
+            state.seed = stream if params.seed is None else params.seed
+            state.generator = np.random.default_rng(state.seed)
         self._num_streams += 1
         self.requests[new.req_id] = state
         return state
@@ -251,7 +257,6 @@ class ModelRunner:
     def prepare_inputs(self, num_scheduled_tokens: dict[str, int], total_num_tokens: int) -> ModelInputs:
         """Flat arrays for the rows of the batch, in its order.
 
-        The token at position p of row r has slot block_table[r, p // block_size] * block_size + p % block_size.
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1863 — `GPUModelRunner._prepare_inputs`.
         """
         batch = self.input_batch
@@ -265,16 +270,13 @@ class ModelRunner:
             query_start_loc = np.concatenate([[0], np.cumsum(scheduled)])
             seq_lens, token_rows = computed + scheduled, np.repeat(rows, scheduled)
             positions = np.arange(total_num_tokens) + (computed - query_start_loc[:-1])[token_rows]
-        table = batch.block_table[:num_reqs, : -(-int(seq_lens.max()) // self.block_size)]
-        block, offset = np.divmod(positions, self.block_size)
-        slots = table[token_rows, block] * self.block_size + offset
         sampled_rows = (seq_lens >= batch.num_tokens[:num_reqs]).nonzero()[0]
         return ModelInputs(
             batch.token_ids[token_rows, positions],
             positions,
             query_start_loc[1:][sampled_rows] - 1,
             sampled_rows,
-            AttentionMetadata(query_start_loc, seq_lens, table, slots),
+            batch.block_table.metadata(query_start_loc, seq_lens, token_rows, positions, computed),
         )
 
     def _sampling_metadata(self, rows: Array) -> SamplingMetadata:
@@ -293,7 +295,7 @@ class ModelRunner:
             state = self.input_batch.states[row]
             position = int(self.input_batch.num_tokens[row]) - 1
             errors[state.req_id] = f"NaN in the logits of request {state.req_id!r} at position {position}"
-            blocks = self.input_batch.block_table[row, : int(self.input_batch.num_blocks[row])].copy()
+            blocks = self.input_batch.block_table.held_blocks(row)
             if self._executor is not None:
                 self._bad_blocks.append(blocks)  # every rank clears them before its next step
             elif self.kv_cache is not None:
