@@ -39,6 +39,7 @@ class EngineConfig:
     scheduler_reserve_full_isl: bool = SchedulerConfig.scheduler_reserve_full_isl
     scheduling_policy: str = SchedulerConfig.scheduling_policy
     async_scheduling: bool = SchedulerConfig.async_scheduling
+    disable_hybrid_kv_cache_manager: bool = SchedulerConfig.disable_hybrid_kv_cache_manager
     max_model_len: int | None = None
     dtype: str = "float32"
     quantization: str | None = None
@@ -116,8 +117,13 @@ class EngineConfig:
             )
         return length
 
-    def resolve_num_blocks(self, kv_bytes_per_block: int, max_model_len: int) -> int:
+    def resolve_num_blocks(
+        self, kv_bytes_per_block: int, max_model_len: int, needed_blocks: int | None = None
+    ) -> int:
         """Blocks in the pool, the null block included.
+
+        `needed_blocks`: for one sequence of `max_model_len` tokens and the null block; by default one block for every
+        `block_size` tokens.
 
         Raises:
             ValueError: the memory given does not hold one sequence of `max_model_len` tokens. Upstream refuses to
@@ -125,7 +131,7 @@ class EngineConfig:
         """
         if self.num_blocks is not None:
             return self.num_blocks
-        needed = -(-max_model_len // self.block_size) + 1
+        needed = -(-max_model_len // self.block_size) + 1 if needed_blocks is None else needed_blocks
         if kv_bytes_per_block == 0:
             return max(needed, 1024)
         num_blocks = self.kv_cache_memory_bytes // kv_bytes_per_block

@@ -13,12 +13,12 @@ from typing import Any
 
 from mini_vllm.compilation.cudagraph.manager import capture_graphs
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.engine.parts import EngineParts
-from mini_vllm.kv_cache_interface import kv_bytes_per_token
 from mini_vllm.kv_oracle import KVOracle
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
@@ -42,12 +42,15 @@ class EngineCore:
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
         self.config, self.parts = config, (parts := parts or EngineParts())
         self.max_model_len = config.resolve_max_model_len(model.max_model_len)
-        kv_heads, itemsize = model.num_layers * model.num_kv_heads, model.dtype.itemsize
-        bytes_per_token = kv_bytes_per_token(kv_heads, model.head_dim, config.kv_cache_dtype, itemsize)
-        self.num_blocks = config.resolve_num_blocks(bytes_per_token * config.block_size, self.max_model_len)
+        self.kv_cache_config = get_kv_cache_config(model, config, self.max_model_len)
+        self.num_blocks = self.kv_cache_config.num_blocks
         caching = config.enable_prefix_caching
         self.kv_cache_manager = KVCacheManager(
-            self.num_blocks, config.block_size, caching, self.max_model_len, parts.block_pool
+            kv_cache_config=self.kv_cache_config,
+            enable_caching=caching,
+            max_model_len=self.max_model_len,
+            block_pool=parts.block_pool,
+            max_num_batched_tokens=config.max_num_batched_tokens,
         )
         self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
         self.scheduler.check_stop = parts.check_stop
@@ -67,6 +70,7 @@ class EngineCore:
             kv_cache_dtype=config.kv_cache_dtype,
             attention_backend=parts.attention or config.attention_backend,
             tensor_parallel_size=1 if parts.attention else config.tensor_parallel_size,
+            kv_cache_config=self.kv_cache_config,
         )
         watch = model.num_layers == 0 if config.kv_oracle is None else config.kv_oracle
         self.model_runner.kv_oracle = KVOracle(self.num_blocks, config.block_size) if watch else None

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 from collections import Counter, deque
 from functools import lru_cache
 
@@ -45,6 +46,7 @@ class Replay:
         self.in_flight = deque()
         self.hasher = get_request_block_hasher(config["block_size"]) if config["caching"] else None
         self.num_sampled = Counter()
+        self.shuffle = random.Random(workload.seed).shuffle
 
     def step(self, index):
         scheduler = self.scheduler
@@ -54,12 +56,12 @@ class Replay:
         cached, stats = output.scheduled_cached_reqs, scheduler.kv_cache_manager.prefix_cache_stats
         record = {
             "tokens": output.num_scheduled_tokens,
-            "new": [[new.req_id, new.block_ids, new.num_computed_tokens] for new in output.scheduled_new_reqs],
+            "new": [[new.req_id, new.block_ids[0], new.num_computed_tokens] for new in output.scheduled_new_reqs],
             "cached": [
                 list(row)
                 for row in zip(
                     cached.req_ids,
-                    cached.new_block_ids,
+                    [ids[0] if ids else None for ids in cached.new_block_ids],
                     cached.num_computed_tokens,
                     cached.num_output_tokens,
                     strict=True,
@@ -104,7 +106,9 @@ class Replay:
             token = sampled_token(self.workload.seed, request_id, self.num_sampled[request_id])
             sampled.append([token] if due else [])
             self.num_sampled[request_id] += due
-        self.in_flight.append((output, ModelRunnerOutput(ids, sampled)))
+        rows = list(range(len(ids)))
+        self.shuffle(rows)  # a batch that was condensed has its rows in another order than the plan
+        self.in_flight.append((output, ModelRunnerOutput([ids[row] for row in rows], [sampled[row] for row in rows])))
         if self.workload.config["async"] and ids and len(self.in_flight) < 2:
             return
         self.scheduler.update_from_output(*self.in_flight.popleft())
@@ -166,22 +170,23 @@ def test_where_the_real_scheduler_is_wrong_ours_does_what_the_patched_one_does(b
 
 @pytest.mark.parametrize("mutation", ["free order", "one block fewer hit", "preempt the oldest"])
 def test_the_replay_would_notice(mutation, monkeypatch):
-    from mini_vllm.core.kv_cache_manager import KVCacheManager
+    from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from mini_vllm.core.sched.scheduler import Scheduler
 
     if mutation == "free order":
 
         def free_head_first(self, request):
-            table = self.req_to_blocks.pop(request.request_id, None)
-            self.block_pool.free_blocks(table.blocks if table else [])
+            blocks = self.req_to_blocks.pop(request.request_id, [])
+            self.coordinator.single_type_managers[0].num_cached_block.pop(request.request_id, None)
+            self.block_pool.free_blocks(blocks)
 
         monkeypatch.setattr(KVCacheManager, "free", free_head_first)
     elif mutation == "one block fewer hit":
         original = KVCacheManager.get_computed_blocks
 
         def timid_hit(self, request):
-            blocks, count = original(self, request)
-            return (blocks[:-1], count - self.block_size) if blocks else (blocks, count)
+            hits, count = original(self, request)
+            return (KVCacheBlocks((hits.blocks[0][:-1],)), count - self.block_size) if count else (hits, count)
 
         monkeypatch.setattr(KVCacheManager, "get_computed_blocks", timid_hit)
     else:
