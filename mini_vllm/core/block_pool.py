@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock, get_block_hash, get_group_id
-from mini_vllm.distributed.kv_events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, KVCacheEvent
+from mini_vllm.distributed.kv_events import (
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    KVCacheEvent,
+    maybe_convert_block_hash,
+)
 
 
 class BlockHashToBlockMap:
@@ -131,7 +137,8 @@ class BlockPool:
         found = self.cached_block_hash_to_block.pop(key, block.block_id) is not None
         block.reset_hash()
         if found and self.enable_kv_cache_events:
-            self.kv_event_queue.append(BlockRemoved([get_block_hash(key)], MEDIUM_GPU, get_group_id(key)))
+            block_hash = maybe_convert_block_hash(get_block_hash(key))
+            self.kv_event_queue.append(BlockRemoved([block_hash], MEDIUM_GPU, get_group_id(key)))
         return found
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:

@@ -19,7 +19,7 @@ from mini_vllm.core.kv_cache_utils import (
     generate_block_hash_extra_keys,
     make_block_hash_with_group_id,
 )
-from mini_vllm.distributed.kv_events import MEDIUM_GPU, BlockStored
+from mini_vllm.distributed.kv_events import MEDIUM_GPU, BlockStored, maybe_convert_block_hash
 from mini_vllm.kv_cache_interface import KVCacheSpec
 from mini_vllm.request import Request
 from mini_vllm.utils.math_utils import cdiv
@@ -167,8 +167,8 @@ class SingleTypeKVCacheManager(ABC):
         stored = [i for i in range(start, stop) if not blocks[i].is_null and (mask is None or mask[i - start])]
         spec = self.kv_cache_spec
         event = BlockStored(
-            block_hashes=[hashes[i] for i in stored],
-            parent_block_hash=hashes[start - 1] if start else None,
+            block_hashes=[maybe_convert_block_hash(hashes[i]) for i in stored],
+            parent_block_hash=maybe_convert_block_hash(hashes[start - 1]) if start else None,
             token_ids=request.all_token_ids[start * size : stop * size],
             block_size=size,
             lora_id=None,

@@ -3,17 +3,31 @@
 A router that follows the events of several engines sends a prompt to the one that holds its prefix. The pool writes
 the events down, the scheduler takes them after each step as one batch, a publisher sends the batch.
 
-On the wire a batch is a msgpack array, `[ts, [event, …], rank]`; an event is its name and its fields in their order,
-those at the end left out that have their default. Upstream twin: `vllm/distributed/kv_events.py`.
+On the wire a batch is a msgpack array, `[ts, [event, …], rank]`; an event is its name and its fields in their order.
+Upstream twin: `vllm/distributed/kv_events.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 from typing import Any
 
+ExternalBlockHash = bytes | int
+"""A hash as others see it: by default its last 64 bits as a number."""
 MEDIUM_GPU = "GPU"
 """The word for the engine's own pool, whatever it runs on; offloaded blocks have another."""
+
+
+def maybe_convert_block_hash(block_hash: bytes) -> ExternalBlockHash:
+    """The hash in an event: a number, or the bytes themselves where VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is 0.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:77 — `maybe_convert_block_hash`.
+    """
+    if os.environ.get("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "1") == "0":
+        return block_hash
+    return int.from_bytes(block_hash[-8:], "big")
 
 
 @dataclass(slots=True)
@@ -32,8 +46,8 @@ class BlockStored(KVCacheEvent):
     Upstream: upstream/vllm/distributed/kv_events.py:49 — `BlockStored`.
     """
 
-    block_hashes: list[bytes]
-    parent_block_hash: bytes | None
+    block_hashes: list[ExternalBlockHash]
+    parent_block_hash: ExternalBlockHash | None
     token_ids: list[int]
     block_size: int
     lora_id: int | None
@@ -49,7 +63,7 @@ class BlockStored(KVCacheEvent):
 class BlockRemoved(KVCacheEvent):
     """Blocks that can no longer be found. Upstream: upstream/vllm/distributed/kv_events.py:93 — `BlockRemoved`."""
 
-    block_hashes: list[bytes]
+    block_hashes: list[ExternalBlockHash]
     medium: str | None
     group_idx: int | None = None
 
@@ -71,12 +85,22 @@ class KVEventBatch:
     data_parallel_rank: int | None = None
 
 
+class EventPublisher(ABC):
+    """Sends batches of events on, in order.
+
+    Upstream: upstream/vllm/distributed/kv_events.py:233 — `EventPublisher`.
+    """
+
+    @abstractmethod
+    def publish(self, events: KVEventBatch) -> None:
+        """Take a batch; does not wait until it is sent."""
+
+    def shutdown(self) -> None:
+        """Send what is left, and end."""
+
+
 def to_wire(value: KVEventBatch | KVCacheEvent) -> list[Any]:
-    """The array that is packed: what upstream's `msgspec.Struct` with `array_like`, `omit_defaults`, `tag` becomes."""
+    """The array that is packed: what upstream's `msgspec.Struct` with `array_like` and `tag` becomes."""
     if isinstance(value, KVEventBatch):
-        batch = [value.ts, [to_wire(event) for event in value.events]]
-        return batch if value.data_parallel_rank is None else [*batch, value.data_parallel_rank]
-    items = [(getattr(value, f.name), f.default) for f in fields(value)]
-    while items and items[-1][1] is not MISSING and items[-1][0] == items[-1][1]:
-        items.pop()
-    return [type(value).__name__, *(item for item, _ in items)]
+        return [value.ts, [to_wire(event) for event in value.events], value.data_parallel_rank]
+    return [type(value).__name__, *(getattr(value, f.name) for f in fields(value))]

@@ -7,6 +7,7 @@ behind, a chunk of a prompt is a part of the way. Upstream twin: `vllm/v1/core/s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from mini_vllm.config.scheduler import SchedulerConfig
@@ -15,6 +16,7 @@ from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.request_table import RequestTable
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.sched.utils import check_stop
+from mini_vllm.distributed.kv_events import EventPublisher, KVEventBatch
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
@@ -39,6 +41,7 @@ class Scheduler(RequestTable):
         self.max_num_running_reqs = config.max_num_seqs
         self.max_num_scheduled_tokens = config.max_num_batched_tokens
         self.check_stop: Callable[[Request, int], bool] = check_stop
+        self.kv_event_publisher: EventPublisher | None = None
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step, and count its tokens as computed.
@@ -201,7 +204,15 @@ class Scheduler(RequestTable):
             self.running = [request for request in self.running if request not in stopped_running]
         if stopped_waiting:
             self.waiting.remove_requests(stopped_waiting)
+        if self.kv_event_publisher is not None:
+            self._publish_events(self.kv_event_publisher)
         return outputs
+
+    def _publish_events(self, publisher: EventPublisher) -> None:
+        """Send what the prefix cache gained and lost in this step, if anything."""
+        events = self.kv_cache_manager.take_events()
+        if events:
+            publisher.publish(KVEventBatch(time.time(), events))
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
         """Append tokens one by one until one of them ends the request; the rest is dropped."""

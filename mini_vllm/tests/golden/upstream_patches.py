@@ -56,10 +56,10 @@ PATCHES = {
 """,
             """\
                             scheduled_running_reqs.remove(preempted_req)
-                            _manager = self.kv_cache_manager.coordinator.single_type_managers[0]
-                            _written = preempted_req.num_computed_tokens // _manager.block_size
-                            for _block in _manager.req_to_blocks[preempted_req.request_id][_written:]:
-                                self.kv_cache_manager.block_pool._maybe_evict_cached_block(_block)
+                            for _manager in self.kv_cache_manager.coordinator.single_type_managers:
+                                _written = preempted_req.num_computed_tokens // _manager.block_size
+                                for _block in _manager.req_to_blocks[preempted_req.request_id][_written:]:
+                                    self.kv_cache_manager.block_pool._maybe_evict_cached_block(_block)
 """,
         ),
     )
