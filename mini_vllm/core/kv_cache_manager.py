@@ -7,7 +7,7 @@ Upstream twin: `vllm/v1/core/kv_cache_manager.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -30,6 +30,9 @@ class KVCacheBlocks:
     """
 
     blocks: tuple[Sequence[KVCacheBlock], ...]
+
+    def __iter__(self) -> Iterator[KVCacheBlock]:
+        raise TypeError("KVCacheBlocks has a list of blocks for each KV cache group: .blocks[0] is the first group's")
 
     @overload
     def get_block_ids(self, allow_none: Literal[False] = False) -> tuple[list[int], ...]: ...
