@@ -9,6 +9,7 @@ from typing import Any
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
+from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
@@ -24,6 +25,7 @@ class EngineConfig:
     quantized checkpoint says it itself. `quantization_config`: settings of it, e.g. {"group_size": 32}.
     `cudagraph_mode`: simulated CUDA graphs (`compilation/`). Upstream's default is FULL_AND_PIECEWISE; here, where
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream.
+    `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
     `tensor_parallel_size`: processes that share every layer, the calling one included (`executor/`).
     """
 
@@ -52,10 +54,12 @@ class EngineConfig:
     seed: int = 0
     kv_oracle: bool | None = None
     tensor_parallel_size: int = 1
+    kv_events_config: KVEventsConfig | dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.scheduler = SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+        self.kv_events = KVEventsConfig.of(self.kv_events_config)
         self.max_num_seqs = self.scheduler.max_num_seqs
         if self.max_model_len is not None:
             whole_number("max_model_len", self.max_model_len, 1)
@@ -117,9 +121,7 @@ class EngineConfig:
             )
         return length
 
-    def resolve_num_blocks(
-        self, kv_bytes_per_block: int, max_model_len: int, needed_blocks: int | None = None
-    ) -> int:
+    def resolve_num_blocks(self, kv_bytes_per_block: int, max_model_len: int, needed_blocks: int | None = None) -> int:
         """Blocks in the pool, the null block included.
 
         `needed_blocks`: for one sequence of `max_model_len` tokens and the null block; by default one block for every

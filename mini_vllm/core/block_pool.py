@@ -78,9 +78,7 @@ class BlockPool:
     here whoever asks puts the group into the hash (`make_block_hash_with_group_id`).
     """
 
-    def __init__(
-        self, num_gpu_blocks: int, enable_caching: bool = True, enable_kv_cache_events: bool = False
-    ) -> None:
+    def __init__(self, num_gpu_blocks: int, enable_caching: bool = True, enable_kv_cache_events: bool = False) -> None:
         if num_gpu_blocks < 2:
             raise ValueError(f"num_blocks must be at least 2 (block 0 is the null block), got {num_gpu_blocks}")
         self.num_gpu_blocks = num_gpu_blocks

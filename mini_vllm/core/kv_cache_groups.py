@@ -56,9 +56,7 @@ def layer_name(layer: int) -> str:
     return f"model.layers.{layer}.self_attn.attn"
 
 
-def get_kv_cache_groups(
-    kv_cache_spec: Specs, disable_hybrid_kv_cache_manager: bool = False
-) -> list[KVCacheGroupSpec]:
+def get_kv_cache_groups(kv_cache_spec: Specs, disable_hybrid_kv_cache_manager: bool = False) -> list[KVCacheGroupSpec]:
     """Split the layers into groups that share a block table. One type of layer is one group.
 
     Args:

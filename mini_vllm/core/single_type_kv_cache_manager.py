@@ -42,8 +42,7 @@ class SingleTypeKVCacheManager(ABC):
     Upstream: upstream/vllm/v1/core/single_type_kv_cache_manager.py:31 — `SingleTypeKVCacheManager`.
     """
 
-    recycles: ClassVar[bool] = False
-    """Whether blocks are given back while the request runs."""
+    recycles: ClassVar[bool] = False  # whether blocks are given back while the request runs
 
     def __init__(
         self,
@@ -159,10 +158,7 @@ class SingleTypeKVCacheManager(ABC):
     def _write_down(
         self, request: Request, hashes: Sequence[bytes], start: int, stop: int, mask: list[bool] | None
     ) -> None:
-        """The event of blocks that became findable.
-
-        Upstream: upstream/vllm/v1/core/block_pool.py:211 — `BlockPool.cache_full_blocks` — does it in the pool.
-        """
+        """The event (upstream/vllm/v1/core/block_pool.py:211 — `BlockPool.cache_full_blocks` — has it in the pool)."""
         size, blocks = self.block_size, self.req_to_blocks[request.request_id]
         stored = [i for i in range(start, stop) if not blocks[i].is_null and (mask is None or mask[i - start])]
         spec = self.kv_cache_spec
@@ -217,15 +213,11 @@ class SingleTypeKVCacheManager(ABC):
             self.block_pool.free_blocks(removed)
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Of the computed tokens, those that no token to come will look at; they are the first ones."""
+        """How many of the first computed tokens no token to come will look at."""
         return 0
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> int:
-        """Blocks at the front that all requests share.
-
-        Upstream: upstream/vllm/v1/core/single_type_kv_cache_manager.py:356 —
-        `SingleTypeKVCacheManager.get_num_common_prefix_blocks`.
-        """
+        """Blocks at the front that all requests share."""
         return 0
 
     @classmethod

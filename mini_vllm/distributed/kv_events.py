@@ -95,8 +95,8 @@ class EventPublisher(ABC):
     def publish(self, events: KVEventBatch) -> None:
         """Take a batch; does not wait until it is sent."""
 
-    def shutdown(self) -> None:
-        """Send what is left, and end."""
+    def shutdown(self) -> None:  # noqa: B027
+        """Send what is left, and end; nothing, where nothing is queued."""
 
 
 def to_wire(value: KVEventBatch | KVCacheEvent) -> list[Any]:

@@ -17,6 +17,7 @@ from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.distributed.kv_event_publisher import make_event_publisher
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.kv_oracle import KVOracle
@@ -51,9 +52,11 @@ class EngineCore:
             max_model_len=self.max_model_len,
             block_pool=parts.block_pool,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_kv_cache_events=config.kv_events.enable_kv_cache_events,
         )
         self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
         self.scheduler.check_stop = parts.check_stop
+        self.scheduler.kv_event_publisher = make_event_publisher(config.kv_events)
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
         self.sampler = parts.sampler()

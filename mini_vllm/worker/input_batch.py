@@ -31,6 +31,13 @@ class CachedRequestState:
     generator: np.random.Generator | None = None
     seed: int | np.random.SeedSequence | None = None
 
+    def start_stream(self, engine_seed: int, number: int) -> None:
+        """The random stream of a request that does not sample greedily: its own seed's, or `number` of the engine's."""
+        if not self.sampling_params.is_greedy:
+            own = self.sampling_params.seed
+            self.seed = np.random.SeedSequence(engine_seed, spawn_key=(number,)) if own is None else own
+            self.generator = np.random.default_rng(self.seed)
+
     def append_blocks(self, block_ids: Sequence[list[int]]) -> None:
         """Extend the block table of each KV cache group."""
         for held, new in zip(self.block_ids, block_ids, strict=True):

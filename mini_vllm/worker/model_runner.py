@@ -83,7 +83,7 @@ class ModelRunner:
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
         self.requests: dict[str, CachedRequestState] = {}
-        groups = kv_cache_config.kv_cache_groups if kv_cache_config is not None else []
+        groups = kv_cache_config.kv_cache_groups if kv_cache_config else []
         self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size, groups)
         self.kv_oracle: Any = None
         self.graphs: CudaGraphManager | None = None
@@ -243,13 +243,9 @@ class ModelRunner:
         return to_add
 
     def _new_state(self, new: NewRequestData) -> CachedRequestState:
-        params = new.sampling_params
         prompt, block_ids = list(new.prompt_token_ids), tuple([list(ids) for ids in new.block_ids])
-        state = CachedRequestState(new.req_id, prompt, params, block_ids, new.num_computed_tokens)
-        if not params.is_greedy:
-            stream = np.random.SeedSequence(self.seed, spawn_key=(self._num_streams,))
-            state.seed = stream if params.seed is None else params.seed
-            state.generator = np.random.default_rng(state.seed)
+        state = CachedRequestState(new.req_id, prompt, new.sampling_params, block_ids, new.num_computed_tokens)
+        state.start_stream(self.seed, self._num_streams)
         self._num_streams += 1
         self.requests[new.req_id] = state
         return state

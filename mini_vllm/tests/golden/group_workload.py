@@ -1,6 +1,7 @@
-"""Random workloads for the scheduler over KV cache groups, wider than those of `scheduler_workload.py`: sliding windows
-and hybrids, blocks of two sizes, cache salts, follow-up turns, equal arrival times, thresholds without chunking, several
-aborts.
+"""Random workloads for the scheduler over KV cache groups, wider than those of `scheduler_workload.py`.
+
+Sliding windows and hybrids, blocks of two sizes, cache salts, follow-up turns, equal arrival times, thresholds without
+chunking.
 
 Used under real vLLM and under mini_vllm; it imports neither.
 """
