@@ -127,7 +127,8 @@ class Scheduler(RequestTable):
     def _preempt_one(self, step: StepPlan) -> int:
         """Preempt the request that the policy can best spare; returns the place it had in `running`."""
         if self.config.scheduling_policy == "priority":
-            victim = max(self.running, key=lambda request: (request.priority, request.arrival_time))
+            # Of equals the last: the pinned release takes the first, and two of them can preempt each other for ever.
+            victim = max(reversed(self.running), key=lambda request: (request.priority, request.arrival_time))
             victim_index = self.running.index(victim)
             del self.running[victim_index]
             if victim.request_id in step.num_scheduled_tokens:

@@ -47,6 +47,20 @@ PATCHES = {
 """,
         ),
         Patch(
+            "tie-goes-to-the-last",
+            "Among requests of equal priority and arrival time `max` takes the first of `running`. The first then gives "
+            "way to the second, comes back behind it, and the second, now first, gives way in its turn: without "
+            "`scheduler_reserve_full_isl` neither ever ends.",
+            """\
+                        preempted_req = max(
+                            self.running,
+""",
+            """\
+                        preempted_req = max(
+                            reversed(self.running),
+""",
+        ),
+        Patch(
             "forget-blocks-never-written",
             "Full blocks are registered in the prefix cache when they are allocated, before the model has filled them. "
             "A victim that loses its share of this very step leaves such blocks behind, and a later request finds "
