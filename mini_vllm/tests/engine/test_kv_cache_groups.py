@@ -1,4 +1,4 @@
-"""Models with sliding windows in the engine: the same tokens, fewer blocks; and what others hear of the prefix cache."""
+"""Sliding windows in the engine: the same tokens, fewer blocks; and what others hear of the prefix cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def traffic() -> tuple[list[dict[str, Any]], list[SamplingParams]]:
     rng = np.random.default_rng(3)
     prompts = [rng.integers(0, 60, n).tolist() for n in rng.integers(1, 60, 8)]
-    prompts += [prompt + [5, 6, 7] for prompt in prompts[:4]]
+    prompts += [[*prompt, 5, 6, 7] for prompt in prompts[:4]]
     params = [SamplingParams(temperature=float(i % 2), max_tokens=20, seed=i) for i in range(len(prompts))]
     return [{"prompt_token_ids": prompt} for prompt in prompts], params
 

@@ -48,7 +48,7 @@ PATCHES = {
         ),
         Patch(
             "tie-goes-to-the-last",
-            "Among requests of equal priority and arrival time `max` takes the first of `running`. The first then gives "
+            "Among requests of equal priority and arrival time `max` takes the first of `running`. It then gives "
             "way to the second, comes back behind it, and the second, now first, gives way in its turn: without "
             "`scheduler_reserve_full_isl` neither ever ends.",
             """\
