@@ -60,14 +60,6 @@ class KVCacheCoordinator(ABC):
     def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_cache_hit_length: int) -> Hit:
         """The longest prefix of at most so many tokens that is there in every group."""
 
-    def has_room(self, request_id: str, num_tokens: int) -> bool:
-        """Whether the blocks that the request holds have that many slots, in every group."""
-        for manager in self.single_type_managers:
-            blocks = manager.req_to_blocks.get(request_id)
-            if blocks is None or num_tokens > len(blocks) * manager.block_size:
-                return False
-        return True
-
     def get_num_blocks_to_allocate(
         self,
         request_id: str,

@@ -156,6 +156,10 @@ class KVCacheManager:
         """
         if num_new_tokens < 1:
             raise ValueError(f"num_new_tokens must be at least 1, got {num_new_tokens}")
+        if new_computed_blocks is None and not full_sequence_must_fit and self._has_room(
+            request, num_new_tokens, num_lookahead_tokens
+        ):
+            return self.empty_kv_cache_blocks
         request_id, coordinator = request.request_id, self.coordinator
         hits = self.empty_kv_cache_blocks if new_computed_blocks is None else new_computed_blocks
         if request_id in self.req_to_blocks and any(hits.blocks):
@@ -167,18 +171,30 @@ class KVCacheManager:
             return None
         if coordinator.recycles:
             coordinator.remove_skipped_blocks(request_id, min(computed, self.max_model_len))
-        if coordinator.has_room(request_id, num_slots):  # most calls: a decoding request whose last block has room
-            new_blocks = self.empty_kv_cache_blocks
-        else:
-            needed = coordinator.get_num_blocks_to_allocate(request_id, num_slots, hits.blocks, computed)
-            if needed > self.block_pool.get_num_free_blocks():
-                return None
-            if hits is not self.empty_kv_cache_blocks:
-                coordinator.allocate_new_computed_blocks(request_id, hits.blocks, computed)
-            new_blocks = self._wrap(coordinator.allocate_new_blocks(request_id, num_slots))
+        needed = coordinator.get_num_blocks_to_allocate(request_id, num_slots, hits.blocks, computed)
+        if needed > self.block_pool.get_num_free_blocks():
+            return None
+        if hits is not self.empty_kv_cache_blocks:
+            coordinator.allocate_new_computed_blocks(request_id, hits.blocks, computed)
+        new_blocks = self._wrap(coordinator.allocate_new_blocks(request_id, num_slots))
         if self.enable_caching:
             coordinator.cache_blocks(request, min(num_tokens, len(request.all_token_ids)))
         return new_blocks
+
+    def _has_room(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int) -> bool:
+        """Most calls: a decoding request whose last blocks have room, and which completes no block.
+
+        Nothing leaves a window, nothing becomes findable, and no block is needed: the general way would do nothing.
+        """
+        computed, name = request.num_computed_tokens, request.request_id
+        last = computed + num_new_tokens
+        for manager in self.coordinator.single_type_managers:
+            size, blocks = manager.block_size, manager.req_to_blocks.get(name)
+            if blocks is None or last + num_lookahead_tokens > len(blocks) * size:
+                return False
+            if last // size != computed // size or (manager.recycles and manager.has_skipped_blocks(blocks, computed)):
+                return False
+        return True
 
     def _fits(self, request: Request, hits: KVCacheBlocks, num_computed_tokens: int) -> bool:
         """Whether the free blocks are enough for all tokens that the request has."""

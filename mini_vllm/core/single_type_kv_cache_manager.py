@@ -93,11 +93,7 @@ class SingleTypeKVCacheManager(ABC):
     def allocate_new_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock], num_computed_tokens: int
     ) -> None:
-        """Start a request's table with its prefix hits; null blocks stand for what it can do without.
-
-        Upstream: upstream/vllm/v1/core/single_type_kv_cache_manager.py:170 —
-        `SingleTypeKVCacheManager.allocate_new_computed_blocks`.
-        """
+        """Start a request's table with its prefix hits; null blocks stand for what it can do without."""
         if request_id in self.num_cached_block:
             return
         num_skipped = self.get_num_skipped_tokens(num_computed_tokens) // self.block_size
@@ -215,6 +211,11 @@ class SingleTypeKVCacheManager(ABC):
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """How many of the first computed tokens no token to come will look at."""
         return 0
+
+    def has_skipped_blocks(self, blocks: list[KVCacheBlock], num_computed_tokens: int) -> bool:
+        """Whether `remove_skipped_blocks` would give one of these blocks back."""
+        num_skipped = self.get_num_skipped_tokens(num_computed_tokens) // self.block_size
+        return num_skipped > 0 and not blocks[min(num_skipped, len(blocks)) - 1].is_null
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> int:
         """Blocks at the front that all requests share."""

@@ -60,10 +60,11 @@ class StepPlan:
     def _make_cached_request_data(self, previous: set[str]) -> CachedRequestData:
         """Upstream: upstream/vllm/v1/core/sched/scheduler.py:1036 — `_make_cached_request_data`."""
         requests = self.running + self.resumed
+        blocks = [self.new_blocks[request.request_id] for request in requests]
         return CachedRequestData(
             req_ids=[request.request_id for request in requests],
             resumed_req_ids={request.request_id for request in self.resumed},
-            new_block_ids=[self.new_blocks[request.request_id].get_block_ids(allow_none=True) for request in requests],
+            new_block_ids=[b.get_block_ids() if any(b.blocks) else None for b in blocks],
             num_computed_tokens=[request.num_computed_tokens for request in requests],
             num_output_tokens=[len(r.output_token_ids) + r.num_output_placeholders for r in requests],
             all_token_ids={r.request_id: list(r.all_token_ids) for r in requests if r.request_id not in previous},
