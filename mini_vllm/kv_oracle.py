@@ -23,27 +23,32 @@ class KVMismatchError(RuntimeError):
 
 @dataclass(slots=True)
 class OracleRow:
-    """One scheduled request: its tokens, how many were computed before, how many are computed now, its block table."""
+    """One scheduled request: its tokens, how many were computed before, how many are computed now, its block table.
+
+    `first_position`: what stands before it has left the sliding window and is not read. `group`: the KV cache group
+    of the table; each writes keys and values of its own.
+    """
 
     request_id: str
     token_ids: Sequence[int]
     num_computed_tokens: int
     num_scheduled_tokens: int
     block_ids: Sequence[int]
+    first_position: int = 0
+    group: int = 0
 
 
 def oracle_rows(batch: Any, num_scheduled_tokens: dict[str, int]) -> list[OracleRow]:
     """What a step is about to write and read: the rows of a persistent batch (`InputBatch`)."""
-    return [
-        OracleRow(
-            req_id,
-            batch.token_ids[row, : int(batch.num_tokens[row])].tolist(),
-            int(batch.num_computed_tokens[row]),
-            num_scheduled_tokens[req_id],
-            batch.block_table[row, : int(batch.num_blocks[row])].tolist(),
-        )
-        for row, req_id in enumerate(batch.req_ids)
-    ]
+    rows = []
+    for row, req_id in enumerate(batch.req_ids):
+        tokens = batch.token_ids[row, : int(batch.num_tokens[row])].tolist()
+        computed = int(batch.num_computed_tokens[row])
+        for group, table in enumerate(batch.block_table.block_tables):
+            block_ids = table.table[row, : int(table.num_blocks[row])].tolist()
+            first = 0 if table.sliding_window is None else max(0, computed - table.sliding_window + 1)
+            rows.append(OracleRow(req_id, tokens, computed, num_scheduled_tokens[req_id], block_ids, first, group))
+    return rows
 
 
 def history_hashes(token_ids: Sequence[int]) -> np.ndarray:
@@ -78,17 +83,17 @@ class KVOracle:
         seen = []
         for row in rows:
             end = row.num_computed_tokens + row.num_scheduled_tokens
-            hashes = history_hashes(row.token_ids[:end])
+            hashes = history_hashes(row.token_ids[:end]) + np.uint64(row.group)
             positions = np.arange(end)
             block_ids = np.asarray(row.block_ids)[positions // self.block_size]
             slots = block_ids * self.block_size + positions % self.block_size
             self.slots[slots[row.num_computed_tokens :]] = hashes[row.num_computed_tokens :]
-            seen.append((row, hashes, slots))
+            seen.append((row, hashes[row.first_position :], slots[row.first_position :]))
         for row, hashes, slots in seen:
             wrong = np.flatnonzero(self.slots[slots] != hashes)
             self.num_reads_checked += len(slots)
             if len(wrong):
-                position, slot = int(wrong[0]), int(slots[wrong[0]])
+                position, slot = int(wrong[0]) + row.first_position, int(slots[wrong[0]])
                 raise KVMismatchError(
                     f"request {row.request_id!r} would read foreign keys and values at position {position}: "
                     f"block {slot // self.block_size}, slot {slot} holds another history"

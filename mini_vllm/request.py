@@ -91,6 +91,7 @@ class Request:
         self.arrival_time = arrival_time
         self.priority = priority
         self.cache_salt = cache_salt
+        self.skip_reading_prefix_cache = bool(getattr(sampling_params, "skip_reading_prefix_cache", None))
         self.serial = next(_serial)
 
         self.status = RequestStatus.WAITING

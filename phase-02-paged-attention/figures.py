@@ -57,7 +57,7 @@ def block_tables() -> Canvas:
     for row, name in enumerate("ABC"):
         request, y = eng.scheduler.requests[name], 56 + row * 40
         page.text(24, y + 18, f"{name}: block table", fill=colors[name], weight="600")
-        for i, block in enumerate(manager.get_block_ids(name)):
+        for i, block in enumerate(manager.get_block_ids(name)[0]):
             users.setdefault(block, []).append(name)
             x = 140 + i * 44
             page.box(x, y, 40, 26, PALE[colors[name]], colors[name])
@@ -152,7 +152,7 @@ def staircase() -> Canvas:
                 params = SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True)
                 eng.add_request(name, name * length, params)
         plan_of_step = eng.scheduler.schedule()
-        held.append([len(eng.scheduler.kv_cache_manager.get_block_ids(name)) for name in names])
+        held.append([len(eng.scheduler.kv_cache_manager.get_block_ids(name)[0]) for name in names])
         runner = eng.engine_core.model_runner
         runner.execute_model(plan_of_step)
         eng.scheduler.update_from_output(plan_of_step, runner.sample_tokens())
@@ -192,7 +192,7 @@ def waste() -> Canvas:
         for i, length in enumerate(lengths.tolist()):
             if manager.allocate_slots(Request(str(i), [0] * length, SamplingParams()), length) is not None:
                 used, admitted = used + length, admitted + 1
-        blocks = sum(len(manager.get_block_ids(r)) for r in manager.req_to_blocks)
+        blocks = sum(len(manager.get_block_ids(r)[0]) for r in manager.req_to_blocks)
         rows.append((f"pages of {size}", admitted, blocks * size - used, BLUE))
     page = Canvas(f"262,144 slots, 400 arrivals of {int(lengths.mean())} tokens on average", 800, 300)
     page.text(190, 60, "slots that hold a token (solid), slots that are taken and empty (pale)", fill=MUTED, size=12)

@@ -215,7 +215,7 @@ def _on_start(by_name: dict[str, Part], pools: list[GuardedPool], core: Any) -> 
 
         def owner_of(block_id: int) -> str | None:
             tables = manager.req_to_blocks
-            return next((i for i in tables if block_id in manager.get_block_ids(i)), None)
+            return next((i for i in tables if any(block_id in ids for ids in manager.get_block_ids(i))), None)
 
         pools[-1].owner_of = owner_of
     suspects = [

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from course.plugs.guards import Watch
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.sched.request_queue import create_request_queue
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.core.sched.step_plan import StepPlan
@@ -28,7 +29,8 @@ class LabRequest:
 
     def __init__(self, request: Request, scheduler: LabScheduler) -> None:
         self.request, self._scheduler = request, scheduler
-        self._hits: list[Any] | None = None
+        self._hits: KVCacheBlocks | None = None
+        self._num_hit_tokens, self._hashes = 0, [b""]
 
     @property
     def request_id(self) -> str:
@@ -45,7 +47,7 @@ class LabRequest:
         """Tokens whose keys and values are in the cache."""
         if self.request.status == RequestStatus.RUNNING:
             return self.request.num_computed_tokens
-        return len(self.hits()) * self._scheduler.kv_cache_manager.block_size
+        return self.num_hit_tokens
 
     @num_computed_tokens.setter
     def num_computed_tokens(self, value: int) -> None:
@@ -54,19 +56,32 @@ class LabRequest:
         )
         raise self._scheduler.watch.error(text, "S4")
 
-    def hits(self) -> list[Any]:
-        """Blocks of the cached prefix, as many as still hold it."""
+    def hits(self) -> KVCacheBlocks:
+        """Blocks of the cached prefix, as many as still hold it; the cache is asked again where one no longer does."""
+        manager, request = self._scheduler.kv_cache_manager, self.request
         if self._hits is None:
-            self._hits, _ = self._scheduler.kv_cache_manager.get_computed_blocks(self.request)
-        hashes = self.request.block_hashes
-        for i, block in enumerate(self._hits):
-            if block.block_hash != hashes[i]:  # handed out to somebody since the cache was asked
-                del self._hits[i:]
-                break
+            self._hits, self._num_hit_tokens = manager.get_computed_blocks(request)
+            self._hashes = _hashes_of(self._hits)
+        elif _hashes_of(self._hits) != self._hashes:  # a block was handed out to somebody since the cache was asked
+            blocks, self._num_hit_tokens = manager.coordinator.find_longest_cache_hit(
+                request.block_hashes, request.num_tokens - 1
+            )
+            self._hits = KVCacheBlocks(blocks)
+            self._hashes = _hashes_of(self._hits)
         return self._hits
+
+    @property
+    def num_hit_tokens(self) -> int:
+        """Tokens of the cached prefix."""
+        self.hits()
+        return self._num_hit_tokens
 
     def __repr__(self) -> str:
         return f"request {self.request_id!r} ({self.num_computed_tokens} of {self.num_tokens} tokens computed)"
+
+
+def _hashes_of(hits: KVCacheBlocks) -> list[Any]:
+    return [block.block_hash for blocks in hits.blocks for block in blocks]
 
 
 class LabKV:
@@ -75,7 +90,7 @@ class LabKV:
     def __init__(self, scheduler: LabScheduler) -> None:
         self._scheduler = scheduler
         self.granted: dict[str, int] = {}
-        self.new_blocks: dict[str, list[int]] = {}
+        self.new_blocks: dict[str, KVCacheBlocks] = {}
 
     def allocate_slots(self, request: LabRequest, num_new_tokens: int) -> list[int] | None:
         """Slots for `num_new_tokens` more tokens: ids of new blocks, perhaps none; None where there is no room."""
@@ -86,13 +101,13 @@ class LabKV:
         )
         again = f"request {request_id!r} got slots twice in one step"
         scheduler.watch.require(request_id not in self.granted, again)
-        hits: list[Any] = []
+        hits, num_hit_tokens = None, 0
         if request.request.status != RequestStatus.RUNNING:
-            hits = request.hits()
+            hits, num_hit_tokens = request.hits(), request.num_hit_tokens
         blocks = scheduler.kv_cache_manager.allocate_slots(
             request.request,
             num_new_tokens,
-            num_new_computed_tokens=len(hits) * scheduler.kv_cache_manager.block_size,
+            num_new_computed_tokens=num_hit_tokens,
             new_computed_blocks=hits,
             full_sequence_must_fit=scheduler.config.scheduler_reserve_full_isl
             and request.request.status != RequestStatus.RUNNING,
@@ -100,8 +115,8 @@ class LabKV:
         if blocks is None:
             return None
         self.granted[request_id] = num_new_tokens
-        self.new_blocks[request_id] = [block.block_id for block in blocks]
-        return list(self.new_blocks[request_id])
+        self.new_blocks[request_id] = blocks
+        return [block_id for ids in blocks.get_block_ids() for block_id in ids]
 
 
 class LabScheduler(Scheduler):
@@ -157,10 +172,10 @@ class LabScheduler(Scheduler):
             step.add(request, num_tokens, kv.new_blocks[request.request_id])
             return
         (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
-        step.add(request, num_tokens, self.kv_cache_manager.get_block_ids(request.request_id))
-        request.num_computed_tokens = len(view.hits()) * self.kv_cache_manager.block_size
+        step.add(request, num_tokens, self.kv_cache_manager.get_blocks(request.request_id))
+        request.num_computed_tokens = view.num_hit_tokens
         request.status = RequestStatus.RUNNING
-        if request.num_cached_tokens is None:
+        if not request.output_token_ids:
             request.num_cached_tokens = request.num_computed_tokens
 
     def _check(

@@ -10,6 +10,7 @@ plain program, takes it first (upstream's flag leaves attention as it is).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,16 +107,25 @@ def get_attn_backend(cfg: AttentionSelectorConfig, override: Any = None) -> Any:
 
 
 def make_attention(
-    model: Any, kv_cache: KVCache, override: Any = None, kv_cache_dtype: str | None = None, enforce_eager: bool = False
+    model: Any,
+    kv_cache: KVCache,
+    override: Any = None,
+    kv_cache_dtype: str | None = None,
+    enforce_eager: bool = False,
+    sliding_windows: Sequence[int | None] | None = None,
 ) -> Any:
     """The backend for a model and its cache, chosen and built. Eager, and with floats in the cache: the plain one.
+
+    `sliding_windows`: of those layers that it serves; None: of the whole model.
 
     Upstream: upstream/vllm/model_executor/layers/attention/attention.py:189 — `Attention.__init__`.
     """
     if override is None and enforce_eager and kv_cache_dtype in (None, "auto"):
         override = "dense"
     cfg = AttentionSelectorConfig(kv_cache.head_dim, str(kv_cache.dtype), kv_cache_dtype, kv_cache.block_size)
-    return get_attn_backend(cfg, override)(kv_cache, model.num_heads, model.sliding_windows)
+    return get_attn_backend(cfg, override)(
+        kv_cache, model.num_heads, model.sliding_windows if sliding_windows is None else sliding_windows
+    )
 
 
 def _validate(backend: Any, cfg: AttentionSelectorConfig) -> list[str]:

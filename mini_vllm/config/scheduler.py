@@ -18,6 +18,7 @@ class SchedulerConfig:
     cap). With `scheduler_reserve_full_isl` a request is admitted only when its whole input fits the free blocks.
     `async_scheduling` plans a step before the results of the one before are taken in. It is upstream's default; here,
     where the model runs in the calling thread, it hides nothing and shows only the decisions.
+    `disable_hybrid_kv_cache_manager`: a model with full and with sliding layers keeps all blocks of all layers.
     """
 
     max_num_batched_tokens: int = 2048
@@ -27,6 +28,7 @@ class SchedulerConfig:
     scheduler_reserve_full_isl: bool = True
     scheduling_policy: str = "fcfs"
     async_scheduling: bool = False
+    disable_hybrid_kv_cache_manager: bool = False
 
     def __post_init__(self) -> None:
         whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1)

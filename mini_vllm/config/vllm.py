@@ -9,6 +9,7 @@ from typing import Any
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
+from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
@@ -25,6 +26,7 @@ class EngineConfig:
     `cudagraph_mode`: simulated CUDA graphs (`compilation/`). Upstream's default is FULL_AND_PIECEWISE; here, where
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
     it stands instead of its compiled form (`compilation/cpu_fused.py`).
+    `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
     `tensor_parallel_size`: processes that share every layer. `enable_expert_parallel`: of a mixture, these hold whole
     experts; by default a share of each. `distributed_executor_backend`: who owns them (`executor/`), "uni" (in this
     process), "mp", or a class; by default as many ranks ask for. `execute_model_timeout_seconds`: a step in which no
@@ -43,6 +45,7 @@ class EngineConfig:
     scheduler_reserve_full_isl: bool = SchedulerConfig.scheduler_reserve_full_isl
     scheduling_policy: str = SchedulerConfig.scheduling_policy
     async_scheduling: bool = SchedulerConfig.async_scheduling
+    disable_hybrid_kv_cache_manager: bool = SchedulerConfig.disable_hybrid_kv_cache_manager
     max_model_len: int | None = None
     dtype: str = "float32"
     quantization: str | None = None
@@ -58,10 +61,12 @@ class EngineConfig:
     enable_expert_parallel: bool = False
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
+    kv_events_config: KVEventsConfig | dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.scheduler = SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+        self.kv_events = KVEventsConfig.of(self.kv_events_config)
         self.max_num_seqs = self.scheduler.max_num_seqs
         if self.max_model_len is not None:
             whole_number("max_model_len", self.max_model_len, 1)
@@ -133,8 +138,11 @@ class EngineConfig:
             )
         return length
 
-    def resolve_num_blocks(self, kv_bytes_per_block: int, max_model_len: int) -> int:
+    def resolve_num_blocks(self, kv_bytes_per_block: int, max_model_len: int, needed_blocks: int | None = None) -> int:
         """Blocks in the pool, the null block included.
+
+        `needed_blocks`: for one sequence of `max_model_len` tokens and the null block; by default one block for every
+        `block_size` tokens.
 
         Raises:
             ValueError: the memory given does not hold one sequence of `max_model_len` tokens. Upstream refuses to
@@ -142,7 +150,7 @@ class EngineConfig:
         """
         if self.num_blocks is not None:
             return self.num_blocks
-        needed = -(-max_model_len // self.block_size) + 1
+        needed = -(-max_model_len // self.block_size) + 1 if needed_blocks is None else needed_blocks
         if kv_bytes_per_block == 0:
             return max(needed, 1024)
         num_blocks = self.kv_cache_memory_bytes // kv_bytes_per_block

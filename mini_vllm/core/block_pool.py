@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
+from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock, get_block_hash, get_group_id
+from mini_vllm.distributed.kv_events import (
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    KVCacheEvent,
+    maybe_convert_block_hash,
+)
 
 
 class BlockHashToBlockMap:
@@ -65,11 +72,13 @@ class BlockPool:
     Args:
         num_gpu_blocks: blocks in the pool, the null block included (at least 2).
         enable_caching: whether contents are to be found again.
+        enable_kv_cache_events: whether to write down what becomes findable and what no longer is.
 
-    Upstream: upstream/vllm/v1/core/block_pool.py:130 — `BlockPool`.
+    Upstream: upstream/vllm/v1/core/block_pool.py:130 — `BlockPool`, whose look-ups take a list of KV cache groups;
+    here whoever asks puts the group into the hash (`make_block_hash_with_group_id`).
     """
 
-    def __init__(self, num_gpu_blocks: int, enable_caching: bool = True) -> None:
+    def __init__(self, num_gpu_blocks: int, enable_caching: bool = True, enable_kv_cache_events: bool = False) -> None:
         if num_gpu_blocks < 2:
             raise ValueError(f"num_blocks must be at least 2 (block 0 is the null block), got {num_gpu_blocks}")
         self.num_gpu_blocks = num_gpu_blocks
@@ -79,6 +88,8 @@ class BlockPool:
         self.cached_block_hash_to_block = BlockHashToBlockMap()
         self.null_block = self.free_block_queue.popleft()
         self.null_block.is_null = True
+        self.enable_kv_cache_events = enable_kv_cache_events
+        self.kv_event_queue: list[KVCacheEvent] = []
 
     def get_cached_block(self, block_hash: bytes) -> KVCacheBlock | None:
         """The block that holds this content, in use or free, or None."""
@@ -118,10 +129,14 @@ class BlockPool:
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         """Make the block's content unfindable; returns whether it was findable."""
-        if block.block_hash is None:
+        key = block.block_hash
+        if key is None:
             return False
-        found = self.cached_block_hash_to_block.pop(block.block_hash, block.block_id) is not None
+        found = self.cached_block_hash_to_block.pop(key, block.block_id) is not None
         block.reset_hash()
+        if found and self.enable_kv_cache_events:
+            block_hash = maybe_convert_block_hash(get_block_hash(key))
+            self.kv_event_queue.append(BlockRemoved([block_hash], MEDIUM_GPU, get_group_id(key)))
         return found
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -155,7 +170,14 @@ class BlockPool:
         self.cached_block_hash_to_block = BlockHashToBlockMap()
         for block in self.blocks:
             block.reset_hash()
+        if self.enable_kv_cache_events:
+            self.kv_event_queue.append(AllBlocksCleared())
         return True
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """The events since the last call, in their order."""
+        events, self.kv_event_queue = self.kv_event_queue, []
+        return events
 
     def get_num_free_blocks(self) -> int:
         """Blocks that can be handed out now."""

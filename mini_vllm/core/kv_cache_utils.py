@@ -6,9 +6,12 @@ Upstream twin: `vllm/v1/core/kv_cache_utils.py`.
 from __future__ import annotations
 
 import hashlib
+import os
+import pickle
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 from mini_vllm.request import BlockHasher, Request
 
@@ -53,6 +56,26 @@ class KVCacheBlock:
         return f"KVCacheBlock(block_id={self.block_id}, ref_cnt={self.ref_cnt}, cached={self._block_hash is not None})"
 
 
+def make_block_hash_with_group_id(block_hash: bytes, group_id: int) -> bytes:
+    """The key of a block's content in the pool: one text has other keys and values in each KV cache group.
+
+    Group 0 takes the hash as it is, so that a pool for one group need not know of groups.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:55 — `make_block_hash_with_group_id`, which always appends.
+    """
+    return block_hash + group_id.to_bytes(4, "big") if group_id else block_hash
+
+
+def get_block_hash(key: bytes) -> bytes:
+    """The hash without the group. Upstream: upstream/vllm/v1/core/kv_cache_utils.py:67 — `get_block_hash`."""
+    return key[:-4] if get_group_id(key) else key
+
+
+def get_group_id(key: bytes) -> int:
+    """The group alone. Upstream: upstream/vllm/v1/core/kv_cache_utils.py:72 — `get_group_id`."""
+    return int.from_bytes(key[-4:], "big") if len(key) % 32 == 4 else 0
+
+
 def hash_block_tokens(
     parent_block_hash: bytes | None, curr_block_token_ids: Sequence[int], extra_keys: tuple[str, ...] | None = None
 ) -> bytes:
@@ -75,6 +98,44 @@ def hash_block_tokens(
     return digest.digest()
 
 
+def get_none_hash() -> bytes:
+    """What upstream's hashes begin with: from PYTHONHASHSEED, where it is set.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:97 — `init_none_hash`.
+    """
+    seed = os.environ.get("PYTHONHASHSEED")
+    return NONE_HASH if seed is None else _sha256(seed)
+
+
+def sha256_block_hasher(none_hash: bytes | None = None) -> Callable[..., bytes]:
+    """A stand-in for `hash_block_tokens` that gives upstream's own hashes (`prefix_caching_hash_algo="sha256"`).
+
+    Equal to those of a real engine that has the same PYTHONHASHSEED, so that whoever follows the KV cache events of
+    both sees equal blocks as equal. Ours differ because they can be made from bytes alone.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:541 — `hash_block_tokens`.
+    """
+    first = get_none_hash() if none_hash is None else none_hash
+
+    def hash_block(parent: bytes | None, token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None = None) -> bytes:
+        return _sha256((parent or first, tuple(token_ids), extra_keys))
+
+    return hash_block
+
+
+def _sha256(value: Any) -> bytes:
+    """Upstream: upstream/vllm/utils/hashing.py:26 — `sha256`."""
+    return hashlib.sha256(pickle.dumps(value, protocol=5)).digest()
+
+
+def generate_block_hash_extra_keys(request: Request, start_token_idx: int) -> tuple[str, ...] | None:
+    """What else the content of a block depends on: of a request with a cache salt, the first block on the salt.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:503 — `generate_block_hash_extra_keys`.
+    """
+    return (request.cache_salt,) if start_token_idx == 0 and request.cache_salt else None
+
+
 def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes] | None = None) -> BlockHasher:
     """Return a function that hashes those full blocks of a request that have no hash yet.
 
@@ -92,7 +153,7 @@ def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes
         parent = request.block_hashes[-1] if request.block_hashes else None
         new_hashes = []
         while start + block_size <= num_tokens:
-            extra_keys = (request.cache_salt,) if start == 0 and request.cache_salt else None
+            extra_keys = generate_block_hash_extra_keys(request, start)
             parent = hash_block(parent, request.all_token_ids[start : start + block_size], extra_keys)
             new_hashes.append(parent)
             start += block_size
@@ -139,7 +200,7 @@ class FreeKVCacheBlockQueue:
             ValueError: the queue is empty.
         """
         if self.num_free_blocks == 0:
-            raise ValueError("no free blocks")
+            raise ValueError("No free blocks available")
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
@@ -207,3 +268,30 @@ class FreeKVCacheBlockQueue:
             blocks.append(block)
             block = block.next_free_block
         return blocks
+
+
+class BlockHashListWithBlockSize(Sequence[bytes]):
+    """Hashes of blocks of `hash_block_size` tokens, read as those of longer blocks: consecutive ones put together.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:2079 — `BlockHashListWithBlockSize`.
+    """
+
+    def __init__(self, block_hashes: Sequence[bytes], hash_block_size: int, target_block_size: int) -> None:
+        if target_block_size % hash_block_size:
+            raise ValueError(f"block size {target_block_size} must be a multiple of {hash_block_size}")
+        self.block_hashes, self.scale_factor = block_hashes, target_block_size // hash_block_size
+
+    def __len__(self) -> int:
+        return len(self.block_hashes) // self.scale_factor
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return b"".join(self.block_hashes[index * self.scale_factor : (index + 1) * self.scale_factor])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[i] for i in range(len(self)))

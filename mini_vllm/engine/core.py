@@ -13,12 +13,15 @@ from typing import Any
 
 from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.distributed.kv_event_publisher import make_event_publisher
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.executor.abstract import Executor
+from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.worker.worker import WorkerParts
@@ -46,28 +49,35 @@ class EngineCore:
         self.model_executor = Executor.get_class(config)(
             config, model_config, WorkerParts(self.sampler, parts.attention)
         )
-        self.num_blocks = self._initialize_kv_caches()
+        self.kv_cache_config = self._initialize_kv_caches()
+        self.num_blocks = self.kv_cache_config.num_blocks
         caching = config.enable_prefix_caching
         self.kv_cache_manager = KVCacheManager(
-            self.num_blocks, config.block_size, caching, self.max_model_len, parts.block_pool
+            kv_cache_config=self.kv_cache_config,
+            enable_caching=caching,
+            max_model_len=self.max_model_len,
+            block_pool=parts.block_pool,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_kv_cache_events=config.kv_events.enable_kv_cache_events,
         )
         self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
         self.scheduler.check_stop = parts.check_stop
+        self.scheduler.kv_event_publisher = make_event_publisher(config.kv_events)
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
         self.block_hasher = get_request_block_hasher(config.block_size, parts.hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
 
-    def _initialize_kv_caches(self) -> int:
-        """Ask what a block takes, decide on their number, and have the workers make them; the null block included.
+    def _initialize_kv_caches(self) -> KVCacheConfig:
+        """Ask what the layers keep, form groups, decide on the number of blocks, and have the workers make them.
 
         Upstream: upstream/vllm/v1/engine/core.py:235 — `EngineCore._initialize_kv_caches`.
         """
         executor = self.model_executor
-        num_blocks = self.config.resolve_num_blocks(executor.get_cache_block_size_bytes(), self.max_model_len)
-        executor.initialize_from_config(num_blocks)
-        return num_blocks
+        kv_cache_config = get_kv_cache_config(executor.get_kv_cache_specs(), self.config, self.max_model_len)
+        executor.initialize_from_config(kv_cache_config)
+        return kv_cache_config
 
     @property
     def model_runner(self) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.worker.worker import WorkerParts
 
@@ -89,16 +90,19 @@ class Executor(ABC):
             "collective_rpc or apply_model, or use tensor_parallel_size=1"
         )
 
-    def get_cache_block_size_bytes(self) -> int:
-        """Bytes that a block of the KV cache takes on all ranks together."""
-        return sum(self.collective_rpc("get_cache_block_size_bytes"))
+    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
+        """What the layers of each rank keep.
 
-    def initialize_from_config(self, num_blocks: int) -> None:
+        Upstream: upstream/vllm/v1/executor/abstract.py:149 — `Executor.get_kv_cache_specs`.
+        """
+        return self.collective_rpc("get_kv_cache_spec")
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Make the KV caches, and whatever has to be ready before the first step.
 
         Upstream: upstream/vllm/v1/executor/abstract.py:111 — `Executor.initialize_from_config`.
         """
-        self.collective_rpc("initialize_from_config", args=(num_blocks,))
+        self.collective_rpc("initialize_from_config", args=(kv_cache_config,))
         self.collective_rpc("compile_or_warm_up_model")
 
     @abstractmethod

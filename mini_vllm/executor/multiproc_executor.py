@@ -34,6 +34,7 @@ from mini_vllm.executor.abstract import Executor, Method
 from mini_vllm.executor.replies import Replies, state_of
 from mini_vllm.executor.utils import Postponed, main_left_alone, one_thread_each
 from mini_vllm.executor.worker_proc import FAILED, NUM_COUNTERS, run_method, worker_main
+from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.sample.sampler import Sampler
@@ -135,9 +136,9 @@ class MultiprocExecutor(Executor):
             theirs.close()
         return WorkerProcHandle(rank, proc, ours)
 
-    def initialize_from_config(self, num_blocks: int) -> None:
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """As `Executor.initialize_from_config`."""
-        super().initialize_from_config(num_blocks)
+        super().initialize_from_config(kv_cache_config)
         runner = self._worker.model_runner
         self._interrupts = Postponed()
         runner.states.update = self._interrupts.until_done(runner.states.update)  # type: ignore[method-assign]

@@ -41,7 +41,8 @@ class EngineStats:
     """Totals since the engine was made.
 
     `num_scheduled_tokens` counts every token that went through the model, prompt tokens computed again after a
-    preemption included; `num_cached_tokens` counts prompt tokens that the prefix cache saved at first admission.
+    preemption included; `num_cached_tokens` counts prompt tokens that the prefix cache saved at the last admission
+    before the first token.
     `cudagraph` is None where no graphs are wanted; `expert_load` is None where the model has no experts.
     """
 

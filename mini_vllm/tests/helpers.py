@@ -79,7 +79,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     assert set(manager.req_to_blocks) == {r.request_id for r in scheduler.running}
     users: dict[int, int] = {}
     for request in scheduler.running:
-        ids = manager.get_block_ids(request.request_id)
+        (ids,) = manager.get_block_ids(request.request_id)
         assert len(set(ids)) == len(ids) and 0 not in ids
         assert len(ids) * manager.block_size >= request.num_computed_tokens
         for block_id in ids:

@@ -122,7 +122,8 @@ def test_a_wrong_block_table_changes_the_tokens(model, entry):
     def corrupted(*args):
         batch = runner.input_batch
         if batch.num_tokens[0] > len(tokens):
-            batch.block_table[0, entry] = batch.block_table[0, entry + 1]
+            table = batch.block_table[0].table
+            table[0, entry] = table[0, entry + 1]
         return original(*args)
 
     runner.prepare_inputs = corrupted

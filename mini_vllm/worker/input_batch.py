@@ -1,28 +1,33 @@
 """The persistent batch: per request one row of preallocated arrays, changed only where the plan of a step says so.
 
-Upstream twin: `vllm/v1/worker/gpu_input_batch.py` (`InputBatch`) and `block_table.py`.
+Upstream twin: `vllm/v1/worker/gpu_input_batch.py` (`InputBatch`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from mini_vllm.kv_cache_interface import KVCacheGroupSpec
+from mini_vllm.worker.block_table import MultiGroupBlockTable
 from mini_vllm.worker.states import CachedRequestState
 
 
 class InputBatch:
     """Rows 0 .. num_reqs - 1 are in use, without holes after `condense`.
 
-    token_ids [max_num_seqs, max_model_len] int64, block_table [max_num_seqs, max_blocks] int64; entries of a block
-    table past a request's last block are 0, the null block. `version` changes whenever a row comes, goes or moves.
+    token_ids [max_num_seqs, max_model_len] int64; block_table: see `block_table.py`. `version` changes whenever a row
+    comes, goes or moves.
     Upstream: upstream/vllm/v1/worker/gpu_input_batch.py:91 — `InputBatch`.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, groups: Sequence[KVCacheGroupSpec] = ()
+    ) -> None:
         self.max_num_seqs, self.block_size = max_num_seqs, block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
-        self.block_table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int64)
-        self.num_blocks = np.zeros(max_num_seqs, np.int64)
+        self.block_table = MultiGroupBlockTable(max_num_seqs, max_model_len, block_size, groups)
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_computed_tokens = np.zeros(max_num_seqs, np.int64)
         self.req_ids: list[str] = []
@@ -53,16 +58,8 @@ class InputBatch:
         self.token_ids[row, num_prompt:total] = state.output_token_ids
         self.num_tokens[row] = total
         self.num_computed_tokens[row] = state.num_computed_tokens
-        self.block_table[row, : int(self.num_blocks[row])] = 0
-        self.num_blocks[row] = 0
-        self.append_blocks(row, state.block_ids)
+        self.block_table.add_row(state.block_ids, row)
         self.version += 1
-
-    def append_blocks(self, row: int, block_ids: list[int]) -> None:
-        """Extend the row's block table."""
-        start = int(self.num_blocks[row])
-        self.block_table[row, start : start + len(block_ids)] = block_ids
-        self.num_blocks[row] = start + len(block_ids)
 
     def remove_request(self, req_id: str) -> None:
         """Take the row away; the hole is filled by `add_request` or closed by `condense`."""
@@ -91,11 +88,10 @@ class InputBatch:
             self.states.pop()
 
     def _move(self, source: int, target: int) -> None:
-        total, blocks = int(self.num_tokens[source]), int(self.num_blocks[source])
+        total = int(self.num_tokens[source])
         self.token_ids[target, :total] = self.token_ids[source, :total]
-        self.block_table[target, : int(self.num_blocks[target])] = 0
-        self.block_table[target, :blocks] = self.block_table[source, :blocks]
-        for array in (self.num_blocks, self.num_tokens, self.num_computed_tokens):
+        self.block_table.move_row(source, target)
+        for array in (self.num_tokens, self.num_computed_tokens):
             array[target] = array[source]
         req_id = self.req_ids[source]
         self.req_ids[target], self.states[target] = req_id, self.states[source]

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.attention.backend import AttentionMetadata
+from mini_vllm.attention.groups import make_grouped_attention
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.quantized_kv_cache import make_kv_cache
-from mini_vllm.attention.selector import make_attention
 from mini_vllm.compilation.cpu_models import compiled_form
 from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
@@ -51,6 +52,7 @@ class ModelRunner:
         attention_backend: name in `mini_vllm.attention.backends.registry`, or a class; None: the selector's choice.
         group: the ranks that share every layer, where the model is one rank's part.
         enforce_eager: run the model file as it stands, not its compiled form.
+        kv_cache_config: the KV cache groups; None: one of full attention.
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or these.
@@ -74,12 +76,14 @@ class ModelRunner:
         attention_backend: Any = None,
         group: TensorParallelGroup | None = None,
         enforce_eager: bool = False,
+        kv_cache_config: KVCacheConfig | None = None,
     ) -> None:
         self.model, self.sampler, self.group, self.block_size = model, sampler, group, block_size
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
-        self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size)
-        self.states = RequestStates(self.input_batch, seed)
+        groups = kv_cache_config.kv_cache_groups if kv_cache_config else []
+        self.input_batch = InputBatch(max_num_seqs, max_model_len, block_size, groups)
+        self.states = RequestStates(self.input_batch, seed, model.vocab_size)
         self.requests = self.states.requests
         self.kv_oracle: Any = None
         self.graphs: CudaGraphManager | None = None
@@ -91,9 +95,12 @@ class ModelRunner:
         program = (None if enforce_eager else compiled_form(model)) or model
         self.forward, self.compute_logits = program.forward, program.compute_logits
         if model.num_layers:
-            shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+            num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
+            shape = (num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
             self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype)
-            self.attention = make_attention(model, self.kv_cache, attention_backend, kv_cache_dtype, enforce_eager)
+            self.attention = make_grouped_attention(
+                groups, model, self.kv_cache, attention_backend, kv_cache_dtype, enforce_eager
+            )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.
@@ -168,7 +175,6 @@ class ModelRunner:
     def prepare_inputs(self, num_scheduled_tokens: dict[str, int], total_num_tokens: int) -> ModelInputs:
         """Flat arrays for the rows of the batch, in its order.
 
-        The token at position p of row r has slot block_table[r, p // block_size] * block_size + p % block_size.
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1863 — `GPUModelRunner._prepare_inputs`.
         """
         batch = self.input_batch
@@ -182,16 +188,13 @@ class ModelRunner:
             query_start_loc = np.concatenate([[0], np.cumsum(scheduled)])
             seq_lens, token_rows = computed + scheduled, np.repeat(rows, scheduled)
             positions = np.arange(total_num_tokens) + (computed - query_start_loc[:-1])[token_rows]
-        table = batch.block_table[:num_reqs, : -(-int(seq_lens.max()) // self.block_size)]
-        block, offset = np.divmod(positions, self.block_size)
-        slots = table[token_rows, block] * self.block_size + offset
         sampled_rows = (seq_lens >= batch.num_tokens[:num_reqs]).nonzero()[0]
         return ModelInputs(
             batch.token_ids[token_rows, positions],
             positions,
             query_start_loc[1:][sampled_rows] - 1,
             sampled_rows,
-            AttentionMetadata(query_start_loc, seq_lens, table, slots),
+            batch.block_table.metadata(query_start_loc, seq_lens, token_rows, positions, computed),
         )
 
     def _sampling_metadata(self, rows: Array) -> SamplingMetadata:
@@ -211,4 +214,4 @@ class ModelRunner:
             position = int(self.input_batch.num_tokens[row]) - 1
             errors[state.req_id] = f"NaN in the logits of request {state.req_id!r} at position {position}"
             if self.kv_cache is not None:
-                self.kv_cache.clear_blocks(self.input_batch.block_table[row, : int(self.input_batch.num_blocks[row])])
+                self.kv_cache.clear_blocks(self.input_batch.block_table.held_blocks(row))

@@ -6,6 +6,7 @@ Upstream twins: `CachedRequestState` of `vllm/v1/worker/gpu_input_batch.py`, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,36 @@ class CachedRequestState:
     req_id: str
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
-    block_ids: list[int]
+    block_ids: tuple[list[int], ...]
     num_computed_tokens: int
     output_token_ids: list[int] = field(default_factory=list)
     generator: np.random.Generator | None = None
+    seed: int | np.random.SeedSequence | None = None
+
+    def start_stream(self, engine_seed: int, number: int) -> None:
+        """The random stream of a request that does not sample greedily: its own seed's, or `number` of the engine's."""
+        if not self.sampling_params.is_greedy:
+            own = self.sampling_params.seed
+            self.seed = np.random.SeedSequence(engine_seed, spawn_key=(number,)) if own is None else own
+            self.generator = np.random.default_rng(self.seed)
+
+    def append_blocks(self, block_ids: Sequence[list[int]]) -> None:
+        """Extend the block table of each KV cache group."""
+        for held, new in zip(self.block_ids, block_ids, strict=True):
+            held.extend(new)
+
+    def set_output(self, token_ids: list[int], vocab_size: int) -> None:
+        """Take over what the scheduler knows as this request's output.
+
+        Where it knows less than was sampled here, it has thrown the rest away (the prefix cache was reset while a step
+        was in flight). The random stream then goes back to where these tokens left it, so that a seeded request gets
+        the tokens that it gets without a reset. A draw takes one number for each token of the vocabulary.
+        """
+        if len(token_ids) < len(self.output_token_ids) and self.generator is not None:
+            self.generator = np.random.default_rng(self.seed)
+            for _ in token_ids:
+                self.generator.standard_exponential(size=vocab_size)
+        self.output_token_ids = token_ids
 
 
 class RequestStates:
@@ -43,13 +70,14 @@ class RequestStates:
     Args:
         input_batch: gets and loses rows here.
         seed: start of the random streams of requests that have no seed of their own.
+        vocab_size: numbers that a draw takes from a stream.
 
     Attributes:
         requests: by id.
     """
 
-    def __init__(self, input_batch: InputBatch, seed: int) -> None:
-        self.input_batch, self.seed = input_batch, seed
+    def __init__(self, input_batch: InputBatch, seed: int, vocab_size: int) -> None:
+        self.input_batch, self.seed, self.vocab_size = input_batch, seed, vocab_size
         self.requests: dict[str, CachedRequestState] = {}
         self._num_streams = 0
 
@@ -71,8 +99,8 @@ class RequestStates:
             batch.num_computed_tokens[: batch.num_reqs] = cached.num_computed_tokens
             for row, block_ids in enumerate(cached.new_block_ids):
                 if block_ids:
-                    batch.states[row].block_ids.extend(block_ids)
-                    batch.append_blocks(row, block_ids)
+                    batch.states[row].append_blocks(block_ids)
+                    batch.block_table.append_row(block_ids, row)
         else:
             to_add += self._update_cached(cached)
         for state in to_add:
@@ -85,30 +113,27 @@ class RequestStates:
         for i, req_id in enumerate(cached.req_ids):
             state = self.requests[req_id]
             state.num_computed_tokens = cached.num_computed_tokens[i]
-            block_ids = cached.new_block_ids[i] or []
+            block_ids = cached.new_block_ids[i]
             if req_id in cached.resumed_req_ids:
-                state.block_ids = list(block_ids)
+                state.block_ids = tuple([list(ids) for ids in block_ids or ()])
                 batch.remove_request(req_id)
-            else:
-                state.block_ids.extend(block_ids)
+            elif block_ids:
+                state.append_blocks(block_ids)
             row = batch.req_id_to_index.get(req_id)
             if row is not None:
                 batch.num_computed_tokens[row] = state.num_computed_tokens
-                batch.append_blocks(row, block_ids)
+                if block_ids:
+                    batch.block_table.append_row(block_ids, row)
                 continue
             if req_id in cached.all_token_ids:
-                state.output_token_ids = cached.all_token_ids[req_id][len(state.prompt_token_ids) :]
+                state.set_output(cached.all_token_ids[req_id][len(state.prompt_token_ids) :], self.vocab_size)
             to_add.append(state)
         return to_add
 
     def _new_state(self, new: NewRequestData) -> CachedRequestState:
-        params = new.sampling_params
-        state = CachedRequestState(
-            new.req_id, list(new.prompt_token_ids), params, list(new.block_ids), new.num_computed_tokens
-        )
-        if not params.is_greedy:
-            stream = np.random.SeedSequence(self.seed, spawn_key=(self._num_streams,))
-            state.generator = np.random.default_rng(stream if params.seed is None else params.seed)
+        prompt, block_ids = list(new.prompt_token_ids), tuple([list(ids) for ids in new.block_ids])
+        state = CachedRequestState(new.req_id, prompt, new.sampling_params, block_ids, new.num_computed_tokens)
+        state.start_stream(self.seed, self._num_streams)
         self._num_streams += 1
         self.requests[new.req_id] = state
         return state

@@ -1,6 +1,6 @@
 """One rank: its part of the model, its part of the KV cache, and the runner that computes with both.
 
-    init_device -> load_model -> get_cache_block_size_bytes -> initialize_from_config -> compile_or_warm_up_model
+    init_device -> load_model -> get_kv_cache_spec -> initialize_from_config -> compile_or_warm_up_model
     execute_model -> sample_tokens, again and again
 
 Upstream twins: `vllm/v1/worker/gpu_worker.py` and `vllm/v1/worker/worker_base.py`.
@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from mini_vllm.compilation.cudagraph.manager import capture_graphs
 from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.core.kv_cache_groups import get_kv_cache_spec
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.kv_cache_interface import kv_bytes_per_token
+from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.sampler import Sampler
@@ -93,17 +94,15 @@ class Worker:
             group=self.group, enable_expert_parallel=c.enable_expert_parallel,
         )  # fmt: skip
 
-    def get_cache_block_size_bytes(self) -> int:
-        """Bytes that a block of the KV cache takes on this rank; 0 for a model without layers.
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """What each layer of this rank keeps, by the layer's name; empty for a model without layers.
 
-        Upstream: upstream/vllm/v1/worker/worker_base.py:159 — `WorkerBase.get_cache_block_size_bytes`.
+        Upstream: upstream/vllm/v1/worker/worker_base.py:98 — `WorkerBase.get_kv_cache_spec`.
         """
-        model, c = self.model, self.config
-        heads = model.num_layers * model.num_kv_heads
-        return kv_bytes_per_token(heads, model.head_dim, c.kv_cache_dtype, model.dtype.itemsize) * c.block_size
+        return get_kv_cache_spec(self.model, self.config.block_size, self.config.kv_cache_dtype)
 
-    def initialize_from_config(self, num_blocks: int) -> None:
-        """Make the KV cache, `num_blocks` blocks with the null block, and the runner.
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Make the KV cache, as many blocks as the config says, and the runner.
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:543 — `Worker.initialize_from_config`.
         """
@@ -112,7 +111,7 @@ class Worker:
         self.model_runner = ModelRunner(
             self.model,
             self.parts.sampler or Sampler(),
-            num_blocks=num_blocks,
+            num_blocks=kv_cache_config.num_blocks,
             block_size=c.block_size,
             max_num_seqs=c.max_num_seqs,
             max_num_batched_tokens=c.max_num_batched_tokens,
@@ -122,9 +121,10 @@ class Worker:
             attention_backend=self.parts.attention or c.attention_backend,
             group=self.group,
             enforce_eager=c.enforce_eager,
+            kv_cache_config=kv_cache_config,
         )
         watch = self.model.num_layers == 0 if c.kv_oracle is None else c.kv_oracle
-        self.model_runner.kv_oracle = KVOracle(num_blocks, c.block_size) if watch else None
+        self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
 
     def compile_or_warm_up_model(self) -> None:
         """Capture the graphs, where some are wanted.

@@ -185,7 +185,7 @@ def capture_graphs(model_runner: Any, config: Any) -> CudaGraphManager | None:
         mode=mode,
         capture_sizes=config.resolved_capture_sizes,
         max_num_seqs=config.max_num_seqs,
-        max_blocks=model_runner.input_batch.block_table.shape[1],
+        max_blocks=model_runner.input_batch.block_table[0].table.shape[1],
     )
     manager.capture_model()
     return manager

@@ -13,7 +13,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class NewRequestData:
-    """A request on its first step. `block_ids` is its block table (upstream: one for each KV cache group).
+    """A request on its first step. `block_ids` are its block tables, one for each KV cache group.
 
     Upstream: upstream/vllm/v1/core/sched/output.py:31 — `NewRequestData`.
     """
@@ -21,7 +21,7 @@ class NewRequestData:
     req_id: str
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
-    block_ids: list[int]
+    block_ids: tuple[list[int], ...]
     num_computed_tokens: int
 
 
@@ -29,16 +29,17 @@ class NewRequestData:
 class CachedRequestData:
     """Requests that the runner knows, as differences; the lists are aligned with `req_ids`.
 
-    `new_block_ids[i]` is to be appended to the block table, or replaces it where the request is in `resumed_req_ids`
-    (it was preempted and its old blocks are gone); None: no new block. `all_token_ids` has the tokens of the requests
-    that were not scheduled in the step before: the runner may have dropped their rows.
+    `new_block_ids[i]`, a list for each KV cache group, is to be appended to the block tables, or replaces them where
+    the request is in `resumed_req_ids` (it was preempted and its old blocks are gone); None: no new
+    block. `all_token_ids` has the tokens of the requests that were not scheduled in the step before: the runner may
+    have dropped their rows.
 
     Upstream: upstream/vllm/v1/core/sched/output.py:112 — `CachedRequestData`.
     """
 
     req_ids: list[str] = field(default_factory=list)
     resumed_req_ids: set[str] = field(default_factory=set)
-    new_block_ids: list[list[int] | None] = field(default_factory=list)
+    new_block_ids: list[tuple[list[int], ...] | None] = field(default_factory=list)
     num_computed_tokens: list[int] = field(default_factory=list)
     num_output_tokens: list[int] = field(default_factory=list)
     all_token_ids: dict[str, list[int]] = field(default_factory=dict)

@@ -7,20 +7,22 @@ behind, a chunk of a prompt is a part of the way. Upstream twin: `vllm/v1/core/s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.output import SchedulerOutput
-from mini_vllm.core.sched.request_queue import RequestQueue, create_request_queue
+from mini_vllm.core.sched.request_table import RequestTable
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.sched.utils import check_stop
+from mini_vllm.distributed.kv_events import EventPublisher, KVEventBatch
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 
 
-class Scheduler:
+class Scheduler(RequestTable):
     """Plans each step and takes in its results.
 
     Args:
@@ -28,29 +30,18 @@ class Scheduler:
         kv_cache_manager: gives the slots; may refuse.
         max_model_len: cap on the tokens of one request.
 
-    Attributes:
-        requests: all unfinished requests by id.
-        waiting: those without blocks, new or preempted.
-        running: those with blocks, in the order in which they are served.
-
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:64 — `Scheduler`.
     """
 
     def __init__(self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int) -> None:
         assert config.max_num_seqs is not None
+        super().__init__(config.scheduling_policy, kv_cache_manager)
         self.config = config
-        self.kv_cache_manager = kv_cache_manager
         self.max_model_len = max_model_len
         self.max_num_running_reqs = config.max_num_seqs
         self.max_num_scheduled_tokens = config.max_num_batched_tokens
         self.check_stop: Callable[[Request, int], bool] = check_stop
-
-        self.requests: dict[str, Request] = {}
-        self.waiting: RequestQueue = create_request_queue(config.scheduling_policy)
-        self.running: list[Request] = []
-        self.finished_req_ids: set[str] = set()
-        self.prev_step_scheduled_req_ids: set[str] = set()
-        self.num_preemptions = 0
+        self.kv_event_publisher: EventPublisher | None = None
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step, and count its tokens as computed.
@@ -93,7 +84,7 @@ class Scheduler:
                 if step.preempted[-1] is request:
                     return
             step.running.append(request)
-            step.add(request, num_new_tokens, [block.block_id for block in new_blocks] if new_blocks else [])
+            step.add(request, num_new_tokens, new_blocks)
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:
@@ -105,7 +96,7 @@ class Scheduler:
             request = self.waiting.peek_request()
             hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
             num_new_tokens = request.num_tokens - num_hit_tokens
-            if not self.config.enable_chunked_prefill and num_new_tokens > step.token_budget:
+            if not self.config.enable_chunked_prefill and self._clamp(num_new_tokens) > step.token_budget:
                 return
             num_new_tokens = self._clamp(num_new_tokens, step.token_budget)
             new_blocks = self.kv_cache_manager.allocate_slots(
@@ -120,13 +111,13 @@ class Scheduler:
             self.waiting.pop_request()
             self.running.append(request)
             (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
-            step.add(request, num_new_tokens, self.kv_cache_manager.get_block_ids(request.request_id))
+            step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = num_hit_tokens
-            if request.num_cached_tokens is None:
+            if not request.output_token_ids:  # preempted before its first token: the last start counts
                 request.num_cached_tokens = num_hit_tokens
 
-    def _clamp(self, num_new_tokens: int, token_budget: int) -> int:
+    def _clamp(self, num_new_tokens: int, token_budget: int = 1 << 62) -> int:
         """Tokens for one request in this step: what it lacks, its own cap, and what is left of the budget."""
         threshold = self.config.long_prefill_token_threshold
         if 0 < threshold < num_new_tokens:
@@ -136,7 +127,8 @@ class Scheduler:
     def _preempt_one(self, step: StepPlan) -> int:
         """Preempt the request that the policy can best spare; returns the place it had in `running`."""
         if self.config.scheduling_policy == "priority":
-            victim = max(self.running, key=lambda request: (request.priority, request.arrival_time))
+            # Of equals the last: the pinned release takes the first, and two of them can preempt each other for ever.
+            victim = max(reversed(self.running), key=lambda request: (request.priority, request.arrival_time))
             victim_index = self.running.index(victim)
             del self.running[victim_index]
             if victim.request_id in step.num_scheduled_tokens:
@@ -149,18 +141,6 @@ class Scheduler:
         self._preempt_request(victim)
         step.preempted.append(victim)
         return victim_index
-
-    def _preempt_request(self, request: Request) -> None:
-        """Take the request's blocks and put it back in the queue; its tokens are computed again later.
-
-        Upstream: upstream/vllm/v1/core/sched/scheduler.py:929 — `_preempt_request`.
-        """
-        self.kv_cache_manager.free(request)
-        request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.prepend_request(request)
 
     def _update_after_schedule(self, output: SchedulerOutput) -> None:
         """Count the planned tokens as computed, now: the next plan need not wait for this one's results.
@@ -180,14 +160,16 @@ class Scheduler:
         """Append the sampled tokens, end what has ended, and report what is new.
 
         It does not touch `num_computed_tokens`: `schedule()` did. A request that was aborted while the model ran is
-        passed over.
+        passed over. The order is that of the plan, whatever order the rows have: it decides in which order blocks are
+        freed, and so which are reused first.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1283 — `Scheduler.update_from_output`.
         """
         outputs: list[EngineCoreOutput] = []
         stopped_running: set[Request] = set()
         stopped_waiting: set[Request] = set()  # preempted while their last token was in flight
-        for row, request_id in enumerate(model_output.req_ids):
+        rows = dict(zip(model_output.req_ids, range(len(model_output.req_ids)), strict=True))
+        for request_id in output.num_scheduled_tokens:
             request = self.requests.get(request_id)
             if request is None:
                 continue
@@ -196,7 +178,7 @@ class Scheduler:
                 self._fail(request, model_output.errors[request_id])
                 has_stopped, new_token_ids = True, []
             else:
-                new_token_ids = model_output.sampled_token_ids[row]
+                new_token_ids = model_output.sampled_token_ids[rows[request_id]]
                 if not new_token_ids:
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
@@ -207,7 +189,7 @@ class Scheduler:
                 self._free_request(request)
             elif not new_token_ids:
                 continue
-            logprobs = model_output.logprobs[row][: len(new_token_ids)] if model_output.logprobs else None
+            logprobs = model_output.logprobs[rows[request_id]][: len(new_token_ids)] if model_output.logprobs else None
             outputs.append(
                 EngineCoreOutput(
                     request_id,
@@ -223,7 +205,15 @@ class Scheduler:
             self.running = [request for request in self.running if request not in stopped_running]
         if stopped_waiting:
             self.waiting.remove_requests(stopped_waiting)
+        if self.kv_event_publisher is not None:
+            self._publish_events(self.kv_event_publisher)
         return outputs
+
+    def _publish_events(self, publisher: EventPublisher) -> None:
+        """Send what the prefix cache gained and lost in this step, if anything."""
+        events = self.kv_cache_manager.take_events()
+        if events:
+            publisher.publish(KVEventBatch(time.time(), events))
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
         """Append tokens one by one until one of them ends the request; the rest is dropped."""
@@ -238,60 +228,3 @@ class Scheduler:
         self.kv_cache_manager.evict_after(request, 0)
         request.status = RequestStatus.FINISHED_ERROR
         request.stop_reason = message
-
-    def add_request(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            ValueError: an unfinished request has the same id, or this one can never fit the pool.
-        """
-        if request.request_id in self.requests:
-            raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
-        self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
-        self.requests[request.request_id] = request
-        self.waiting.add_request(request)
-
-    def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
-        """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended.
-
-        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1779 — `Scheduler.finish_requests`.
-        """
-        ids = [request_ids] if isinstance(request_ids, str) else list(dict.fromkeys(request_ids))
-        requests = [self.requests[request_id] for request_id in ids if request_id in self.requests]
-        gone = set(requests)
-        if any(request.status == RequestStatus.RUNNING for request in requests):
-            self.running = [request for request in self.running if request not in gone]
-        if any(request.status != RequestStatus.RUNNING for request in requests):
-            self.waiting.remove_requests(gone)
-        for request in requests:
-            request.status = finished_status
-            self._free_request(request)
-        return [request.request_id for request in requests]
-
-    def _free_request(self, request: Request) -> None:
-        self.kv_cache_manager.free(request)
-        self.finished_req_ids.add(request.request_id)
-        del self.requests[request.request_id]
-
-    def has_unfinished_requests(self) -> bool:
-        """True while a request waits or runs."""
-        return bool(self.requests)
-
-    def has_finished_requests(self) -> bool:
-        """True while the model runner has not been told of a request that ended."""
-        return bool(self.finished_req_ids)
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached contents; False, and nothing done, while requests hold blocks.
-
-        With `reset_running_requests` the running ones are preempted first, last one first, so that they come back in
-        their order.
-        """
-        if reset_running_requests:
-            while self.running:
-                request = self.running.pop()
-                self._preempt_request(request)
-                request.async_tokens_to_discard = request.num_output_placeholders
-                request.num_output_placeholders = 0
-            self.prev_step_scheduled_req_ids = set()
-        return self.kv_cache_manager.reset_prefix_cache()

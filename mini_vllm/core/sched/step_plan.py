@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_vllm.request import Request
 
@@ -17,23 +18,23 @@ class StepPlan:
 
     token_budget: int
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
-    new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
     running: list[Request] = field(default_factory=list)
     new: list[Request] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
 
-    def add(self, request: Request, num_new_tokens: int, new_block_ids: list[int]) -> None:
+    def add(self, request: Request, num_new_tokens: int, new_blocks: KVCacheBlocks) -> None:
         """Give `num_new_tokens` of the budget to a request."""
         self.num_scheduled_tokens[request.request_id] = num_new_tokens
-        self.new_block_ids[request.request_id] = new_block_ids
+        self.new_blocks[request.request_id] = new_blocks
         self.token_budget -= num_new_tokens
 
     def remove(self, request: Request) -> None:
         """Take back what a running request was given in this step: it has just been preempted."""
         self.running.remove(request)
         self.token_budget += self.num_scheduled_tokens.pop(request.request_id)
-        del self.new_block_ids[request.request_id]
+        del self.new_blocks[request.request_id]
 
     def make_output(self, finished_req_ids: set[str], previously_scheduled: set[str]) -> SchedulerOutput:
         """The finished plan: new requests in full, the others as differences."""
@@ -42,7 +43,7 @@ class StepPlan:
                 request.request_id,
                 request.prompt_token_ids,
                 request.sampling_params,
-                self.new_block_ids[request.request_id],
+                self.new_blocks[request.request_id].get_block_ids(),
                 request.num_computed_tokens,
             )
             for request in self.new
@@ -59,10 +60,11 @@ class StepPlan:
     def _make_cached_request_data(self, previous: set[str]) -> CachedRequestData:
         """Upstream: upstream/vllm/v1/core/sched/scheduler.py:1036 — `_make_cached_request_data`."""
         requests = self.running + self.resumed
+        blocks = [self.new_blocks[request.request_id] for request in requests]
         return CachedRequestData(
             req_ids=[request.request_id for request in requests],
             resumed_req_ids={request.request_id for request in self.resumed},
-            new_block_ids=[self.new_block_ids[request.request_id] or None for request in requests],
+            new_block_ids=[b.get_block_ids() if any(b.blocks) else None for b in blocks],
             num_computed_tokens=[request.num_computed_tokens for request in requests],
             num_output_tokens=[len(r.output_token_ids) + r.num_output_placeholders for r in requests],
             all_token_ids={r.request_id: list(r.all_token_ids) for r in requests if r.request_id not in previous},

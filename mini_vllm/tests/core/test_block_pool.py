@@ -44,7 +44,7 @@ def test_queue_errors():
     with pytest.raises(ValueError, match="cannot pop 2 blocks: 1 are free"):
         queue.popleft_n(2)
     queue.popleft()
-    with pytest.raises(ValueError, match="no free blocks"):
+    with pytest.raises(ValueError, match="No free blocks available"):
         queue.popleft()
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.tests.helpers import check_pool, make_request
 
 
 def ids(blocks):
-    return [block.block_id for block in blocks]
+    """Of the one group, or of a plain list."""
+    return blocks.get_block_ids()[0] if isinstance(blocks, KVCacheBlocks) else [block.block_id for block in blocks]
 
 
 def test_slots_grow_only_when_the_last_block_is_full():
@@ -17,11 +18,11 @@ def test_slots_grow_only_when_the_last_block_is_full():
     request.num_computed_tokens = 5
     for _ in range(3):
         request.append_output_token_ids(0)
-        assert manager.allocate_slots(request, 1) == []  # an empty list is a success
+        assert ids(manager.allocate_slots(request, 1)) == []  # no new block is a success
         request.num_computed_tokens += 1
     request.append_output_token_ids(0)
     assert ids(manager.allocate_slots(request, 1)) == [3]
-    assert manager.get_block_ids("a") == [1, 2, 3]
+    assert manager.get_block_ids("a") == ([1, 2, 3],)
 
 
 def test_prefix_hit_leaves_one_token_to_compute():
@@ -45,7 +46,7 @@ def test_a_block_that_is_half_computed_cannot_be_found():
 def test_no_hits_without_caching():
     manager = KVCacheManager(10, 4, enable_caching=False)
     manager.allocate_slots(make_request("a", 8), 8)
-    assert manager.get_computed_blocks(make_request("b", 9, block_size=4)) == ([], 0)
+    assert manager.get_computed_blocks(make_request("b", 9, block_size=4)) == (manager.empty_kv_cache_blocks, 0)
 
 
 def test_refusal_counts_the_hits_it_would_take_from_the_free_queue():
@@ -58,7 +59,7 @@ def test_refusal_counts_the_hits_it_would_take_from_the_free_queue():
     assert num_tokens == 32 and manager.block_pool.get_num_free_blocks() == 9
     # 2 new blocks would fit 9 free ones, but 8 of these are the hits themselves.
     assert manager.allocate_slots(request, 8, num_tokens, hits) is None
-    assert all(block.ref_cnt == 0 for block in hits) and "b" not in manager.req_to_blocks
+    assert all(block.ref_cnt == 0 for block in hits.blocks[0]) and "b" not in manager.req_to_blocks
     check_pool(manager.block_pool)
 
 
@@ -81,7 +82,7 @@ def test_draft_slots_are_not_cached():
     manager = KVCacheManager(6, 4)
     request = make_request("a", 4, block_size=4)
     assert ids(manager.allocate_slots(request, 4, num_lookahead_tokens=4)) == [1, 2]
-    assert [block.block_hash is not None for block in manager.get_blocks("a")] == [True, False]
+    assert [block.block_hash is not None for block in manager.get_blocks("a").blocks[0]] == [True, False]
 
 
 def test_evict_after_keeps_what_was_computed():
@@ -89,7 +90,7 @@ def test_evict_after_keeps_what_was_computed():
     request = make_request("a", 12, block_size=4)
     manager.allocate_slots(request, 12)
     manager.evict_after(request, 6)
-    assert [block.block_hash is not None for block in manager.get_blocks("a")] == [True, False, False]
+    assert [block.block_hash is not None for block in manager.get_blocks("a").blocks[0]] == [True, False, False]
     manager.free(request)
     check_pool(manager.block_pool)
 

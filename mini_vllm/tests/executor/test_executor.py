@@ -55,7 +55,7 @@ def test_a_class_of_ones_own(name: Any) -> None:
     assert outputs[-1].outputs[0].token_ids == expected.outputs[0].token_ids
     executor: Any = engine_of_ours.model_executor
     assert type(executor).__name__ == "Recording"
-    start = ["_init_executor", "get_cache_block_size_bytes", "initialize_from_config", "compile_or_warm_up_model"]
+    start = ["_init_executor", "get_kv_cache_spec", "initialize_from_config", "compile_or_warm_up_model"]
     assert executor.calls == start + ["execute_model", "sample_tokens"] * 4
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import platform
 import sys
@@ -27,14 +28,23 @@ for name, value in {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOG
     os.environ.setdefault(name, value)
 
 import torch  # noqa: E402
-from scheduler_workload import EOS, Workload, make_workload, pick, sampled_token  # noqa: E402
+from scheduler_workload import EOS, Workload, arrival_time, make_workload, pick, sampled_token  # noqa: E402
 from vllm import SamplingParams, __version__  # noqa: E402
-from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig  # noqa: E402
+from vllm.config import CacheConfig, KVEventsConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
+from vllm.v1.core.kv_cache_utils import (  # noqa: E402
+    get_request_block_hasher,
+    init_none_hash,
+    resolve_kv_cache_block_sizes,
+)
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # noqa: E402
+from vllm.v1.kv_cache_interface import (  # noqa: E402
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
 from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
@@ -66,7 +76,7 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
         max_num_batched_tokens=config["max_num_batched_tokens"],
         max_model_len=config["max_model_len"],
         long_prefill_token_threshold=config["threshold"],
-        enable_chunked_prefill=True,
+        enable_chunked_prefill=config.get("chunked", True),
         async_scheduling=config["async"],
         is_encoder_decoder=False,
         policy=config["policy"],
@@ -75,17 +85,35 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
     cache = CacheConfig(block_size=config["block_size"], enable_prefix_caching=config["caching"])
     cache.num_gpu_blocks = config["num_blocks"]
     vllm_config = VllmConfig(
-        scheduler_config=scheduling, model_config=model, cache_config=cache, parallel_config=ParallelConfig()
+        scheduler_config=scheduling,
+        model_config=model,
+        cache_config=cache,
+        parallel_config=ParallelConfig(),
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null") if "groups" in config else None,
     )
-    spec = FullAttentionSpec(block_size=config["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float32)
+    groups = make_groups(config.get("groups", [(None, config["block_size"])]))
+    kv_cache_config = KVCacheConfig(config["num_blocks"], [], groups)
+    block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     scheduler_class = AsyncScheduler if config["async"] else Scheduler
     return scheduler_class(
         vllm_config=vllm_config,
-        kv_cache_config=KVCacheConfig(config["num_blocks"], [], [KVCacheGroupSpec(["layer"], spec)]),
-        block_size=config["block_size"],
+        kv_cache_config=kv_cache_config,
+        block_size=block_size,
+        hash_block_size=hash_block_size,
         log_stats=True,
         structured_output_manager=StructuredOutputManager(vllm_config),
     )
+
+
+def make_groups(groups: list[tuple[int | None, int]]) -> list[KVCacheGroupSpec]:
+    """A group for each pair of a window (None: full attention) and a block size."""
+    specs = []
+    for window, block_size in groups:
+        # Blocks of all groups are equally large, as the engine makes them.
+        common = {"block_size": block_size, "num_kv_heads": 1, "head_size": 64 // block_size, "dtype": torch.float32}
+        full = FullAttentionSpec(**common) if window is None else SlidingWindowSpec(**common, sliding_window=window)
+        specs.append(full)
+    return [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)]
 
 
 def model_output(ids: list[str], sampled: list[list[int]]) -> ModelRunnerOutput:
@@ -106,7 +134,8 @@ class Recorder:
     def __init__(self, workload: Workload, model_folder: str) -> None:
         self.workload = workload
         self.scheduler = make_scheduler(workload.config, model_folder)
-        self.hasher = get_request_block_hasher(workload.config["block_size"], sha256)
+        sizes = [block_size for _, block_size in workload.config.get("groups", [(None, workload.config["block_size"])])]
+        self.hasher = get_request_block_hasher(math.gcd(*sizes), sha256)
         self.num_sampled: Counter[str] = Counter()
         self.hits = [0, 0, 0, 0]
         self.in_flight: deque[Any] = deque()
@@ -156,6 +185,7 @@ class Recorder:
                 max_tokens=arrival.max_tokens,
                 stop_token_ids=list(arrival.stop_token_ids),
                 ignore_eos=arrival.ignore_eos,
+                skip_reading_prefix_cache=arrival.skip_reading,
             )
             params.update_from_generation_config({}, EOS)
             self.scheduler.add_request(
@@ -164,7 +194,8 @@ class Recorder:
                     prompt_token_ids=list(arrival.prompt),
                     sampling_params=params,
                     pooling_params=None,
-                    arrival_time=float(arrival.request_id[1:]),
+                    arrival_time=arrival_time(arrival),
+                    cache_salt=arrival.salt,
                     priority=arrival.priority,
                     block_hasher=self.hasher,
                 )

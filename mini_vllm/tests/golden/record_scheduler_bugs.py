@@ -29,6 +29,8 @@ from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 MOST_SEEDS = 20_000
+# A tie needs equal arrival times, which these workloads do not have; `test_scheduler.py` shows that one.
+SHOWN = ("index-follows-removal", "forget-blocks-never-written")
 
 
 def record(seed: int, folder: str, patches: list[str]) -> list[dict[str, Any]]:
@@ -48,7 +50,7 @@ def first_parting(one: list[Any], other: list[Any]) -> int | None:
 def main() -> None:
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 12
     init_none_hash(sha256)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in PATCHES}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in SHOWN}
     tried = 0
     with stand_in_model() as folder:
         while min(map(len, found.values())) < wanted and tried < MOST_SEEDS:

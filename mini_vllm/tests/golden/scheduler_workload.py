@@ -5,7 +5,9 @@ Used by the recorder (under real vLLM) and by the replay (under mini_vllm); it i
 
 from __future__ import annotations
 
+import json
 import random
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,10 @@ VOCAB = 7
 
 @dataclass
 class Arrival:
-    """A request that comes in before some step."""
+    """A request that comes in before some step.
+
+    `salt`: keeps its prefix to itself; `arrival_time`: None: its number; `skip_reading`: it computes its whole prompt.
+    """
 
     request_id: str
     prompt: list[int]
@@ -23,6 +28,9 @@ class Arrival:
     stop_token_ids: list[int]
     ignore_eos: bool
     priority: int
+    salt: str | None = None
+    arrival_time: float | None = None
+    skip_reading: bool = False
 
 
 @dataclass
@@ -133,6 +141,11 @@ def make_pressed_workload(seed: int) -> Workload:
     return workload
 
 
+def arrival_time(arrival: Arrival) -> float:
+    """Its own, or the number in its id."""
+    return float(arrival.request_id[1:]) if arrival.arrival_time is None else arrival.arrival_time
+
+
 def sampled_token(seed: int, request_id: str, index: int) -> int:
     """Stand-in for the model: the request's output token number `index`."""
     return random.Random(f"{seed}/{request_id}/{index}").randrange(VOCAB)
@@ -141,3 +154,9 @@ def sampled_token(seed: int, request_id: str, index: int) -> int:
 def pick(ids: list[str], number: int) -> str:
     """The request that an abort means."""
     return sorted(ids)[number % len(ids)]
+
+
+def checksum(block_ids: list[int], events: list[Any]) -> int:
+    """Of the free queue and the events of a step; hashes as hexadecimal text, tuples as lists."""
+    text = json.dumps([block_ids, events], default=lambda value: value.hex())
+    return zlib.crc32(text.encode())

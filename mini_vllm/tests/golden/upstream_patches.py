@@ -47,6 +47,20 @@ PATCHES = {
 """,
         ),
         Patch(
+            "tie-goes-to-the-last",
+            "Among requests of equal priority and arrival time `max` takes the first of `running`. It then gives "
+            "way to the second, comes back behind it, and the second, now first, gives way in its turn: without "
+            "`scheduler_reserve_full_isl` neither ever ends.",
+            """\
+                        preempted_req = max(
+                            self.running,
+""",
+            """\
+                        preempted_req = max(
+                            reversed(self.running),
+""",
+        ),
+        Patch(
             "forget-blocks-never-written",
             "Full blocks are registered in the prefix cache when they are allocated, before the model has filled them. "
             "A victim that loses its share of this very step leaves such blocks behind, and a later request finds "
@@ -56,10 +70,10 @@ PATCHES = {
 """,
             """\
                             scheduled_running_reqs.remove(preempted_req)
-                            _manager = self.kv_cache_manager.coordinator.single_type_managers[0]
-                            _written = preempted_req.num_computed_tokens // _manager.block_size
-                            for _block in _manager.req_to_blocks[preempted_req.request_id][_written:]:
-                                self.kv_cache_manager.block_pool._maybe_evict_cached_block(_block)
+                            for _manager in self.kv_cache_manager.coordinator.single_type_managers:
+                                _written = preempted_req.num_computed_tokens // _manager.block_size
+                                for _block in _manager.req_to_blocks[preempted_req.request_id][_written:]:
+                                    self.kv_cache_manager.block_pool._maybe_evict_cached_block(_block)
 """,
         ),
     )

@@ -92,8 +92,9 @@ def test_the_replay_would_notice(tmp_path):
     original = runner.prepare_inputs
 
     def corrupted(*args):
-        if runner.input_batch.num_blocks[0] > 1:
-            runner.input_batch.block_table[0, 0] = runner.input_batch.block_table[0, 1]
+        table = runner.input_batch.block_table[0]
+        if table.num_blocks[0] > 1:
+            table.table[0, 0] = table.table[0, 1]
         return original(*args)
 
     runner.prepare_inputs = corrupted

@@ -35,7 +35,7 @@ def make_runner(model: Any, **changes: Any) -> ModelRunner:
 
 
 def new(req_id: str, tokens: list[int], blocks: list[int], computed: int = 0, params: Any = GREEDY) -> NewRequestData:
-    return NewRequestData(req_id, tokens, params, blocks, computed)
+    return NewRequestData(req_id, tokens, params, (blocks,), computed)
 
 
 def plan(
@@ -49,7 +49,8 @@ def plan(
 
 def cached(computed: dict[str, int], blocks: dict[str, list[int]] | None = None) -> CachedRequestData:
     ids = list(computed)
-    return CachedRequestData(ids, set(), [(blocks or {}).get(i) for i in ids], list(computed.values()), [0] * len(ids))
+    new_blocks = [(blocks[i],) if blocks and i in blocks else None for i in ids]
+    return CachedRequestData(ids, set(), new_blocks, list(computed.values()), [0] * len(ids))
 
 
 def step(runner: ModelRunner, output: SchedulerOutput) -> dict[str, list[int]]:
@@ -77,7 +78,7 @@ def test_inputs_against_a_loop_over_tokens() -> None:
         for p in range(computed, computed + scheduled):
             ids.append(request.prompt_token_ids[p])
             positions.append(p)
-            slots.append(request.block_ids[p // 4] * 4 + p % 4)
+            slots.append(request.block_ids[0][p // 4] * 4 + p % 4)
         if computed + scheduled == len(request.prompt_token_ids):
             logits_indices.append(len(ids) - 1)
     assert inputs.input_ids.tolist() == ids and inputs.input_ids.dtype == np.int64
@@ -87,8 +88,9 @@ def test_inputs_against_a_loop_over_tokens() -> None:
     assert inputs.metadata.seq_lens.tolist() == [c + s for c, s in rows.values()]
     for row, request in enumerate(requests):
         table = inputs.metadata.block_tables[row]
-        assert table[: len(request.block_ids)].tolist() == request.block_ids[: len(table)]
-        assert not table[len(request.block_ids) :].any()
+        (block_ids,) = request.block_ids
+        assert table[: len(block_ids)].tolist() == block_ids[: len(table)]
+        assert not table[len(block_ids) :].any()
 
 
 def test_a_chunk_of_a_prompt_is_not_sampled(folder: Path) -> None:
@@ -115,25 +117,25 @@ def test_rows_come_go_and_move() -> None:
             length = int(rng.integers(1, 20))
             state = CachedRequestState(
                 f"r{number}-{len(model)}", rng.integers(0, 99, length).tolist(), GREEDY,
-                rng.integers(1, 99, -(-length // 4)).tolist(), int(rng.integers(0, length)),
+                (rng.integers(1, 99, -(-length // 4)).tolist(),), int(rng.integers(0, length)),
             )  # fmt: skip
             batch.add_request(state)
             model[state.req_id] = state
         batch.condense()
         for req_id in model:
-            if rng.random() < 0.3 and len(model[req_id].block_ids) < 8:
-                extra = [int(rng.integers(1, 99))]
-                model[req_id].block_ids.extend(extra)
-                batch.append_blocks(batch.req_id_to_index[req_id], extra)
+            if rng.random() < 0.3 and len(model[req_id].block_ids[0]) < 8:
+                extra = ([int(rng.integers(1, 99))],)
+                model[req_id].append_blocks(extra)
+                batch.block_table.append_row(extra, batch.req_id_to_index[req_id])
         assert sorted(batch.req_ids) == sorted(model)
         for row, req_id in enumerate(batch.req_ids):
             state = model[req_id]
             assert batch.req_id_to_index[req_id] == row and batch.states[row] is state
             assert batch.token_ids[row, : batch.num_tokens[row]].tolist() == state.prompt_token_ids
             assert batch.num_computed_tokens[row] == state.num_computed_tokens
-            blocks = len(state.block_ids)
-            assert batch.block_table[row, :blocks].tolist() == state.block_ids
-            assert not batch.block_table[row, blocks:].any()
+            (block_ids,) = state.block_ids
+            table = batch.block_table[0].table[row]
+            assert table[: len(block_ids)].tolist() == block_ids and not table[len(block_ids) :].any()
 
 
 def test_more_requests_than_rows_is_an_error() -> None:

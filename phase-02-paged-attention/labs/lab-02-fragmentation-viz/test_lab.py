@@ -103,4 +103,4 @@ def test_the_engine_holds_what_the_model_says(impl):
         admitted += manager.allocate_slots(request, length) is not None
     result, entries = impl.sweep_block_sizes(4096, (16,), used)[16]
     assert result.admitted == admitted
-    assert entries == sum(len(manager.get_block_ids(r)) for r in manager.req_to_blocks)
+    assert entries == sum(len(manager.get_block_ids(r)[0]) for r in manager.req_to_blocks)

@@ -1,7 +1,8 @@
 """Lab 02-05: the life of a cached block, driven by hand through the engine's KV cache manager.
 
 No scheduler and no model: three functions that act as a scheduler would, and four that look. In every function the
-manager `kv` is a `mini_vllm.KVCacheManager`.
+manager `kv` is a `mini_vllm.KVCacheManager`. It answers with one list for each KV cache group; here there is one group,
+so that `kv.get_blocks(request_id).blocks[0]` is the block table of a request.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def finish(kv: KVCacheManager, request: Request) -> None:
 
 def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
     """Users of each block of the request's table, in the order of the table."""
-    return [block.ref_cnt for block in kv.get_blocks(request.request_id)]
+    return [block.ref_cnt for block in kv.get_blocks(request.request_id).blocks[0]]
 
 
 def free_order(kv: KVCacheManager) -> list[int]:

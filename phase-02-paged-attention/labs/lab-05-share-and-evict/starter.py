@@ -1,7 +1,8 @@
 """Lab 02-05: the life of a cached block, driven by hand through the engine's KV cache manager.
 
 No scheduler and no model: three functions that act as a scheduler would, and four that look. In every function the
-manager `kv` is a `mini_vllm.KVCacheManager`.
+manager `kv` is a `mini_vllm.KVCacheManager`. It answers with one list for each KV cache group; here there is one group,
+so that `kv.get_blocks(request_id).blocks[0]` is the block table of a request.
 
 Your work: every function that raises NotImplementedError. What is marked (provided) stays as it is.
 """

@@ -15,7 +15,7 @@ def manager(num_blocks=30, caching=True):
 
 
 def table(kv, request):
-    return kv.get_block_ids(request.request_id)
+    return kv.get_block_ids(request.request_id)[0]
 
 
 def test_first_request_populates_cold_cache(impl):
@@ -64,7 +64,7 @@ def test_free_order_evicts_tails_before_shared_prefix(impl):
     assert table(kv, f) == [7, 6, 5, 4, 3, 2] and impl.free_order(kv) == [1]
     assert impl.block_states(kv)[1] == "cached"
     hits, cached = kv.get_computed_blocks(impl.make_request(kv, "g", PROMPT))
-    assert cached == 4 and hits[0].block_id == 1, "the head, which most requests share, is the last to go"
+    assert cached == 4 and hits.blocks[0][0].block_id == 1, "the head, which most requests share, is the last to go"
 
 
 def test_cached_free_blocks_are_revived_not_recomputed(impl):
@@ -118,7 +118,7 @@ def test_decode_takes_a_block_every_fourth_token(impl):
     for token in range(7):
         assert impl.decode(kv, a, token) is True
         lengths.append(len(table(kv, a)))
-        hashed.append(sum(block.block_hash is not None for block in kv.get_blocks("a")))
+        hashed.append(sum(block.block_hash is not None for block in kv.get_blocks("a").blocks[0]))
     assert lengths == [2, 2, 3, 3, 3, 3, 4], "tokens 9 and 13 open a block"
     assert hashed == [1, 2, 2, 2, 2, 3, 3], "a block is cached by the token that fills it"
     assert (a.num_computed_tokens, a.num_tokens) == (13, 13)

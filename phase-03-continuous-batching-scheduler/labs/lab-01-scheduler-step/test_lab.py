@@ -239,7 +239,7 @@ def engine_plans(seed, limits, num_blocks, prompt_lengths, max_tokens, learner=N
     class Cache:
         def allocate_slots(self, request, num_new_tokens):
             blocks = manager.allocate_slots(request, num_new_tokens)
-            return None if blocks is None else [block.block_id for block in blocks]
+            return None if blocks is None else blocks.get_block_ids()[0]
 
     def preempt(victim):
         manager.free(victim)

@@ -38,10 +38,11 @@ def preempt_request(victim: Request, waiting: deque[Request], kv: KVCacheManager
 def choose_victim(running: list[Request], policy: str = "fcfs") -> int:
     """The index in `running` of the request that the policy can best spare.
 
-    "fcfs": the last one. "priority": the one with the largest (priority, arrival_time); a larger number is less urgent.
+    "fcfs": the last one. "priority": the one with the largest (priority, arrival_time), a larger number
+    being less urgent; of equals the last one.
     """
     if policy == "priority":
-        return max(range(len(running)), key=lambda i: (running[i].priority, running[i].arrival_time))
+        return max(reversed(range(len(running))), key=lambda i: (running[i].priority, running[i].arrival_time))
     return len(running) - 1
 
 

@@ -56,7 +56,7 @@ def test_preempted_request_keeps_its_words_and_loses_its_blocks(impl):
     impl.preempt_request(victim, waiting, kv)
     assert victim.status == RequestStatus.PREEMPTED and victim.num_computed_tokens == 0
     assert victim.output_token_ids == [5] and victim.num_tokens == 9, "outputs are paid for: they are kept"
-    assert kv.get_block_ids("v") == [] and kv.usage == 0.0
+    assert kv.get_block_ids("v") == ([],) and kv.usage == 0.0
     assert list(waiting) == [victim, old], "at the front: it has waited once already"
     impl.preempt_request(victim, waiting, kv)
     assert victim.num_preemptions == 2, "counted each time"
@@ -76,7 +76,7 @@ def test_room_at_once_preempts_nobody(impl):
     kv, waiting = KVCacheManager(16, BLOCK), deque()
     running = running_requests(kv, ("a", 8, {}), ("b", 8, {}))
     assert impl.make_room(running, 0, 1, {}, waiting, kv) == 0
-    assert len(running) == 2 and not waiting and len(kv.get_block_ids("a")) == 3
+    assert len(running) == 2 and not waiting and len(kv.get_block_ids("a")[0]) == 3
 
 
 def test_fcfs_takes_the_tail(impl):
@@ -85,7 +85,7 @@ def test_fcfs_takes_the_tail(impl):
     c = running[2]
     assert impl.make_room(running, 0, 1, plan, waiting, kv) == 0
     assert [r.request_id for r in running] == ["a", "b"] and list(waiting) == [c]
-    assert len(kv.get_block_ids("a")) == 3 and plan == {}, "the share of the request itself is the caller's to enter"
+    assert len(kv.get_block_ids("a")[0]) == 3 and plan == {}, "the share of the request itself is the caller's to enter"
     assert impl.make_room(running, 1, 1, {"a": 1}, waiting, kv) == 1, "c's second block is still free for b"
 
 

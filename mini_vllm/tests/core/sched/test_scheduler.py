@@ -68,7 +68,7 @@ def test_prefix_hit_is_a_head_start_and_shares_blocks():
     assert run_step(scheduler).num_scheduled_tokens == {"a": 1, "b": 2}
     assert request.num_cached_tokens == 8
     manager = scheduler.kv_cache_manager
-    assert manager.get_block_ids("a")[:2] == manager.get_block_ids("b")[:2]
+    assert manager.get_block_ids("a")[0][:2] == manager.get_block_ids("b")[0][:2]
 
 
 def test_preemption_takes_the_newest_and_recomputes_it():
@@ -150,7 +150,7 @@ def test_victim_of_the_same_step_leaves_no_findable_block_behind():
     while low.status == RequestStatus.PREEMPTED:
         output = run_step(scheduler)
     assert output.scheduled_cached_reqs.num_computed_tokens[-1] == 16  # it finds again what was computed, no more
-    assert low.num_cached_tokens == 0  # and that does not count as cached: its first admission found nothing
+    assert low.num_cached_tokens == 16  # it had no token out yet, so the last start counts, as upstream
 
 
 def test_failed_request_ends_alone_and_is_not_found_again():
@@ -163,7 +163,7 @@ def test_failed_request_ends_alone_and_is_not_found_again():
         ("a", "error", "NaN")
     ]
     again = make_request("c", [ord("a") * 100 + i for i in range(9)], block_size=4)
-    assert scheduler.kv_cache_manager.get_computed_blocks(again) == ([], 0)
+    assert scheduler.kv_cache_manager.get_computed_blocks(again)[1] == 0
     check_scheduler(scheduler)
 
 
@@ -234,3 +234,50 @@ def test_random_workloads_keep_every_invariant(policy, seed):
         if step >= 200 and not scheduler.requests:
             break
     assert not scheduler.requests and finished > 20
+
+
+@pytest.mark.parametrize("order", [["b", "a"], ["a", "b"]])
+def test_blocks_are_freed_in_the_order_of_the_plan_not_of_the_rows(order):
+    scheduler = make_scheduler()
+    for name in "ab":
+        add(scheduler, name, 4, base=ord(name) * 100, max_tokens=1)
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, ModelRunnerOutput(order, [[7], [7]]))
+    free = scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()
+    assert [block.block_id for block in free[-2:]] == [1, 2]
+
+
+def test_cached_tokens_are_those_of_the_last_start_before_the_first_token():
+    scheduler = make_scheduler(num_blocks=7, max_num_batched_tokens=5, max_num_seqs=5, scheduler_reserve_full_isl=False)
+    add(scheduler, "r0", 4, max_tokens=8)
+    run_step(scheduler)
+    request = add(scheduler, "r1", 17, base=100, max_tokens=4)
+    while not request.output_token_ids:
+        run_step(scheduler)
+    assert request.num_preemptions and request.num_cached_tokens == 12
+
+
+def test_without_chunking_the_threshold_cuts_before_the_budget_is_asked():
+    scheduler = make_scheduler(
+        max_model_len=20, max_num_batched_tokens=20, enable_chunked_prefill=False, long_prefill_token_threshold=5
+    )
+    for name in ("r0", "r1"):
+        add(scheduler, name, 18, base=ord(name[1]) * 100)
+    assert run_step(scheduler).num_scheduled_tokens == {"r0": 5, "r1": 5}
+
+
+def test_equals_under_priority_do_not_preempt_each_other_for_ever():
+    scheduler = make_scheduler(
+        num_blocks=8,
+        caching=False,
+        scheduling_policy="priority",
+        scheduler_reserve_full_isl=False,
+        max_num_batched_tokens=12,
+        max_num_seqs=4,
+        long_prefill_token_threshold=8,
+    )
+    for name in "ab":
+        scheduler.add_request(make_request(name, 24, max_tokens=2))
+    for _ in range(60):
+        run_step(scheduler)
+    assert not scheduler.has_unfinished_requests()

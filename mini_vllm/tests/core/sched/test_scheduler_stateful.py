@@ -139,8 +139,8 @@ class AsyncSchedulerMachine(SchedulerMachine):
             assert request.num_output_tokens - lengths[name] <= (name in plan.num_scheduled_tokens)
             assert request.num_output_tokens <= limits[name]
         for request in self.scheduler.running:  # a block that holds a placeholder has no hash and cannot be found
-            table = self.scheduler.kv_cache_manager.req_to_blocks[request.request_id]
-            assert table.num_cached * BLOCK_SIZE <= request.num_tokens
+            (manager,) = self.scheduler.kv_cache_manager.coordinator.single_type_managers
+            assert manager.num_cached_block.get(request.request_id, 0) * BLOCK_SIZE <= request.num_tokens
 
 
 TestAsyncScheduler = AsyncSchedulerMachine.TestCase

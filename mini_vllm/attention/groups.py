@@ -1,0 +1,67 @@
+"""Attention of a model whose layers are in more than one KV cache group: to every layer its group's block tables.
+
+Layer i of a group lives in memory i, whichever group it is: the groups use different blocks of the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mini_vllm.attention.backend import AttentionMetadata, AttentionStep
+from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.attention.selector import make_attention
+from mini_vllm.core.kv_cache_groups import layer_name
+from mini_vllm.kv_cache_interface import KVCacheGroupSpec
+from mini_vllm.utils.arrays import Array
+
+
+@dataclass(slots=True)
+class GroupedAttentionMetadata(AttentionMetadata):
+    """That of the first group, and `others`, those of the groups after it."""
+
+    others: tuple[AttentionMetadata, ...] = ()
+
+
+class GroupedAttention:
+    """A backend for each group, and the table that says which layer asks which.
+
+    Args:
+        groups: of the model.
+        sliding_windows: for each layer of the model.
+        make_backend: makes a backend from the windows of its layers.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[KVCacheGroupSpec],
+        sliding_windows: Sequence[int | None],
+        make_backend: Callable[[list[int | None]], Any],
+    ) -> None:
+        by_name = {layer_name(layer): layer for layer in range(len(sliding_windows))}
+        layers = [[by_name[name] for name in group.layer_names] for group in groups]
+        self.place = {layer: (g, i) for g, of_group in enumerate(layers) for i, layer in enumerate(of_group)}
+        self.backends = [make_backend([sliding_windows[layer] for layer in of_group]) for of_group in layers]
+
+    def begin_step(self, metadata: AttentionMetadata) -> AttentionStep:
+        """The callable for this step."""
+        assert isinstance(metadata, GroupedAttentionMetadata)
+        of_groups = (metadata, *metadata.others)
+        steps = [backend.begin_step(of) for backend, of in zip(self.backends, of_groups, strict=True)]
+
+        def attn(layer: int, q: Array, k: Array, v: Array) -> Array:
+            group, index = self.place[layer]
+            return steps[group](index, q, k, v)
+
+        return attn
+
+
+def make_grouped_attention(
+    groups: Sequence[KVCacheGroupSpec], model: Any, kv_cache: KVCache, override: Any, kv_cache_dtype: str,
+    enforce_eager: bool = False,
+) -> Any:  # fmt: skip
+    """The attention of a model: one backend for a model of one group (or of none), else one for each group."""
+    make = partial(make_attention, model, kv_cache, override, kv_cache_dtype, enforce_eager)
+    return make() if len(groups) < 2 else GroupedAttention(groups, model.sliding_windows, make)

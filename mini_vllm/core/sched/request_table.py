@@ -1,0 +1,107 @@
+"""Which requests there are, and where: the table that a plan is made from.
+
+An unfinished request is in `requests` and in exactly one of `waiting` and `running`. What comes from outside (a new
+request, an abort, a reset) changes this table between two plans; the scheduler moves requests about while it makes one.
+Upstream twin: `vllm/v1/core/sched/scheduler.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.request_queue import RequestQueue, create_request_queue
+from mini_vllm.request import Request, RequestStatus
+
+
+class RequestTable:
+    """All unfinished requests, and the two queues that they stand in.
+
+    Args:
+        scheduling_policy: order of `waiting`, "fcfs" or "priority".
+        kv_cache_manager: has the blocks of those that run.
+
+    Attributes:
+        requests: all unfinished requests by id.
+        waiting: those without blocks, new or preempted.
+        running: those with blocks, in the order in which they are served.
+        finished_req_ids: ended since the last plan; the next one tells the model runner.
+    """
+
+    def __init__(self, scheduling_policy: str, kv_cache_manager: KVCacheManager) -> None:
+        self.kv_cache_manager = kv_cache_manager
+        self.requests: dict[str, Request] = {}
+        self.waiting: RequestQueue = create_request_queue(scheduling_policy)
+        self.running: list[Request] = []
+        self.finished_req_ids: set[str] = set()
+        self.prev_step_scheduled_req_ids: set[str] = set()
+        self.num_preemptions = 0
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: an unfinished request has the same id, or this one can never fit the pool.
+        """
+        if request.request_id in self.requests:
+            raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
+        self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
+        self.requests[request.request_id] = request
+        self.waiting.add_request(request)
+
+    def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
+        """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1779 — `Scheduler.finish_requests`.
+        """
+        ids = [request_ids] if isinstance(request_ids, str) else list(dict.fromkeys(request_ids))
+        requests = [self.requests[request_id] for request_id in ids if request_id in self.requests]
+        gone = set(requests)
+        if any(request.status == RequestStatus.RUNNING for request in requests):
+            self.running = [request for request in self.running if request not in gone]
+        if any(request.status != RequestStatus.RUNNING for request in requests):
+            self.waiting.remove_requests(gone)
+        for request in requests:
+            request.status = finished_status
+            self._free_request(request)
+        return [request.request_id for request in requests]
+
+    def _free_request(self, request: Request) -> None:
+        self.kv_cache_manager.free(request)
+        self.finished_req_ids.add(request.request_id)
+        del self.requests[request.request_id]
+
+    def has_unfinished_requests(self) -> bool:
+        """True while a request waits or runs."""
+        return bool(self.requests)
+
+    def has_finished_requests(self) -> bool:
+        """True while the model runner has not been told of a request that ended."""
+        return bool(self.finished_req_ids)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached contents; False, and nothing done, while requests hold blocks.
+
+        With `reset_running_requests` the running ones are preempted first, last one first, so that they come back in
+        their order.
+        """
+        if reset_running_requests:
+            while self.running:
+                request = self.running.pop()
+                self._preempt_request(request)
+                request.async_tokens_to_discard = request.num_output_placeholders
+                request.num_output_placeholders = 0
+            self.prev_step_scheduled_req_ids = set()
+        return self.kv_cache_manager.reset_prefix_cache()
+
+    def _preempt_request(self, request: Request) -> None:
+        """Take the request's blocks and put it back in the queue; its tokens are computed again later.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:929 — `_preempt_request`.
+        """
+        self.kv_cache_manager.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.prepend_request(request)

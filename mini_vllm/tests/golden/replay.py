@@ -1,0 +1,169 @@
+"""A recorded workload through our scheduler, and what is recorded of each step."""
+
+import random
+from collections import Counter, deque
+
+from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.kv_cache_utils import get_request_block_hasher, sha256_block_hasher
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.distributed.kv_events import to_wire
+from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
+from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksum, pick, sampled_token
+
+
+def make_scheduler(config):
+    """Our scheduler for the settings of a workload."""
+    groups = []
+    for i, (window, block_size) in enumerate(config.get("groups", [(None, config["block_size"])])):
+        common = {"block_size": block_size, "num_kv_heads": 1, "head_size": 64 // block_size}
+        full = FullAttentionSpec(**common) if window is None else SlidingWindowSpec(**common, sliding_window=window)
+        groups.append(KVCacheGroupSpec([f"layer.{i}"], full))
+    manager = KVCacheManager(
+        kv_cache_config=get_kv_cache_config_from_groups(groups, config["num_blocks"]),
+        enable_caching=config["caching"],
+        max_model_len=config["max_model_len"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        enable_kv_cache_events="groups" in config,
+    )
+    limits = SchedulerConfig(
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_seqs=config["max_num_seqs"],
+        long_prefill_token_threshold=config["threshold"],
+        enable_chunked_prefill=config.get("chunked", True),
+        scheduling_policy=config["policy"],
+        scheduler_reserve_full_isl=config["reserve"],
+        async_scheduling=config["async"],
+    )
+    return (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"])
+
+
+class Replay:
+    """One workload through our scheduler; records are those of `record_scheduler.py`."""
+
+    def __init__(self, workload):
+        config = workload.config
+        self.workload = workload
+        self.scheduler = make_scheduler(config)
+        self.in_flight = deque()
+        hash_block = sha256_block_hasher() if "groups" in config else None
+        size = self.scheduler.kv_cache_manager.hash_block_size
+        self.hasher = get_request_block_hasher(size, hash_block) if config["caching"] else None
+        self.num_sampled = Counter()
+        self.shuffle = random.Random(workload.seed).shuffle
+
+    def step(self, index):
+        scheduler = self.scheduler
+        if index < len(self.workload.arrivals):
+            self.before(index)
+        output = scheduler.schedule()
+        stats = scheduler.kv_cache_manager.prefix_cache_stats
+        record = {
+            **self.plan_record(output),
+            "resumed": sorted(output.scheduled_cached_reqs.resumed_req_ids),
+            "preempted": sorted(output.preempted_req_ids),
+            "finished": sorted(output.finished_req_ids),
+            "hits": [stats.queries, stats.hits, stats.preempted_queries, stats.preempted_hits],
+        }
+        self.update(output)
+        free = scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()
+        return {**record, "free": self.free_record([block.block_id for block in free])}
+
+    def free_record(self, ids):
+        """Of the free queue after the step."""
+        return [len(ids), *ids[:4]]
+
+    def plan_record(self, output):
+        """Of the plan, with the block ids of the one group."""
+        cached = output.scheduled_cached_reqs
+        return {
+            "tokens": output.num_scheduled_tokens,
+            "new": [[new.req_id, new.block_ids[0], new.num_computed_tokens] for new in output.scheduled_new_reqs],
+            "cached": [
+                list(row)
+                for row in zip(
+                    cached.req_ids,
+                    [ids[0] if ids else None for ids in cached.new_block_ids],
+                    cached.num_computed_tokens,
+                    cached.num_output_tokens,
+                    strict=True,
+                )
+            ],
+        }
+
+    def before(self, index):
+        for arrival in self.workload.arrivals[index]:
+            params = SamplingParams(
+                max_tokens=arrival.max_tokens, stop_token_ids=arrival.stop_token_ids, ignore_eos=arrival.ignore_eos
+            )
+            params.skip_reading_prefix_cache = arrival.skip_reading
+            params.update_from_generation_config([], EOS)
+            self.scheduler.add_request(
+                Request(
+                    arrival.request_id,
+                    arrival.prompt,
+                    params,
+                    arrival_time=arrival_time(arrival),
+                    cache_salt=arrival.salt,
+                    priority=arrival.priority,
+                    block_hasher=self.hasher,
+                )
+            )
+        abort, reset = self.workload.aborts[index], self.workload.resets[index]
+        if abort is not None and self.scheduler.requests:
+            self.scheduler.finish_requests(pick(list(self.scheduler.requests), abort), RequestStatus.FINISHED_ABORTED)
+        if reset is not None:
+            self.scheduler.reset_prefix_cache(reset_running_requests=reset)
+
+    def update(self, output):
+        ids = list(output.num_scheduled_tokens)
+        sampled = []
+        for request_id in ids:
+            due = not self.scheduler.requests[request_id].is_prefill_chunk
+            token = sampled_token(self.workload.seed, request_id, self.num_sampled[request_id])
+            sampled.append([token] if due else [])
+            self.num_sampled[request_id] += due
+        rows = list(range(len(ids)))
+        self.shuffle(rows)  # a batch that was condensed has its rows in another order than the plan
+        self.in_flight.append((output, ModelRunnerOutput([ids[row] for row in rows], [sampled[row] for row in rows])))
+        if self.workload.config["async"] and ids and len(self.in_flight) < 2:
+            return
+        self.scheduler.update_from_output(*self.in_flight.popleft())
+
+
+def two_columns(theirs, ours):
+    """The fields that differ, side by side."""
+    rows = [f"{'':10} {'vLLM 0.22.1':60} mini_vllm"]
+    rows += [f"{key:10} {theirs[key]!s:60} {ours[key]}" for key in theirs if theirs[key] != ours[key]]
+    return "\n".join(rows)
+
+
+class GroupReplay(Replay):
+    """With a list of block ids for each group, and a checksum over free queue and events: as `record_groups.py`."""
+
+    def __init__(self, workload):
+        super().__init__(workload)
+        self.scheduler.kv_event_publisher = self
+        self.wire = []
+
+    def publish(self, batch):
+        """As a publisher."""
+        self.wire += [to_wire(event) for event in batch.events]
+
+    def plan_record(self, output):
+        cached = output.scheduled_cached_reqs
+        rows = (cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens)
+        return {
+            "tokens": output.num_scheduled_tokens,
+            "new": [[new.req_id, list(new.block_ids), new.num_computed_tokens] for new in output.scheduled_new_reqs],
+            "cached": [[i, None if ids is None else list(ids), *rest] for i, ids, *rest in zip(*rows, strict=True)],
+        }
+
+    def free_record(self, ids):
+        events, self.wire = self.wire, []
+        return [len(ids), *ids[:4], checksum(ids, events)]

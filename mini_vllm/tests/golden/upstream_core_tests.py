@@ -1,0 +1,356 @@
+"""Runs the pinned release's own `tests/v1/core` against our scheduler and KV cache, through an adapter.
+
+Run by hand from the repository root under the CPU build of the pinned release, with the config-only stand-ins of the
+models that those tests name:
+
+    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/upstream_core_tests.py
+
+Each test function is upstream's, and so are its requests, specs and settings; in its module the names of what is under
+test (`BlockPool`, `KVCacheManager`, `Scheduler`, …) are ours. A test counts as carried only where ours was made and
+used. The result is the table in `docs/upstream-tests.md`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+import pytest  # noqa: E402
+import vllm.v1.request  # noqa: E402, F401  # the installed one; below only `tests` comes from the pinned tree
+
+sys.path.append(str(ROOT / "upstream"))
+
+from mini_vllm.config.scheduler import SchedulerConfig  # noqa: E402
+from mini_vllm.core import (  # noqa: E402
+    block_pool,
+    kv_cache_groups,
+    kv_cache_manager,
+    kv_cache_utils,
+    sliding_window_manager,
+)
+from mini_vllm.core.sched import async_scheduler, request_table, scheduler, utils  # noqa: E402
+from mini_vllm.distributed import kv_events  # noqa: E402
+from mini_vllm.kv_cache_interface import (  # noqa: E402
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
+
+FILES = ("kv_cache_utils", "prefix_caching", "single_type_kv_cache_manager", "scheduler", "async_scheduler")
+USED: list[str] = []
+# Tests that look at something which stands elsewhere here, or comes with a later phase.
+WHY = {
+    "test_prefix_cache_stats_disabled": "a switch for statistics; ours are always counted",
+    "test_kv_cache_events_with_lora": "LoRA",
+    "test_block_stored_event_group_idx_out_of_bounds": "events annotated when they are taken; ours, when made",
+    "test_block_stored_event_group_idx_multiple_groups": "events annotated when they are taken; ours, when made",
+    "test_scheduler_reset_prefix_cache": "a waiting queue that can be indexed",
+    "test_scheduler_stats_waiting_queues": "queues of requests that wait for a grammar or a transfer",
+    "test_memory_leak": "an encoder cache",
+    "test_scheduler_no_ec_connector_by_default": "an encoder cache connector",
+    "test_remote_kv_promotion_keeps_fcfs_with_grammar_prefix": "a KV connector",
+}
+
+
+class NotOurs(Exception):
+    """The test needs what a later phase brings; the message names it."""
+
+
+def need(absent: Any, what: str) -> None:
+    """Raise where the test asks for something that is not here."""
+    if absent:
+        raise NotOurs(what)
+
+
+def our_spec(spec: Any) -> Any:
+    """Our twin of a spec."""
+    common = {"block_size": spec.block_size}
+    kind = type(spec).__name__
+    need(kind not in ("FullAttentionSpec", "SlidingWindowSpec"), f"layers of type {kind}")
+    common |= {"num_kv_heads": spec.num_kv_heads, "head_size": spec.head_size}
+    if kind == "SlidingWindowSpec":
+        return SlidingWindowSpec(**common, sliding_window=spec.sliding_window)
+    return FullAttentionSpec(**common, sliding_window=spec.sliding_window)
+
+
+class Pool(block_pool.BlockPool):
+    """Takes the pool's calls in upstream's form too."""
+
+    def __init__(
+        self, num_gpu_blocks: int, enable_caching: bool = True, hash_block_size: int = 0,
+        enable_kv_cache_events: bool = False, metrics_collector: Any = None,
+    ) -> None:  # fmt: skip
+        need(metrics_collector, "a metrics collector")
+        USED.append("BlockPool")
+        super().__init__(num_gpu_blocks, enable_caching, enable_kv_cache_events)
+        self.hash_block_size = hash_block_size
+
+    def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int] | None = None) -> Any:
+        if kv_cache_group_ids is None:
+            return super().get_cached_block(block_hash)
+        blocks = [
+            super(Pool, self).get_cached_block(kv_cache_utils.make_block_hash_with_group_id(block_hash, group))
+            for group in kv_cache_group_ids
+        ]
+        return None if None in blocks else blocks
+
+    def cache_full_blocks(self, *args: Any, **kwargs: Any) -> None:
+        if "request" not in kwargs:
+            return super().cache_full_blocks(*args, **kwargs)
+        spec = FullAttentionSpec(kwargs["block_size"], num_kv_heads=1, head_size=1)
+        from mini_vllm.core.single_type_kv_cache_manager import FullAttentionManager
+
+        request, group = kwargs["request"], kwargs["kv_cache_group_id"]
+        need(getattr(request, "lora_request", None), "LoRA")
+        manager = FullAttentionManager(spec, self, group, self.hash_block_size)
+        manager._cache_block_mask = lambda *where: kwargs.get("block_mask")  # type: ignore[method-assign]
+        manager.req_to_blocks[request.request_id] = kwargs["blocks"]
+        manager.num_cached_block[request.request_id] = kwargs["num_cached_blocks"]
+        manager.cache_blocks(request, kwargs["num_full_blocks"] * spec.block_size, spec.block_size + 1)
+        if self.kv_event_queue:  # the pool's own event has no words about the spec
+            self.kv_event_queue[-1].kv_cache_spec_kind = None
+        return None
+
+    def free_blocks(self, ordered_blocks: Any) -> None:
+        """Without our check: some tests free blocks that they never took."""
+        blocks = list(ordered_blocks)
+        for block in blocks:
+            block.ref_cnt -= 1
+        self.free_block_queue.append_n([block for block in blocks if block.ref_cnt == 0 and not block.is_null])
+
+    def evict_blocks(self, blocks: Any) -> None:
+        super().evict_blocks([self.blocks[block] if isinstance(block, int) else block for block in blocks])
+
+
+def make_manager(kv_cache_config: Any, max_model_len: int, hash_block_size: int = 0, **settings: Any) -> Any:
+    """Our `KVCacheManager` from upstream's arguments."""
+    need(settings.get("use_eagle"), "speculative decoding")
+    need(settings.get("metrics_collector"), "a metrics collector")
+    groups = [KVCacheGroupSpec(list(g.layer_names), our_spec(g.kv_cache_spec)) for g in kv_cache_config.kv_cache_groups]
+    need(not groups, "a model without attention")
+    USED.append("KVCacheManager")
+    manager = kv_cache_manager.KVCacheManager(
+        kv_cache_config=KVCacheConfig(kv_cache_config.num_blocks, [], groups),
+        enable_caching=settings.get("enable_caching", True),
+        max_model_len=max_model_len,
+        block_pool=Pool,  # type: ignore[arg-type]
+        max_num_batched_tokens=settings.get("max_num_batched_tokens"),
+        enable_kv_cache_events=settings.get("enable_kv_cache_events", False),
+    )
+    need(manager.hash_block_size != hash_block_size, "a hash block size of its own")
+    manager.block_pool.hash_block_size = hash_block_size  # type: ignore[attr-defined]
+    manager.new_step_starts = lambda: None  # type: ignore[attr-defined]
+    if not settings.get("log_stats"):
+        manager.make_prefix_cache_stats = lambda: None  # type: ignore[attr-defined]
+    return manager
+
+
+class Window(sliding_window_manager.SlidingWindowManager):
+    """Takes the manager's calls in upstream's form."""
+
+    def __init__(self, spec: Any, block_pool: Any, enable_caching: bool, kv_cache_group_id: int, **caps: Any) -> None:
+        USED.append("SlidingWindowManager")
+        super().__init__(our_spec(spec), block_pool, kv_cache_group_id, spec.block_size, *caps.values())
+        for name in ("req_to_blocks", "num_cached_block"):
+            setattr(self, name, _Default(list) if name == "req_to_blocks" else {})
+
+    @classmethod
+    def find_longest_cache_hit(cls, *args: Any, use_eagle: bool = False, **kwargs: Any) -> Any:
+        need(use_eagle, "speculative decoding")
+        return super().find_longest_cache_hit(*args, **kwargs)
+
+    def get_num_blocks_to_allocate(self, *args: Any, num_tokens_main_model: int = 0, **kwargs: Any) -> int:
+        return super().get_num_blocks_to_allocate(*args[:4], **kwargs)
+
+    def allocate_new_computed_blocks(
+        self, request_id: str, new_computed_blocks: Any, num_local_computed_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+    ) -> None:  # fmt: skip
+        need(num_external_computed_tokens, "a KV connector")
+        super().allocate_new_computed_blocks(request_id, new_computed_blocks, num_local_computed_tokens)
+
+    def allocate_new_blocks(self, request_id: str, num_tokens: int, num_tokens_main_model: int = 0) -> Any:
+        return super().allocate_new_blocks(request_id, num_tokens)
+
+
+class _Default(dict):  # type: ignore[type-arg]
+    """A `defaultdict` whose `get` is a dict's."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __missing__(self, key: Any) -> Any:
+        self[key] = self.make()
+        return self[key]
+
+
+class _Adapted:
+    """What our scheduler is asked for and answers in upstream's form; mixed into both of them."""
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        need(reset_connector, "a KV connector")
+        return super().reset_prefix_cache(reset_running_requests)  # type: ignore[misc]
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self.requests)  # type: ignore[attr-defined]
+
+    def get_request_counts(self) -> tuple[int, int]:
+        return len(self.running), len(self.waiting)  # type: ignore[attr-defined]
+
+    def add_request(self, request: Any) -> None:
+        request.num_cached_tokens = 0
+        need(request.mm_features, "images")
+        need(request.use_structured_output, "structured output")
+        super().add_request(request)  # type: ignore[misc]
+
+    def schedule(self) -> Any:
+        output = super().schedule()  # type: ignore[misc]
+        cached = output.scheduled_cached_reqs
+        answer = {name: getattr(output, name) for name in type(output).__slots__}
+        fields = {name: getattr(cached, name) for name in type(cached).__slots__}
+        answer["scheduled_cached_reqs"] = SimpleNamespace(**fields, num_reqs=len(cached.req_ids))
+        return SimpleNamespace(
+            **answer,
+            scheduled_spec_decode_tokens={},
+            scheduled_encoder_inputs={},
+            free_encoder_mm_hashes=[],
+            ours=output,
+        )
+
+    def update_from_output(self, plan: Any, result: Any) -> Any:
+        need(getattr(plan, "scheduled_spec_decode_tokens", None), "speculative decoding")
+        need(result.pooler_output and any(one is not None for one in result.pooler_output), "pooling")
+        rows = SimpleNamespace(
+            req_ids=result.req_ids, sampled_token_ids=result.sampled_token_ids, logprobs=None, errors={}
+        )
+        outputs = super().update_from_output(plan, rows)  # type: ignore[misc]
+        return {0: SimpleNamespace(outputs=outputs)} if outputs else {}
+
+
+class OurScheduler(_Adapted, scheduler.Scheduler):  # type: ignore[misc]
+    """Plain."""
+
+
+class OurAsyncScheduler(_Adapted, async_scheduler.AsyncScheduler):  # type: ignore[misc]
+    """One step ahead."""
+
+
+def scheduler_maker(kind: type) -> Callable[..., Any]:
+    """Makes our scheduler from upstream's arguments."""
+
+    def make(vllm_config: Any, kv_cache_config: Any, block_size: int, **others: Any) -> Any:
+        limits, cache = vllm_config.scheduler_config, vllm_config.cache_config
+        for name in ("kv_transfer_config", "ec_transfer_config", "speculative_config", "lora_config"):
+            need(getattr(vllm_config, name, None), name.replace("_config", "").replace("_", " "))
+        need(vllm_config.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism")
+        need(vllm_config.model_config.is_encoder_decoder, "an encoder")
+        ours = SchedulerConfig(
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_num_seqs=limits.max_num_seqs,
+            long_prefill_token_threshold=limits.long_prefill_token_threshold,
+            enable_chunked_prefill=limits.enable_chunked_prefill,
+            scheduler_reserve_full_isl=limits.scheduler_reserve_full_isl,
+            scheduling_policy=limits.policy,
+            async_scheduling=limits.async_scheduling,
+        )
+        longest = vllm_config.model_config.max_model_len
+        manager = make_manager(
+            kv_cache_config, longest, block_size, enable_caching=cache.enable_prefix_caching,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )  # fmt: skip
+        USED.append("Scheduler")
+        return kind(ours, manager, longest)
+
+    return make
+
+
+class Plugin:
+    """Puts our names into upstream's test modules, and notes what became of each test."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, str] = {}
+        self.patched: set[str] = set()
+
+    def pytest_itemcollected(self, item: Any) -> None:
+        module = item.module
+        if module.__name__ not in self.patched:
+            self.patched.add(module.__name__)
+            ours = {
+                "BlockPool": Pool, "KVCacheManager": make_manager, "SlidingWindowManager": Window,
+                "BlockHashToBlockMap": block_pool.BlockHashToBlockMap, "KVCacheBlock": kv_cache_utils.KVCacheBlock,
+                "FreeKVCacheBlockQueue": self.queue, "BlockStored": kv_events.BlockStored,
+                "BlockRemoved": kv_events.BlockRemoved, "AllBlocksCleared": kv_events.AllBlocksCleared,
+                "make_block_hash_with_group_id": kv_cache_utils.make_block_hash_with_group_id,
+                "get_block_hash": kv_cache_utils.get_block_hash, "get_group_id": kv_cache_utils.get_group_id,
+                "is_kv_cache_spec_uniform": self.uniform, "ChunkedLocalAttentionManager": self.chunked,
+            }  # fmt: skip
+            for name, one in ours.items():
+                if hasattr(module, name):
+                    setattr(module, name, one)
+
+    @staticmethod
+    def queue(blocks: Any) -> Any:
+        USED.append("FreeKVCacheBlockQueue")
+        return kv_cache_utils.FreeKVCacheBlockQueue(blocks)
+
+    @staticmethod
+    def uniform(specs: Any) -> bool:
+        USED.append("is_kv_cache_spec_uniform")
+        return kv_cache_groups.is_kv_cache_spec_uniform({name: our_spec(spec) for name, spec in specs.items()})
+
+    @staticmethod
+    def chunked(*args: Any, **kwargs: Any) -> Any:
+        raise NotOurs("layers of type ChunkedLocalAttentionSpec")
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        USED.clear()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when != "call" and not (report.failed or report.skipped):
+            return
+        name = report.nodeid.rpartition("/")[2]
+        if not report.passed and (reason := WHY.get(name.partition("::")[2].partition("[")[0])):
+            self.results[name] = f"needs {reason}"
+        elif report.passed:
+            self.results[name] = "passes" if USED else "does not touch what is ours"
+        elif "NotOurs" in (text := str(report.longrepr)):
+            line = next(line for line in reversed(text.splitlines()) if "NotOurs:" in line)
+            self.results[name] = "needs " + line.partition("NotOurs: ")[2]
+        else:
+            self.results[name] = "fails: " + str(report.longrepr).strip().splitlines()[-1][:150]
+
+
+def main() -> int:
+    """argv: parts of `test_NAME.py`; prints a line a test."""
+    from vllm.v1.request import Request, RequestStatus
+
+    from mini_vllm.request import Request as OurRequest
+
+    helper: Any = importlib.import_module("tests.v1.core.utils")
+    helper.Scheduler, helper.AsyncScheduler = scheduler_maker(OurScheduler), scheduler_maker(OurAsyncScheduler)
+    for module in (scheduler, async_scheduler, request_table, utils):
+        module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
+    Request.will_reach_max_tokens = OurRequest.will_reach_max_tokens
+    plugin = Plugin()
+    files = [f"{ROOT}/upstream/tests/v1/core/test_{name}.py" for name in sys.argv[1:] or FILES]
+    pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", *files], plugins=[plugin])
+    for name, result in plugin.results.items():
+        print(f"{name} | {result}")
+    counts: dict[str, int] = {}
+    for result in plugin.results.values():
+        kind = result if result.startswith(("passes", "does")) else result.partition(":")[0].partition(" ")[0]
+        counts[kind] = counts.get(kind, 0) + 1
+    print(counts)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
