@@ -2,8 +2,9 @@
 
     EngineCore.step:  schedule -> execute_model -> sample_tokens -> update_from_output
 
-Upstream twin: `vllm/v1/engine/core.py`. There the core runs in a process of its own behind a message queue; here it is
-an object of the same process.
+Upstream twin: `vllm/v1/engine/core.py`. The core knows nothing of text, and nothing of who asks: `core_client.py` is
+the front end's way to it, in the same process (the default here) or, with `core_proc.py` around it, in one of its own
+(the default there).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.output import SchedulerOutput
-from mini_vllm.engine import EngineCoreOutput
+from mini_vllm.engine import EngineCoreOutput, EngineCoreReadyResponse, EngineCoreRequest
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.kv_cache_interface import kv_bytes_per_token
 from mini_vllm.kv_oracle import KVOracle
+from mini_vllm.metrics.stats import SchedulerStats
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.worker.model_runner import ModelRunner
@@ -40,7 +42,7 @@ class EngineCore:
     """
 
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
-        self.config, self.parts = config, (parts := parts or EngineParts())
+        self.model, self.config, self.parts = model, config, (parts := parts or EngineParts())
         self.max_model_len = config.resolve_max_model_len(model.max_model_len)
         kv_heads, itemsize = model.num_layers * model.num_kv_heads, model.dtype.itemsize
         bytes_per_token = kv_bytes_per_token(kv_heads, model.head_dim, config.kv_cache_dtype, itemsize)
@@ -74,6 +76,25 @@ class EngineCore:
         self.block_hasher = get_request_block_hasher(config.block_size, parts.hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
+
+    def ready_response(self) -> EngineCoreReadyResponse:
+        """What the front end has to know of the model and the pool."""
+        model, fits_any = self.model, True
+        try:
+            self.check_fits(1, None)
+        except ValueError:
+            fits_any = False
+        defaults = dict(getattr(model, "default_sampling_params", {}))
+        return EngineCoreReadyResponse(
+            self.max_model_len, self.num_blocks, fits_any, model.vocab_size, list(model.eos_token_ids), defaults
+        )
+
+    def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
+        """What the scheduler keeps of a request; the full blocks of its prompt are hashed here.
+
+        Upstream: upstream/vllm/v1/engine/core.py:794 — `EngineCore.preprocess_add_request`.
+        """
+        return Request.from_engine_core_request(request, self.block_hasher)
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
@@ -156,3 +177,40 @@ class EngineCore:
     def has_requests(self) -> bool:
         """True while there is work, or an ended request of which the model runner has not heard."""
         return self.scheduler.has_unfinished_requests() or self.scheduler.has_finished_requests()
+
+    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
+        """Raise ValueError if a request of this size could never be finished."""
+        self.kv_cache_manager.check_fits(num_prompt_tokens, max_tokens)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks.
+
+        Upstream: upstream/vllm/v1/engine/core.py:631 — `EngineCore.reset_prefix_cache`.
+        """
+        return self.scheduler.reset_prefix_cache(reset_running_requests)
+
+    def make_stats(self) -> SchedulerStats:
+        """Counts since the core was made, and what waits and runs now.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1968 — `Scheduler.make_stats`.
+        """
+        graphs = self.model_runner.graphs
+        return SchedulerStats(
+            num_running_reqs=len(self.scheduler.running),
+            num_waiting_reqs=len(self.scheduler.waiting),
+            kv_cache_usage=self.kv_cache_manager.usage,
+            prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
+            num_steps=self.num_steps,
+            num_scheduled_tokens=self.num_scheduled_tokens,
+            cudagraph_stats=graphs.stats if graphs else None,
+            expert_load=getattr(self.model, "expert_load", None),
+        )
+
+    def shutdown(self) -> None:
+        """End the processes that this core started, if any.
+
+        Upstream: upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`.
+        """
+        executor = getattr(self, "model_executor", None)
+        if executor is not None:
+            executor.shutdown()

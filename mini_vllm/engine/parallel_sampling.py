@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -27,3 +28,13 @@ class ParentRequest:
         if params.seed is not None:
             child_params.seed = params.seed + index
         return f"{index}_{self.request_id}", child_params
+
+
+def fan_out(request: EngineCoreRequest) -> tuple[ParentRequest | None, list[EngineCoreRequest]]:
+    """What the core gets for one request of the user's: itself, or `n` children and the parent that gathers them."""
+    n = request.sampling_params.n
+    if n == 1:
+        return None, [request]
+    parent = ParentRequest(request.request_id, n)
+    children = [parent.child(index, request.sampling_params) for index in range(n)]
+    return parent, [replace(request, request_id=name, sampling_params=params) for name, params in children]

@@ -14,19 +14,38 @@ from mini_vllm.toy_model import ToyModel
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
-def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Any, Any, str | None]:
+def resolve_tokenizer(model: Any, tokenizer: Any) -> tuple[Any, str | None]:
+    """The tokenizer and the folder that `resolve_model` gives, for a front end whose model is loaded elsewhere."""
+    if model is not None and not hasattr(model, "compute_logits"):
+        from mini_vllm.model_loader.hub import get_checkpoint_folder
+
+        folder = Path(get_checkpoint_folder(model))
+        return tokenizer or _own_tokenizer(folder), str(folder)
+    is_toy = model is None or isinstance(model, ToyModel)
+    return tokenizer or (ByteTokenizer() if is_toy else None), None
+
+
+def _own_tokenizer(folder: Path) -> Any:
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return load_tokenizer(folder) if has_tokenizer else None
+
+
+def resolve_model(
+    model: Any, tokenizer: Any, config: EngineConfig, load_own_tokenizer: bool = True
+) -> tuple[Any, Any, str | None]:
     """The model, its tokenizer and the folder that it came from.
 
     Args:
         model: a folder or hub name; a model object, taken as it is; None for the toy model.
         tokenizer: None: the checkpoint's own, bytes for the toy model, none for another model object.
+        load_own_tokenizer: False leaves the checkpoint's out.
 
     Raises:
         ValueError: quantization of a model that is already in memory.
     """
     if model is not None and not hasattr(model, "compute_logits"):
         loaded, own, folder = load_checkpoint(
-            model, config.dtype, None, config.quantization, config.quantization_config
+            model, config.dtype, None, config.quantization, config.quantization_config, load_own_tokenizer
         )
         loaded.is_engines_own = True
         return loaded, tokenizer or own, folder
@@ -42,6 +61,7 @@ def load_checkpoint(
     progress: Callable[[int, int], None] | None = None,
     quantization: str | None = None,
     quantization_config: dict[str, Any] | None = None,
+    load_own_tokenizer: bool = True,
 ) -> tuple[Any, Any, str]:
     """Load what `LLM(model=...)` names.
 
@@ -58,5 +78,4 @@ def load_checkpoint(
 
     folder = Path(get_checkpoint_folder(model))
     loaded = load_model(folder, dtype, progress, quantization, quantization_config)
-    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
-    return loaded, load_tokenizer(folder) if has_tokenizer else None, str(folder)
+    return loaded, _own_tokenizer(folder) if load_own_tokenizer else None, str(folder)
