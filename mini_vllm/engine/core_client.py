@@ -59,6 +59,11 @@ class EngineCoreClient(ABC):
         """Call a method of the core by its name. Raises what it raised."""
         raise NotImplementedError
 
+    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
+        """Raise ValueError if a request of this size could never be finished."""
+        if not self.ready.fits_any:
+            self.call_utility("check_fits", num_prompt_tokens, max_tokens)
+
     def check_health(self, timeout: float) -> None:
         """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life in `timeout` s."""
         raise NotImplementedError

@@ -74,9 +74,7 @@ class LLMEngine(FrontEnd):
     def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
         """Tokenize and check everything that can be checked before queueing."""
         processed = self.input_processor.process_inputs(prompt, params)
-        if not self.core_client.ready.fits_any:
-            size = len(processed.prompt_token_ids), processed.params.max_tokens
-            self.core_client.call_utility("check_fits", *size)
+        self.core_client.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
         return processed
 
     def add_processed(

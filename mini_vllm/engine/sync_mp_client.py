@@ -72,6 +72,11 @@ class SyncMPClient(MPClient):
         self._flush()
         return self._wait(self._send_utility(method, args), float("inf"))
 
+    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
+        """As everywhere; what is to leave together stays."""
+        if not self.ready.fits_any:
+            self._wait(self._send_utility("check_fits", (num_prompt_tokens, max_tokens)), float("inf"))
+
     def _wait(self, future: Future[Any], timeout: float) -> Any:
         end = time.monotonic() + timeout
         while not future.done():
