@@ -48,7 +48,6 @@ class Wire:
         self.context = zmq.Context()
         self.input = self.context.socket(zmq.DEALER)
         self.input.setsockopt(zmq.IDENTITY, addresses.identity)
-        self.input.setsockopt(zmq.LINGER, _LINGER_MS)
         self.input.setsockopt(zmq.RCVHWM, 0)
         self.input.connect(addresses.input_address)
         self.output = self.new_output()
@@ -57,7 +56,6 @@ class Wire:
     def new_output(self) -> Any:
         """A socket to the front end's output address."""
         socket = self.context.socket(self.zmq.PUSH)
-        socket.setsockopt(self.zmq.LINGER, _LINGER_MS)
         socket.setsockopt(self.zmq.SNDHWM, 0)
         socket.connect(self.output_address)
         return socket
@@ -70,9 +68,9 @@ class Wire:
         """Ready, or not."""
         self.input.send_multipart((status, self.encoder.encode(list(parts))))
 
-    def close(self) -> None:
-        """Flush and close; ends the input thread, whose socket closes with the context."""
-        self.output.close()
+    def close(self, linger_ms: int = _LINGER_MS) -> None:
+        """Flush for so long, and close; ends the input thread, whose sockets close with the context."""
+        self.output.close(linger_ms)
         self.context.term()
 
 
@@ -110,7 +108,7 @@ class EngineCoreProc(EngineCore):
             ready = core.ready_response()
         except BaseException as error:
             wire.send_start(EngineCoreProc.FAILED, *_describe(error))
-            wire.input.close()
+            wire.input.close(_LINGER_MS)
             wire.close()
             sys.exit(1)
         wire.send_start(core.READY, ready)
@@ -119,15 +117,15 @@ class EngineCoreProc(EngineCore):
     def serve(self) -> None:
         """The loop, and its end: asked for, or by a fault, of which the front end then hears."""
         threading.Thread(target=self.process_input_socket, daemon=True, name="input").start()
-        code = 0
+        code = linger_ms = 0  # who asked for the end reads no more
         try:
             self.run_busy_loop()
         except BaseException as error:
             last_words = self.wire.encoder.encode(_describe(error))
             self.wire.output.send_multipart((self.wire.identity, self.ENGINE_CORE_DEAD, last_words))
-            code = 1
+            code, linger_ms = 1, _LINGER_MS
         self.shutdown()
-        self.wire.close()
+        self.wire.close(linger_ms)
         sys.exit(code)
 
     def run_busy_loop(self) -> None:
@@ -211,7 +209,7 @@ class EngineCoreProc(EngineCore):
         finally:
             for socket in (self.wire.input, answers):
                 with contextlib.suppress(zmq.ZMQError):
-                    socket.close()
+                    socket.close(0)
 
     def request_shutdown(self) -> None:
         """End the loop after the step under way. For other threads and signal handlers."""

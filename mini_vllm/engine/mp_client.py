@@ -109,7 +109,9 @@ class MPClient(EngineCoreClient):
             self.manager = self.resources.manager = CoreEngineProcManager(setup, addresses)
             self.manager.monitor(_death_notice(zmq, context, addresses, self._encoder))
             self.ready = self._wait_until_ready(ready_timeout_s)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, TimeoutError):
+                self.manager.process.kill()
             self._finalizer()
             raise
 
@@ -129,10 +131,10 @@ class MPClient(EngineCoreClient):
         while time.monotonic() < end:
             found = dict(poller.poll(1000))
             if self._input in found:
-                identity, status, payload = self._input.recv_multipart()
+                identity, status, *more = self._input.recv_multipart()
                 if identity != self._identity:
                     continue
-                content = self._decoder.decode(payload)
+                content = self._decoder.decode(more[0])
                 if status == READY:
                     return content[0]
                 raise make_error(*content)
@@ -158,9 +160,9 @@ class MPClient(EngineCoreClient):
 
     def _take(self, frames: list[bytes]) -> EngineCoreOutputs | None:
         """One message: outputs, or None when it was an answer, which its caller gets. Raises for the core's last."""
-        identity, payload, *more = frames
-        if identity != self._identity:
+        if frames[0] != self._identity:
             return None
+        _, payload, *more = frames
         self._num_silent = 0
         if payload == DEAD:
             kind, message, trace = self._decoder.decode(more[0])

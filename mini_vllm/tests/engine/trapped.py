@@ -1,4 +1,4 @@
-"""A toy model that does what a character of the prompt says. In a module, so that a process of its own can import it."""
+"""A toy model that does what a character of the prompt says; in a module, for other processes to import it."""
 
 from __future__ import annotations
 
