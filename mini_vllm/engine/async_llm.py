@@ -253,9 +253,17 @@ async def _handle_outputs(client: EngineCoreClient, processor: OutputProcessor, 
                     await client.abort_requests_async(reqs_to_abort)
     except BaseException as error:
         if death.error is None:
-            dead = EngineDeadError(f"{type(error).__name__}: {error}")
-            death.error = error if isinstance(error, EngineDeadError) else dead
-            death.error.__cause__ = death.error.__cause__ or (None if death.error is error else error)
+            death.error = _as_death(error)
         processor.propagate_error(death.error)
         if isinstance(error, asyncio.CancelledError):
             raise
+
+
+def _as_death(error: BaseException) -> BaseException:
+    if isinstance(error, EngineDeadError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return EngineDeadError("the event loop to which it belonged has ended")
+    dead = EngineDeadError(f"{type(error).__name__}: {error}")
+    dead.__cause__ = error
+    return dead
