@@ -33,7 +33,7 @@ def round_trip(value, message_class=None):
         {}, {"a": 1}, {1: "a"}, {2**70: 1}, {(1, 2): {3}}, set(), {1, "a"}, frozenset({1}), Counter({"x": 3}),
         RequestStatus.PREEMPTED, FinishReason.STOP, [FinishReason.ERROR, None], {"nested": [{"deep": (ODD, {2**65})}]},
     ],
-    ids=repr,
+    ids=ascii,
 )  # fmt: skip
 def test_values_keep_their_type(value):
     again = round_trip(value)
@@ -137,7 +137,7 @@ class Foreign:
     pass
 
 
-@pytest.mark.parametrize("value", [Foreign(), [Foreign()], {"a": lambda: 0}, object, np.array([None])], ids=str)
+@pytest.mark.parametrize("value", [Foreign(), [Foreign()], {"a": lambda: 0}, object, np.array([None])], ids=list("abcde"))
 def test_what_cannot_travel_is_named(value):
     with pytest.raises(TypeError, match=r"cannot be sent to an engine core in a process of its own"):
         round_trip(value)
