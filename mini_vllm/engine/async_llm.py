@@ -20,8 +20,9 @@ from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
-from mini_vllm.engine.output_processor import OutputProcessor, RequestOutputCollector
+from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import fan_out
+from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -118,7 +119,7 @@ class AsyncLLM(FrontEnd):
             size = len(processed.prompt_token_ids), processed.params.max_tokens
             await self.core_client.call_utility_async("check_fits", *size)
         request = self.make_request(request_id, processed, priority, arrival_time)
-        parent, children = fan_out(request)
+        parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         self._run_output_handler()
         default: RequestOutputKind = getattr(params, "output_kind", RequestOutputKind.CUMULATIVE)

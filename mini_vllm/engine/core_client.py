@@ -1,9 +1,11 @@
 """The front end's way to a core, wherever it runs. Upstream twin: `vllm/v1/engine/core_client.py`.
 
-    InprocClient        the core is an object here; a step runs in the caller: `LLMEngine` by default
-    AsyncInprocClient   the same in a thread of its own: `AsyncLLM` by default
-    SyncMPClient        the core has a process of its own: `LLMEngine(enable_multiprocessing=True)`
-    AsyncMPClient       the same for `AsyncLLM`; the last two stand in `mp_client.py`
+    InprocClient        the core is an object here; a step runs in the caller      `LLMEngine` by default
+    AsyncInprocClient   the same in a thread of its own                            `AsyncLLM` by default
+    SyncMPClient        the core has a process of its own                          `enable_multiprocessing=True`
+    AsyncMPClient       the same in an event loop                                  the same for `AsyncLLM`
+
+The last three stand in `async_inproc_client.py`, `sync_mp_client.py` and `async_mp_client.py`.
 
 Upstream's default is a process of its own, and its `AsyncLLM` knows nothing else. Here it is the process that you are
 in, so that a debugger can stand in the core.
@@ -11,11 +13,8 @@ in, so that a debugger can stand in the core.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReadyResponse, EngineCoreRequest
@@ -133,100 +132,3 @@ class InprocClient(EngineCoreClient):
     def shutdown(self) -> None:
         """End what the core started."""
         self.engine_core.shutdown()
-
-
-class AsyncInprocClient(InprocClient):
-    """The core as an object, in a thread of its own: whatever touches it runs there, one thing after the other.
-
-    So the event loop goes on while the model computes, and nothing needs a lock. A step holds Python's own lock except
-    inside numpy; a front end that has much to do is better off with a core in a process of its own. Upstream has no
-    such client: upstream/vllm/v1/engine/core_client.py:89 — "TODO: support this for debugging purposes."
-    """
-
-    def __init__(self, engine_core: EngineCore) -> None:
-        super().__init__(engine_core)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="EngineCore")
-        self._work: asyncio.Event | None = None
-        self._aborted = AbortedRequests()
-        self._num_heard = 0
-
-    async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
-
-    def _event(self) -> asyncio.Event:
-        self._work = self._work or asyncio.Event()  # made in the loop that uses it
-        return self._work
-
-    def _step(self) -> tuple[EngineCoreOutputs, bool]:
-        outputs = self.get_output()
-        outputs.num_inputs = self._num_heard
-        return outputs, self.engine_core.has_requests() or bool(self.engine_core.batch_queue)
-
-    async def get_output_async(self) -> EngineCoreOutputs:
-        """Steps until one of them has something to say."""
-        event = self._event()
-        while True:
-            await event.wait()
-            event.clear()  # before the step: a request that comes meanwhile sets it again
-            outputs, busy = await self._run(self._step)
-            if busy:
-                event.set()
-            if outputs.outputs:
-                return outputs
-
-    def _hear(self, function: Callable[..., Any], *args: Any) -> None:
-        self._num_heard += 1
-        function(*args)
-
-    async def add_request_async(self, request: EngineCoreRequest) -> None:
-        """Queue it between two steps. Raises what the scheduler raises."""
-        self._aborted.num_sent += 1
-        await self._run(self._hear, self.add_request, request)
-        self._event().set()
-
-    async def abort_requests_async(self, request_ids: list[str]) -> None:
-        """End them between two steps."""
-        if request_ids:
-            self._aborted.note(request_ids)
-            await self._run(self._hear, self.abort_requests, request_ids)
-            self._event().set()
-
-    async def call_utility_async(self, method: str, *args: Any) -> Any:
-        """Call it between two steps."""
-        return await self._run(self.call_utility, method, *args)
-
-    async def check_health_async(self, timeout: float) -> None:
-        """Whoever can ask is in the same process: it lives."""
-
-    def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
-        """See `AbortedRequests`."""
-        return self._aborted.drop_stale(outputs, num_inputs)
-
-    def shutdown(self) -> None:
-        """Wait for the step under way, then end."""
-        self._thread.shutdown(wait=True)
-        super().shutdown()
-
-
-class AbortedRequests:
-    """Tells outputs that were on their way when their request was aborted from those of a later one of the same id.
-
-    The front end counts its messages to the core, and the core says with each step how many it had heard. Upstream
-    makes the ids themselves unique: upstream/vllm/v1/engine/input_processor.py:215 — `assign_request_id`.
-    """
-
-    def __init__(self) -> None:
-        self.num_sent = 0
-        self._at: dict[str, int] = {}
-
-    def note(self, request_ids: list[str]) -> None:
-        """The next message aborts these."""
-        self.num_sent += 1
-        self._at.update(dict.fromkeys(request_ids, self.num_sent))
-
-    def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
-        """What is left of a step before which the core had heard `num_inputs` messages."""
-        if not self._at:
-            return outputs
-        self._at = {request_id: number for request_id, number in self._at.items() if number > num_inputs}
-        return [output for output in outputs if output.request_id not in self._at]

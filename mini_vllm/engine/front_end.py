@@ -11,7 +11,7 @@ from typing import Any
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.core import EngineCore
-from mini_vllm.engine.core_client import AsyncInprocClient, EngineCoreClient, InprocClient
+from mini_vllm.engine.core_client import EngineCoreClient, InprocClient
 from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parts import parts_from_labs
@@ -48,7 +48,7 @@ class FrontEnd:
         else:
             model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
             core = EngineCore(model, config, parts_from_labs(with_labs))
-            self.core_client = AsyncInprocClient(core) if asyncio_mode else InprocClient(core)
+            self.core_client = _make_inproc_client(core, asyncio_mode)
         ready = self.core_client.ready
         self.max_model_len = ready.max_model_len
         self.default_sampling_params = ready.default_sampling_params
@@ -121,6 +121,14 @@ class FrontEnd:
         for request_id in request_ids:
             if request_id in states:
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request")
+
+
+def _make_inproc_client(core: EngineCore, asyncio_mode: bool) -> EngineCoreClient:
+    if not asyncio_mode:
+        return InprocClient(core)
+    from mini_vllm.engine.async_inproc_client import AsyncInprocClient
+
+    return AsyncInprocClient(core)
 
 
 def _make_mp_client(config: EngineConfig, model: Any, with_labs: Any, asyncio_mode: bool) -> EngineCoreClient:

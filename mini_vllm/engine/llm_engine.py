@@ -87,7 +87,7 @@ class LLMEngine(FrontEnd):
     ) -> None:
         """Queue what `process_inputs` returned."""
         request = self.make_request(request_id, processed, priority, arrival_time)
-        parent, children = fan_out(request)
+        parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         for index, child in enumerate(children):
             mine = ProcessedInput(processed.prompt, child.prompt_token_ids, child.sampling_params, child.cache_salt)

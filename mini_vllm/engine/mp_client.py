@@ -27,7 +27,8 @@ from mini_vllm.engine import (
     EngineCoreRequestType,
     UtilityOutput,
 )
-from mini_vllm.engine.core_client import AbortedRequests, EngineCoreClient
+from mini_vllm.engine.aborted_requests import AbortedRequests
+from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import CoreTraceback, EngineDeadError, make_error
 from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library

@@ -30,11 +30,8 @@ class ParentRequest:
         return f"{index}_{self.request_id}", child_params
 
 
-def fan_out(request: EngineCoreRequest) -> tuple[ParentRequest | None, list[EngineCoreRequest]]:
-    """What the core gets for one request of the user's: itself, or `n` children and the parent that gathers them."""
-    n = request.sampling_params.n
-    if n == 1:
-        return None, [request]
-    parent = ParentRequest(request.request_id, n)
-    children = [parent.child(index, request.sampling_params) for index in range(n)]
+def fan_out(request: EngineCoreRequest) -> tuple[ParentRequest, list[EngineCoreRequest]]:
+    """What the core gets for a request with n > 1: `n` children, and for the way back the parent that gathers them."""
+    parent = ParentRequest(request.request_id, request.sampling_params.n)
+    children = [parent.child(index, request.sampling_params) for index in range(parent.n)]
     return parent, [replace(request, request_id=name, sampling_params=params) for name, params in children]

@@ -137,7 +137,9 @@ class Foreign:
     pass
 
 
-@pytest.mark.parametrize("value", [Foreign(), [Foreign()], {"a": lambda: 0}, object, np.array([None])], ids=list("abcde"))
+@pytest.mark.parametrize(
+    "value", [Foreign(), [Foreign()], {"a": lambda: 0}, object, np.array([None])], ids=list("abcde")
+)
 def test_what_cannot_travel_is_named(value):
     with pytest.raises(TypeError, match=r"cannot be sent to an engine core in a process of its own"):
         round_trip(value)

@@ -7,7 +7,7 @@ import pytest
 
 from mini_vllm import LLM, EngineDeadError, RequestOutputKind, SamplingParams
 from mini_vllm.engine import async_llm
-from mini_vllm.engine.output_processor import RequestOutputCollector
+from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, idle, in_loop
 from mini_vllm.tests.engine.trapped import Trapped
