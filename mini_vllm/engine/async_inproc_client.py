@@ -18,7 +18,7 @@ class AsyncInprocClient(InprocClient):
 
     So the event loop goes on while the model computes, and nothing needs a lock. A step holds Python's own lock except
     inside numpy; a front end that has much to do is better off with a core in a process of its own. Upstream has no
-    such client: upstream/vllm/v1/engine/core_client.py:89 — "TODO: support this for debugging purposes."
+    such client, but wants one: upstream/vllm/v1/engine/core_client.py:89 — "support this for debugging purposes."
     """
 
     def __init__(self, engine_core: EngineCore) -> None:
