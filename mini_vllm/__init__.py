@@ -66,8 +66,10 @@ if TYPE_CHECKING:
     from mini_vllm.core.sched.utils import check_stop
     from mini_vllm.distributed.eplb.eplb_state import EplbState
     from mini_vllm.distributed.eplb.policy.default import balanced_packing, rebalance_experts, replicate_experts
-    from mini_vllm.engine import EngineCoreOutput, FinishReason
+    from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
+    from mini_vllm.engine.async_llm import AsyncLLM
     from mini_vllm.engine.core import EngineCore
+    from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
     from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.engine.parts import EngineParts, PartError
     from mini_vllm.entrypoints.llm import LLM
@@ -174,8 +176,10 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.core.sched.utils": ("check_stop",),
     "mini_vllm.distributed.eplb.eplb_state": ("EplbState",),
     "mini_vllm.distributed.eplb.policy.default": ("balanced_packing", "rebalance_experts", "replicate_experts"),
-    "mini_vllm.engine": ("EngineCoreOutput", "FinishReason"),
+    "mini_vllm.engine": ("EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason"),
+    "mini_vllm.engine.async_llm": ("AsyncLLM",),
     "mini_vllm.engine.core": ("EngineCore",),
+    "mini_vllm.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
     "mini_vllm.engine.llm_engine": ("LLMEngine",),
     "mini_vllm.engine.parts": ("EngineParts", "PartError"),
     "mini_vllm.entrypoints.llm": ("LLM",),

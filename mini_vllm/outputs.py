@@ -50,6 +50,36 @@ class RequestOutput:
     num_cached_tokens: int | None = None
     metrics: RequestMetrics | None = None
 
+    def add(self, next_output: RequestOutput, aggregate: bool) -> None:
+        """Take a later output of the same request into this one.
+
+        Args:
+            aggregate: True: outputs hold what is new (`RequestOutputKind.DELTA`), so texts and ids are joined. False:
+                each holds all so far, so a completion takes the place of the one with its index.
+
+        Upstream: upstream/vllm/outputs.py:145 — `RequestOutput.add`.
+        """
+        self.finished |= next_output.finished
+        mine = {completion.index: at for at, completion in enumerate(self.outputs)}
+        for later in next_output.outputs:
+            at = mine.get(later.index)
+            if at is None:
+                self.outputs.append(later)
+            elif aggregate:
+                _join(self.outputs[at], later)
+            else:
+                self.outputs[at] = later
+
+
+def _join(completion: CompletionOutput, later: CompletionOutput) -> None:
+    completion.text += later.text
+    completion.token_ids = [*completion.token_ids, *later.token_ids]
+    if later.logprobs:
+        assert completion.logprobs is not None
+        completion.logprobs.extend(later.logprobs)
+    completion.cumulative_logprob = later.cumulative_logprob
+    completion.finish_reason, completion.stop_reason = later.finish_reason, later.stop_reason
+
 
 @dataclass(slots=True)
 class ModelRunnerOutput:

@@ -9,7 +9,7 @@ import enum
 import itertools
 from collections.abc import Callable
 
-from mini_vllm.engine import FinishReason
+from mini_vllm.engine import EngineCoreRequest, FinishReason
 from mini_vllm.sampling_params import SamplingParams
 
 BlockHasher = Callable[["Request"], list[bytes]]
@@ -112,6 +112,22 @@ class Request:
         self._block_hasher = block_hasher
         self.block_hashes: list[bytes] = []
         self.update_block_hashes()
+
+    @classmethod
+    def from_engine_core_request(cls, request: EngineCoreRequest, block_hasher: BlockHasher | None) -> Request:
+        """What the front end sent, as the scheduler knows it.
+
+        Upstream: upstream/vllm/v1/request.py:190 — `Request.from_engine_core_request`.
+        """
+        return cls(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            arrival_time=request.arrival_time,
+            priority=request.priority,
+            block_hasher=block_hasher,
+            cache_salt=request.cache_salt,
+        )
 
     @property
     def num_tokens(self) -> int:

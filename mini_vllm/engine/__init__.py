@@ -1,12 +1,18 @@
 """From a prompt to text, around the core's loop. Here: the messages between the core and the front end.
 
-Upstream twin: `vllm/v1/engine/__init__.py`.
+Where the core runs in the same process they are handed over as they are; where it has a process of its own they are
+encoded (`serial_utils.py`). Upstream twin: `vllm/v1/engine/__init__.py`, where they are msgspec structs that travel as
+arrays. Here they are plain dataclasses, so that the engine needs no library for them; they travel as maps.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mini_vllm.sampling_params import SamplingParams
 
 
 class FinishReason(str, enum.Enum):
@@ -22,6 +28,26 @@ class FinishReason(str, enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+@dataclass(slots=True)
+class EngineCoreRequest:
+    """A checked request on its way to the core; `sampling_params` belongs to it.
+
+    Attributes:
+        arrival_time: seconds since the epoch; breaks ties between equal priorities.
+        cache_salt: requests with different salts share no cached blocks.
+        priority: lower runs first under the "priority" policy.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`; what later phases send is absent.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    arrival_time: float = 0.0
+    cache_salt: str | None = None
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -43,6 +69,74 @@ class EngineCoreOutput:
     def finished(self) -> bool:
         """True when this is the last output of the request."""
         return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class UtilityOutput:
+    """The answer to a utility call. Exactly one of `failure_message` and `result` says something.
+
+    Attributes:
+        call_id: the number that the caller gave the call.
+        failure_message, failure_type: what was raised, and its class ("builtins.ValueError").
+        result: encoded by `serial_utils.MsgpackEncoder`, because any type may come back.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:201 — `UtilityOutput`.
+    """
+
+    call_id: int
+    failure_message: str | None = None
+    failure_type: str | None = None
+    result: bytes | None = None
+
+
+@dataclass(slots=True)
+class EngineCoreOutputs:
+    """What a core has to say at once: the outputs of a step, or the answer to one utility call.
+
+    Attributes:
+        timestamp: when the step was done, in seconds on `time.monotonic`.
+        num_inputs: how many messages of the front end the core had heard before that step. What it says of a request
+            that was aborted by a later one is stale.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:213 — `EngineCoreOutputs`.
+    """
+
+    outputs: list[EngineCoreOutput] = field(default_factory=list)
+    timestamp: float = 0.0
+    utility_output: UtilityOutput | None = None
+    num_inputs: int = 0
+
+
+@dataclass(slots=True)
+class EngineCoreReadyResponse:
+    """What a core that has started tells the front end, which has no model to ask.
+
+    Attributes:
+        max_model_len: the context length in tokens. num_gpu_blocks: in the pool, the null block included.
+        fits_any: the pool holds a request of that length, so nobody needs to ask whether a shorter one fits.
+        vocab_size, eos_token_ids, default_sampling_params: of the model.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:68 — `EngineCoreReadyResponse`.
+    """
+
+    max_model_len: int
+    num_gpu_blocks: int
+    fits_any: bool
+    vocab_size: int
+    eos_token_ids: list[int]
+    default_sampling_params: dict[str, Any] = field(default_factory=dict)
+
+
+class EngineCoreRequestType(enum.Enum):
+    """What a message to the core is; the value is its first frame.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:244 — `EngineCoreRequestType`.
+    """
+
+    ADD = b"\x00"
+    ABORT = b"\x01"
+    UTILITY = b"\x03"
+    WAKEUP = b"\x05"  # within the core: look at the state, a shutdown was asked for
 
 
 def __getattr__(name: str) -> object:

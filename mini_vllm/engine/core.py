@@ -2,8 +2,9 @@
 
     EngineCore.step:  schedule -> execute_model -> sample_tokens -> update_from_output
 
-Upstream twin: `vllm/v1/engine/core.py`. There the core runs in a process of its own behind a message queue; here it is
-an object of the same process.
+Upstream twin: `vllm/v1/engine/core.py`. The core knows nothing of text, and nothing of who asks: `core_client.py` is
+the front end's way to it, in the same process (the default here) or, with `core_proc.py` around it, in one of its own
+(the default there).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.kv_event_publisher import make_event_publisher
-from mini_vllm.engine import EngineCoreOutput
+from mini_vllm.engine import EngineCoreOutput, EngineCoreReadyResponse, EngineCoreRequest
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.kv_cache_interface import KVCacheConfig
+from mini_vllm.metrics.stats import SchedulerStats
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.worker.worker import WorkerParts
@@ -43,11 +45,11 @@ class EngineCore:
 
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
         self.config, self.parts = config, (parts := parts or EngineParts())
-        model_config = ModelConfig.of(model)
-        self.max_model_len = config.resolve_max_model_len(model_config.max_model_len)
+        self.model_config = ModelConfig.of(model)
+        self.max_model_len = config.resolve_max_model_len(self.model_config.max_model_len)
         self.sampler = parts.sampler()
         self.model_executor = Executor.get_class(config)(
-            config, model_config, WorkerParts(self.sampler, parts.attention)
+            config, self.model_config, WorkerParts(self.sampler, parts.attention)
         )
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks
@@ -89,9 +91,24 @@ class EngineCore:
         """The model, to look into. Raises RuntimeError where it is in another process."""
         return self.model_executor.driver_worker.model
 
-    def shutdown(self) -> None:
-        """Let the workers go. Upstream: upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`."""
-        self.model_executor.shutdown()
+    def ready_response(self) -> EngineCoreReadyResponse:
+        """What the front end has to know of the model and the pool."""
+        model, fits_any = self.model_config, True
+        try:
+            self.check_fits(1, None)
+        except ValueError:
+            fits_any = False
+        return EngineCoreReadyResponse(
+            self.max_model_len, self.num_blocks, fits_any, model.vocab_size, list(model.eos_token_ids),
+            dict(model.default_sampling_params),
+        )  # fmt: skip
+
+    def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
+        """What the scheduler keeps of a request; the full blocks of its prompt are hashed here.
+
+        Upstream: upstream/vllm/v1/engine/core.py:794 — `EngineCore.preprocess_add_request`.
+        """
+        return Request.from_engine_core_request(request, self.block_hasher)
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
@@ -174,3 +191,38 @@ class EngineCore:
     def has_requests(self) -> bool:
         """True while there is work, or an ended request of which the model runner has not heard."""
         return self.scheduler.has_unfinished_requests() or self.scheduler.has_finished_requests()
+
+    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
+        """Raise ValueError if a request of this size could never be finished."""
+        self.kv_cache_manager.check_fits(num_prompt_tokens, max_tokens)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks.
+
+        Upstream: upstream/vllm/v1/engine/core.py:631 — `EngineCore.reset_prefix_cache`.
+        """
+        return self.scheduler.reset_prefix_cache(reset_running_requests)
+
+    def make_stats(self) -> SchedulerStats:
+        """Counts since the core was made, and what waits and runs now.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1968 — `Scheduler.make_stats`.
+        """
+        cudagraph_stats, expert_load = self.model_executor.get_stats()
+        return SchedulerStats(
+            num_running_reqs=len(self.scheduler.running),
+            num_waiting_reqs=len(self.scheduler.waiting),
+            kv_cache_usage=self.kv_cache_manager.usage,
+            prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
+            num_steps=self.num_steps,
+            num_scheduled_tokens=self.num_scheduled_tokens,
+            cudagraph_stats=cudagraph_stats,
+            expert_load=expert_load,
+        )
+
+    def shutdown(self) -> None:
+        """End the processes that this core started, if any.
+
+        Upstream: upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`.
+        """
+        self.model_executor.shutdown()

@@ -1,63 +1,51 @@
-"""The front end around the core: prompt -> token ids -> `EngineCore` ... -> text.
+"""The front end around the core: prompt -> token ids -> core ... -> text, one step at a time.
 
 Upstream twin: `vllm/v1/engine/llm_engine.py`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
-from mini_vllm.engine.core import EngineCore
-from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput, Prompt
-from mini_vllm.engine.output_processor import OutputProcessor
-from mini_vllm.engine.parallel_sampling import ParentRequest
-from mini_vllm.engine.parts import parts_from_labs
+from mini_vllm.engine.front_end import FrontEnd
+from mini_vllm.engine.input_processor import ProcessedInput, Prompt
+from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.metrics.stats import EngineStats
-from mini_vllm.model_loader.checkpoint import resolve_model
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.request import Request
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 
-class LLMEngine:
+class LLMEngine(FrontEnd):
     """Prompts in, text out, one step at a time.
 
     Args:
         model: a checkpoint folder or hub name; a model object; None for the toy model.
         tokenizer: has `encode` and `decode`; the checkpoint's own by default.
         with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.engine.parts`.
+        enable_multiprocessing: a process of its own for the core (extra `serve`), which then computes while the caller
+            does something else. Upstream's default, here not: there `VLLM_ENABLE_V1_MULTIPROCESSING=0` switches it off.
         engine_args: see `EngineConfig`.
 
     Attributes:
-        engine_core, scheduler, model, sampler, tokenizer: the parts, open to look into; model_config: what is known of it.
-        stats: totals (`EngineStats`).
+        engine_core, scheduler, model, sampler: the parts, open to look into while the core is in this process.
+        core_client: the way to the core, wherever it is. tokenizer: or None.
 
     Upstream: upstream/vllm/v1/engine/llm_engine.py:47 — `LLMEngine`.
     """
 
-    def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        tokenizer: Any = None,
+        with_labs: Any = None,
+        enable_multiprocessing: bool = False,
+        **engine_args: Any,
+    ) -> None:
         config = EngineConfig.from_args(**engine_args)
-        self.model_config, tokenizer, self.folder = resolve_model(model, tokenizer, config)
-        self.config = config
-        self.tokenizer = tokenizer
-        self.engine_core = EngineCore(self.model_config, config, parts_from_labs(with_labs))
-        self.scheduler = self.engine_core.scheduler
-        self.sampler = self.engine_core.sampler
-        self.max_model_len = self.engine_core.max_model_len
-        self.input_processor = InputProcessor(
-            tokenizer, self.model_config.vocab_size, self.max_model_len, self.model_config.eos_token_ids
-        )
-        prefix_cache = self.engine_core.kv_cache_manager.prefix_cache_stats
-        self._stats = EngineStats(prefix_cache=prefix_cache)
-        self.output_processor = OutputProcessor(tokenizer, self._stats)
-
-    @property
-    def model(self) -> Any:
-        """The model, to look into. Raises RuntimeError where it is in another process: see `apply_model`."""
-        return self.engine_core.model
+        super().__init__(model, tokenizer, with_labs, enable_multiprocessing, False, config)
 
     def collective_rpc(
         self, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None
@@ -77,10 +65,8 @@ class LLMEngine:
 
     @property
     def stats(self) -> EngineStats:
-        """Totals since the engine was made."""
-        self._stats.num_steps = self.engine_core.num_steps
-        self._stats.num_scheduled_tokens = self.engine_core.num_scheduled_tokens
-        self._stats.cudagraph, self._stats.expert_load = self.engine_core.model_executor.get_stats()
+        """Totals since the engine was made. With a core elsewhere it is asked, and those of its parts are copies."""
+        self._stats.update_from_core(self.core_client.call_utility("make_stats"))
         return self._stats
 
     def add_request(
@@ -105,7 +91,7 @@ class LLMEngine:
     def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
         """Tokenize and check everything that can be checked before queueing."""
         processed = self.input_processor.process_inputs(prompt, params)
-        self.engine_core.kv_cache_manager.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
+        self.core_client.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
         return processed
 
     def add_processed(
@@ -117,43 +103,31 @@ class LLMEngine:
         arrival_time: float | None = None,
     ) -> None:
         """Queue what `process_inputs` returned."""
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise ValueError(f"priority must be a whole number (lower runs first), got {priority!r}")
-        if priority and self.config.scheduling_policy != "priority":
-            raise ValueError(f"priority={priority} needs scheduling_policy='priority'")
-        arrival_time = time.time() if arrival_time is None else arrival_time
-        n = processed.params.n
-        children = [(request_id, processed.params)]
-        parent = ParentRequest(request_id, n) if n > 1 else None
-        if parent is not None:
-            children = [parent.child(i, processed.params) for i in range(n)]
-        taken = [i for i in [request_id, *(child_id for child_id, _ in children)] if i in self.scheduler.requests]
-        if taken:
-            raise ValueError(f"request_id {taken[0]!r} belongs to an unfinished request")
-        for index, (child_id, params) in enumerate(children):
-            child = ProcessedInput(processed.prompt, processed.prompt_token_ids, params, processed.cache_salt)
-            self.output_processor.add_request(child_id, child, output_kind, parent, index)
-            self.engine_core.add_request(
-                Request(
-                    child_id,
-                    processed.prompt_token_ids,
-                    params,
-                    arrival_time=arrival_time,
-                    priority=priority,
-                    block_hasher=self.engine_core.block_hasher,
-                    cache_salt=processed.cache_salt,
-                )
-            )
+        request = self.make_request(request_id, processed, priority, arrival_time)
+        parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
+        self.refuse_taken([request_id, *(child.request_id for child in children)])
+        for index, child in enumerate(children):
+            mine = ProcessedInput(processed.prompt, child.prompt_token_ids, child.sampling_params, child.cache_salt)
+            self.core_client.add_request(child)
+            self.output_processor.add_request(child.request_id, mine, output_kind, parent, index)
 
     def step(self) -> list[RequestOutput]:
         """One step of the core, detokenized. Returns outputs of the requests that got further.
 
+        Raises:
+            EngineDeadError: the core had a process of its own, and that is gone.
+
         Upstream: upstream/vllm/v1/engine/llm_engine.py:287 — `LLMEngine.step`.
         """
-        core_outputs = self.engine_core.step_fn()
-        request_outputs, reqs_to_abort = self.output_processor.process_outputs(core_outputs)
+        try:
+            outputs = self.core_client.get_output()
+        except BaseException:
+            lost = [i for i in self.output_processor.request_states if not self.core_client.has_request(i)]
+            self.output_processor.forget(lost)
+            raise
+        request_outputs, reqs_to_abort = self.output_processor.process_outputs(outputs.outputs, outputs.timestamp)
         if reqs_to_abort:  # a stop string is known only here
-            self.engine_core.abort_requests(reqs_to_abort)
+            self.core_client.abort_requests(reqs_to_abort)
         return request_outputs
 
     def abort_request(self, request_ids: str | list[str]) -> list[RequestOutput]:
@@ -162,16 +136,30 @@ class LLMEngine:
         Returns:
             The last output of each, with finish reason "abort" (nothing under `FINAL_ONLY` until the whole is done).
         """
-        wanted = {request_ids} if isinstance(request_ids, str) else set(request_ids)
-        states = self.output_processor.request_states
-        ids = [i for i, s in states.items() if i in wanted or (s.parent and s.parent.request_id in wanted)]
-        self.engine_core.abort_requests(ids)
+        ids = self.output_processor.ids_of(request_ids)
+        self.core_client.abort_requests(ids)
         return self.output_processor.abort_requests(ids)
 
     def has_unfinished_requests(self) -> bool:
         """True while a request waits or runs."""
-        return self.scheduler.has_unfinished_requests()
+        return bool(self.output_processor.request_states)
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while requests run."""
-        return self.scheduler.reset_prefix_cache()
+    def get_num_unfinished_requests(self) -> int:
+        """Requests that wait or run; each of `n` completions counts."""
+        return self.output_processor.get_num_unfinished_requests()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests run.
+
+        With `reset_running_requests` they are preempted first, and computed again.
+        """
+        return self.core_client.call_utility("reset_prefix_cache", reset_running_requests)
+
+    def check_health(self, timeout: float = 10.0) -> None:
+        """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life in `timeout` s."""
+        self.core_client.check_health(timeout)
+
+    def shutdown(self) -> None:
+        """End the core and what it started; a second call does nothing. Happens by itself when the engine goes."""
+        self.core_client.shutdown()
+        self.output_processor.forget(self.output_processor.request_states)

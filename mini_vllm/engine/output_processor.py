@@ -8,8 +8,9 @@ by an abort.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.engine import EngineCoreOutput, FinishReason
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
@@ -19,6 +20,9 @@ from mini_vllm.logprobs import Logprob
 from mini_vllm.metrics.stats import EngineStats, RequestMetrics
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.request_output_collector import RequestOutputCollector
 
 
 @dataclass
@@ -35,6 +39,7 @@ class RequestState:
     metrics: RequestMetrics
     parent: ParentRequest | None = None
     index: int = 0
+    queue: RequestOutputCollector | None = None
     num_cached_tokens: int | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
@@ -126,22 +131,25 @@ class OutputProcessor:
         output_kind: RequestOutputKind,
         parent: ParentRequest | None = None,
         index: int = 0,
+        queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Start to follow a request."""
+        """Start to follow a request. Its outputs go to `queue`, where there is one."""
         metrics = RequestMetrics(arrival_time=time.monotonic())
         self.request_states[request_id] = RequestState(
-            request_id, processed, output_kind, self.tokenizer, metrics, parent, index
+            request_id, processed, output_kind, self.tokenizer, metrics, parent, index, queue
         )
 
-    def process_outputs(self, core_outputs: list[EngineCoreOutput]) -> tuple[list[RequestOutput], list[str]]:
-        """The only loop over the batch at the front end.
+    def process_outputs(
+        self, core_outputs: list[EngineCoreOutput], now: float
+    ) -> tuple[list[RequestOutput], list[str]]:
+        """The only loop over the batch at the front end. `now` is when the core was done, on `time.monotonic`.
 
         Returns:
-            What to show the user, and the requests that a stop string ended: to be aborted in the core.
+            What to show the user, less what went to a queue, and the requests that a stop string ended: to be aborted
+            in the core.
 
         Upstream: upstream/vllm/v1/engine/output_processor.py:576 — `OutputProcessor.process_outputs`.
         """
-        now = time.monotonic()
         request_outputs: list[RequestOutput] = []
         reqs_to_abort: list[str] = []
         for output in core_outputs:
@@ -158,7 +166,10 @@ class OutputProcessor:
                 self._finish(state, finish_reason, now)
             shown = state.make_request_output(len(output.new_token_ids), finish_reason, stop_reason)
             if shown is not None:
-                request_outputs.append(shown)
+                if state.queue is None:
+                    request_outputs.append(shown)
+                else:
+                    state.queue.put(shown)
         return request_outputs, reqs_to_abort
 
     def _update_stats(self, state: RequestState, output: EngineCoreOutput, now: float) -> None:
@@ -192,4 +203,31 @@ class OutputProcessor:
             shown = state.make_request_output(0, FinishReason.ABORT, None)
             if shown is not None:
                 outputs.append(shown)
+                if state.queue is not None:
+                    state.queue.put(shown)
         return outputs
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests followed; each of `n` completions counts."""
+        return len(self.request_states)
+
+    def ids_of(self, request_ids: str | Iterable[str]) -> list[str]:
+        """The requests that the core knows under these ids of the user's: of n > 1, all children of a parent."""
+        wanted = {request_ids} if isinstance(request_ids, str) else set(request_ids)
+        states = self.request_states.items()
+        return [i for i, s in states if i in wanted or (s.parent and s.parent.request_id in wanted)]
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Stop following requests that the core lost; nobody is told."""
+        for request_id in list(request_ids):
+            self.request_states.pop(request_id, None)
+
+    def propagate_error(self, error: BaseException) -> None:
+        """Every request ends with this error: the core is gone.
+
+        Upstream: upstream/vllm/v1/engine/output_processor.py:443 — `OutputProcessor.propagate_error`.
+        """
+        states, self.request_states = self.request_states, {}
+        for state in states.values():
+            if state.queue is not None:
+                state.queue.put(error)

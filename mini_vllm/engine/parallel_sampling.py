@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -27,3 +28,10 @@ class ParentRequest:
         if params.seed is not None:
             child_params.seed = params.seed + index
         return f"{index}_{self.request_id}", child_params
+
+
+def fan_out(request: EngineCoreRequest) -> tuple[ParentRequest, list[EngineCoreRequest]]:
+    """What the core gets for a request with n > 1: `n` children, and for the way back the parent that gathers them."""
+    parent = ParentRequest(request.request_id, request.sampling_params.n)
+    children = [parent.child(index, request.sampling_params) for index in range(parent.n)]
+    return parent, [replace(request, request_id=name, sampling_params=params) for name, params in children]

@@ -50,7 +50,7 @@ class LLM:
 
         Upstream: upstream/vllm/entrypoints/llm.py:415 — `LLM.get_default_sampling_params`.
         """
-        return SamplingParams(**self.llm_engine.model_config.default_sampling_params)
+        return SamplingParams(**self.llm_engine.default_sampling_params)
 
     def generate(
         self,

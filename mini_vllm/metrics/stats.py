@@ -37,6 +37,24 @@ class PrefixCacheStats:
 
 
 @dataclass
+class SchedulerStats:
+    """What the core can say of itself: how many run and wait now, and totals since it was made.
+
+    Upstream: upstream/vllm/v1/metrics/stats.py:171 — `SchedulerStats`, which comes with every step and counts from one
+    to the next.
+    """
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    kv_cache_usage: float = 0.0
+    prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
+    num_steps: int = 0
+    num_scheduled_tokens: int = 0
+    cudagraph_stats: CUDAGraphStats | None = None
+    expert_load: ExpertLoad | None = None
+
+
+@dataclass
 class EngineStats:
     """Totals since the engine was made.
 
@@ -61,6 +79,12 @@ class EngineStats:
     def prefix_cache_hit_rate(self) -> float:
         """Tokens found over tokens looked up, first admissions only (0.0 before the first)."""
         return self.prefix_cache.hits / self.prefix_cache.queries if self.prefix_cache.queries else 0.0
+
+    def update_from_core(self, stats: SchedulerStats) -> None:
+        """Take over the core's counts."""
+        self.num_steps, self.num_scheduled_tokens = stats.num_steps, stats.num_scheduled_tokens
+        self.prefix_cache = stats.prefix_cache_stats
+        self.cudagraph, self.expert_load = stats.cudagraph_stats, stats.expert_load
 
     def record_finished(self, reason: str, metrics: RequestMetrics) -> None:
         """Count one request that has ended for `reason`."""

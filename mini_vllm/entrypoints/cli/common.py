@@ -208,7 +208,7 @@ def sampling_params(llm: Any, **options: Any) -> Any:
     from mini_vllm.sampling_params import SamplingParams
     from mini_vllm.tokenizers.tokenizer_files import load_json_if_there
 
-    defaults = dict(llm.llm_engine.model_config.default_sampling_params)
+    defaults = dict(llm.llm_engine.default_sampling_params)
     folder = llm.llm_engine.folder
     if folder and load_json_if_there(Path(folder) / "generation_config.json").get("do_sample") is False:
         defaults["temperature"] = 0.0

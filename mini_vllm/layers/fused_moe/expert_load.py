@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,13 @@ class ExpertLoad:
         self.counts = np.zeros((num_layers, num_experts), np.int64)
         self.num_tokens: int | None = None
         self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {"counts": self.counts.copy(), "num_tokens": self.num_tokens}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.counts, self.num_tokens, self._lock = state["counts"], state["num_tokens"], threading.Lock()
 
     def record(self, layer: int, topk_ids: Array, first_token: int = 0) -> None:
         """Count some tokens of the step, from `first_token` on: ids [tokens, top_k] of the n-th MoE layer."""

@@ -1,0 +1,270 @@
+"""`AsyncLLM`: many streams at once, in an event loop. Upstream twin: `vllm/v1/engine/async_llm.py`.
+
+    generate() ── add_request ──▶ core        core ── outputs ──▶ output_handler ── put ──▶ a collector per request
+        ▲                                                                                            │
+        └────────────────────────────────────────── get ─────────────────────────────────────────────┘
+
+One task, the output handler, reads from the core and turns tokens into text for all requests; each `generate` waits
+for its own collector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any
+
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine.core_client import EngineCoreClient
+from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
+from mini_vllm.engine.front_end import FrontEnd
+from mini_vllm.engine.input_processor import ProcessedInput, Prompt
+from mini_vllm.engine.output_processor import OutputProcessor
+from mini_vllm.engine.parallel_sampling import fan_out
+from mini_vllm.engine.request_output_collector import RequestOutputCollector
+from mini_vllm.metrics.stats import EngineStats
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+
+OUTPUT_PROC_CHUNK_SIZE = 128
+"""Outputs turned into text before other tasks get their turn (upstream: `VLLM_V1_OUTPUT_PROC_CHUNK_SIZE`)."""
+
+
+class AsyncLLM(FrontEnd):
+    """An engine for concurrent streams; belongs to the event loop in which it is first used.
+
+    Args:
+        model, tokenizer, with_labs, engine_args: as `LLMEngine`.
+        enable_multiprocessing: a process of its own for the core (extra `serve`), so that text and network never wait
+            for the model. False: a thread of this process, in which a debugger can stand. Upstream has no such choice.
+
+    >>> import asyncio
+    >>> from mini_vllm import AsyncLLM, SamplingParams
+    >>> async def main():
+    ...     llm = AsyncLLM(num_blocks=64)  # the toy model
+    ...     async for output in llm.generate("hi", SamplingParams(max_tokens=4, temperature=0), "request-0"):
+    ...         pass
+    ...     llm.shutdown()
+    ...     return len(output.outputs[0].token_ids), output.finished
+    >>> asyncio.run(main())
+    (4, True)
+
+    Upstream: upstream/vllm/v1/engine/async_llm.py:70 — `AsyncLLM`.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        tokenizer: Any = None,
+        with_labs: Any = None,
+        enable_multiprocessing: bool = False,
+        config: EngineConfig | None = None,
+        **engine_args: Any,
+    ) -> None:
+        self.output_handler: asyncio.Task[None] | None = None
+        self._death = _Death()
+        config = EngineConfig.from_args(**engine_args) if config is None else config
+        super().__init__(model, tokenizer, with_labs, enable_multiprocessing, True, config)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Any, enable_multiprocessing: bool = False) -> AsyncLLM:
+        """Make one from an `EngineArgs`.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:232 — `AsyncLLM.from_engine_args`.
+        """
+        return cls(
+            engine_args.model,
+            tokenizer=getattr(engine_args, "tokenizer", None),
+            enable_multiprocessing=enable_multiprocessing,
+            config=engine_args.create_engine_config(),
+        )
+
+    @property
+    def errored(self) -> bool:
+        """True once the core is gone."""
+        return self._death.error is not None
+
+    @property
+    def dead_error(self) -> BaseException:
+        """Why the core is gone."""
+        return self._death.error or EngineDeadError()
+
+    @property
+    def is_running(self) -> bool:
+        """True until the core is gone."""
+        return not self.errored
+
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int = 0,
+        output_kind: RequestOutputKind | None = None,
+        arrival_time: float | None = None,
+    ) -> RequestOutputCollector:
+        """Check a prompt, queue it, and return what its outputs will come through.
+
+        Raises:
+            ValueError, TypeError: what is wrong, by name; nothing has been queued. EngineDeadError: the core is gone.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:280 — `AsyncLLM.add_request`.
+        """
+        if self.errored:
+            raise self.dead_error
+        processed = self.input_processor.process_inputs(prompt, params)
+        if not self.core_client.ready.fits_any:
+            size = len(processed.prompt_token_ids), processed.params.max_tokens
+            await self.core_client.call_utility_async("check_fits", *size)
+        request = self.make_request(request_id, processed, priority, arrival_time)
+        parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
+        self.refuse_taken([request_id, *(child.request_id for child in children)])
+        self._run_output_handler()
+        default: RequestOutputKind = getattr(params, "output_kind", RequestOutputKind.CUMULATIVE)
+        kind = default if output_kind is None else output_kind
+        queue = RequestOutputCollector(kind, request_id)
+        for index, child in enumerate(children):
+            mine = ProcessedInput(processed.prompt, child.prompt_token_ids, child.sampling_params, child.cache_salt)
+            self.output_processor.add_request(child.request_id, mine, kind, parent, index, queue)
+        try:
+            for child in children:
+                await self.core_client.add_request_async(child)
+        except BaseException:
+            await self.abort(request_id)
+            raise
+        return queue
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        output_kind: RequestOutputKind | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Stream the outputs of one request; of `n` completions, as they come.
+
+        A consumer that leaves early, or is cancelled, ends the request in the core. One that is slow gets what has
+        come meanwhile in one piece.
+
+        Args:
+            request_id: unique among the unfinished.
+            output_kind: what each output holds; None: what the parameters say, else `CUMULATIVE`.
+
+        Raises:
+            ValueError, TypeError: what is wrong, by name. EngineDeadError: the core is gone. EngineGenerateError:
+                anything else, as its cause; the engine goes on.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:524 — `AsyncLLM.generate`.
+        """
+        queue: RequestOutputCollector | None = None
+        finished = False
+        try:
+            queue = await self.add_request(request_id, prompt, sampling_params, priority, output_kind)
+            while not finished:
+                output = queue.get_nowait() or await queue.get()
+                finished = output.finished
+                yield output
+        except (EngineDeadError, ValueError, TypeError):
+            raise
+        except Exception as error:
+            raise EngineGenerateError(f"{type(error).__name__}: {error}") from error
+        finally:
+            if queue is not None and not finished and not self.errored:  # the consumer has left, or something broke
+                await self.abort(request_id)
+
+    def _run_output_handler(self) -> None:
+        """Start the output handler, in the event loop that runs. It holds no reference to this object.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:637 — `AsyncLLM._run_output_handler`.
+        """
+        if self.output_handler is None:
+            handler = _handle_outputs(self.core_client, self.output_processor, self._death)
+            self.output_handler = asyncio.create_task(handler, name="output_handler")
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests now; ids that are unknown are passed over. Whoever consumes them gets a last output.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:709 — `AsyncLLM.abort`.
+        """
+        ids = self.output_processor.ids_of(request_id)
+        self.output_processor.abort_requests(ids)
+        if ids and not self.errored:
+            await self.core_client.abort_requests_async(ids)
+
+    async def get_stats(self) -> EngineStats:
+        """Totals since the engine was made; `LLMEngine.stats`."""
+        self._stats.update_from_core(await self._ask("make_stats"))
+        return self._stats
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests run and are not to be reset."""
+        return await self._ask("reset_prefix_cache", reset_running_requests)
+
+    async def check_health(self, timeout: float = 10.0) -> None:
+        """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life within `timeout` s.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:900 — `AsyncLLM.check_health`, which does not ask the core.
+        """
+        if self.errored:
+            raise self.dead_error
+        await self.core_client.check_health_async(timeout)
+
+    async def _ask(self, method: str, *args: Any) -> Any:
+        if self.errored:
+            raise self.dead_error
+        return await self.core_client.call_utility_async(method, *args)
+
+    def shutdown(self) -> None:
+        """End the core; unfinished requests end with `EngineDeadError`. Happens by itself when the engine goes."""
+        self._death.error = self._death.error or EngineDeadError("it was shut down")
+        client: EngineCoreClient | None = getattr(self, "core_client", None)
+        if client is not None:
+            client.shutdown()
+        handler, self.output_handler = self.output_handler, None
+        if handler is not None and not handler.get_loop().is_closed():
+            handler.get_loop().call_soon_threadsafe(handler.cancel)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.shutdown()
+
+
+class _Death:
+    """Shared by an `AsyncLLM` and its output handler: why the core is gone, or None."""
+
+    error: BaseException | None = None
+
+
+async def _handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: _Death) -> None:
+    """The output handler: to its collector with each output, in chunks, so that other tasks get their turn."""
+    try:
+        while True:
+            outputs = await client.get_output_async()
+            for start in range(0, len(outputs.outputs), OUTPUT_PROC_CHUNK_SIZE):
+                if start:
+                    await asyncio.sleep(0)
+                chunk = outputs.outputs[start : start + OUTPUT_PROC_CHUNK_SIZE]
+                chunk = client.drop_stale(chunk, outputs.num_inputs)
+                _, reqs_to_abort = processor.process_outputs(chunk, outputs.timestamp)
+                if reqs_to_abort:  # a stop string is known only here
+                    await client.abort_requests_async(reqs_to_abort)
+    except BaseException as error:
+        if death.error is None:
+            death.error = _as_death(error)
+        processor.propagate_error(death.error)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+
+
+def _as_death(error: BaseException) -> BaseException:
+    if isinstance(error, EngineDeadError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return EngineDeadError("the event loop to which it belonged has ended")
+    dead = EngineDeadError(f"{type(error).__name__}: {error}")
+    dead.__cause__ = error
+    return dead

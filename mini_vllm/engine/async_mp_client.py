@@ -1,0 +1,125 @@
+"""`AsyncLLM`'s client of a core in a process of its own.
+
+Upstream twin: upstream/vllm/v1/engine/core_client.py:919 — `AsyncMPClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from mini_vllm.engine import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
+from mini_vllm.engine.mp_client import PING, SILENCE_S, MPClient
+from mini_vllm.engine.utils import CoreSetup
+
+
+class AsyncMPClient(MPClient):
+    """Requests are sent at once; the event loop reads whenever the socket has something.
+
+    It belongs to the event loop in which it is first used.
+    """
+
+    def __init__(self, setup: CoreSetup) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: asyncio.Queue[EngineCoreOutputs | BaseException]
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = False
+        super().__init__(setup)
+
+    def _listen(self) -> None:
+        """Read from now on, in this event loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop, self._queue = loop, asyncio.Queue()
+            self._descriptor = self._output.getsockopt(self._zmq.FD)
+            loop.add_reader(self._descriptor, self._read)
+            self._tick()
+        elif self._loop is not loop:
+            raise RuntimeError("this engine belongs to another event loop: make one in each loop")
+
+    def _read(self) -> None:
+        """Take all that is there: the descriptor only says that something came, not that more is left."""
+        try:
+            while True:
+                outputs = self._take(self._output.recv_multipart(self._zmq.NOBLOCK))
+                self._heard = True
+                if outputs is not None:
+                    self._queue.put_nowait(outputs)
+        except self._zmq.Again:
+            pass
+        except Exception as error:
+            self._stop(error)
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self._timer = self._loop.call_later(SILENCE_S, self._tick)
+        self._heard = False
+        self._read()
+        if not self._heard and self.dead_error is None:
+            try:
+                self._on_silence(SILENCE_S)
+            except Exception as error:
+                self._stop(error)
+
+    def _stop(self, error: BaseException) -> None:
+        assert self._loop is not None and self._timer is not None
+        self._timer.cancel()
+        self._loop.remove_reader(self._descriptor)
+        self._queue.put_nowait(error)
+
+    async def get_output_async(self) -> EngineCoreOutputs:
+        """Wait for a step that has something to say."""
+        self.ensure_alive()
+        self._listen()
+        found = await self._queue.get()
+        if isinstance(found, BaseException):
+            raise found
+        return self._hand_on(found)
+
+    async def add_request_async(self, request: EngineCoreRequest) -> None:
+        """Send it."""
+        self._listen()
+        self._send(EngineCoreRequestType.ADD, self._encode_request(request))
+        self._aborted.num_sent += 1
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        """Send an abort, if the core lives."""
+        known = [request_id for request_id in request_ids if request_id in self._in_flight]
+        if known and self.dead_error is None:
+            self._send(EngineCoreRequestType.ABORT, self._encoder.encode(known))
+            self._aborted.note(known)
+            self._in_flight.difference_update(known)
+
+    async def call_utility_async(self, method: str, *args: Any) -> Any:
+        """Send the call and wait for its answer."""
+        self._listen()
+        return await asyncio.wrap_future(self._send_utility(method, args))
+
+    async def check_health_async(self, timeout: float) -> None:
+        """Ask for a sign of life."""
+        self._listen()
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._send_utility(PING, ())), timeout)
+        except asyncio.TimeoutError:
+            raise self._no_sign_of_life(timeout) from None
+
+    def shutdown(self) -> None:
+        """As `MPClient.shutdown`; whoever waits for outputs hears of it. From any thread."""
+        loop, error = self._loop, self._die("it was shut down")
+        if loop is not None and not loop.is_closed() and self._finalizer.alive:
+            if loop.is_running() and not _is_current(loop):
+                done = threading.Event()
+                loop.call_soon_threadsafe(self._stop, error)
+                loop.call_soon_threadsafe(done.set)
+                done.wait(5.0)
+            else:
+                self._stop(error)
+        self._finalizer()
+
+
+def _is_current(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,221 @@
+"""The core in a process of its own: messages in, steps, messages out.
+
+    input thread:  socket -> decoded -> input_queue        main thread:  input_queue -> step -> output socket
+
+Upstream twin: upstream/vllm/v1/engine/core.py:835 — `EngineCoreProc`. There a third thread encodes and sends. Here the
+main thread does it, since a step takes little to encode: another thread of Python would wait for the same lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any, BinaryIO
+
+from mini_vllm.engine import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineCoreRequestType,
+    FinishReason,
+    UtilityOutput,
+)
+from mini_vllm.engine.core import EngineCore
+from mini_vllm.engine.parts import parts_from_labs
+from mini_vllm.engine.utils import CoreSetup, EngineZmqAddresses, watch_front_end
+from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
+
+PING = "ping"
+"""A utility call that the input thread answers: a sign of life in the middle of a long step."""
+_LINGER_MS = 4000  # for the last words of a core that ends
+
+
+class Wire:
+    """The core's two sockets, and the encoders for them. Each socket belongs to one thread."""
+
+    def __init__(self, addresses: EngineZmqAddresses) -> None:
+        self.zmq = zmq = require_library("zmq")
+        self.identity = addresses.identity
+        self.output_address = addresses.output_address
+        self.context = zmq.Context()
+        self.input = self.context.socket(zmq.DEALER)
+        self.input.setsockopt(zmq.IDENTITY, addresses.identity)
+        self.input.setsockopt(zmq.RCVHWM, 0)
+        self.input.connect(addresses.input_address)
+        self.output = self.new_output()
+        self.encoder, self.outputs_encoder = MsgpackEncoder(), MsgpackEncoder(EngineCoreOutputs)
+
+    def new_output(self) -> Any:
+        """A socket to the front end's output address."""
+        socket = self.context.socket(self.zmq.PUSH)
+        socket.setsockopt(self.zmq.SNDHWM, 0)
+        socket.connect(self.output_address)
+        return socket
+
+    def send(self, outputs: EngineCoreOutputs, socket: Any = None) -> None:
+        """Send one message; the identity in front proves who sends."""
+        (socket or self.output).send_multipart((self.identity, self.outputs_encoder.encode(outputs)))
+
+    def send_start(self, status: bytes, *parts: Any) -> None:
+        """Ready, or not."""
+        self.input.send_multipart((status, self.encoder.encode(list(parts))))
+
+    def close(self, linger_ms: int = _LINGER_MS) -> None:
+        """Flush for so long, and close; ends the input thread, whose sockets close with the context."""
+        self.output.close(linger_ms)
+        self.context.term()
+
+
+class EngineCoreProc(EngineCore):
+    """An `EngineCore` that hears and answers over sockets.
+
+    Upstream: upstream/vllm/v1/engine/core.py:835 — `EngineCoreProc`.
+    """
+
+    ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
+    READY, FAILED = b"READY", b"FAILED"
+
+    def __init__(self, wire: Wire, setup: CoreSetup) -> None:
+        super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs))
+        self.wire = wire
+        self.input_queue: queue.SimpleQueue[tuple[EngineCoreRequestType, Any]] = queue.SimpleQueue()
+        self.num_inputs = 0
+        self.shutdown_requested = False
+
+    @staticmethod
+    def run_engine_core(stream: BinaryIO) -> None:
+        """The process from start to end: setup from `stream`, the handshake, the loop, and how it ended.
+
+        Upstream: upstream/vllm/v1/engine/core.py:1093 — `EngineCoreProc.run_engine_core`.
+        """
+        addresses, parent = pickle.load(stream)
+        wire = Wire(addresses)
+        core: EngineCoreProc | None = None
+        try:
+            setup = pickle.load(stream)
+            watch_front_end(parent, lambda: core.request_shutdown() if core else os._exit(1))
+            core = EngineCoreProc(wire, setup)
+            signal.signal(signal.SIGTERM, lambda *_: core.request_shutdown())
+            ready = core.ready_response()
+        except BaseException as error:
+            wire.send_start(EngineCoreProc.FAILED, *_describe(error))
+            wire.input.close(_LINGER_MS)
+            wire.close()
+            sys.exit(1)
+        wire.send_start(core.READY, ready)
+        core.serve()
+
+    def serve(self) -> None:
+        """The loop, and its end: asked for, or by a fault, of which the front end then hears."""
+        threading.Thread(target=self.process_input_socket, daemon=True, name="input").start()
+        code = linger_ms = 0  # who asked for the end reads no more
+        try:
+            self.run_busy_loop()
+        except BaseException as error:
+            last_words = self.wire.encoder.encode(_describe(error))
+            self.wire.output.send_multipart((self.wire.identity, self.ENGINE_CORE_DEAD, last_words))
+            code, linger_ms = 1, _LINGER_MS
+        self.shutdown()
+        self.wire.close(linger_ms)
+        sys.exit(code)
+
+    def run_busy_loop(self) -> None:
+        """Until a shutdown is asked for: hear what came in, and make a step if there is something to do.
+
+        Upstream: upstream/vllm/v1/engine/core.py:1193 — `EngineCoreProc.run_busy_loop`.
+        """
+        while self._process_input_queue():
+            outputs = self.step_fn()
+            if outputs:
+                self.wire.send(EngineCoreOutputs(outputs, time.monotonic(), num_inputs=self.num_inputs))
+
+    def _process_input_queue(self) -> bool:
+        """Handle all messages that are there; wait for one where there is nothing else to do. False: the end."""
+        while True:
+            idle = not (self.has_requests() or self.batch_queue) and not self.shutdown_requested
+            try:
+                request_type, content = self.input_queue.get(block=idle)
+            except queue.Empty:
+                return not self.shutdown_requested
+            if request_type is EngineCoreRequestType.WAKEUP:
+                if content is not None:
+                    raise content
+                continue
+            self.num_inputs += 1
+            self._handle_client_request(request_type, content)
+
+    def _handle_client_request(self, request_type: EngineCoreRequestType, content: Any) -> None:
+        """Upstream: upstream/vllm/v1/engine/core.py:1294 — `EngineCoreProc._handle_client_request`."""
+        if request_type is EngineCoreRequestType.ADD:
+            self._add_requests(content)
+        elif request_type is EngineCoreRequestType.ABORT:
+            self.abort_requests(content)
+        else:
+            self.wire.send(EngineCoreOutputs(utility_output=self._call(*content)))
+
+    def _add_requests(self, requests: list[EngineCoreRequest]) -> None:
+        failed = []
+        for request in requests:
+            try:
+                self.add_request(self.preprocess_add_request(request))
+            except Exception as error:  # the front end has checked; so this is a fault, and of this request alone
+                failed.append(EngineCoreOutput(request.request_id, [], None, FinishReason.ERROR, str(error)))
+        if failed:
+            self.wire.send(EngineCoreOutputs(failed, time.monotonic(), num_inputs=self.num_inputs))
+
+    def _call(self, call_id: int, method: str, args: list[Any]) -> UtilityOutput:
+        """Call a public method of the core, whatever it raises."""
+        try:
+            if method.startswith("_"):
+                raise AttributeError(f"{method!r} is not a utility")
+            return UtilityOutput(call_id, result=self.wire.encoder.encode(getattr(self, method)(*args)))
+        except Exception as error:
+            kind, message, _ = _describe(error)
+            return UtilityOutput(call_id, failure_message=message, failure_type=kind)
+
+    def process_input_socket(self) -> None:
+        """The input thread.
+
+        Upstream: upstream/vllm/v1/engine/core.py:1400 — `EngineCoreProc.process_input_sockets`.
+        """
+        zmq, decoder = self.wire.zmq, MsgpackDecoder()
+        answers, nothing = self.wire.new_output(), self.wire.encoder.encode(None)
+        try:
+            while True:
+                frame, *data = self.wire.input.recv_multipart()
+                request_type = EngineCoreRequestType(frame)
+                if request_type is EngineCoreRequestType.ADD:
+                    self.input_queue.put((request_type, [decoder.decode(each) for each in data]))
+                    continue
+                content = decoder.decode(data[0])
+                if request_type is EngineCoreRequestType.UTILITY and content[1] == PING:
+                    pong = UtilityOutput(content[0], result=nothing)
+                    self.wire.send(EngineCoreOutputs(utility_output=pong), answers)
+                else:
+                    self.input_queue.put((request_type, content))
+        except zmq.ContextTerminated:
+            pass
+        except Exception as error:  # a message that cannot be read: the main thread raises it
+            self.input_queue.put((EngineCoreRequestType.WAKEUP, error))
+        finally:
+            for socket in (self.wire.input, answers):
+                with contextlib.suppress(zmq.ZMQError):
+                    socket.close(0)
+
+    def request_shutdown(self) -> None:
+        """End the loop after the step under way. For other threads and signal handlers."""
+        self.shutdown_requested = True
+        self.input_queue.put((EngineCoreRequestType.WAKEUP, None))
+
+
+def _describe(error: BaseException) -> list[str]:
+    """Class, text and traceback, for the front end."""
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    return [kind, str(error), "".join(traceback.format_exception(error))]

@@ -1,0 +1,139 @@
+"""What `LLMEngine` and `AsyncLLM` have in common: checked prompts on one side, a client of the core on the other.
+
+Upstream has it twice: in `upstream/vllm/v1/engine/llm_engine.py` and `upstream/vllm/v1/engine/async_llm.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine import EngineCoreRequest
+from mini_vllm.engine.core import EngineCore
+from mini_vllm.engine.core_client import EngineCoreClient, InprocClient
+from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput
+from mini_vllm.engine.output_processor import OutputProcessor
+from mini_vllm.engine.parts import parts_from_labs
+from mini_vllm.metrics.stats import EngineStats
+from mini_vllm.model_loader.checkpoint import resolve_model
+
+
+class FrontEnd:
+    """Makes the core where it is wanted, and what turns prompts into requests and outputs into text.
+
+    Args:
+        enable_multiprocessing: a process of its own for the core (extra `serve`). It holds no scheduler and no model
+            then: `.scheduler`, `.engine_core`, `.model` and `.sampler` raise.
+        asyncio_mode: for `AsyncLLM`.
+        config: in the place of `engine_args`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        with_labs: Any,
+        enable_multiprocessing: bool,
+        asyncio_mode: bool,
+        config: EngineConfig,
+    ) -> None:
+        if not isinstance(enable_multiprocessing, bool):
+            raise ValueError(f"enable_multiprocessing must be True or False, got {enable_multiprocessing!r}")
+        self.config = config
+        self.core_client: EngineCoreClient
+        self.model_config, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
+        if enable_multiprocessing:
+            self.core_client = _make_mp_client(config, self.model_config, with_labs, asyncio_mode)
+        else:
+            core = EngineCore(self.model_config, config, parts_from_labs(with_labs))
+            self.core_client = _make_inproc_client(core, asyncio_mode)
+        ready = self.core_client.ready
+        self.max_model_len = ready.max_model_len
+        self.default_sampling_params = ready.default_sampling_params
+        self.input_processor = InputProcessor(
+            self.tokenizer, ready.vocab_size, ready.max_model_len, ready.eos_token_ids
+        )
+        self._stats = EngineStats()
+        self.output_processor = OutputProcessor(self.tokenizer, self._stats)
+
+    def _core(self, attribute: str, instead: str) -> EngineCore:
+        core = self.core_client.engine_core
+        if core is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.{attribute} is not here: the core runs in a process of its own. {instead}, or "
+                "set enable_multiprocessing=False"
+            )
+        return core
+
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core, where it is in this process. Upstream's attribute of this name is the client: `core_client`."""
+        return self._core("engine_core", "Ask it by `core_client.call_utility(method, ...)`")
+
+    @property
+    def scheduler(self) -> Any:
+        """The core's scheduler, where it is in this process."""
+        return self._core("scheduler", "`stats` has its counts").scheduler
+
+    @property
+    def model(self) -> Any:
+        """The model, where it is in this process."""
+        instead = "`core_client.ready` and `default_sampling_params` say what a front end needs to know of it"
+        return self._core("model", instead).model
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler, where it is in this process."""
+        return self._core("sampler", "`SamplingParams` say what it does").sampler
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer in use, or None."""
+        return self.tokenizer
+
+    def make_request(
+        self, request_id: str, processed: ProcessedInput, priority: int, arrival_time: float | None
+    ) -> EngineCoreRequest:
+        """What goes to the core.
+
+        Raises:
+            ValueError, TypeError: what is wrong with `request_id` or `priority`.
+        """
+        if not isinstance(request_id, str):
+            raise TypeError(f"request_id must be a string, got {type(request_id).__name__}: {request_id!r}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ValueError(f"priority must be a whole number (lower runs first), got {priority!r}")
+        if priority and self.config.scheduling_policy != "priority":
+            raise ValueError(f"priority={priority} needs scheduling_policy='priority'")
+        return EngineCoreRequest(
+            request_id,
+            processed.prompt_token_ids,
+            processed.params,
+            time.time() if arrival_time is None else arrival_time,
+            processed.cache_salt,
+            priority,
+        )
+
+    def refuse_taken(self, request_ids: list[str]) -> None:
+        """Raise ValueError if one of these ids belongs to a request that is still followed."""
+        states = self.output_processor.request_states
+        for request_id in request_ids:
+            if request_id in states:
+                raise ValueError(f"request_id {request_id!r} belongs to an unfinished request")
+
+
+def _make_inproc_client(core: EngineCore, asyncio_mode: bool) -> EngineCoreClient:
+    if not asyncio_mode:
+        return InprocClient(core)
+    from mini_vllm.engine.async_inproc_client import AsyncInprocClient
+
+    return AsyncInprocClient(core)
+
+
+def _make_mp_client(config: EngineConfig, model: Any, with_labs: Any, asyncio_mode: bool) -> EngineCoreClient:
+    from mini_vllm.engine.async_mp_client import AsyncMPClient
+    from mini_vllm.engine.sync_mp_client import SyncMPClient
+    from mini_vllm.engine.utils import CoreSetup
+
+    setup = CoreSetup(config, model, with_labs)
+    return AsyncMPClient(setup) if asyncio_mode else SyncMPClient(setup)

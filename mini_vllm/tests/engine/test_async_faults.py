@@ -1,0 +1,173 @@
+"""`AsyncLLM` when something goes wrong: bad input, a core that breaks or dies, and its own end."""
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+
+import pytest
+
+from mini_vllm import AsyncLLM, EngineDeadError, EngineGenerateError
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, in_loop
+from mini_vllm.tests.engine.trapped import Trapped
+
+pytest.importorskip("zmq")
+pytest.importorskip("msgspec")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+@BOTH
+def test_bad_input_is_refused_and_the_others_go_on(elsewhere):
+    async def body(llm):
+        good = asyncio.create_task(collect(llm, "good", params=greedy(max_tokens=50)))
+        await asyncio.sleep(0)
+        with pytest.raises(ValueError, match="empty prompt"):
+            await collect(llm, "a", {"prompt_token_ids": []})
+        with pytest.raises(ValueError, match="needs room for 207 tokens"):
+            await collect(llm, "a", "x" * 200)
+        with pytest.raises(TypeError, match="sampling_params must be a SamplingParams"):
+            await collect(llm, "a", "x", {"max_tokens": 3})
+        with pytest.raises(ValueError, match="request_id 'good' belongs to an unfinished request"):
+            await collect(llm, "good")
+        assert (await good)[-1].outputs[0].finish_reason == "length"
+        [*_, bad] = await collect(llm, "bad", "what?")
+        assert bad.outputs[0].finish_reason == "error" and "NaN in the logits" in bad.outputs[0].stop_reason
+        assert not llm.errored and llm.is_running
+        await llm.check_health()
+
+    in_loop(elsewhere, body, num_blocks=8)
+
+
+@BOTH
+def test_a_core_that_breaks_ends_every_stream_with_one_named_error(elsewhere):
+    async def body(llm):
+        tasks = [asyncio.create_task(collect(llm, str(at), "~", greedy(max_tokens=LONG))) for at in range(5)]
+        await asyncio.sleep(0.05)
+        tasks.append(asyncio.create_task(collect(llm, "trap", "!")))
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(result) for result in results} == {EngineDeadError}
+        assert {str(result) for result in results} == {str(llm.dead_error)}
+        assert "ArithmeticError: the model broke" in str(llm.dead_error)
+        assert llm.errored and not llm.is_running and not llm.output_processor.request_states
+        for call in (collect(llm, "new"), llm.check_health(), llm.get_stats(), llm.reset_prefix_cache()):
+            with pytest.raises(EngineDeadError, match="the model broke"):
+                await call
+        await llm.abort("0")
+
+    in_loop(elsewhere, body)
+    assert in_loop(elsewhere, lambda llm: collect(llm, "a"))[-1].finished  # a new engine
+
+
+@posix
+def test_a_killed_core_ends_every_stream():
+    async def body(llm):
+        tasks = [asyncio.create_task(collect(llm, str(at), "~", greedy(max_tokens=LONG))) for at in range(5)]
+        while not any(state.token_ids for state in llm.output_processor.request_states.values()):
+            await asyncio.sleep(0.005)
+        os.kill(llm.core_client.manager.pid, signal.SIGKILL)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {str(result) for result in results} == {str(llm.dead_error)} and "SIGKILL" in str(llm.dead_error)
+
+    in_loop(True, body)
+
+
+@posix
+def test_a_stopped_core_is_noticed():
+    async def body(llm):
+        assert not await llm.check_health(60)
+        os.kill(llm.core_client.manager.pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError, match=r"gave no sign of life in 0\.2 s"):
+            await llm.check_health(0.2)
+        llm.core_client.iteration_timeout_s = 1
+        with pytest.raises(EngineDeadError, match="has given no sign of life for 1 s"):
+            await collect(llm, "a")
+
+    in_loop(True, body)
+
+
+@BOTH
+def test_shutdown_with_requests_in_flight(elsewhere):
+    async def body(llm):
+        tasks = [asyncio.create_task(collect(llm, str(at), "~", greedy(max_tokens=LONG))) for at in range(3)]
+        await asyncio.sleep(0.05)
+        llm.shutdown()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {str(result) for result in results} == {str(EngineDeadError("it was shut down"))}
+        with pytest.raises(EngineDeadError, match="it was shut down"):
+            await collect(llm, "new")
+        llm.shutdown()
+
+    in_loop(elsewhere, body)
+
+
+@BOTH
+def test_shutdown_from_another_thread_and_before_any_request(elsewhere):
+    async def body(llm):
+        task = asyncio.create_task(collect(llm, "a", "~", greedy(max_tokens=LONG)))
+        await asyncio.sleep(0.05)
+        thread = threading.Thread(target=llm.shutdown)
+        thread.start()
+        with pytest.raises(EngineDeadError, match="it was shut down"):
+            await task
+        await asyncio.to_thread(thread.join)
+
+    in_loop(elsewhere, body)
+    AsyncLLM(num_blocks=8, enable_multiprocessing=elsewhere).shutdown()  # outside of any loop
+
+
+@BOTH
+def test_an_engine_that_nobody_holds_ends(elsewhere):
+    async def main():
+        llm = AsyncLLM(Trapped(), num_blocks=64, enable_multiprocessing=elsewhere)
+        await collect(llm, "a")
+        process = llm.core_client.manager.process if elsewhere else None
+        del llm
+        gc.collect()
+        await asyncio.sleep(0)
+        return process
+
+    before = threading.active_count()
+    process = asyncio.run(main())
+    assert process is None or process.wait(30) == 0
+    assert threading.active_count() <= before
+
+
+def test_an_engine_belongs_to_one_loop():
+    llm = AsyncLLM(num_blocks=8, enable_multiprocessing=True)
+    assert asyncio.run(collect(llm, "a"))[-1].finished
+    with pytest.raises(EngineDeadError, match="the event loop to which it belonged has ended"):
+        asyncio.run(collect(llm, "b"))
+    llm.shutdown()
+
+
+@BOTH
+def test_another_fault_of_a_request_is_named_and_the_engine_goes_on(elsewhere):
+    async def body(llm):
+        process = llm.input_processor.process_inputs
+        llm.input_processor.process_inputs = lambda *args: 1 / 0
+        with pytest.raises(EngineGenerateError, match="ZeroDivisionError") as caught:
+            await collect(llm, "a")
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        llm.input_processor.process_inputs = process
+        assert (await collect(llm, "a"))[-1].finished
+
+    in_loop(elsewhere, body)
+
+
+def test_engine_args_make_an_engine():
+    class Args:
+        model, tokenizer = None, None
+
+        def create_engine_config(self):
+            return EngineConfig(num_blocks=32, block_size=4)
+
+    async def main():
+        llm = AsyncLLM.from_engine_args(Args())
+        outputs = await collect(llm, "a")
+        assert llm.engine_core.num_blocks == 32 and llm.get_tokenizer() is llm.tokenizer
+        llm.shutdown()
+        return outputs
+
+    assert asyncio.run(main())[-1].finished

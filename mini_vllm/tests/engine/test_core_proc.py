@@ -1,0 +1,232 @@
+"""A core in a process of its own: how it starts, how it dies, and what is left behind: nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mini_vllm import LLM, EngineDeadError, LLMEngine, SamplingParams
+from mini_vllm.tests.engine.trapped import Trapped
+from mini_vllm.toy_model import ToyModel
+
+pytest.importorskip("zmq")
+pytest.importorskip("msgspec")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+def greedy(**kwargs):
+    return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": 8, **kwargs})
+
+
+def start(model=None, **kwargs):
+    return LLMEngine(model, **{"num_blocks": 256, "enable_multiprocessing": True, **kwargs})
+
+
+def gone(pid, seconds=30.0):
+    """True as soon as no process has this id (a zombie whose parent is not we counts as gone)."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            pass
+        time.sleep(0.02)
+    return False
+
+
+def run_five(engine):
+    for at in range(5):
+        engine.add_request(str(at), "~ slow", greedy(max_tokens=1000))
+    engine.step()
+    assert engine.get_num_unfinished_requests() == 5
+
+
+def is_dead(engine, match):
+    """Everything is refused with the same named error, and nothing is unfinished."""
+    for call in (
+        engine.step,
+        lambda: engine.add_request("new", "x", greedy()),
+        lambda: engine.stats,
+        engine.reset_prefix_cache,
+        engine.check_health,
+    ):
+        with pytest.raises(EngineDeadError, match=match):
+            call()
+    assert not engine.has_unfinished_requests() and engine.abort_request(["0", "new"]) == []
+
+
+@posix
+def test_a_killed_core_ends_all_requests_and_another_engine_can_be_made():
+    engine = start(Trapped())
+    run_five(engine)
+    os.kill(engine.core_client.manager.pid, signal.SIGKILL)
+    with pytest.raises(EngineDeadError, match=r"was ended by SIGKILL\. Make a new engine"):
+        while True:
+            engine.step()
+    is_dead(engine, r"EngineCore encountered an issue: its process \d+ was ended by SIGKILL")
+    [output] = LLM(Trapped(), num_blocks=64, enable_multiprocessing=True).generate("x", greedy())
+    assert len(output.outputs[0].token_ids) == 8
+    engine.shutdown()
+    engine.shutdown()
+
+
+@posix
+@pytest.mark.parametrize(
+    ("prompt", "match"),
+    [
+        ("!", "EngineCore encountered an issue: ArithmeticError: the model broke"),
+        ("#", "was ended by SIGKILL"),
+        ("$", "EngineCore encountered an issue: SystemExit: 3"),
+        ("%", "was ended by SIGSEGV"),
+        ("&", "ended with exit code 7"),
+    ],
+    ids=["raise", "kill -9", "sys.exit", "segfault", "os._exit"],
+)
+def test_a_core_that_dies_in_a_step_says_how(prompt, match):
+    llm = LLM(Trapped(), num_blocks=64, enable_multiprocessing=True)
+    with pytest.raises(EngineDeadError, match=match) as caught:
+        llm.generate(["fine", prompt, "fine too"], greedy(max_tokens=100))
+    if prompt == "!":
+        assert "_raise" in str(caught.value.__cause__)  # where, in the other process
+    is_dead(llm.llm_engine, match)
+    assert gone(llm.llm_engine.core_client.manager.pid)
+
+
+@posix
+def test_a_stopped_core_is_noticed(monkeypatch):
+    monkeypatch.setenv("VLLM_ENGINE_ITERATION_TIMEOUT_S", "1")
+    engine = start(Trapped())
+    assert engine.core_client.iteration_timeout_s == 1
+    run_five(engine)
+    os.kill(engine.core_client.manager.pid, signal.SIGSTOP)
+    match = r"has given no sign of life for 1 s \(VLLM_ENGINE_ITERATION_TIMEOUT_S\)"
+    with pytest.raises(EngineDeadError, match=match):
+        while True:
+            engine.step()
+    is_dead(engine, match)
+    assert gone(engine.core_client.manager.pid)
+
+
+@posix
+def test_health_of_a_stopped_core_that_goes_on():
+    engine = start()
+    engine.check_health(timeout=60.0)
+    pid = engine.core_client.manager.pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError, match=rf"the engine core \(process {pid}\) gave no sign of life in 0.3 s"):
+        engine.check_health(timeout=0.3)
+    os.kill(pid, signal.SIGCONT)
+    engine.check_health(timeout=60.0)
+    engine.add_request("a", "x", greedy())
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+def test_a_long_step_is_a_sign_of_life(monkeypatch):
+    monkeypatch.setattr("mini_vllm.engine.sync_mp_client.SILENCE_S", 0.05)
+    engine = start(SlowToy())
+    engine.core_client.iteration_timeout_s = 0.2
+    engine.add_request("a", "x", greedy(max_tokens=1))
+    engine.add_request("b", "x", greedy(max_tokens=1))
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+class SlowToy(ToyModel):
+    def forward(self, *args, **kwargs):
+        time.sleep(1.0)
+        return super().forward(*args, **kwargs)
+
+
+def test_shutdown_waits_and_ends_what_is_unfinished():
+    engine = start(Trapped())
+    run_five(engine)
+    pid = engine.core_client.manager.pid
+    engine.shutdown()
+    assert gone(pid) and engine.core_client.manager.process.returncode == 0
+    is_dead(engine, "it was shut down")
+
+
+def test_an_engine_that_nobody_holds_takes_its_core_along():
+    engine = start(Trapped())
+    run_five(engine)
+    pid = engine.core_client.manager.pid
+    threads = threading.active_count()
+    del engine
+    assert gone(pid) and threading.active_count() == threads - 1
+
+
+SCRIPT = """
+import os, sys, time
+from mini_vllm import LLMEngine, SamplingParams
+from mini_vllm.tests.engine.trapped import Trapped
+engine = LLMEngine(Trapped(), num_blocks=256, enable_multiprocessing=True)
+engine.add_request("a", "~ slow", SamplingParams(max_tokens=1000, ignore_eos=True))
+engine.step()
+print(engine.core_client.manager.pid, flush=True)
+"""
+
+
+def script(more, **kwargs):
+    """A front end of its own, from standard input: there is no main module that could be imported again."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        [sys.executable, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=env, **kwargs,
+    )  # fmt: skip
+    process.stdin.write(SCRIPT + more)
+    process.stdin.close()
+    return process, int(process.stdout.readline())
+
+
+@posix
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
+def test_a_front_end_that_dies_takes_its_core_along(how):
+    process, pid = script("time.sleep(1000)")
+    process.send_signal(how)
+    process.wait()
+    assert gone(pid)
+    process.stdout.close()
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("more", ["", "sys.exit(3)", "raise ValueError('x')", "os._exit(5)"], ids=repr)
+def test_a_front_end_that_ends_takes_its_core_along(more):
+    process, pid = script(more)
+    with process.stdout, process.stderr:
+        noise = process.stderr.read()
+    assert gone(pid) and process.wait() == {"": 0, "sys.exit(3)": 3, "os._exit(5)": 5}.get(more, 1)
+    assert noise == "" or more.startswith("raise")
+
+
+@posix
+def test_control_c_is_the_front_ends_business():
+    """It goes to both processes, as from a terminal; the engine is usable after it."""
+    process, pid = script(
+        "try:\n"
+        "    print('go', flush=True)\n"
+        "    while True: engine.step()\n"
+        "except KeyboardInterrupt:\n"
+        "    engine.abort_request('a')\n"
+        "    engine.add_request('b', 'hi', SamplingParams(max_tokens=3, ignore_eos=True, temperature=0))\n"
+        "    while engine.has_unfinished_requests():\n"
+        "        for output in engine.step():\n"
+        "            last = output\n"
+        "    print(len(last.outputs[0].token_ids), flush=True)\n",
+        start_new_session=True,
+    )
+    assert process.stdout.readline() == "go\n"
+    os.killpg(process.pid, signal.SIGINT)
+    with process.stdout, process.stderr:
+        assert (process.stdout.read(), process.stderr.read()) == ("3\n", "")
+    assert process.wait() == 0 and gone(pid)

@@ -1,0 +1,61 @@
+"""A toy model that does what a character of the prompt says; in a module, for other processes to import it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.toy_model import ToyModel
+
+
+def _raise() -> None:
+    raise ArithmeticError("the model broke")
+
+
+TRAPS = {
+    "!": _raise,
+    "#": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "$": lambda: sys.exit(3),
+    "%": lambda: ctypes.string_at(0),
+    "&": lambda: os._exit(7),
+    "~": lambda: time.sleep(0.02),
+}
+"""Character -> what the forward pass does when it meets it. "?" makes the logits of its row NaN."""
+
+
+class Trapped(ToyModel):
+    """See `TRAPS`. A trap goes off in a step that computes the character; "~" slows every step of its request."""
+
+    slow = False
+
+    def forward(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        for character, trap in TRAPS.items():
+            met = bool((np.asarray(input_ids) == ord(character)).any())
+            if character == "~":
+                self.slow, met = self.slow or met, self.slow or met
+            if met:
+                trap()
+        return super().forward(input_ids, *args, **kwargs)
+
+    def compute_logits(self, hidden: Any, *args: Any) -> Any:
+        logits = super().compute_logits(hidden, *args)
+        logits[:, [ord(character) for character in "?" + "".join(TRAPS)]] = -1e9  # a trap is set by a prompt alone
+        logits[hidden[:, 0] == ord("?")] = np.nan
+        return logits
+
+
+class FailsToLoad(ToyModel):
+    """Raises in the process that unpickles it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise state["error"]
