@@ -139,7 +139,7 @@ class MPClient(EngineCoreClient):
                 if status == READY:
                     return content[0]
                 raise make_error(*content)
-            if self._output in found:
+            elif self._output in found and not self._input.poll(500):  # the core's own reason comes on the other socket
                 self._take(self._output.recv_multipart())
         raise TimeoutError(f"the engine core was not ready within {timeout_s} s (VLLM_ENGINE_READY_TIMEOUT_S)")
 
@@ -166,14 +166,22 @@ class MPClient(EngineCoreClient):
         _, payload, *more = frames
         self._num_silent = 0
         if payload == DEAD:
-            kind, message, trace = self._decoder.decode(more[0])
-            name = f"{kind.removeprefix('builtins.')}: " if kind else ""
-            raise self._die(name + message, CoreTraceback(trace) if trace else None)
+            raise self._last_words(more[0])
         outputs: EngineCoreOutputs = self._outputs_decoder.decode(payload)
         if outputs.utility_output is None:
             return outputs
         self._answer(outputs.utility_output)
         return None
+
+    def _last_words(self, payload: bytes) -> EngineDeadError:
+        """The core's own say more than the monitor's, and may have arrived after them."""
+        kind, message, trace = self._decoder.decode(payload)
+        while not kind and self._output.poll(0):
+            frames = self._output.recv_multipart()
+            if frames[0] == self._identity and frames[1] == DEAD:
+                kind, message, trace = self._decoder.decode(frames[2])
+        name = f"{kind.removeprefix('builtins.')}: " if kind else ""
+        return self._die(name + message, CoreTraceback(trace) if trace else None)
 
     def _answer(self, answer: UtilityOutput) -> None:
         """Upstream: upstream/vllm/v1/engine/core_client.py:726 — `_process_utility_output`."""
@@ -189,7 +197,9 @@ class MPClient(EngineCoreClient):
         self.ensure_alive()
         try:
             self._input.send_multipart((self._identity, request_type.value, *payloads))
-        except self._zmq.ZMQError:
+        except self._zmq.ZMQError:  # nobody is connected any more, and soon it will be said why
+            while self.dead_error is None and self._output.poll(5000):
+                self._take(self._output.recv_multipart())
             raise self._die(self.manager.describe_end()) from None
 
     def _send_utility(self, method: str, args: tuple[Any, ...]) -> Future[Any]:

@@ -11,7 +11,7 @@ import pytest
 from mini_vllm import AsyncLLM, EngineDeadError, EngineGenerateError
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, in_loop
-from mini_vllm.tests.engine.trapped import Trapped
+from mini_vllm.tests.engine.trapped import Trapped, stop
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
@@ -77,7 +77,7 @@ def test_a_killed_core_ends_every_stream():
 def test_a_stopped_core_is_noticed():
     async def body(llm):
         assert not await llm.check_health(60)
-        os.kill(llm.core_client.manager.pid, signal.SIGSTOP)
+        stop(llm.core_client.manager.pid)
         with pytest.raises(TimeoutError, match=r"gave no sign of life in 0\.2 s"):
             await llm.check_health(0.2)
         llm.core_client.iteration_timeout_s = 1

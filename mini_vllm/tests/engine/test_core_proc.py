@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mini_vllm import LLM, EngineDeadError, LLMEngine, SamplingParams
-from mini_vllm.tests.engine.trapped import Trapped
+from mini_vllm.tests.engine.trapped import Trapped, stop
 from mini_vllm.toy_model import ToyModel
 
 pytest.importorskip("zmq")
@@ -103,12 +103,44 @@ def test_a_core_that_dies_in_a_step_says_how(prompt, match):
 
 
 @posix
+@pytest.mark.parametrize("call", ["stats", "step", "abort", "health", "nothing"])
+def test_a_death_that_nobody_was_waiting_for(call):
+    """The next call says it, whichever it is."""
+    engine = start(Trapped())
+    engine.add_request("a", "~ slow", greedy(max_tokens=1000))
+    engine.step()
+    os.kill(engine.core_client.manager.pid, signal.SIGKILL)
+    engine.core_client.manager.process.wait(30)
+    if call != "nothing":
+        time.sleep(0.2)  # by now the connection is known to be gone, or not: both are handled
+        calls = {"stats": lambda: engine.stats, "step": engine.step, "health": engine.check_health}
+        with pytest.raises(EngineDeadError, match="was ended by SIGKILL"):
+            while True:
+                calls.get(call, lambda: engine.abort_request("a") or engine.reset_prefix_cache())()
+        is_dead(engine, "was ended by SIGKILL")
+    engine.shutdown()
+
+
+@posix
+def test_the_cores_own_words_count_more_than_the_monitors():
+    engine = start(Trapped())
+    engine.add_request("a", "!", greedy())
+    engine.core_client._flush()
+    assert gone(engine.core_client.manager.pid)
+    engine.core_client.manager._monitor.join()
+    time.sleep(0.2)  # both have arrived, in whatever order they are read
+    is_dead_by = "ArithmeticError: the model broke"
+    with pytest.raises(EngineDeadError, match=is_dead_by):
+        engine.step()
+
+
+@posix
 def test_a_stopped_core_is_noticed(monkeypatch):
     monkeypatch.setenv("VLLM_ENGINE_ITERATION_TIMEOUT_S", "1")
     engine = start(Trapped())
     assert engine.core_client.iteration_timeout_s == 1
     run_five(engine)
-    os.kill(engine.core_client.manager.pid, signal.SIGSTOP)
+    stop(engine.core_client.manager.pid)
     match = r"has given no sign of life for 1 s \(VLLM_ENGINE_ITERATION_TIMEOUT_S\)"
     with pytest.raises(EngineDeadError, match=match):
         while True:
@@ -122,7 +154,7 @@ def test_health_of_a_stopped_core_that_goes_on():
     engine = start()
     engine.check_health(timeout=60.0)
     pid = engine.core_client.manager.pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     with pytest.raises(TimeoutError, match=rf"the engine core \(process {pid}\) gave no sign of life in 0.3 s"):
         engine.check_health(timeout=0.3)
     os.kill(pid, signal.SIGCONT)
@@ -169,7 +201,7 @@ def test_an_engine_that_nobody_holds_takes_its_core_along():
 SCRIPT = """
 import os, sys, time
 from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.tests.engine.trapped import Trapped
+from mini_vllm.tests.engine.trapped import Trapped, stop
 engine = LLMEngine(Trapped(), num_blocks=256, enable_multiprocessing=True)
 engine.add_request("a", "~ slow", SamplingParams(max_tokens=1000, ignore_eos=True))
 engine.step()

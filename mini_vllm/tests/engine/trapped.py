@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,17 @@ from mini_vllm.toy_model import ToyModel
 
 def _raise() -> None:
     raise ArithmeticError("the model broke")
+
+
+def stop(pid: int) -> None:
+    """Stop a process and wait until all of its threads stand still: the signal alone only asks for it."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    if not tasks.is_dir():
+        time.sleep(1.0)
+        return
+    while any(s.read_text().rpartition(")")[2].split()[0] != "T" for s in tasks.glob("*/stat")):
+        time.sleep(0.005)
 
 
 TRAPS = {
