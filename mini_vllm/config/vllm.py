@@ -27,10 +27,10 @@ class EngineConfig:
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
     it stands instead of its compiled form (`compilation/cpu_fused.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
-    `tensor_parallel_size`: processes that share every layer. `enable_expert_parallel`: of a mixture, these hold whole
-    experts; by default a share of each. `distributed_executor_backend`: who owns them (`executor/`), "uni" (in this
-    process), "mp", or a class; by default as many ranks ask for. `execute_model_timeout_seconds`: a step in which no
-    rank gets on for so long is given up (upstream: the variable VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
+    `tensor_parallel_size`: processes that share every layer, this one included. `enable_expert_parallel`: of a
+    mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
+    (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
+    a step in which no rank gets on for so long is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
     """
 
     block_size: int = CacheConfig.block_size

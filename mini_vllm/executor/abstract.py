@@ -1,7 +1,9 @@
-"""Above the workers, below the core: what has to be done once for each rank. Upstream twin: `vllm/v1/executor/abstract.py`.
+"""Above the workers, below the core: what has to be done once for each rank.
 
-EngineCore -> Executor -> Worker -> ModelRunner        one rank: in this process (`uniproc_executor.py`)
-                       -> Worker -> ModelRunner        more: each in one of its own (`multiproc_executor.py`)
+    EngineCore -> Executor -> Worker -> ModelRunner    one rank, in this process (`uniproc_executor.py`)
+                           -> Worker -> ModelRunner    more: those in processes (`multiproc_executor.py`)
+
+Upstream twin: `vllm/v1/executor/abstract.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Executor(ABC):
     Attributes:
         is_failed: the workers are gone for good; every call raises the error that says why.
 
-    Upstream: upstream/vllm/v1/executor/abstract.py:36 — `Executor`.
+    Upstream: upstream/vllm/v1/executor/abstract.py:37 — `Executor`.
     """
 
     is_failed = False
@@ -80,14 +82,14 @@ class Executor(ABC):
 
     @property
     def driver_worker(self) -> Any:
-        """The worker, where there is one in this process.
+        """The worker of rank 0, where it is in this process.
 
         Raises:
             RuntimeError: they are elsewhere.
         """
         raise RuntimeError(
-            f"model and model_runner are in the workers' processes with {type(self).__name__}: ask the workers by "
-            "collective_rpc or apply_model, or use tensor_parallel_size=1"
+            f"no worker of {type(self).__name__} is in this process, so that model and model_runner cannot be looked "
+            "into: ask the workers by collective_rpc or apply_model"
         )
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
@@ -100,7 +102,7 @@ class Executor(ABC):
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Make the KV caches, and whatever has to be ready before the first step.
 
-        Upstream: upstream/vllm/v1/executor/abstract.py:111 — `Executor.initialize_from_config`.
+        Upstream: upstream/vllm/v1/executor/abstract.py:118 — `Executor.initialize_from_config`.
         """
         self.collective_rpc("initialize_from_config", args=(kv_cache_config,))
         self.collective_rpc("compile_or_warm_up_model")
@@ -122,11 +124,14 @@ class Executor(ABC):
         Raises:
             RuntimeError: a worker failed or died; which one, and how. TimeoutError: names who has not answered.
 
-        Upstream: upstream/vllm/v1/executor/abstract.py:142 — `Executor.collective_rpc`.
+        Upstream: upstream/vllm/v1/executor/abstract.py:153 — `Executor.collective_rpc`.
         """
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
-        """Have all ranks compute a step. Upstream: upstream/vllm/v1/executor/abstract.py:221 — `Executor.execute_model`."""
+        """Have all ranks compute a step.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:221 — `Executor.execute_model`.
+        """
         self.collective_rpc("execute_model", args=(scheduler_output,))
 
     def sample_tokens(self) -> ModelRunnerOutput:

@@ -18,8 +18,6 @@ import multiprocessing
 import os
 import pickle
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess, current_process
@@ -48,7 +46,7 @@ _GOODBYE_S = 2.0
 class WorkerProcHandle:
     """A worker as the engine's process sees it.
 
-    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:513 — `WorkerProcHandle`.
+    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:512 — `WorkerProcHandle`.
     """
 
     rank: int
@@ -86,6 +84,7 @@ class MultiprocExecutor(Executor):
         try:
             for rank in range(1, world_size):
                 self.workers.append(self._start_worker(rank))
+            self._wakers = [worker.connection for worker in self.workers]
             self._replies = Replies(self.workers, self.group, self.counters)
             self._replies.expect(0, "load_model", self._patience)
             self._worker = Worker(config, self.model_config, self.group)
@@ -151,7 +150,12 @@ class MultiprocExecutor(Executor):
         """
         self._interrupts.begin()
         try:
-            self._on_all_ranks("execute_model", (scheduler_output,))
+            self._send("execute_model", (scheduler_output,))
+            with one_blas_thread(), unshared():
+                self._worker.execute_model(scheduler_output)
+        except BaseException:
+            self._break_off()
+            raise
         finally:
             self._interrupts.end()
 
@@ -161,9 +165,13 @@ class MultiprocExecutor(Executor):
         Raises:
             RuntimeError: as `execute_model`.
         """
-        output: ModelRunnerOutput = self._on_all_ranks("sample_tokens")
-        with self._ended_where_failed():
-            self._replies.finish(self._number)
+        try:
+            number = self._send("sample_tokens")
+            output = self._worker.sample_tokens()
+            self._replies.finish(number)
+        except BaseException:
+            self._break_off()
+            raise
         return output
 
     def collective_rpc(
@@ -173,44 +181,40 @@ class MultiprocExecutor(Executor):
         """As `Executor.collective_rpc`; a function goes by its name: it has to be importable, and may take its time."""
         if timeout is None and isinstance(method, str):
             timeout = self._patience
-        own = self._on_all_ranks(method, args, kwargs, True, timeout)
-        with self._ended_where_failed():
-            return [own, *self._replies.collect(self._number)]
+        try:
+            number = self._send(method, args, kwargs or {}, True, timeout)
+            with one_blas_thread(), unshared():
+                own = run_method(self._worker, method, args, kwargs or {})
+            return [own, *self._replies.collect(number)]
+        except BaseException:
+            self._break_off()
+            raise
 
-    def _on_all_ranks(
+    def _send(
         self, method: Method, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, reply: bool = False,
         timeout: float | None = -1.0,
-    ) -> Any:  # fmt: skip
-        """Send a call to the others and run it here. A failure here breaks it off there."""
-        replies, kwargs = self._replies, kwargs or {}
+    ) -> int:  # fmt: skip
+        """Send a call to the other ranks; returns its number."""
+        replies = self._replies
         replies.raise_if_failed()
         self._number = number = self._number + 1
         name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
         replies.expect(number, name, self.config.execute_model_timeout_seconds if timeout == -1.0 else timeout)
-        with self._ended_where_failed():
-            wakers = [worker.connection for worker in self.workers]
-            self.rpc_broadcast_mq.enqueue((number, method, args, kwargs, reply), wakers, replies.check)
-            self.group.begin_step(number)
-            try:
-                with one_blas_thread(), unshared():
-                    return run_method(self._worker, method, args, kwargs)
-            except BaseException:
-                self.counters[FAILED] = number + 1
-                raise
-
-    @contextmanager
-    def _ended_where_failed(self) -> Iterator[None]:
-        """Whatever is raised inside: nobody waits for the call any more; and workers that are of no use are ended."""
         try:
-            yield
-        except BaseException as error:
-            if isinstance(error, OSError):
-                self._replies.look()  # a pipe is closed: it knows whose
-            self._replies.forget(self._number)
+            self.rpc_broadcast_mq.enqueue((number, method, args, kwargs or {}, reply), self._wakers, replies.check)
+        except OSError:
+            replies.look()  # a pipe is closed: it knows whose
             raise
-        finally:
-            if self._replies.failure is not None:
-                self.shutdown()
+        self.group.begin_step(number)
+        return number
+
+    def _break_off(self) -> None:
+        """The present call has failed: the other ranks need not go on with it, and nobody waits for them. Workers that
+        are of no use are ended."""
+        self.counters[FAILED] = self._number + 1
+        self._replies.forget(self._number)
+        if self._replies.failure is not None:
+            self.shutdown()
 
     @property
     def is_failed(self) -> bool:  # type: ignore[override]

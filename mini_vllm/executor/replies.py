@@ -1,8 +1,8 @@
 """What the workers answer, and what their silence means.
 
-A worker that dies closes its pipe: that is known at once. One that hangs, or is stopped, makes no progress: it finishes
-no call, comes to no barrier, loads no tensor. After a time limit without progress of any rank the one furthest behind is
-named, since the others may only be waiting for it.
+A worker that dies is known by its pipe and its sentinel, at once. One that hangs, or is stopped, makes no progress: it
+finishes no call, comes to no barrier, loads no tensor. After a time limit without progress of any, the one furthest
+behind is named, since the others may only be waiting for it.
 
 Upstream twin: `vllm/v1/executor/multiproc_executor.py` (`collective_rpc`, `start_worker_monitor`), where the time runs
 from the call on.
@@ -110,7 +110,8 @@ class Replies:
         for worker in {id(w): w for w in (self._worker_at[fd] for fd, _ in ready)}.values():
             try:
                 while worker.connection.poll():
-                    self._take(worker, *pickle.loads(worker.connection.recv_bytes()), loading)
+                    number, status, value = pickle.loads(worker.connection.recv_bytes())
+                    self._take(worker, number, status, value, loading)
             except (EOFError, OSError):
                 self._died(worker)
             if not worker.proc.is_alive():

@@ -13,6 +13,10 @@ from typing import Any
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+_SIGINT = int(signal.SIGINT)
+_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
+"""Without the detour through enums, which costs more than all the rest of a step's message."""
+
 
 class Postponed:
     """Ctrl-C between `begin` and the end of what is wrapped by `until_done` takes effect after it.
@@ -27,9 +31,7 @@ class Postponed:
     def begin(self) -> None:
         """Nothing happens in other threads than the main one, where no signal is handled."""
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.getsignal(signal.SIGINT)
-            if self._before is not None:
-                signal.signal(signal.SIGINT, self._note)
+            self._before = _set_handler(_SIGINT, self._note)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self._came = signum, frame
@@ -39,7 +41,7 @@ class Postponed:
         before, self._before = self._before, None
         if before is None:
             return
-        signal.signal(signal.SIGINT, before)
+        _set_handler(_SIGINT, before)
         came, self._came = self._came, None
         if came is not None and callable(before):
             before(*came)
@@ -71,7 +73,7 @@ def main_left_alone(wanted: bool) -> Iterator[None]:
 def one_thread_each() -> Iterator[None]:
     """Processes started inside have a BLAS of one thread: the cores go to the ranks.
 
-    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:184 — calls `configure_omp_envs`.
+    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:178 — calls `configure_omp_envs`.
     """
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))

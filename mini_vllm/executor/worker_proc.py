@@ -30,7 +30,7 @@ def worker_main(rank: int, parent: int, settings: bytes, shared: tuple[Any, ...]
         parent: pid of the engine's process. settings: pickled engine arguments and `ModelConfig`.
         shared: group, queue and counters.
 
-    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:769 — `WorkerProc.worker_main`.
+    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:792 — `WorkerProc.worker_main`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the engine decides
     code = 0
@@ -45,7 +45,7 @@ def worker_main(rank: int, parent: int, settings: bytes, shared: tuple[Any, ...]
 
 
 class WorkerProc:
-    """Upstream: upstream/vllm/v1/executor/multiproc_executor.py:541 — `WorkerProc`."""
+    """Upstream: upstream/vllm/v1/executor/multiproc_executor.py:539 — `WorkerProc`."""
 
     def __init__(self, rank: int, parent: int, shared: tuple[Any, ...], connection: Connection) -> None:
         self.rank, self.parent, self.connection = rank, parent, connection
@@ -111,7 +111,7 @@ class WorkerProc:
 def run_method(worker: Any, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a method by its name, or a function with the worker as its first argument.
 
-    Upstream: upstream/vllm/v1/serial_utils.py:525 — `run_method`.
+    Upstream: upstream/vllm/v1/serial_utils.py:486 — `run_method`.
     """
     if isinstance(method, str):
         return getattr(worker, method)(*args, **kwargs)

@@ -6,7 +6,7 @@
 A message is one pickle for all readers, in as many chunks as it takes, so that none is too large. Nobody needs a lock,
 as one process alone writes a counter. A reader looks for two milliseconds and then sleeps at its end of a pipe.
 
-Upstream twin: `vllm/distributed/device_communicators/shm_broadcast.py`, where messages above a size go over zmq instead.
+Upstream twin: `vllm/distributed/device_communicators/shm_broadcast.py`, where large messages go over zmq.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class MessageQueue:
         Raises:
             EOFError, OSError: the writer's end of the pipe is closed.
         """
-        counters, parts = self._counters, []
+        counters = self._counters
+        parts: list[bytes] = []
         while True:
             number = counters[1 + reader]
             self._wait(reader, number, bed, check)

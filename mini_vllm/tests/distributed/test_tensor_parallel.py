@@ -166,7 +166,11 @@ def test_all_gather_puts_the_arrays_of_all_ranks_side_by_side(num_elements):
     group = TensorParallelGroup(3, num_elements, np.float64)
 
     def work(mine):
-        return [mine.all_gather(np.full((5, 3), 10.0 * i) + mine.rank) for i in range(40)]
+        found = []
+        for i in range(40):
+            found.append(mine.all_gather(np.full((5, 3), 10.0 * i) + mine.rank))
+            mine.barrier()  # as between two steps
+        return found
 
     for mine in on_ranks(group, work):
         for i, gathered in enumerate(mine):

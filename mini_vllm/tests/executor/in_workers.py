@@ -88,9 +88,8 @@ def batch_of(worker: Any) -> Any:
     batch = worker.model_runner.input_batch
     n = batch.num_reqs
     states = [(i, s.output_token_ids, s.block_ids, _draw(s.generator)) for i, s in worker.model_runner.requests.items()]
-    return (
-        batch.req_ids, batch.token_ids[:n].tolist(), batch.block_table[:n].tolist(), batch.num_tokens[:n].tolist(), states
-    )  # fmt: skip
+    arrays = [array[:n].tolist() for array in (batch.token_ids, batch.block_table, batch.num_tokens)]
+    return batch.req_ids, arrays, states
 
 
 def _draw(generator: Any) -> Any:

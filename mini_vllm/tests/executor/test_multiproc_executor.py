@@ -256,7 +256,9 @@ def test_a_script_needs_no_guard_and_ends_without_a_word(folder, expected, tmp_p
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
     command, stdin = {
-        "file": ([str(file), folder], None), "stdin": (["-", folder], SCRIPT), "command": (["-c", SCRIPT, folder], None),
+        "file": ([str(file), folder], None),
+        "stdin": (["-", folder], SCRIPT),
+        "command": (["-c", SCRIPT, folder], None),
     }[way]  # fmt: skip
     done = run(command, stdin)
     assert done.stdout.splitlines() == ["once", str(expected[0])] and done.stderr == ""
