@@ -69,7 +69,7 @@ class KVCacheManager:
         Returns:
             The blocks, not yet touched, and how many tokens they hold.
         """
-        if not self.enable_caching:
+        if not self.enable_caching or request.skip_reading_prefix_cache:
             return [], 0
         blocks: list[KVCacheBlock] = []
         for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.block_size]:

@@ -14,9 +14,9 @@ from typing import Any
 from mini_vllm.engine import EngineCoreOutput, FinishReason
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.input_processor import ProcessedInput
+from mini_vllm.engine.logprobs import LogprobsProcessor
 from mini_vllm.engine.parallel_sampling import ParentRequest
-from mini_vllm.logprobs import Logprob
-from mini_vllm.metrics.stats import EngineStats, RequestMetrics
+from mini_vllm.metrics.stats import EngineStats, RequestStateStats
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind
 
@@ -32,16 +32,16 @@ class RequestState:
     processed: ProcessedInput
     output_kind: RequestOutputKind
     tokenizer: Any
-    metrics: RequestMetrics
+    metrics: RequestStateStats
     parent: ParentRequest | None = None
     index: int = 0
+    log_stats: bool = True
     num_cached_tokens: int | None = None
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[dict[int, Logprob]] = field(default_factory=list)
-    cumulative_logprob: float = 0.0
 
     def __post_init__(self) -> None:
         params = self.processed.params
+        self.logprobs_processor = LogprobsProcessor(self.tokenizer, params)
         self.detokenizer = (
             IncrementalDetokenizer(self.tokenizer, params, self.processed.prompt_token_ids)
             if params.detokenize and self.tokenizer is not None
@@ -52,15 +52,10 @@ class RequestState:
         """Take in new tokens; returns the stop string that they complete, if any."""
         self.token_ids.extend(output.new_token_ids)
         if output.new_logprobs is not None:
-            for token_id, step in zip(output.new_token_ids, output.new_logprobs, strict=True):
-                self.cumulative_logprob += step[token_id][0]
-                self.logprobs.append({t: Logprob(lp, rank, self._decode(t)) for t, (lp, rank) in step.items()})
+            self.logprobs_processor.update_from_output(output)
         if self.detokenizer is None:
             return None
         return self.detokenizer.update(output.new_token_ids, output.finish_reason == FinishReason.STOP)
-
-    def _decode(self, token_id: int) -> str | None:
-        return None if self.tokenizer is None else self.tokenizer.decode([token_id], skip_special_tokens=False)
 
     def make_request_output(
         self, num_new: int, finish_reason: FinishReason | None, stop_reason: int | str | None
@@ -89,7 +84,7 @@ class RequestState:
             outputs,
             finished,
             self.num_cached_tokens,
-            self.metrics,
+            self.metrics if self.log_stats else None,
         )
 
     def _completion(
@@ -99,13 +94,13 @@ class RequestState:
         finished = finish_reason is not None
         text = self.detokenizer.get_next_output_text(finished, delta) if self.detokenizer else ""
         first = len(self.token_ids) - num_new if delta else 0
-        wants_logprobs = self.processed.params.logprobs is not None
+        logprobs = self.logprobs_processor.logprobs
         return CompletionOutput(
             index=self.index,
             text=text,
             token_ids=self.token_ids[first:],
-            cumulative_logprob=self.cumulative_logprob if wants_logprobs else None,
-            logprobs=self.logprobs[first:] if wants_logprobs else None,
+            cumulative_logprob=self.logprobs_processor.cumulative_logprob,
+            logprobs=None if logprobs is None else logprobs[first:],
             finish_reason=str(finish_reason) if finished else None,
             stop_reason=stop_reason if finished else None,
         )
@@ -114,8 +109,9 @@ class RequestState:
 class OutputProcessor:
     """Keeps the states of all unfinished requests and turns core outputs into `RequestOutput`s."""
 
-    def __init__(self, tokenizer: Any, stats: EngineStats) -> None:
+    def __init__(self, tokenizer: Any, stats: EngineStats, log_stats: bool = True) -> None:
         self.tokenizer = tokenizer
+        self.log_stats = log_stats
         self.stats = stats
         self.request_states: dict[str, RequestState] = {}
 
@@ -128,9 +124,9 @@ class OutputProcessor:
         index: int = 0,
     ) -> None:
         """Start to follow a request."""
-        metrics = RequestMetrics(arrival_time=time.monotonic())
+        metrics = RequestStateStats(arrival_time=time.time())
         self.request_states[request_id] = RequestState(
-            request_id, processed, output_kind, self.tokenizer, metrics, parent, index
+            request_id, processed, output_kind, self.tokenizer, metrics, parent, index, self.log_stats
         )
 
     def process_outputs(self, core_outputs: list[EngineCoreOutput]) -> tuple[list[RequestOutput], list[str]]:
@@ -167,16 +163,19 @@ class OutputProcessor:
             state.num_cached_tokens = output.num_cached_tokens
             self.stats.num_cached_tokens += output.num_cached_tokens
             self.stats.num_prompt_tokens += len(state.processed.prompt_token_ids)
+        for event in output.events or ():
+            metrics.take_event(event)
         if output.new_token_ids:
-            if metrics.first_token_time is None:
-                metrics.first_token_time = now
-            metrics.last_token_time = now
+            if not metrics.first_token_ts:
+                metrics.first_token_ts = now
+                metrics.first_token_latency = time.time() - metrics.arrival_time
+            metrics.last_token_ts = now
             metrics.num_generation_tokens += len(output.new_token_ids)
             self.stats.num_generation_tokens += len(output.new_token_ids)
         metrics.num_preemptions = output.num_preemptions
 
     def _finish(self, state: RequestState, reason: FinishReason, now: float) -> None:
-        state.metrics.finished_time = now
+        state.metrics.finished_ts = now
         self.stats.record_finished(str(reason), state.metrics)
         del self.request_states[state.request_id]
 

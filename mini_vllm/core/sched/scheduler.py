@@ -15,7 +15,7 @@ from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.request_queue import RequestQueue, create_request_queue
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.sched.utils import check_stop
-from mini_vllm.engine import EngineCoreOutput
+from mini_vllm.engine import EngineCoreEventType, EngineCoreOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 
@@ -122,6 +122,7 @@ class Scheduler:
             (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
             step.add(request, num_new_tokens, self.kv_cache_manager.get_block_ids(request.request_id))
             request.status = RequestStatus.RUNNING
+            request.record_event(EngineCoreEventType.SCHEDULED)
             request.num_computed_tokens = num_hit_tokens
             if request.num_cached_tokens is None:
                 request.num_cached_tokens = num_hit_tokens
@@ -159,6 +160,7 @@ class Scheduler:
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
+        request.record_event(EngineCoreEventType.PREEMPTED)
         self.num_preemptions += 1
         self.waiting.prepend_request(request)
 
@@ -208,17 +210,10 @@ class Scheduler:
             elif not new_token_ids:
                 continue
             logprobs = model_output.logprobs[row][: len(new_token_ids)] if model_output.logprobs else None
-            outputs.append(
-                EngineCoreOutput(
-                    request_id,
-                    new_token_ids,
-                    logprobs or None,
-                    finish_reason,
-                    request.stop_reason,
-                    request.num_cached_tokens,
-                    request.num_preemptions,
-                )
-            )
+            counts = request.num_cached_tokens, request.num_preemptions
+            events = request.take_events() if request.events else None
+            reasons = finish_reason, request.stop_reason
+            outputs.append(EngineCoreOutput(request_id, new_token_ids, logprobs or None, *reasons, *counts, events))
         if stopped_running:
             self.running = [request for request in self.running if request not in stopped_running]
         if stopped_waiting:
@@ -249,6 +244,7 @@ class Scheduler:
             raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
         self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
         self.requests[request.request_id] = request
+        request.record_event(EngineCoreEventType.QUEUED)
         self.waiting.add_request(request)
 
     def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
