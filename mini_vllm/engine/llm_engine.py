@@ -9,16 +9,21 @@ import time
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput, Prompt
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import ParentRequest
 from mini_vllm.engine.parts import parts_from_labs
+from mini_vllm.logger import warning_once
+from mini_vllm.metrics.loggers import StatLogger
+from mini_vllm.metrics.reader import Metric, get_metrics_snapshot
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.model_loader.checkpoint import resolve_model
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.utils.checks import require
 
 
 class LLMEngine:
@@ -47,10 +52,14 @@ class LLMEngine:
         self.scheduler = self.engine_core.scheduler
         self.sampler = self.engine_core.sampler
         self.max_model_len = self.engine_core.max_model_len
-        self.input_processor = InputProcessor(tokenizer, model.vocab_size, self.max_model_len, model.eos_token_ids)
+        eos_token_ids = config.model_config.eos_token_ids(model, self.folder)
+        self.input_processor = InputProcessor(
+            tokenizer, model.vocab_size, self.max_model_len, eos_token_ids, config.max_logprobs
+        )
         prefix_cache = self.engine_core.kv_cache_manager.prefix_cache_stats
         self._stats = EngineStats(prefix_cache=prefix_cache, expert_load=getattr(model, "expert_load", None))
-        self.output_processor = OutputProcessor(tokenizer, self._stats)
+        self.stat_logger = None if config.disable_log_stats else StatLogger(self.max_model_len)
+        self.output_processor = OutputProcessor(tokenizer, self._stats, self.stat_logger)
 
     @property
     def stats(self) -> EngineStats:
@@ -67,16 +76,21 @@ class LLMEngine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         priority: int = 0,
-        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
+        lora_request: None = None,
     ) -> None:
         """Check a prompt and queue it; `n` completions are `n` requests in the core.
+
+        Args:
+            output_kind: None: that of `params`. lora_request: None until phase 11 brings adapters.
 
         Raises:
             ValueError, TypeError: what is wrong, by name; nothing has been queued.
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:209 — `LLMEngine.add_request`.
         """
+        require(lora_request is None, "lora_request", lora_request, "None so far: phase 11 brings LoRA adapters")
         processed = self.process_inputs(prompt, params if params is not None else SamplingParams())
         self.add_processed(request_id, processed, priority, output_kind, arrival_time)
 
@@ -91,14 +105,15 @@ class LLMEngine:
         request_id: str,
         processed: ProcessedInput,
         priority: int = 0,
-        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
     ) -> None:
         """Queue what `process_inputs` returned."""
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise ValueError(f"priority must be a whole number (lower runs first), got {priority!r}")
         if priority and self.config.scheduling_policy != "priority":
-            raise ValueError(f"priority={priority} needs scheduling_policy='priority'")
+            warning_once(__name__, "priority counts under scheduling_policy='priority' alone; here it changes nothing")
+        output_kind = processed.params.output_kind if output_kind is None else output_kind
         arrival_time = time.time() if arrival_time is None else arrival_time
         n = processed.params.n
         children = [(request_id, processed.params)]
@@ -150,6 +165,44 @@ class LLMEngine:
         """True while a request waits or runs."""
         return self.scheduler.has_unfinished_requests()
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while requests run."""
-        return self.scheduler.reset_prefix_cache()
+    def get_num_unfinished_requests(self) -> int:
+        """Requests that wait or run, as the user counts them: n completions of a prompt are one.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:179 — `LLMEngine.get_num_unfinished_requests`.
+        """
+        states = self.output_processor.request_states
+        return len({state.parent.request_id if state.parent else key for key, state in states.items()})
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer. Raises ValueError where there is none.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:377 — `LLMEngine.get_tokenizer`.
+        """
+        if self.tokenizer is None:
+            raise ValueError("Unable to get tokenizer because `skip_tokenizer_init=True`, or the model has none")
+        return self.tokenizer
+
+    def get_metrics(self) -> list[Metric]:
+        """Everything counted since the engine was made (`metrics/reader.py`). Raises ValueError without statistics.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:369 — `LLMEngine.get_metrics`.
+        """
+        return get_metrics_snapshot(self)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests run.
+
+        Args:
+            reset_running_requests: preempt them first; they start over. reset_connector: phase 15 brings connectors.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:337 — `LLMEngine.reset_prefix_cache`.
+        """
+        require(
+            reset_connector is False, "reset_connector", reset_connector, "False so far: phase 15 brings connectors"
+        )
+        return self.scheduler.reset_prefix_cache(reset_running_requests)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
+        """Upstream: upstream/vllm/v1/engine/llm_engine.py:152 — `LLMEngine.from_engine_args`."""
+        return cls(**engine_args.as_kwargs())

@@ -16,6 +16,7 @@ from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.input_processor import ProcessedInput
 from mini_vllm.engine.logprobs import LogprobsProcessor
 from mini_vllm.engine.parallel_sampling import ParentRequest
+from mini_vllm.metrics.loggers import StatLogger
 from mini_vllm.metrics.stats import EngineStats, RequestStateStats
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind
@@ -109,9 +110,9 @@ class RequestState:
 class OutputProcessor:
     """Keeps the states of all unfinished requests and turns core outputs into `RequestOutput`s."""
 
-    def __init__(self, tokenizer: Any, stats: EngineStats, log_stats: bool = True) -> None:
+    def __init__(self, tokenizer: Any, stats: EngineStats, stat_logger: StatLogger | None = None) -> None:
         self.tokenizer = tokenizer
-        self.log_stats = log_stats
+        self.stat_logger = stat_logger
         self.stats = stats
         self.request_states: dict[str, RequestState] = {}
 
@@ -126,7 +127,7 @@ class OutputProcessor:
         """Start to follow a request."""
         metrics = RequestStateStats(arrival_time=time.time())
         self.request_states[request_id] = RequestState(
-            request_id, processed, output_kind, self.tokenizer, metrics, parent, index, self.log_stats
+            request_id, processed, output_kind, self.tokenizer, metrics, parent, index, self.stat_logger is not None
         )
 
     def process_outputs(self, core_outputs: list[EngineCoreOutput]) -> tuple[list[RequestOutput], list[str]]:
@@ -138,6 +139,7 @@ class OutputProcessor:
         Upstream: upstream/vllm/v1/engine/output_processor.py:576 — `OutputProcessor.process_outputs`.
         """
         now = time.monotonic()
+        tokens_before = self.stats.num_prompt_tokens - self.stats.num_cached_tokens + self.stats.num_generation_tokens
         request_outputs: list[RequestOutput] = []
         reqs_to_abort: list[str] = []
         for output in core_outputs:
@@ -155,6 +157,9 @@ class OutputProcessor:
             shown = state.make_request_output(len(output.new_token_ids), finish_reason, stop_reason)
             if shown is not None:
                 request_outputs.append(shown)
+        if core_outputs and self.stat_logger is not None:
+            tokens = self.stats.num_prompt_tokens - self.stats.num_cached_tokens + self.stats.num_generation_tokens
+            self.stat_logger.observe_iteration(tokens - tokens_before)
         return request_outputs, reqs_to_abort
 
     def _update_stats(self, state: RequestState, output: EngineCoreOutput, now: float) -> None:
@@ -169,6 +174,10 @@ class OutputProcessor:
             if not metrics.first_token_ts:
                 metrics.first_token_ts = now
                 metrics.first_token_latency = time.time() - metrics.arrival_time
+                if self.stat_logger is not None:
+                    self.stat_logger.observe_first_token(metrics.first_token_latency)
+            elif self.stat_logger is not None:
+                self.stat_logger.observe_inter_token(now - metrics.last_token_ts)
             metrics.last_token_ts = now
             metrics.num_generation_tokens += len(output.new_token_ids)
             self.stats.num_generation_tokens += len(output.new_token_ids)
@@ -177,7 +186,21 @@ class OutputProcessor:
     def _finish(self, state: RequestState, reason: FinishReason, now: float) -> None:
         state.metrics.finished_ts = now
         self.stats.record_finished(str(reason), state.metrics)
+        if self.stat_logger is not None:
+            self._log_finished(self.stat_logger, state)
         del self.request_states[state.request_id]
+
+    def _log_finished(self, logger: StatLogger, state: RequestState) -> None:
+        metrics, processed, parent = state.metrics, state.processed, state.parent
+        latency, cached = time.time() - metrics.arrival_time, state.num_cached_tokens or 0
+        logger.observe_finished(metrics, latency, len(processed.prompt_token_ids), cached, processed.params.max_tokens)
+        if parent is not None:
+            parent.most_tokens = max(parent.most_tokens, metrics.num_generation_tokens)
+            parent.num_ended += 1
+            if parent.num_ended == parent.n:
+                logger.observe_completions(parent.n, parent.most_tokens)
+        else:
+            logger.observe_completions(1, metrics.num_generation_tokens)
 
     def abort_requests(self, request_ids: list[str]) -> list[RequestOutput]:
         """Stop following these requests; what they had so far is their last output, with reason "abort"."""

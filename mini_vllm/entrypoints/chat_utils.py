@@ -15,7 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.tokenizers.tokenizer_files import load_json, read_special_tokens
+from mini_vllm.tokenizers.tokenizer_files import read_special_tokens
+from mini_vllm.utils.json_files import load_json_object
 
 Message = Mapping[str, Any]
 
@@ -69,7 +70,7 @@ def load_chat_template(folder: str | Path, with_tools: bool = False) -> str | No
     for name in ("chat_template.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             continue
-        found = load_json(folder / name).get("chat_template")
+        found = load_json_object(folder / name, ChatTemplateError).get("chat_template")
         if isinstance(found, list):
             named = {entry["name"]: entry["template"] for entry in found}
             found = named.get("tool_use") if with_tools and "tool_use" in named else named.get("default")

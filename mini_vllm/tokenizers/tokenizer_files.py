@@ -3,26 +3,18 @@ have them, and the names of the special tokens."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
+from mini_vllm.utils.json_files import load_json_object
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
-def load_json(path: Path) -> Any:
-    """Parse a JSON file; a broken one is an error that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error}).") from None
-
-
 def load_json_if_there(path: Path) -> dict[str, Any]:
-    """The parsed file, or {} where there is none."""
-    return load_json(path) if path.is_file() else {}
+    """The parsed object of a file, or {} where there is no file."""
+    return load_json_object(path) if path.is_file() else {}
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
@@ -53,7 +45,7 @@ def read_tokenizer_spec(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(f"tokenizer folder {str(folder)!r} does not exist.")
     if (folder / "tokenizer.json").is_file():
-        return load_json(folder / "tokenizer.json")
+        return load_json_object(folder / "tokenizer.json")
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return _spec_of_gpt2_files(folder)
     if (folder / "tokenizer.model").is_file():
@@ -64,7 +56,7 @@ def read_tokenizer_spec(folder: Path) -> dict[str, Any]:
 
 
 def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:
-    vocab = {**load_json(folder / "vocab.json"), **load_json_if_there(folder / "added_tokens.json")}
+    vocab = {**load_json_object(folder / "vocab.json"), **load_json_if_there(folder / "added_tokens.json")}
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
     config = load_json_if_there(folder / "tokenizer_config.json")
     special = read_special_tokens(folder)

@@ -7,31 +7,24 @@ Upstream twin: `vllm/transformers_utils/config.py` and `vllm/config/model.py`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, GENERATION_DEFAULTS, IGNORABLE, KeyTable
 from mini_vllm.transformers_utils.config_moe import MoEConfig, parse_moe
+from mini_vllm.transformers_utils.config_rope import RopeConfig, parse_rope
+from mini_vllm.utils.checks import shown
+from mini_vllm.utils.json_files import load_json_object
 
 _REQUIRED = object()
+_LIMITS = {"num_hidden_layers": 10_000, "vocab_size": 1 << 31, "max_position_embeddings": 1 << 40}
+_MAX_SIZE = 1 << 24
+"""Larger numbers are damage: they are refused before a list of that length, or an array, is made."""
 
 
 class ConfigError(ValueError):
     """`config.json` or `generation_config.json` is damaged, or asks for something this engine does not compute."""
-
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary positions: `rope_type` is "default", "linear" or "llama3"; the other numbers belong to the last two."""
-
-    theta: float = 10000.0
-    rope_type: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +70,15 @@ class HFConfig:
         return int(self.max_position_embeddings * stretch)
 
     @property
+    def least_parameters(self) -> int:
+        """Weights that a model of these sizes has at least: embeddings, attention and one MLP a layer."""
+        heads = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+        inner = (
+            2 * self.intermediate_size if self.moe is None else 3 * self.moe.intermediate_size * self.moe.num_experts
+        )
+        return self.hidden_size * (self.vocab_size + self.num_hidden_layers * (heads + inner))
+
+    @property
     def sliding_window(self) -> int | None:
         """The window of the layers that have one, None when no layer has."""
         return next((w for w in self.sliding_windows if w is not None), None)
@@ -95,8 +97,8 @@ class HFConfig:
         file = folder / "config.json"
         if not file.is_file():
             raise FileNotFoundError(f"no config.json in {str(folder)!r}: not a checkpoint in Hugging Face layout")
-        generation = folder / "generation_config.json"
-        return cls.from_dict(_read_json(file), _read_json(generation) if generation.is_file() else {})
+        generation = read_generation_config(folder, missing_is_fine=True)
+        return cls.from_dict(load_json_object(file, ConfigError), generation)
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any], generation: dict[str, Any] | None = None) -> HFConfig:
@@ -106,14 +108,20 @@ class HFConfig:
         return _Parser(raw, table, architecture, generation or {}).parse()
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{file} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file} must hold a JSON object, got {type(value).__name__}")
-    return value
+def read_generation_config(folder: str | Path, missing_is_fine: bool = False) -> dict[str, Any]:
+    """`generation_config.json` of a folder; {} where there is none and `missing_is_fine`.
+
+    Raises FileNotFoundError, or ConfigError where it is damaged.
+    Upstream: upstream/vllm/transformers_utils/config.py:1107 — `try_get_generation_config`.
+    """
+    file = Path(folder) / "generation_config.json"
+    if not file.is_file():
+        if missing_is_fine:
+            return {}
+        raise FileNotFoundError(
+            f"generation_config={str(folder)!r} must be 'auto', 'vllm', or a folder with {file.name}"
+        )
+    return load_json_object(file, ConfigError)
 
 
 def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
@@ -158,7 +166,10 @@ class _Parser:
         """A whole number of at least 1."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"config.json: {key} must be a whole number of at least 1, got {value!r}")
+            raise ConfigError(f"config.json: {key} must be a whole number of at least 1, got {shown(value)}")
+        if value > _LIMITS.get(key, _MAX_SIZE):
+            most = _LIMITS.get(key, _MAX_SIZE)
+            raise ConfigError(f"config.json: {key} must be at most {most:,}, got {shown(value)}")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -192,7 +203,7 @@ class _Parser:
             head_dim=head_dim,
             max_position_embeddings=self.positive("max_position_embeddings"),
             norm_eps=1e-5 if is_opt else float(self.get("rms_norm_eps", 1e-6)),
-            rope=RopeConfig() if is_opt else self._rope(),
+            rope=RopeConfig() if is_opt else parse_rope(self, ConfigError),
             sliding_windows=self._windows(layers),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
             qkv_bias=self.architecture == "Qwen2ForCausalLM" or bias,
@@ -224,7 +235,7 @@ class _Parser:
         if self.raw.get("head_dim") is None and "head_dim" not in self.table.defaults and hidden % heads:
             raise ConfigError(f"config.json: hidden_size {hidden} must be a multiple of num_attention_heads {heads}")
         head_dim = self.positive("head_dim", hidden // heads)
-        if head_dim % 2:
+        if head_dim % 2 and self.architecture != "OPTForCausalLM":
             raise ConfigError(f"config.json: head_dim must be even for rotary positions, got {head_dim}")
         if "head_dim" not in self.table.used and head_dim != hidden // heads:
             raise ConfigError(f"config.json: head_dim = {head_dim} is not supported; allowed: {hidden // heads}")
@@ -264,27 +275,3 @@ class _Parser:
                 f"got {kinds!r}"
             )
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-
-    def _rope(self) -> RopeConfig:
-        """Both spellings: `rope_parameters` (since transformers 5) or `rope_theta` with `rope_scaling`."""
-        scaling = dict(self.raw.get("rope_parameters") or self.raw.get("rope_scaling") or {})
-        rope_type = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
-        scaling.pop("type", None)
-        theta = float(scaling.pop("rope_theta", None) or self.get("rope_theta", 10000.0))
-        needed = {
-            "default": (),
-            "linear": ("factor",),
-            "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-        }
-        if rope_type not in needed:
-            allowed = ", ".join(repr(k) for k in needed)
-            raise ConfigError(f"config.json: rope_scaling type {rope_type!r} is not supported; allowed: {allowed}")
-        for key in needed[rope_type]:
-            if not isinstance(scaling.get(key), int | float) or scaling[key] <= 0:
-                value = scaling.get(key)
-                raise ConfigError(f"config.json: rope_scaling {rope_type!r} needs a {key} > 0, got {value!r}")
-        inert = {"partial_rotary_factor": 1.0, "factor": 1.0}
-        for key, value in scaling.items():
-            if key not in needed[rope_type] and value is not None and inert.get(key) != value:
-                raise ConfigError(f"config.json: rope_scaling {rope_type!r} has unknown key {key!r} = {value!r}")
-        return RopeConfig(theta, rope_type, **{key: scaling[key] for key in needed[rope_type]})

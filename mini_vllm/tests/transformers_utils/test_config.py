@@ -175,7 +175,7 @@ def test_folders_that_are_no_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no config\.json in"):
         HFConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config\.json is not valid JSON"):
+    with pytest.raises(ConfigError, match=r"config\.json: not valid JSON"):
         HFConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ConfigError, match="must hold a JSON object, got list"):
