@@ -110,3 +110,36 @@ def check_upstream_argument(name: str, value: Any) -> None:
         return
     allowed = default or "unset"
     raise ValueError(f"engine argument {name} must be {allowed} so far, got {shown(value, 60)}: {sentence}")
+
+
+METHODS = {
+    "beam_search": "phase 09 brings beam search",
+    "encode": "phase 14 brings pooling",
+    "embed": "phase 14 brings pooling",
+    "classify": "phase 14 brings pooling",
+    "reward": "phase 14 brings pooling",
+    "score": "phase 14 brings pooling",
+    "sleep": "phase 15 brings sleep; `reset_prefix_cache` forgets the cache now",
+    "wake_up": "phase 15 brings sleep",
+    "is_sleeping": "phase 15 brings sleep",
+    "init_weight_transfer_engine": "phase 15 brings transfer",
+    "start_weight_update": "phase 15 brings transfer",
+    "update_weights": "phase 15 brings transfer",
+    "finish_weight_update": "phase 15 brings transfer",
+    "start_profile": "phase 18 brings profiles",
+    "stop_profile": "phase 18 brings profiles",
+    "collective_rpc": "phase 10 brings calls to all workers; `apply_model` reaches the model of this process",
+    "reset_mm_cache": "phase 13 brings images and sound",
+    "reset_encoder_cache": "phase 13 brings images and sound",
+    "add_lora": "phase 11 brings LoRA adapters",
+    "remove_lora": "phase 11 brings LoRA adapters",
+    "list_loras": "phase 11 brings LoRA adapters",
+    "pin_lora": "phase 11 brings LoRA adapters",
+}
+"""Methods of upstream's `LLM` and `LLMEngine` that are not here yet."""
+
+
+def missing_method(owner: object, name: str) -> AttributeError:
+    """What `__getattr__` raises: the phase, for a method of upstream."""
+    said = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    return AttributeError(f"{said}: {METHODS[name]}" if name in METHODS else said)

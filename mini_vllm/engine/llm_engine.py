@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput, Prompt
@@ -201,6 +202,9 @@ class LLMEngine:
             reset_connector is False, "reset_connector", reset_connector, "False so far: phase 15 brings connectors"
         )
         return self.scheduler.reset_prefix_cache(reset_running_requests)
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_method(self, name)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:

@@ -1,32 +1,37 @@
-"""`LLM`: the offline front door. All prompts in, all results out.
-
-Upstream twins: `vllm/entrypoints/llm.py` and `vllm/entrypoints/offline_utils.py`.
-"""
+"""`LLM`: the offline front door. All prompts in, all results out. Upstream twin: `vllm/entrypoints/llm.py`."""
 
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mini_vllm.engine.arg_refusals import missing_method
+from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.input_processor import Prompt
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.entrypoints.offline_utils import Bar, OfflineInferenceMixin
+from mini_vllm.metrics.reader import Metric
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.checks import require
 
 Message = Mapping[str, Any]
+Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM:
+class LLM(OfflineInferenceMixin):
     """A model ready to continue prompts.
 
     Args:
         model: a checkpoint folder, a hub name (extra `hub`), or a model object; None for the toy model.
-        tokenizer: by default the checkpoint's own.
+        tokenizer: a folder, a hub name, or an object; by default the checkpoint's own.
+        chat_template: a template, or a file with one, in place of the checkpoint's.
         with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.engine.parts`.
         engine_args: `block_size`, `num_blocks`, `max_num_seqs`, `max_num_batched_tokens`, `attention_backend`,
-            `cudagraph_mode`, … (see `EngineConfig`).
+            `cudagraph_mode`, … (see `EngineArgs`); None means the default.
+
+    Methods of upstream that later phases bring raise an AttributeError that names the phase.
 
     >>> from mini_vllm import LLM, SamplingParams
     >>> llm = LLM(num_blocks=64)  # the toy model
@@ -37,87 +42,177 @@ class LLM:
     Upstream: upstream/vllm/entrypoints/llm.py:66 — `LLM`.
     """
 
-    def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        tokenizer: Any = None,
+        chat_template: Any = None,
+        with_labs: Any = None,
+        **engine_args: Any,
+    ) -> None:
         self.llm_engine = LLMEngine(model, tokenizer=tokenizer, with_labs=with_labs, **engine_args)
+        self.model_config = self.llm_engine.config.model_config
+        self.chat_template = chat_template
         self._request_counter = itertools.count()
+        self._enqueued: list[str] = []
+        self._done: dict[str, RequestOutput] = {}
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
+        """Upstream: upstream/vllm/entrypoints/llm.py:387 — `LLM.from_engine_args`."""
+        return cls(**engine_args.as_kwargs())
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_method(self, name)
 
     def get_tokenizer(self) -> Any:
         """The tokenizer in use, or None."""
         return self.llm_engine.tokenizer
 
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """How many processes share the model (upstream/vllm/entrypoints/llm.py:394 — `LLM.get_world_size`)."""
+        return self.llm_engine.config.tensor_parallel_size
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """Call `func` with the model of this process (upstream/vllm/entrypoints/llm.py:602 — `LLM.apply_model`)."""
+        return [func(self.llm_engine.model)]
+
+    def get_metrics(self) -> list[Metric]:
+        """What the engine has counted (upstream/vllm/entrypoints/llm.py:846 — `LLM.get_metrics`)."""
+        return self.llm_engine.get_metrics()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """See `LLMEngine.reset_prefix_cache` (upstream/vllm/entrypoints/llm.py:799 — `LLM.reset_prefix_cache`)."""
+        return self.llm_engine.reset_prefix_cache(reset_running_requests, reset_connector)
+
     def get_default_sampling_params(self) -> SamplingParams:
-        """Parameters used where none are given: the checkpoint's `generation_config.json` over ours.
+        """Parameters used where none are given: the settings of `generation_config` over ours.
 
         Upstream: upstream/vllm/entrypoints/llm.py:415 — `LLM.get_default_sampling_params`.
         """
-        return SamplingParams(**getattr(self.llm_engine.model, "default_sampling_params", {}))
+        engine = self.llm_engine
+        return SamplingParams.from_optional(**self.model_config.get_diff_sampling_param(engine.model, engine.folder))
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
         priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Continue every prompt; results in the order of the prompts.
 
         Args:
-            prompts: one or many; each a string or `{"prompt_token_ids": [...]}` / `{"prompt": "..."}`.
+            prompts: one or many; each a string, a list of token ids, or `{"prompt_token_ids": [...]}` /
+                `{"prompt": "..."}` (`TokensPrompt`, `TextPrompt`).
             sampling_params: one for all, or one for each prompt; None: the checkpoint's defaults.
-            use_tqdm: show a progress bar on a terminal when there is more than one prompt (upstream's name).
-            priority: one number for each prompt, lower first (policy "priority").
+            use_tqdm: show a progress bar on a terminal when there is more than one prompt (upstream's name); or what
+                makes one, as tqdm does.
+            priority: one number for each prompt, lower first (policy "priority"; no effect under another, as upstream).
+            tokenization_kwargs: {"add_special_tokens": False} for texts that hold their special tokens already.
+            lora_request, mm_processor_kwargs: None until phases 11 and 13.
 
         Raises:
             ValueError, TypeError: what is wrong with which prompt. All prompts are looked at before any is queued.
 
         Upstream: upstream/vllm/entrypoints/llm.py:422 — `LLM.generate`.
         """
-        if not isinstance(prompts, str | Mapping | Sequence):
-            raise TypeError(f"prompts must be a string, a dict, or a list of these, got {type(prompts).__name__}")
-        batch = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
-        params = self._params_for_each(sampling_params, len(batch))
-        priorities = [0] * len(batch) if priority is None else list(priority)
-        if len(priorities) != len(batch):
-            raise ValueError(f"priority must have one number for each of {len(batch)} prompts, got {len(priorities)}")
-        processed = []
-        for i, (prompt, its_params) in enumerate(zip(batch, params, strict=True)):
-            try:
-                processed.append(self.llm_engine.process_inputs(prompt, its_params))
-            except (ValueError, TypeError) as error:
-                raise type(error)(f"prompts[{i}]: {error}") from None
-        ids = []
-        try:
-            for item, its_priority in zip(processed, priorities, strict=True):
-                ids.append(str(next(self._request_counter)))
-                self.llm_engine.add_processed(ids[-1], item, its_priority, RequestOutputKind.FINAL_ONLY)
-            return self._run_engine(ids, use_tqdm and len(batch) > 1)
-        except BaseException:
-            self.llm_engine.abort_request(ids)
-            raise
+        _refuse_later(lora_request, mm_processor_kwargs)
+        ids = self._add_requests(self._process(prompts, sampling_params, tokenization_kwargs), priority)
+        return self._run_engine(ids, use_tqdm)
+
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        use_tqdm: Bar = True,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
+    ) -> list[str]:
+        """As `generate`, but only queue the prompts, and return the ids of their requests.
+
+        Upstream: upstream/vllm/entrypoints/llm.py:487 — `LLM.enqueue`.
+        """
+        _refuse_later(lora_request, mm_processor_kwargs)
+        ids = self._add_requests(self._process(prompts, sampling_params, tokenization_kwargs), priority)
+        self._enqueued += ids
+        return ids
+
+    def wait_for_completion(self, output_type: Any = None, *, use_tqdm: Bar = True) -> list[RequestOutput]:
+        """Run what `enqueue` has queued; results in the order in which it was queued, [] where nothing was.
+
+        output_type: None or `RequestOutput`, the one kind of output so far.
+        Upstream: upstream/vllm/entrypoints/llm.py:547 — `LLM.wait_for_completion`.
+        """
+        ok = output_type in (None, RequestOutput, (RequestOutput,))
+        require(ok, "output_type", output_type, "None or RequestOutput: phase 14 brings pooling")
+        ids, self._enqueued = self._enqueued, []
+        return self._run_engine(ids, use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        use_tqdm: bool = True,
-        add_generation_prompt: bool = True,
+        sampling_params: Params = None,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Continue one conversation (a list of `{"role", "content"}`) or many, by the checkpoint's chat template.
 
-        `tools` are given to the template, in the form of OpenAI's API; parsing the calls is the caller's business.
+        Args:
+            messages: a content is a text or a list of parts, as in OpenAI's API; images and sound come with phase 13.
+            chat_template_content_format, add_generation_prompt, continue_final_message: see `apply_chat_template`.
+            tools: given to the template, in the form of OpenAI's API; parsing the calls is the caller's business.
+            chat_template_kwargs: further variables of the template.
 
         Upstream: upstream/vllm/entrypoints/llm.py:615 — `LLM.chat`.
         """
-        many = [messages] if not messages or isinstance(messages[0], Mapping) else list(messages)
-        prompts = [
-            self.render_chat(conversation, add_generation_prompt, chat_template, tools)  # type: ignore[arg-type]
-            for conversation in many
-        ]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        given = {
+            "chat_template_content_format": chat_template_content_format,
+            "continue_final_message": continue_final_message,
+            "chat_template_kwargs": chat_template_kwargs,
+        }
+        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), given)
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs
+        )  # fmt: skip
+
+    def enqueue_chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        **rendering: Any,
+    ) -> list[str]:
+        """As `chat`, but only queue. rendering: the other arguments of `chat` that change the prompt's text.
+
+        Upstream: upstream/vllm/entrypoints/llm.py:709 — `LLM.enqueue_chat`.
+        """
+        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), rendering)
+        return self.enqueue(prompts, sampling_params, lora_request, priority, use_tqdm)
+
+    def _render_all(self, messages: Any, arguments: tuple[Any, ...], given: Mapping[str, Any]) -> list[Any]:
+        many = [messages] if not _is_many(messages) else list(messages)
+        return [self.render_chat(conversation, *arguments, **given) for conversation in many]
 
     def render_chat(
         self,
@@ -125,74 +220,39 @@ class LLM:
         add_generation_prompt: bool = True,
         chat_template: str | None = None,
         tools: list[dict[str, Any]] | None = None,
+        *,
+        chat_template_content_format: str = "auto",
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """The conversation as a prompt of token ids; special tokens come from the template, none are added."""
         from mini_vllm.entrypoints.chat_utils import apply_chat_template
 
-        if self.llm_engine.folder is None or self.llm_engine.tokenizer is None:
+        template = chat_template if chat_template is not None else self.chat_template
+        engine = self.llm_engine
+        if engine.tokenizer is None or (engine.folder is None and template is None):
             raise ValueError("chat needs a checkpoint with a tokenizer, and a chat template there or as chat_template=")
+        extra = chat_template_kwargs or {}
+        require(isinstance(extra, Mapping), "chat_template_kwargs", extra, "a dict of variables for the template")
         text = apply_chat_template(
-            self.llm_engine.folder,
+            engine.folder if engine.folder is not None else template,
             messages,
-            add_generation_prompt=add_generation_prompt,
-            chat_template=chat_template,
-            tools=tools,
+            add_generation_prompt,
+            chat_template=template,
+            continue_final_message=continue_final_message,
+            content_format=chat_template_content_format,
+            **{"tools": tools, **extra},
         )
-        token_ids = self.llm_engine.tokenizer.encode(text, add_special_tokens=False)
-        return {"prompt": text, "prompt_token_ids": token_ids}
-
-    def _params_for_each(self, params: Any, n: int) -> list[SamplingParams]:
-        if params is None:
-            params = self.get_default_sampling_params()
-        if isinstance(params, SamplingParams):
-            return [params] * n
-        if not isinstance(params, Sequence):
-            raise TypeError(f"sampling_params must be a SamplingParams or a list of them, got {type(params).__name__}")
-        if len(params) != n:
-            raise ValueError(f"sampling_params must be one, or one for each of {n} prompts, got {len(params)}")
-        return list(params)
-
-    def _run_engine(self, ids: list[str], show_progress: bool) -> list[RequestOutput]:
-        """Step until all of `ids` have finished.
-
-        Upstream: upstream/vllm/entrypoints/offline_utils.py:573 — `_run_engine`.
-        """
-        done: dict[str, RequestOutput] = {}
-        with _Progress(len(ids), show_progress) as advance:
-            while len(done) < len(ids):
-                for output in self.llm_engine.step():
-                    if output.finished:
-                        done[output.request_id] = output
-                        advance(sum(len(completion.token_ids) for completion in output.outputs))
-        return [done[request_id] for request_id in ids]
+        return {"prompt": text, "prompt_token_ids": engine.tokenizer.encode(text, add_special_tokens=False)}
 
 
-class _Progress:
-    """A bar over finished requests with tokens per second; silent off a terminal."""
+def _is_many(messages: Any) -> bool:
+    """True for a list of conversations."""
+    is_list = isinstance(messages, Sequence) and not isinstance(messages, str | bytes)
+    return is_list and len(messages) > 0 and not isinstance(messages[0], Mapping)
 
-    def __init__(self, total: int, enabled: bool) -> None:
-        self.total = total
-        self.enabled = enabled and sys.stderr.isatty()
-        self.num_tokens = 0
 
-    def __enter__(self) -> Any:
-        if not self.enabled:
-            return lambda num_tokens: None
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn())
-        rate = TextColumn("{task.fields[rate]}")
-        self.bar = Progress(*columns, rate, TimeRemainingColumn(), console=Console(stderr=True))
-        self.bar.start()
-        self.task = self.bar.add_task("Generating", total=self.total, rate="")
-        return self._advance
-
-    def _advance(self, num_tokens: int) -> None:
-        self.num_tokens += num_tokens
-        elapsed = self.bar.tasks[self.task].elapsed or 1e-9
-        self.bar.update(self.task, advance=1, rate=f"{self.num_tokens / elapsed:.0f} tok/s")
-
-    def __exit__(self, *exc: object) -> None:
-        if self.enabled:
-            self.bar.stop()
+def _refuse_later(lora_request: Any, mm_processor_kwargs: Any) -> None:
+    require(lora_request is None, "lora_request", lora_request, "None so far: phase 11 brings LoRA adapters")
+    require(not mm_processor_kwargs, "mm_processor_kwargs", mm_processor_kwargs,
+            "None so far: phase 13 brings images and sound")  # fmt: skip

@@ -23,7 +23,7 @@ _REQUEST = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0
 def build_1_2_5_buckets(max_value: int) -> list[int]:
     """1, 2, 5, 10, 20, 50, … up to `max_value`.
 
-    Upstream: upstream/vllm/v1/metrics/loggers.py:1249 — `build_1_2_5_buckets`.
+    Upstream: upstream/vllm/v1/metrics/loggers.py:1259 — `build_1_2_5_buckets`.
     """
     powers = (10**exponent for exponent in range(len(str(max_value))))
     return [value for power in powers for value in (power, 2 * power, 5 * power) if value <= max_value]
@@ -65,7 +65,7 @@ class HistogramData:
 class StatLogger:
     """The histograms of an engine, by upstream's names; counters and gauges are read where they are kept.
 
-    Upstream: upstream/vllm/v1/metrics/loggers.py:396 — `PrometheusStatLogger`.
+    Upstream: upstream/vllm/v1/metrics/loggers.py:404 — `PrometheusStatLogger`.
     """
 
     def __init__(self, max_model_len: int) -> None:
@@ -101,7 +101,7 @@ class StatLogger:
             latency: seconds since it arrived. num_prompt, num_cached: tokens of the prompt, and those of them found in
                 the prefix cache.
 
-        Upstream: upstream/vllm/v1/metrics/stats.py:427 — `IterationStats.update_from_finished_request`.
+        Upstream: upstream/vllm/v1/metrics/stats.py:428 — `IterationStats.update_from_finished_request`.
         """
         decode = stats.last_token_ts - stats.first_token_ts
         generated = stats.num_generation_tokens

@@ -52,7 +52,7 @@ def get_metrics_snapshot(engine: Any) -> list[Metric]:
 
     Those of things that are not here yet (images, KV transfer, sleep) are there, and 0.
     Raises ValueError where the engine was told `disable_log_stats`.
-    Upstream: upstream/vllm/v1/metrics/reader.py:66 — `get_metrics_snapshot`.
+    Upstream: upstream/vllm/v1/metrics/reader.py:70 — `get_metrics_snapshot`.
     """
     logger = engine.stat_logger
     if logger is None:
