@@ -21,7 +21,7 @@ class OfflineInferenceMixin:
     """Queues prompts, runs the engine until they are done, and gives results in the order of the prompts.
 
     What a call did not ask for, because `enqueue` had queued it, is kept for `wait_for_completion`.
-    Upstream: upstream/vllm/entrypoints/offline_utils.py:54 — `OfflineInferenceMixin`.
+    Upstream: upstream/vllm/entrypoints/offline_utils.py:49 — `OfflineInferenceMixin`.
     """
 
     llm_engine: LLMEngine

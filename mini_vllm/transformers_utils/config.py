@@ -33,7 +33,7 @@ class HFConfig:
 
     `eos_token_ids` starts with the config's own id; those of `generation_config.json` follow.
     `generation_defaults` holds what that file says about sampling (temperature, top_p, ...); `quantization_config` is
-    what `config.json` says about stored weights, unread.
+    what `config.json` says about stored weights, unread; `dtype` what it says that they are, e.g. "bfloat16".
     """
 
     architecture: str
@@ -59,6 +59,7 @@ class HFConfig:
     generation_defaults: dict[str, Any] = field(default_factory=dict)
     quantization_config: dict[str, Any] | None = None
     moe: MoEConfig | None = None
+    dtype: str | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -218,6 +219,7 @@ class _Parser:
             },
             quantization_config=self._quantization(),
             moe=parse_moe(self, layers),
+            dtype=str(self.get("dtype", self.get("torch_dtype", None)) or "") or None,
         )
 
     def _quantization(self) -> dict[str, Any] | None:
