@@ -96,8 +96,8 @@ def check_ranges(params: Any) -> None:
     bias = params.logit_bias or {}
     require(isinstance(bias, Mapping), "logit_bias", bias, "a dict of token id -> number")
     for token_id, value in bias.items():
-        ok = is_int(token_id) and is_real(value) and not math.isnan(value)
-        require(ok, "logit_bias", {token_id: value}, "a dict of token id -> number")
+        ok = is_int(token_id) and is_real(value) and value < math.inf  # -inf masks; NaN and inf spoil all others
+        require(ok, "logit_bias", {token_id: value}, "a dict of token id -> number below infinity")
 
 
 def check_vocabulary(params: Any, vocab_size: int, max_logprobs: int) -> None:

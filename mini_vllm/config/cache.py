@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_vllm.config.utils import flag, whole_number
-from mini_vllm.utils.checks import is_real, shown
 from mini_vllm.kv_cache_interface import get_kv_quant_mode
+from mini_vllm.utils.checks import is_real, shown
 
 
 @dataclass

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from mini_vllm.attention.backend import AttentionCGSupport
 
+_MOST = 1 << 20
+"""No ladder of sizes is longer than this, whatever its top."""
+
 
 class CUDAGraphMode(enum.Enum):
     """NONE, PIECEWISE and FULL are also what a single step can run in; the other two are pairs (decode, mixed).
@@ -177,7 +180,12 @@ def resolve_capture_sizes(
 
     Upstream: upstream/vllm/config/vllm.py:1597 — `VllmConfig._set_cudagraph_sizes`.
     """
+    for name, value in (("max_cudagraph_capture_size", max_size), ("max_num_seqs", max_num_seqs)):
+        if value is not None and value > _MOST:
+            raise ValueError(f"{name} must be at most {_MOST} with CUDA graphs, got {value}")
     if sizes is not None:
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+            raise ValueError(f"cudagraph_capture_sizes must be a list of whole numbers, got {sizes!r}")
         wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1]
         if wrong or not len(sizes):
             raise ValueError(f"cudagraph_capture_sizes must hold whole numbers of at least 1, got {list(sizes)}")

@@ -144,6 +144,8 @@ class EngineConfig:
             require_memory(f"num_blocks={shown(self.num_blocks)}", size, "ask for fewer blocks")
             return self.num_blocks
         if kv_bytes_per_block == 0:
+            oracle = max(needed, 1024) * self.block_size * 8
+            require_memory(f"block_size={shown(self.block_size)}", oracle, "take a smaller one")
             return max(needed, 1024)
         memory = self._kv_memory()
         num_blocks = memory // kv_bytes_per_block

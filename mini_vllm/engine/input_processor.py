@@ -81,7 +81,10 @@ class InputProcessor:
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int], str | None]:
         if isinstance(prompt, str):
             self._need_tokenizer("a prompt given as text")
-            return prompt, list(self.tokenizer.encode(prompt)), None
+            try:
+                return prompt, list(self.tokenizer.encode(prompt)), None
+            except UnicodeEncodeError as error:  # half of a pair of surrogates, which no UTF-8 text has
+                raise ValueError(f"prompt is not a text that UTF-8 can write: {error}") from None
         if isinstance(prompt, list | tuple | np.ndarray):
             return None, list(prompt), None
         if not isinstance(prompt, Mapping):

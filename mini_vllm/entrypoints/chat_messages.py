@@ -73,6 +73,8 @@ def _text_of(part: Any, where: str) -> str | None:
     if not isinstance(part, Mapping):
         raise ChatTemplateError(f"{where} must be a text or a dict with 'type', got {shown(part)}.")
     kind = part.get("type", "text" if "text" in part else None)
+    if not isinstance(kind, str | None):
+        kind = shown(kind)
     if kind in _MEDIA or (kind is None and set(part) & set(_MEDIA)):
         raise ChatTemplateError(f"{where}: type {kind!r} must wait: phase 13 brings images and sound.")
     if kind not in _TEXT_PARTS:

@@ -1,20 +1,24 @@
 """A chat template is a program from a download. This is what it may do, and how much.
 
 Upstream has transformers compile it (`vllm/renderers/hf.py`), in jinja2's sandbox. The environment here has the same
-settings, filters and functions. The sandbox keeps a template from the machine's files; it does not keep it from asking
-for all its memory, so sizes are bounded here.
+settings, filters and functions; `chat_sandbox.py` bounds what jinja2's sandbox does not: memory and time.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-MAX_TEXT = 1 << 24
-"""Characters that a template may make, in a string or in all."""
+from mini_vllm.entrypoints.chat_sandbox import (
+    BUDGET,
+    MAX_ROUNDS,
+    MAX_TEXT,
+    TemplateTooLarge,
+    bound,
+    bounded_environment,
+)
 
 
 class ChatTemplateError(ValueError):
@@ -27,14 +31,14 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
     try:
         pieces, size = [], 0
-        for piece in compiled(template).generate(**variables):
+        for piece in compiled(template).generate(**variables, **{BUDGET: [MAX_ROUNDS]}):
             pieces.append(piece)
             size += len(piece)
             if size > MAX_TEXT:
-                raise ChatTemplateError(f"chat template: the text has more than {MAX_TEXT} characters.")
+                raise TemplateTooLarge(f"the text has more than {MAX_TEXT} characters")
         return "".join(pieces)
-    except ChatTemplateError:
-        raise
+    except TemplateTooLarge as error:
+        raise ChatTemplateError(f"chat template: {error}.") from None
     except jinja2.TemplateSyntaxError as error:
         raise ChatTemplateError(f"chat template, line {error.lineno}: {error.message}") from None
     except jinja2.TemplateError as error:  # undefined names, the sandbox, raise_exception
@@ -53,73 +57,11 @@ def compiled(template: str) -> Any:
     from jinja2.ext import loopcontrols
 
     options = {"trim_blocks": True, "lstrip_blocks": True, "extensions": [_generation_extension(), loopcontrols]}
-    environment = _bounded_environment()(**options)
+    environment = bounded_environment()(**options)
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(template)
-
-
-def _bounded_environment() -> type:
-    """jinja2's immutable sandbox, in which a string cannot be multiplied or padded beyond `MAX_TEXT`."""
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class BoundedEnvironment(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"*", "**", "%"})
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if operator == "*":
-                for text, times in ((left, right), (right, left)):
-                    if isinstance(text, str | bytes | list | tuple) and isinstance(times, int):
-                        _bound(len(text) * times)
-            elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-                _bound(left.bit_length() * right)
-            elif operator == "%" and isinstance(left, str):
-                _bound(max((int(part) for part in _numbers(left)), default=0))
-            return super().call_binop(context, operator, left, right)
-
-        def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(getattr(function, "__self__", None), str | bytes):
-                _bound(max((each for each in args if isinstance(each, int)), default=0))
-            return super().call(context, function, *args, **kwargs)
-
-    def bounded(function: Any) -> Any:
-        def filtered(value: Any, width: Any = 0, *args: Any, **kwargs: Any) -> Any:
-            _bound(width if isinstance(width, int) else 0)
-            return function(value, width, *args, **kwargs) if width else function(value, *args, **kwargs)
-
-        return filtered
-
-    class Environment(BoundedEnvironment):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            self.globals["range"] = _range
-            for name in ("center", "indent"):
-                self.filters[name] = bounded(self.filters[name])
-
-    return Environment
-
-
-def _range(*args: int) -> range:
-    """`range`, of at most 100,000 numbers as in the sandbox."""
-    asked = range(*args)
-    try:
-        length = len(asked)
-    except OverflowError:
-        length = 1 << 62
-    if length > 100_000:
-        raise OverflowError("range is too large for a chat template: at most 100,000 numbers")
-    return asked
-
-
-def _bound(size: int) -> None:
-    if size > MAX_TEXT:
-        raise ChatTemplateError(f"chat template: it makes a text of more than {MAX_TEXT} characters.")
-
-
-def _numbers(form: str) -> list[str]:
-    """The widths in a format string."""
-    return re.findall(r"\d{1,18}", form)
 
 
 def _to_json(
@@ -130,6 +72,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """jinja2's own `tojson` would escape HTML characters, which no model saw in training."""
+    bound(indent if isinstance(indent, int) else 0)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

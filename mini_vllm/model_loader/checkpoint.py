@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from mini_vllm.tokenizers.byte import ByteTokenizer
 from mini_vllm.tokenizers.registry import load_tokenizer
 from mini_vllm.toy_model import ToyModel
 from mini_vllm.utils.checks import shown
-from mini_vllm.utils.mem_utils import require_memory
+from mini_vllm.utils.mem_utils import format_gib, require_memory
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
@@ -117,7 +118,15 @@ def load_weights(
     least, quantized = HFConfig.from_folder(folder).least_parameters, quantization or quantization_config
     bytes_each = 0.5 if quantized else 4 if dtype == "float32" else 8
     advice = "look at the sizes in its config.json"
-    require_memory(f"model={str(model)!r}: {shown(least)} weights", int(least * bytes_each), advice)
-    if load_format == "dummy":
-        return load_dummy_model(folder, dtype, quantization or quantization_config), folder
-    return load_model(folder, dtype, progress, quantization, quantization_config), folder
+    needed = int(least * bytes_each)
+    require_memory(f"model={str(model)!r}: {shown(least)} weights", needed, advice)
+    try:
+        if load_format == "dummy":
+            return load_dummy_model(folder, dtype, quantization or quantization_config), folder
+        return load_model(folder, dtype, progress, quantization, quantization_config), folder
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise ValueError(
+            f"model={str(model)!r}: there is no memory left for its weights, {format_gib(needed)} at least"
+        ) from None

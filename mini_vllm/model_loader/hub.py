@@ -37,6 +37,10 @@ def get_checkpoint_folder(model: str | Path, revision: str | None = None, what: 
     try:
         if folder.is_dir():
             return folder
+        if folder.exists():
+            raise NotADirectoryError(f"{what} must be a folder or a hub name, and {name!r} is a file")
+    except NotADirectoryError:
+        raise
     except OSError as error:
         raise FileNotFoundError(f"{what} folder {shown(name)}: {error.strerror}") from None
     looks_like_path = folder.is_absolute() or name.startswith((".", "~")) or not _NAME.fullmatch(name)

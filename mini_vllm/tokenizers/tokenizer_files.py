@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
+from mini_vllm.utils.checks import is_int, shown
 from mini_vllm.utils.json_files import load_json_object
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+_MAX_ID = 1 << 24
 
 
 def load_json_if_there(path: Path) -> dict[str, Any]:
@@ -53,6 +57,22 @@ def read_tokenizer_spec(folder: Path) -> dict[str, Any]:
             f"{folder} has only tokenizer.model (sentencepiece); save it once with transformers to get tokenizer.json."
         )
     raise FileNotFoundError(f"{str(folder)!r} has neither tokenizer.json nor vocab.json with merges.txt.")
+
+
+def check_vocabulary(spec: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json whose ids are whole numbers from 0 to 2**24: arrays of that length are made of them.
+
+    Raises ValueError. A part that is missing is left to whoever reads it.
+    """
+    model = spec["model"]
+    vocab = model.get("vocab") if model.get("type", "BPE") == "BPE" else None
+    if vocab is not None and not isinstance(vocab, dict):
+        raise TypeError(f"vocab must be an object of token -> id, got {type(vocab).__name__}")
+    added = {str(entry["content"]): entry["id"] for entry in spec.get("added_tokens") or ()}
+    for token, token_id in {**(vocab or {}), **added}.items():
+        if not is_int(token_id) or not 0 <= token_id < _MAX_ID:
+            raise ValueError(f"the id of token {token[:40]!r} must be 0 to {_MAX_ID - 1}, got {shown(token_id)}")
+    return spec
 
 
 def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:

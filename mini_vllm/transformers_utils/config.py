@@ -59,7 +59,7 @@ class HFConfig:
     generation_defaults: dict[str, Any] = field(default_factory=dict)
     quantization_config: dict[str, Any] | None = None
     moe: MoEConfig | None = None
-    dtype: str | None = None
+    dtype: str | None = field(default=None, compare=False)
 
     @property
     def max_model_len(self) -> int:
@@ -128,7 +128,7 @@ def read_generation_config(folder: str | Path, missing_is_fine: bool = False) ->
 def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
     names = raw.get("architectures")
     known = ", ".join(sorted(ARCHITECTURES))
-    if not isinstance(names, list) or len(names) != 1:
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise ConfigError(f"config.json: architectures must name one of {known}, got {names!r}")
     if names[0] not in ARCHITECTURES:
         raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {known}")
@@ -173,6 +173,13 @@ class _Parser:
             raise ConfigError(f"config.json: {key} must be at most {most:,}, got {shown(value)}")
         return value
 
+    def number(self, key: str, default: float) -> float:
+        """A finite number above 0."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ConfigError(f"config.json: {key} must be a number above 0, got {shown(value)}")
+        return float(value)
+
     def flag(self, key: str, default: bool = False) -> bool:
         """True or false."""
         value = self.get(key, default)
@@ -203,7 +210,7 @@ class _Parser:
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
             max_position_embeddings=self.positive("max_position_embeddings"),
-            norm_eps=1e-5 if is_opt else float(self.get("rms_norm_eps", 1e-6)),
+            norm_eps=1e-5 if is_opt else self.number("rms_norm_eps", 1e-6),
             rope=RopeConfig() if is_opt else parse_rope(self, ConfigError),
             sliding_windows=self._windows(layers),
             tie_word_embeddings=self.flag("tie_word_embeddings"),

@@ -43,7 +43,7 @@ def parse_rope(parser: Any, error: type[ValueError]) -> RopeConfig:
     theta = scaling.pop("rope_theta", None) or parser.get("rope_theta", 10000.0)
     if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < float("inf"):
         raise error(f"config.json: rope_theta must be a number above 0, got {theta!r}")
-    if rope_type not in _NEEDED:
+    if not isinstance(rope_type, str) or rope_type not in _NEEDED:
         allowed = ", ".join(repr(k) for k in _NEEDED)
         raise error(f"config.json: rope_scaling type {rope_type!r} is not supported; allowed: {allowed}")
     needed = _NEEDED[rope_type]
