@@ -17,8 +17,8 @@ from mini_vllm.metrics.stats import RequestStateStats
 class CompletionOutput:
     """One completion of a prompt.
 
-    `logprobs` has one dict per output token: token id -> `Logprob` (the sampled token is always in it); a `FlatLogprobs`
-    where `flat_logprobs` is set.
+    `logprobs` has one dict per output token: token id -> `Logprob` (the sampled token is always in it); a
+    `FlatLogprobs` where `flat_logprobs` is set.
     `finish_reason` is None until the completion has ended; `stop_reason` is the stop string or stop token id that
     ended it, and the error message when `finish_reason` is "error".
     """
@@ -42,8 +42,8 @@ class RequestOutput:
     """The state of one request, as the user sees it.
 
     `num_cached_tokens` is the number of prompt tokens that came from the prefix cache at first admission. `metrics` is
-    None where the engine was told `disable_log_stats`. `prompt_logprobs` and `lora_request` are None until phases 09 and
-    11 bring them, and there is no encoder.
+    None where the engine was told `disable_log_stats`. `prompt_logprobs` and `lora_request` are None until phases 09
+    and 11 bring them, and there is no encoder.
 
     Upstream: upstream/vllm/outputs.py:85 — `RequestOutput`.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 from mini_vllm.config.utils import flag, one_of, whole_number
 from mini_vllm.logger import warning_once
-from mini_vllm.utils.checks import shown
+from mini_vllm.utils.checks import is_int, shown
 
 COMPUTE_DTYPES = ("float32", "float64")
 """What numpy computes in here."""
@@ -70,9 +70,10 @@ class ModelConfig:
 
     def _check_override(self) -> None:
         override = self.override_generation_config
-        known = (*GENERATION_KEYS, "eos_token_id")
-        if not isinstance(override, Mapping) or set(override) - set(known):
-            raise ValueError(f"override_generation_config must be a dict with some of {known}, got {shown(override)}")
+        if not isinstance(override, Mapping) or set(override) - set(GENERATION_KEYS):
+            raise ValueError(
+                f"override_generation_config must be a dict with some of {GENERATION_KEYS}, got {shown(override)}"
+            )
 
     @property
     def compute_dtype(self) -> str:
@@ -117,11 +118,14 @@ class ModelConfig:
         return chosen
 
     def eos_token_ids(self, model: Any, folder: str | None) -> list[int]:
-        """The ids that end a request: the model's, where its generation settings count, else those of the settings."""
-        given = self.override_generation_config.get("eos_token_id")
-        if given is None and self.generation_config not in ("auto", "vllm"):
-            given = self.try_get_generation_config(model, folder).get("eos_token_id")
-        if given is None:
+        """The ids that end a request: the model's own, or those of the folder that `generation_config` names. "vllm"
+        changes sampling alone, as upstream, and the tokenizer's EOS ends a request in any case."""
+        if self.generation_config in ("auto", "vllm"):
             return list(model.eos_token_ids)
-        ids = [given] if isinstance(given, int) else list(given)
-        return list(dict.fromkeys([*ids, *list(model.eos_token_ids)[:1]]))
+        given = self.try_get_generation_config(model, folder).get("eos_token_id")
+        ids = [] if given is None else [given] if is_int(given) else given
+        if not isinstance(ids, list) or not all(is_int(i) for i in ids):
+            raise ValueError(
+                f"generation_config={self.generation_config!r}: eos_token_id must be ids, got {shown(given)}"
+            )
+        return ids

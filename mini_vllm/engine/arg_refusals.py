@@ -25,8 +25,8 @@ _REFUSED = {
         dbo_decode_token_threshold=32 dbo_prefill_token_threshold=512 disable_nccl_for_dp_synchronization
         prefill_context_parallel_size=1 decode_context_parallel_size=1 dcp_comm_backend=ag_rs
         dcp_kv_cache_interleave_size=1 cp_kv_cache_interleave_size=1 eplb_config enable_eplb
-        expert_placement_strategy=linear distributed_executor_backend=mp master_addr=127.0.0.1 master_port=29501 nnodes=1
-        node_rank ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
+        expert_placement_strategy=linear distributed_executor_backend=mp master_addr=127.0.0.1 master_port=29501
+        nnodes=1 node_rank ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
     "phase 11 brings LoRA adapters": """
         enable_lora max_loras=1 max_lora_rank=16 default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype
         lora_target_modules enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format""",
@@ -70,14 +70,12 @@ _REFUSED = {
         model_loader_extra_config ignore_patterns=original/**/* pt_load_map_location=cpu safetensors_load_strategy
         safetensors_prefetch_num_threads=8 safetensors_prefetch_block_size=16777216""",
 }  # fmt: skip
-_WITHOUT_EFFECT = frozenset(
-    """
+_IGNORED = """
     download_dir hf_token max_parallel_loading_workers use_tqdm_on_load disable_custom_all_reduce disable_cascade_attn
     enable_flashinfer_autotune kernel_config moe_backend linear_backend ir_op_priority optimization_level
     performance_mode disable_hybrid_kv_cache_manager fail_on_environ_validation shutdown_timeout swap_space
-    distributed_timeout_seconds cpu_distributed_timeout_seconds aggregate_engine_logging cudagraph_metrics
-""".split()
-)
+    distributed_timeout_seconds cpu_distributed_timeout_seconds aggregate_engine_logging cudagraph_metrics"""
+_WITHOUT_EFFECT = frozenset(_IGNORED.split())
 """Taken with any value: they choose how a GPU's libraries, processes or logs do the same thing."""
 
 

@@ -1,4 +1,7 @@
-"""Engine arguments, as `LLM(...)`, `LLMEngine(...)` and a command line take them. Upstream twin: `vllm/engine/arg_utils.py`."""
+"""Engine arguments, as `LLM(...)`, `LLMEngine(...)` and a command line take them.
+
+Upstream twin: `vllm/engine/arg_utils.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ _ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "
 class EngineArgs:
     """Every engine argument; None means the default. See `EngineConfig` for what they mean.
 
-    model, tokenizer, with_labs: as `LLM` takes them. compilation_config: an int (0: `enforce_eager`; 3: the default), or
-    a dict with `cudagraph_mode`, `cudagraph_capture_sizes`, `max_cudagraph_capture_size`, `mode`.
+    model, tokenizer, with_labs: as `LLM` takes them. compilation_config: an int (0: `enforce_eager`; 3: the default),
+    or a dict with `cudagraph_mode`, `cudagraph_capture_sizes`, `max_cudagraph_capture_size`, `mode`.
 
     An argument of vLLM that is not here is refused by a sentence that names the phase that brings it, or what to use;
     its default is taken (`engine/arg_refusals.py`). Differs from upstream: `dtype` is "float32" ("auto" there),

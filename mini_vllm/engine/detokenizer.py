@@ -114,10 +114,10 @@ class IncrementalDetokenizer:
     Call `update` with the step's new tokens, then `get_next_output_text`. With `detokenize=False`, or without a
     tokenizer, it only keeps the ids.
 
-    Two differences from upstream, both on purpose. A prompt that ends inside a character is continued: the first text is
-    that character, while upstream's repeats the prompt's last tokens. And upstream leaves an unfinished character at the
-    very end out; here the last `get_next_output_text(finished=True)` adds it as U+FFFD, so that the text equals `decode`
-    of all ids.
+    Two differences from upstream, both on purpose. A prompt that ends inside a character is continued: the first text
+    is that character, while upstream's repeats the prompt's last tokens. And upstream leaves an unfinished character at
+    the very end out; here the last `get_next_output_text(finished=True)` adds it as U+FFFD, so that the text equals
+    `decode` of all ids.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams, prompt_ids: Sequence[int] = ()) -> None:

@@ -1,4 +1,7 @@
-"""Log-probabilities on their way to the user: sums, and the text of each token. Upstream twin: `vllm/v1/engine/logprobs.py`."""
+"""Log-probabilities on their way to the user: sums, and the text of each token.
+
+Upstream twin: `vllm/v1/engine/logprobs.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +24,19 @@ class LogprobsProcessor:
         tokenizer: gives each token its text; None: `decoded_token` is None, as where `detokenize` is False.
 
     Attributes:
-        logprobs: one dict per output token, or None where none were asked for. cumulative_logprob: of the tokens chosen.
+        logprobs: one dict per output token. cumulative_logprob: the sum over the tokens chosen.
 
     Upstream: upstream/vllm/v1/engine/logprobs.py:30 — `LogprobsProcessor`.
     """
 
     def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
         self.tokenizer = tokenizer if params.detokenize else None
-        wanted = params.num_logprobs is not None
-        self.logprobs: SampleLogprobs | None = create_sample_logprobs(params.flat_logprobs) if wanted else None
-        self.cumulative_logprob: float | None = 0.0 if wanted else None
+        self.logprobs: SampleLogprobs = create_sample_logprobs(params.flat_logprobs)
+        self.cumulative_logprob = 0.0
 
     def update_from_output(self, output: EngineCoreOutput) -> None:
         """Take in the step's entries, one dict for each new token, the chosen token first."""
-        if output.new_logprobs is None or self.logprobs is None:
-            return
-        assert self.cumulative_logprob is not None
-        for token_id, step in zip(output.new_token_ids, output.new_logprobs, strict=True):
+        for token_id, step in zip(output.new_token_ids, output.new_logprobs or (), strict=True):
             self.cumulative_logprob += step[token_id][0]
             context = self._sampled_before() if self.tokenizer is not None else ()
             self.logprobs.append({t: Logprob(lp, rank, self._decode(t, context)) for t, (lp, rank) in step.items()})
@@ -47,7 +46,7 @@ class LogprobsProcessor:
         logprobs = self.logprobs
         if isinstance(logprobs, FlatLogprobs):
             return [logprobs.token_ids[start] for start in logprobs.start_indices[-_MAX_CONTEXT:]]
-        return [next(iter(entry)) for entry in (logprobs or ())[-_MAX_CONTEXT:]]
+        return [next(iter(entry)) for entry in logprobs[-_MAX_CONTEXT:]]
 
     def _decode(self, token_id: int, context: Sequence[int]) -> str | None:
         """The token's text. One that ends inside a character has "", and the token that completes the character has

@@ -42,7 +42,8 @@ class RequestState:
 
     def __post_init__(self) -> None:
         params = self.processed.params
-        self.logprobs_processor = LogprobsProcessor(self.tokenizer, params)
+        wanted = params.num_logprobs is not None
+        self.logprobs_processor = LogprobsProcessor(self.tokenizer, params) if wanted else None
         self.detokenizer = (
             IncrementalDetokenizer(self.tokenizer, params, self.processed.prompt_token_ids)
             if params.detokenize and self.tokenizer is not None
@@ -52,7 +53,7 @@ class RequestState:
     def take(self, output: EngineCoreOutput) -> str | None:
         """Take in new tokens; returns the stop string that they complete, if any."""
         self.token_ids.extend(output.new_token_ids)
-        if output.new_logprobs is not None:
+        if self.logprobs_processor is not None and output.new_logprobs is not None:
             self.logprobs_processor.update_from_output(output)
         if self.detokenizer is None:
             return None
@@ -95,13 +96,13 @@ class RequestState:
         finished = finish_reason is not None
         text = self.detokenizer.get_next_output_text(finished, delta) if self.detokenizer else ""
         first = len(self.token_ids) - num_new if delta else 0
-        logprobs = self.logprobs_processor.logprobs
+        processor = self.logprobs_processor
         return CompletionOutput(
             index=self.index,
             text=text,
             token_ids=self.token_ids[first:],
-            cumulative_logprob=self.logprobs_processor.cumulative_logprob,
-            logprobs=None if logprobs is None else logprobs[first:],
+            cumulative_logprob=None if processor is None else processor.cumulative_logprob,
+            logprobs=None if processor is None else processor.logprobs[first:],
             finish_reason=str(finish_reason) if finished else None,
             stop_reason=stop_reason if finished else None,
         )

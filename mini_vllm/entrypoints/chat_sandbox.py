@@ -1,8 +1,9 @@
 """jinja2's sandbox, with an end to how much a template may make and how long it may run.
 
-The sandbox keeps a template from the machine's files and from Python's insides. It does not keep it from `'x' * 10**10`,
-from a string that doubles in a loop, or from loops inside loops. Here every way to make a large string is measured
-before it is made, and the rounds of all loops of one rendering are counted. Upstream has no twin: it trusts templates.
+The sandbox keeps a template from the machine's files and from Python's insides. It does not keep it from `'x' *
+10**10`, from a string that doubles in a loop, or from loops inside loops. Here every way to make a large string is
+measured before it is made, and the rounds of all loops of one rendering are counted. Upstream has no twin: it trusts
+templates.
 """
 
 from __future__ import annotations

@@ -10,17 +10,17 @@ from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.input_processor import Prompt
 from mini_vllm.engine.llm_engine import LLMEngine
-from mini_vllm.entrypoints.offline_utils import Bar, OfflineInferenceMixin
+from mini_vllm.entrypoints.offline_chat import OfflineChatMixin
+from mini_vllm.entrypoints.offline_utils import Bar, OfflineInferenceMixin, refuse_later
 from mini_vllm.metrics.reader import Metric
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.checks import require
 
-Message = Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(OfflineInferenceMixin):
+class LLM(OfflineInferenceMixin, OfflineChatMixin):
     """A model ready to continue prompts.
 
     Args:
@@ -122,7 +122,7 @@ class LLM(OfflineInferenceMixin):
 
         Upstream: upstream/vllm/entrypoints/llm.py:422 — `LLM.generate`.
         """
-        _refuse_later(lora_request, mm_processor_kwargs)
+        refuse_later(lora_request, mm_processor_kwargs)
         ids = self._add_requests(self._process(prompts, sampling_params, tokenization_kwargs), priority)
         return self._run_engine(ids, use_tqdm)
 
@@ -140,7 +140,7 @@ class LLM(OfflineInferenceMixin):
 
         Upstream: upstream/vllm/entrypoints/llm.py:487 — `LLM.enqueue`.
         """
-        _refuse_later(lora_request, mm_processor_kwargs)
+        refuse_later(lora_request, mm_processor_kwargs)
         ids = self._add_requests(self._process(prompts, sampling_params, tokenization_kwargs), priority)
         self._enqueued += ids
         return ids
@@ -155,104 +155,3 @@ class LLM(OfflineInferenceMixin):
         require(ok, "output_type", output_type, "None or RequestOutput: phase 14 brings pooling")
         ids, self._enqueued = self._enqueued, []
         return self._run_engine(ids, use_tqdm)
-
-    def chat(
-        self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling_params: Params = None,
-        use_tqdm: Bar = True,
-        lora_request: None = None,
-        chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: list[dict[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
-    ) -> list[RequestOutput]:
-        """Continue one conversation (a list of `{"role", "content"}`) or many, by the checkpoint's chat template.
-
-        Args:
-            messages: a content is a text or a list of parts, as in OpenAI's API; images and sound come with phase 13.
-            chat_template_content_format, add_generation_prompt, continue_final_message: see `apply_chat_template`.
-            tools: given to the template, in the form of OpenAI's API; parsing the calls is the caller's business.
-            chat_template_kwargs: further variables of the template.
-
-        Upstream: upstream/vllm/entrypoints/llm.py:615 — `LLM.chat`.
-        """
-        given = {
-            "chat_template_content_format": chat_template_content_format,
-            "continue_final_message": continue_final_message,
-            "chat_template_kwargs": chat_template_kwargs,
-        }
-        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), given)
-        return self.generate(
-            prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs
-        )  # fmt: skip
-
-    def enqueue_chat(
-        self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling_params: Params = None,
-        use_tqdm: Bar = True,
-        lora_request: None = None,
-        priority: Sequence[int] | None = None,
-        chat_template: str | None = None,
-        add_generation_prompt: bool = True,
-        tools: list[dict[str, Any]] | None = None,
-        **rendering: Any,
-    ) -> list[str]:
-        """As `chat`, but only queue. rendering: the other arguments of `chat` that change the prompt's text.
-
-        Upstream: upstream/vllm/entrypoints/llm.py:709 — `LLM.enqueue_chat`.
-        """
-        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), rendering)
-        return self.enqueue(prompts, sampling_params, lora_request, priority, use_tqdm)
-
-    def _render_all(self, messages: Any, arguments: tuple[Any, ...], given: Mapping[str, Any]) -> list[Any]:
-        many = [messages] if not _is_many(messages) else list(messages)
-        return [self.render_chat(conversation, *arguments, **given) for conversation in many]
-
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        add_generation_prompt: bool = True,
-        chat_template: str | None = None,
-        tools: list[dict[str, Any]] | None = None,
-        *,
-        chat_template_content_format: str = "auto",
-        continue_final_message: bool = False,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> Prompt:
-        """The conversation as a prompt of token ids; special tokens come from the template, none are added."""
-        from mini_vllm.entrypoints.chat_utils import apply_chat_template
-
-        template = chat_template if chat_template is not None else self.chat_template
-        engine = self.llm_engine
-        if engine.tokenizer is None or (engine.folder is None and template is None):
-            raise ValueError("chat needs a checkpoint with a tokenizer, and a chat template there or as chat_template=")
-        extra = chat_template_kwargs or {}
-        require(isinstance(extra, Mapping), "chat_template_kwargs", extra, "a dict of variables for the template")
-        text = apply_chat_template(
-            engine.folder if engine.folder is not None else template,
-            messages,
-            add_generation_prompt,
-            chat_template=template,
-            continue_final_message=continue_final_message,
-            content_format=chat_template_content_format,
-            **{"tools": tools, **extra},
-        )
-        return {"prompt": text, "prompt_token_ids": engine.tokenizer.encode(text, add_special_tokens=False)}
-
-
-def _is_many(messages: Any) -> bool:
-    """True for a list of conversations."""
-    is_list = isinstance(messages, Sequence) and not isinstance(messages, str | bytes)
-    return is_list and len(messages) > 0 and not isinstance(messages[0], Mapping)
-
-
-def _refuse_later(lora_request: Any, mm_processor_kwargs: Any) -> None:
-    require(lora_request is None, "lora_request", lora_request, "None so far: phase 11 brings LoRA adapters")
-    require(not mm_processor_kwargs, "mm_processor_kwargs", mm_processor_kwargs,
-            "None so far: phase 13 brings images and sound")  # fmt: skip

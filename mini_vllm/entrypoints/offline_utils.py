@@ -8,10 +8,9 @@ from typing import Any
 
 from mini_vllm.engine.input_processor import ProcessedInput
 from mini_vllm.engine.llm_engine import LLMEngine
-from mini_vllm.inputs.llm import prompt_to_seq
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.utils.checks import require, shown
+from mini_vllm.utils.checks import is_int, require, shown
 
 Bar = bool | Callable[..., Any]
 """`use_tqdm`: whether to show a bar, or what makes one (upstream's name and meaning)."""
@@ -148,3 +147,29 @@ class _Progress:
             self.made.close()
         elif self.enabled:
             self.bar.stop()
+
+
+def prompt_to_seq(prompts: Any) -> list[Any]:
+    """One prompt or many -> a list of prompts. A list of whole numbers is one prompt.
+
+    Raises TypeError for what is neither.
+    Upstream: upstream/vllm/renderers/inputs/preprocess.py:48 — `prompt_to_seq`.
+    """
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence):
+        raise TypeError(
+            f"prompts must be a string, a dict, token ids, or a list of these, got {type(prompts).__name__}"
+        )
+    if len(prompts) and all(is_int(item) for item in prompts):
+        return [prompts]
+    return list(prompts)
+
+
+def refuse_later(lora_request: Any, mm_processor_kwargs: Any) -> None:
+    """Raises ValueError for what phases 11 and 13 bring."""
+    if lora_request is not None:
+        raise ValueError(f"lora_request must be None so far: phase 11 brings LoRA adapters, got {shown(lora_request)}")
+    if mm_processor_kwargs:
+        said = shown(mm_processor_kwargs)
+        raise ValueError(f"mm_processor_kwargs must be None so far: phase 13 brings images and sound, got {said}")

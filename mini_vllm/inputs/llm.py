@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from mini_vllm.utils.checks import did_you_mean, is_int, shown
+from mini_vllm.utils.checks import did_you_mean, shown
 
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 _LATER = {
@@ -46,23 +46,6 @@ class TokensPrompt(_TokensPrompt, total=False):
 
 PromptType = str | list[int] | TextPrompt | TokensPrompt | Mapping[str, Any]
 """One prompt: a text, a list of token ids, or a dict with one of them."""
-
-
-def prompt_to_seq(prompts: Any) -> list[Any]:
-    """One prompt or many -> a list of prompts. A list of whole numbers is one prompt.
-
-    Raises TypeError for what is neither.
-    Upstream: upstream/vllm/renderers/inputs/preprocess.py:48 — `prompt_to_seq`.
-    """
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence):
-        raise TypeError(
-            f"prompts must be a string, a dict, token ids, or a list of these, got {type(prompts).__name__}"
-        )
-    if len(prompts) and all(is_int(item) for item in prompts):
-        return [prompts]
-    return list(prompts)
 
 
 def check_prompt_keys(prompt: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """What is counted of every request, and the buckets it falls into. Upstream twin: `vllm/v1/metrics/loggers.py`.
 
-Upstream hands each number to prometheus_client at once. Here numbers are kept as they come, and sorted into buckets when
-somebody looks, or when there are many: a step pays for a list's `append` alone.
+Upstream hands each number to prometheus_client at once. Here numbers are kept as they come, and sorted into buckets
+when somebody looks, or when there are many: a step pays for a list's `append` alone.
 """
 
 from __future__ import annotations

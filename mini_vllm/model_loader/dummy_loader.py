@@ -1,4 +1,7 @@
-"""Weights that are only drawn: `load_format="dummy"`. Upstream twin: `vllm/model_executor/model_loader/dummy_loader.py`."""
+"""Weights that are only drawn: `load_format="dummy"`.
+
+Upstream twin: `vllm/model_executor/model_loader/dummy_loader.py`.
+"""
 
 from __future__ import annotations
 

@@ -91,9 +91,10 @@ class SafetensorsFile:
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             raise CheckpointError(f"{self.path}: tensor {name!r} has a damaged header entry {shown(entry)}") from None
-        if dtype in STORED and end - start != math.prod(shape) * np.dtype(STORED[dtype]).itemsize:
-            raise CheckpointError(f"{self.path}: tensor {name!r} of shape {shape} ({dtype}) has {end - start} bytes, expected "
-                                  f"{math.prod(shape) * np.dtype(STORED[dtype]).itemsize}")  # fmt: skip
+        expected = math.prod(shape) * np.dtype(STORED[dtype]).itemsize if dtype in STORED else end - start
+        if end - start != expected:
+            said = f"tensor {name!r} of shape {shape} ({dtype}) has {end - start} bytes, expected {expected}"
+            raise CheckpointError(f"{self.path}: {said}")
         if end < start or offset + end > self.size:
             raise CheckpointError(
                 f"{self.path}: truncated: tensor {name!r} ends at byte {offset + end}, the file has {self.size}"

@@ -181,7 +181,7 @@ def test_the_fields_are_upstreams_in_its_order():
 
 @pytest.mark.parametrize("sizes", [(-1, 0, 2), (2, 3, 2), (2, -1, 2), (2, 1, 1), (1.5, 1, 2)])
 def test_repetition_detection_is_checked(sizes):
-    with pytest.raises(ValueError, match="pattern_size|min_count"):
+    with pytest.raises(ValueError, match=r"pattern_size|min_count"):
         RepetitionDetectionParams(*sizes)
 
 

@@ -1,4 +1,4 @@
-"""JSON files of a checkpoint, which may be damaged or meant ill. Upstream has no twin: transformers reads them there."""
+"""JSON files of a checkpoint, which may be damaged or meant ill. Upstream has no twin: transformers reads them."""
 
 from __future__ import annotations
 

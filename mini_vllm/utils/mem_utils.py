@@ -1,7 +1,11 @@
-"""How much memory there is, and a refusal before more than that is asked for. Upstream twin: `vllm/utils/mem_utils.py`."""
+"""How much memory there is, and a refusal before more than that is asked for.
+
+Upstream twin: `vllm/utils/mem_utils.py`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,10 +16,8 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 def total_memory() -> int | None:
     """Bytes of memory that this process could have at most: the machine's, or less in a container. None: not known."""
     found = []
-    try:
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):  # Windows
-        pass
     for file in _CGROUPS:
         try:
             text = Path(file).read_text(encoding="ascii").strip()

@@ -16,8 +16,8 @@ def check_stop(request: Request, max_model_len: int) -> bool:
     """Decide whether the token just appended ends the request; if so, set its final status.
 
     Order: before `min_tokens` nothing ends it; then the EOS token; then `stop_token_ids` (which also sets
-    `stop_reason`); then the length, total or output; then a pattern that repeats, where that is watched. A request that meets EOS exactly at its cap therefore reports
-    "stop": its answer is complete.
+    `stop_reason`); then the length, total or output; then a pattern that repeats, where that is watched. A request that
+    meets EOS exactly at its cap therefore reports "stop": its answer is complete.
 
     The full context is the one thing that `min_tokens` does not hold back. Upstream's gate has no such exception:
     there a request whose context fills up before `min_tokens` is never finished and never scheduled again.

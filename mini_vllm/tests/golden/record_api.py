@@ -21,7 +21,9 @@ SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1",
 }  # fmt: skip
 CHATS = {
-    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}]}]},
+    "parts": {"messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}]}
+    ]},
     "bare strings": {"messages": [{"role": "user", "content": ["Hi", "you"]}]},
     "one part": {"messages": [{"role": "user", "content": [{"type": "text", "text": "What is a KV block?"}]}]},
     "no content": {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}]},
@@ -58,8 +60,7 @@ def decoded(llm, prompt, params):
 
 
 def run_forced(llm, ids, params):
-    """One request whose answer is `ids`: a bias that only the next id has, by prompts that grow, has no shared past, so
-    the answer is forced by masks of one id each through `bad_words`-free sampling of a single run."""
+    """One request whose answer is `ids`: the sampler is given logits that only the next of them has."""
     import torch
 
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
