@@ -72,4 +72,5 @@ class LogprobsProcessor:
         return ""
 
     def _text(self, token_ids: list[int]) -> str:
+        assert self.tokenizer is not None
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)

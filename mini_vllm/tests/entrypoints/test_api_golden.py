@@ -1,4 +1,4 @@
-"""What the real vLLM v0.22.1 shows of its offline API on models/pocket (`golden/record_api.py`), and what ours shows."""
+"""What the real vLLM v0.22.1 shows of its offline API on models/pocket (`golden/record_api.py`), and ours."""
 
 import json
 
