@@ -169,8 +169,9 @@ class OutputProcessor:
             state.num_cached_tokens = output.num_cached_tokens
             self.stats.num_cached_tokens += output.num_cached_tokens
             self.stats.num_prompt_tokens += len(state.processed.prompt_token_ids)
-        for event in output.events or ():
-            metrics.take_event(event)
+        if output.events is not None:
+            for event in output.events:
+                metrics.take_event(event)
         if output.new_token_ids:
             if not metrics.first_token_ts:
                 metrics.first_token_ts = now
@@ -178,7 +179,7 @@ class OutputProcessor:
                 if self.stat_logger is not None:
                     self.stat_logger.observe_first_token(metrics.first_token_latency)
             elif self.stat_logger is not None:
-                self.stat_logger.observe_inter_token(now - metrics.last_token_ts)
+                self.stat_logger.add_inter_token(now - metrics.last_token_ts)
             metrics.last_token_ts = now
             metrics.num_generation_tokens += len(output.new_token_ids)
             self.stats.num_generation_tokens += len(output.new_token_ids)

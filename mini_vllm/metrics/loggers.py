@@ -36,21 +36,21 @@ class HistogramData:
         self.buckets = tuple(buckets)
         self.count, self.sum = 0, 0.0
         self._counts = [0] * (len(self.buckets) + 1)
-        self._new: list[float] = []
+        self.new: list[float] = []
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self._new.append(value)
-        if len(self._new) >= _FOLD_AT:
+        self.new.append(value)
+        if len(self.new) >= _FOLD_AT:
             self.fold()
 
     def fold(self) -> None:
         """Sort what is new into the buckets."""
-        for value in self._new:
+        for value in self.new:
             self._counts[bisect_left(self.buckets, value)] += 1
-        self.count += len(self._new)
-        self.sum += sum(self._new)
-        self._new.clear()
+        self.count += len(self.new)
+        self.sum += sum(self.new)
+        self.new.clear()
 
     def cumulative(self) -> dict[str, int]:
         """Upper limit -> how many values are at most that, as Prometheus has it, "+Inf" last."""
@@ -88,9 +88,17 @@ class StatLogger:
             "vllm:request_prefill_kv_computed_tokens": tokens,
         }
         self.histograms = {name: HistogramData(limits) for name, limits in buckets.items()}
-        self.observe_inter_token = self.histograms["vllm:inter_token_latency_seconds"].observe
+        self._inter_token = self.histograms["vllm:inter_token_latency_seconds"]
+        self.add_inter_token = self._inter_token.new.append
+        """Once a token: a list's own `append`."""
         self.observe_first_token = self.histograms["vllm:time_to_first_token_seconds"].observe
-        self.observe_iteration = self.histograms["vllm:iteration_tokens_total"].observe
+        self._iteration = self.histograms["vllm:iteration_tokens_total"]
+
+    def observe_iteration(self, num_tokens: int) -> None:
+        """Count a step of so many tokens, of prompts and new ones together."""
+        self._iteration.observe(num_tokens)
+        if len(self._inter_token.new) >= _FOLD_AT:
+            self._inter_token.fold()
 
     def observe_finished(
         self, stats: RequestStateStats, latency: float, num_prompt: int, num_cached: int, max_tokens: int | None

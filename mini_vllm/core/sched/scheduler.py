@@ -210,10 +210,10 @@ class Scheduler:
             elif not new_token_ids:
                 continue
             logprobs = model_output.logprobs[row][: len(new_token_ids)] if model_output.logprobs else None
-            counts = request.num_cached_tokens, request.num_preemptions
-            events = request.take_events() if request.events else None
-            reasons = finish_reason, request.stop_reason
-            outputs.append(EngineCoreOutput(request_id, new_token_ids, logprobs or None, *reasons, *counts, events))
+            outputs.append(EngineCoreOutput(
+                request_id, new_token_ids, logprobs or None, finish_reason, request.stop_reason,
+                request.num_cached_tokens, request.num_preemptions, request.take_events() if request.events else None,
+            ))  # fmt: skip
         if stopped_running:
             self.running = [request for request in self.running if request not in stopped_running]
         if stopped_waiting:
