@@ -83,9 +83,8 @@ def parts_from_labs(with_labs: str | Sequence[str] | EngineParts | None) -> Engi
         return with_labs
     is_list = isinstance(with_labs, Sequence) and len(with_labs) > 0 and all(isinstance(x, str) for x in with_labs)
     if not is_list:
-        raise TypeError(
-            f"with_labs must be 'all', a lab's number such as '02-01', or a list of them, got {with_labs!r}"
-        )
+        said = "must be a string or a list of strings, such as 'all' or ['02-01']"
+        raise ValueError(f"with_labs {said}, got {with_labs!r}")
     try:
         from course.plugs.parts import engine_parts
     except ModuleNotFoundError as error:
