@@ -34,7 +34,15 @@ HOME = "README.md"
 FRONT = ("SETUP.md", "docs/play.md")
 LABS_PAGE = "labs.md"
 NOT_PUBLISHED = ("__pycache__/", "overrides/")
-REFERENCE = ("GLOSSARY.md", LABS_PAGE, "docs/engine.md", "docs/places.md", "docs/milestones.md", "docs/grading.md")
+REFERENCE = (
+    "GLOSSARY.md",
+    LABS_PAGE,
+    "docs/engine.md",
+    "docs/places.md",
+    "docs/parity.md",
+    "docs/milestones.md",
+    "docs/grading.md",
+)
 FOLDERS = {"benchmarks": "Benchmarks", "models": "Models"}
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
 PHASE_PAGES = {

@@ -67,12 +67,14 @@ if TYPE_CHECKING:
     from mini_vllm.distributed.eplb.eplb_state import EplbState
     from mini_vllm.distributed.eplb.policy.default import balanced_packing, rebalance_experts, replicate_experts
     from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
+    from mini_vllm.engine.arg_utils import EngineArgs
     from mini_vllm.engine.async_llm import AsyncLLM
     from mini_vllm.engine.core import EngineCore
     from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
     from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.engine.parts import EngineParts, PartError
     from mini_vllm.entrypoints.llm import LLM
+    from mini_vllm.inputs.llm import PromptType, TextPrompt, TokensPrompt
     from mini_vllm.kv_cache_interface import KVQuantMode, kv_bytes_per_token
     from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
     from mini_vllm.layers.fused_moe.expert_load import ExpertLoad, balancedness, device_loads, expert_loads, imbalance
@@ -106,7 +108,9 @@ if TYPE_CHECKING:
     from mini_vllm.layers.quantization.repack import awq_unpack
     from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
     from mini_vllm.layers.utils import multiply_in_blocks
-    from mini_vllm.metrics.stats import RequestMetrics
+    from mini_vllm.logprobs import FlatLogprobs, Logprob
+    from mini_vllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
+    from mini_vllm.metrics.stats import RequestMetrics, RequestStateStats
     from mini_vllm.model_loader.default_loader import load_model
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
@@ -116,7 +120,7 @@ if TYPE_CHECKING:
     from mini_vllm.sample.metadata import SamplingMetadata
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
     from mini_vllm.sample.sampler import Sampler
-    from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+    from mini_vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
     from mini_vllm.tokenizers.byte import ByteTokenizer
     from mini_vllm.tokenizers.registry import load_tokenizer
     from mini_vllm.toy_model import ToyModel
@@ -177,12 +181,14 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.distributed.eplb.eplb_state": ("EplbState",),
     "mini_vllm.distributed.eplb.policy.default": ("balanced_packing", "rebalance_experts", "replicate_experts"),
     "mini_vllm.engine": ("EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason"),
+    "mini_vllm.engine.arg_utils": ("EngineArgs",),
     "mini_vllm.engine.async_llm": ("AsyncLLM",),
     "mini_vllm.engine.core": ("EngineCore",),
     "mini_vllm.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
     "mini_vllm.engine.llm_engine": ("LLMEngine",),
     "mini_vllm.engine.parts": ("EngineParts", "PartError"),
     "mini_vllm.entrypoints.llm": ("LLM",),
+    "mini_vllm.inputs.llm": ("PromptType", "TextPrompt", "TokensPrompt"),
     "mini_vllm.kv_cache_interface": ("KVQuantMode", "kv_bytes_per_token"),
     "mini_vllm.kv_oracle": ("KVMismatchError", "KVOracle", "OracleRow"),
     "mini_vllm.layers.fused_moe.expert_load": (
@@ -222,7 +228,9 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "mini_vllm.layers.quantization.repack": ("awq_unpack",),
     "mini_vllm.layers.quantization.utils.fp8_utils": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
-    "mini_vllm.metrics.stats": ("RequestMetrics",),
+    "mini_vllm.logprobs": ("FlatLogprobs", "Logprob"),
+    "mini_vllm.metrics.reader": ("Counter", "Gauge", "Histogram", "Metric", "Vector"),
+    "mini_vllm.metrics.stats": ("RequestMetrics", "RequestStateStats"),
     "mini_vllm.model_loader.default_loader": ("load_model",),
     "mini_vllm.model_loader.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
@@ -232,7 +240,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.sample.metadata": ("SamplingMetadata",),
     "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),
     "mini_vllm.sample.sampler": ("Sampler",),
-    "mini_vllm.sampling_params": ("RequestOutputKind", "SamplingParams"),
+    "mini_vllm.sampling_params": ("RepetitionDetectionParams", "RequestOutputKind", "SamplingParams"),
     "mini_vllm.tokenizers.byte": ("ByteTokenizer",),
     "mini_vllm.tokenizers.registry": ("load_tokenizer",),
     "mini_vllm.toy_model": ("ToyModel",),

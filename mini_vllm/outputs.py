@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mini_vllm.logprobs import Logprob
-from mini_vllm.metrics.stats import RequestMetrics
+from mini_vllm.logprobs import SampleLogprobs
+from mini_vllm.metrics.stats import RequestStateStats
 
 
 @dataclass
 class CompletionOutput:
     """One completion of a prompt.
 
-    `logprobs` has one dict per output token: token id -> `Logprob` (the sampled token is always in it).
+    `logprobs` has one dict per output token: token id -> `Logprob` (the sampled token is always in it); a
+    `FlatLogprobs` where `flat_logprobs` is set.
     `finish_reason` is None until the completion has ended; `stop_reason` is the stop string or stop token id that
     ended it, and the error message when `finish_reason` is "error".
     """
@@ -26,9 +27,10 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[dict[int, Logprob]] | None = None
+    logprobs: SampleLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    lora_request: None = None
 
     def finished(self) -> bool:
         """True once `finish_reason` is known."""
@@ -39,7 +41,11 @@ class CompletionOutput:
 class RequestOutput:
     """The state of one request, as the user sees it.
 
-    `num_cached_tokens` is the number of prompt tokens that came from the prefix cache at first admission.
+    `num_cached_tokens` is the number of prompt tokens that came from the prefix cache at first admission. `metrics` is
+    None where the engine was told `disable_log_stats`. `prompt_logprobs` and `lora_request` are None until phases 09
+    and 11 bring them, and there is no encoder.
+
+    Upstream: upstream/vllm/outputs.py:85 — `RequestOutput`.
     """
 
     request_id: str
@@ -48,7 +54,12 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     num_cached_tokens: int | None = None
-    metrics: RequestMetrics | None = None
+    metrics: RequestStateStats | None = None
+    prompt_logprobs: None = None
+    lora_request: None = None
+    encoder_prompt: str | None = None
+    encoder_prompt_token_ids: list[int] | None = None
+    kv_transfer_params: None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Take a later output of the same request into this one.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 import itertools
+import time
 from collections.abc import Callable
 
-from mini_vllm.engine import EngineCoreRequest, FinishReason
+from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreRequest, FinishReason
 from mini_vllm.sampling_params import SamplingParams
 
 BlockHasher = Callable[["Request"], list[bytes]]
@@ -19,7 +20,7 @@ _serial = itertools.count()
 class RequestStatus(enum.IntEnum):
     """States of a request. The order matters: everything after PREEMPTED has finished.
 
-    Upstream: upstream/vllm/v1/request.py:315 — `RequestStatus`, which has three more waiting states and two more ends.
+    Upstream: upstream/vllm/v1/request.py:315 — `RequestStatus`, which has three more waiting states and one more end.
     """
 
     WAITING = 1
@@ -29,6 +30,7 @@ class RequestStatus(enum.IntEnum):
     FINISHED_LENGTH_CAPPED = 5
     FINISHED_ABORTED = 6
     FINISHED_ERROR = 7
+    FINISHED_REPETITION = 8
 
     def __str__(self) -> str:
         return self.name
@@ -49,6 +51,7 @@ _FINISHED_REASON_MAP = {
     RequestStatus.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
     RequestStatus.FINISHED_ABORTED: FinishReason.ABORT,
     RequestStatus.FINISHED_ERROR: FinishReason.ERROR,
+    RequestStatus.FINISHED_REPETITION: FinishReason.REPETITION,
 }
 
 
@@ -100,6 +103,8 @@ class Request:
         self.is_prefill_chunk = False
         self.num_preemptions = 0
         self.num_cached_tokens: int | None = None
+        self.skip_reading_prefix_cache = bool(sampling_params.skip_reading_prefix_cache)
+        self.events: list[EngineCoreEvent] | None = None
         # Async scheduling: tokens that a step in flight will bring, and those of them to drop on arrival.
         self.num_output_placeholders = 0
         self.async_tokens_to_discard = 0
@@ -150,6 +155,15 @@ class Request:
         self.output_token_ids.append(token_id)
         self.all_token_ids.append(token_id)
         self.update_block_hashes()
+
+    def record_event(self, event_type: EngineCoreEventType) -> None:
+        """Remember that this happened now (upstream/vllm/v1/request.py:281 — `Request.record_event`)."""
+        self.events = [*(self.events or ()), EngineCoreEvent(event_type, time.monotonic())]
+
+    def take_events(self) -> list[EngineCoreEvent] | None:
+        """What happened since the last call, None where nothing did."""
+        events, self.events = self.events, None
+        return events
 
     def update_block_hashes(self) -> None:
         """Hash the blocks that became full since the last call."""

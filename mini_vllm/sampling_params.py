@@ -1,8 +1,8 @@
 """What one request asks of the sampler, checked when it is made.
 
-Upstream twin: upstream/vllm/sampling_params.py:168 — `SamplingParams`. The defaults, the order of the checks and the
-greedy rules are the same. Simplified: a plain dataclass (upstream: a msgspec struct that is cheap to send between
-processes), and some parameters of upstream are absent (`_UPSTREAM_ONLY` names them).
+Upstream twin: `vllm/sampling_params.py`. The fields, their defaults, the order of the checks and the greedy rules are
+the same. Simplified: plain dataclasses (upstream: a msgspec struct); the values that later phases bring are refused by
+name, and the checks stand in `sampling_checks.py`.
 """
 
 from __future__ import annotations
@@ -10,25 +10,54 @@ from __future__ import annotations
 import copy
 import difflib
 import enum
-import math
-import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from mini_vllm.sampling_checks import check_ranges, check_types, check_vocabulary
+from mini_vllm.utils.checks import is_int, require
+
 SAMPLING_EPS = 1e-5
 """Below this temperature a request is greedy (upstream/vllm/sampling_params.py:25 — `_SAMPLING_EPS`)."""
 MIN_TEMPERATURE = 1e-2
 """Temperatures between 0 and this are raised to it; upstream calls the constant `_MAX_TEMP`."""
-MAX_N = 16384
-"""Upstream reads the same bound from `VLLM_MAX_N_SEQUENCES`."""
 
-_UPSTREAM_ONLY = frozenset({
-    "prompt_logprobs", "logprob_token_ids", "flat_logprobs", "spaces_between_special_tokens", "output_kind",
-    "skip_clone", "structured_outputs", "extra_args", "routed_experts_prompt_start", "skip_reading_prefix_cache",
-    "thinking_token_budget", "repetition_detection",
-})  # fmt: skip
+
+class RequestOutputKind(enum.Enum):
+    """What each `RequestOutput` of an unfinished request holds.
+
+    Upstream: upstream/vllm/sampling_params.py:151 — `RequestOutputKind`.
+    """
+
+    CUMULATIVE = 0  # everything generated so far
+    DELTA = 1  # only what is new since the last output
+    FINAL_ONLY = 2  # nothing until the request has finished
+
+
+@dataclass
+class RepetitionDetectionParams:
+    """End a request whose output repeats itself: a pattern of `min_pattern_size` (0: 1) to `max_pattern_size` tokens,
+    `min_count` times in a row. `max_pattern_size=0` switches it off.
+
+    Raises ValueError for sizes that contradict each other, or a `min_count` below 2.
+    Upstream: upstream/vllm/sampling_params.py:115 — `RepetitionDetectionParams`.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            require(is_int(getattr(self, each.name)), each.name, getattr(self, each.name), "an integer")
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
+            raise ValueError(
+                "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= max_pattern_size, got "
+                f"{self.max_pattern_size} and {self.min_pattern_size}. Set both to 0 to disable repetition detection."
+            )
+        if self.max_pattern_size:
+            require(self.min_count >= 2, "min_count", self.min_count, "at least 2 where max_pattern_size is not 0")
 
 
 @dataclass
@@ -39,14 +68,20 @@ class SamplingParams:
     presence_penalty, frequency_penalty: in [-2, 2]; subtracted from the logits of tokens already produced.
     repetition_penalty: > 0; divides positive logits, multiplies negative ones, of tokens in prompt or output.
     temperature: 0 = greedy; top_p in (0, 1]; top_k 0 or -1 = off; min_p in [0, 1], relative to the likeliest token.
-    seed: start of this request's own random stream (>= 0; -1 means None, as upstream).
+    seed: start of this request's own random stream (-1 means None, as upstream).
     stop: strings that end the request; stop_token_ids: ids that end it; ignore_eos: do not end at EOS.
     max_tokens: None = up to the model's context. min_tokens: EOS and stop ids are masked until then.
     logprobs: how many of the likeliest tokens to report per step (0 = the chosen one only, -1 = the whole vocabulary).
-    logit_bias: token id -> number added to its logit; allowed_token_ids: all others are masked.
-    bad_words: strings whose last token is masked when it would complete them.
+    logprob_token_ids: report these ids instead; flat_logprobs: in a `FlatLogprobs` instead of a list of dicts.
+    spaces_between_special_tokens: without `skip_special_tokens`, False takes away the space between two of them.
+    output_kind: what a stream holds (`LLM` always takes FINAL_ONLY). logit_bias: token id -> number added to its logit.
+    allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them.
+    skip_reading_prefix_cache: compute the whole prompt, even where its prefix is cached.
+    extra_args: anything, kept for a learner's own sampler. skip_clone: `clone` is shallow.
 
-    Raises ValueError naming the argument, its value and what is allowed; TypeError for an unknown argument.
+    Raises ValueError naming the argument, its value and what is allowed; TypeError for an unknown argument. Refused
+    though upstream takes them, because the result would be garbage without a word: NaN and infinite numbers.
+    Upstream: upstream/vllm/sampling_params.py:168 — `SamplingParams`.
     """
 
     n: int = 1
@@ -64,12 +99,24 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_clone: bool = False
+    structured_outputs: Any = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
+    extra_args: dict[str, Any] | None = None
+    routed_experts_prompt_start: int = 0
     bad_words: list[str] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
 
     # Set by the engine, never by the caller.
     eos_token_id: int | None = field(default=None, init=False)
@@ -94,95 +141,49 @@ class SamplingParams:
                 raise ValueError(unknown_parameter_message(name))
         return cls(**values)
 
+    @classmethod
+    def from_optional(cls, **values: Any) -> SamplingParams:
+        """As the constructor, but None means the default, and `logit_bias` may have text keys (it is cut to ±100).
+
+        Upstream: upstream/vllm/sampling_params.py:325 — `SamplingParams.from_optional`.
+        """
+        if values.get("logit_bias"):
+            bias = values["logit_bias"].items()
+            values["logit_bias"] = {int(token): min(100.0, max(-100.0, added)) for token, added in bias}
+        kept = {name: value for name, value in values.items() if value is not None or name == "max_tokens"}
+        return cls.from_dict(kept)
+
     def __post_init__(self) -> None:
-        self._check_types()
+        check_types(self, RequestOutputKind, RepetitionDetectionParams)
         if 0 < self.temperature < MIN_TEMPERATURE:
             # As upstream, and before the greedy test: 1e-6 becomes 0.01 and is therefore sampled, not greedy.
             warnings.warn(f"temperature={self.temperature} is below {MIN_TEMPERATURE} and was raised to it.")
             self.temperature = MIN_TEMPERATURE
-        if self.seed == -1:
-            self.seed = None
+        if self.seed is not None:  # numpy's streams start from whole numbers of at least 0, torch's from any
+            self.seed = None if self.seed == -1 else self.seed if self.seed >= 0 else self.seed % (1 << 64)
         self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
         self.stop_token_ids = list(self.stop_token_ids or [])
         self.bad_words = list(self.bad_words or [])
-        if self.logprobs is True:
-            self.logprobs = 1
         if self.stop and not self.include_stop_str_in_output:
             self.output_text_buffer_length = max(len(s) for s in self.stop) - 1
-        self._verify_args()
+        check_ranges(self)
         if self.temperature < SAMPLING_EPS:
             self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
-            _require(self.n == 1, "n", self.n, "1 with greedy sampling (temperature 0)")
+            require(self.n == 1, "n", self.n, "1 with greedy sampling (temperature 0)")
         self.all_stop_token_ids.update(self.stop_token_ids)
+        if self.skip_reading_prefix_cache is None:
+            self.skip_reading_prefix_cache = self.prompt_logprobs is not None
 
-    def _check_types(self) -> None:
-        """Types first, so that no later comparison fails with a message about `<`."""
-        for name in _REAL:
-            value = getattr(self, name)
-            _require(_is_real(value) and math.isfinite(value), name, value, "a finite number")
-        for name in _INTEGER:
-            value = getattr(self, name)
-            optional = name in ("seed", "max_tokens", "logprobs")
-            as_true = name == "logprobs" and value is True
-            _require((value is None and optional) or _is_int(value) or as_true, name, value, "an integer")
-        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"):
-            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        if not isinstance(self.stop, str):
-            _check_list("stop", self.stop, str, "a string or a list of strings")
-        _check_list("bad_words", self.bad_words, str, "a list of strings")
-        _check_list("stop_token_ids", self.stop_token_ids, int, "a list of token ids")
-        _check_list("allowed_token_ids", self.allowed_token_ids, int, "a list of token ids")
-
-    def _verify_args(self) -> None:
-        """The ranges of upstream/vllm/sampling_params.py:452 — `SamplingParams._verify_args`."""
-        assert isinstance(self.stop, list) and self.bad_words is not None
-        _require(1 <= self.n <= MAX_N, "n", self.n, f"at least 1 and at most {MAX_N}")
-        for name in ("presence_penalty", "frequency_penalty"):
-            _require(-2.0 <= getattr(self, name) <= 2.0, name, getattr(self, name), "in [-2, 2]")
-        _require(self.repetition_penalty > 0.0, "repetition_penalty", self.repetition_penalty, "greater than 0")
-        _require(self.temperature >= 0.0, "temperature", self.temperature, "0 (greedy) or greater")
-        _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "in (0, 1]; 1 switches it off")
-        _require(self.top_k >= -1, "top_k", self.top_k, "0 (off), or at least 1")
-        _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "in [0, 1]; 0 switches it off")
-        _require(self.seed is None or self.seed >= 0, "seed", self.seed, "None, or at least 0")
-        _require(
-            self.max_tokens is None or self.max_tokens >= 1, "max_tokens", self.max_tokens,
-            "at least 1, or None for as many as the context holds",
-        )  # fmt: skip
-        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "at least 0")
-        if self.max_tokens is not None:
-            allowed = f"at most max_tokens={self.max_tokens}"
-            _require(self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, allowed)
-        _require(
-            self.logprobs is None or self.logprobs >= -1, "logprobs", self.logprobs, "None, -1 (all), 0 or greater"
-        )
-        _require(all(self.stop), "stop", self.stop, "strings that are not empty")
-        _require(all(self.bad_words), "bad_words", self.bad_words, "strings that are not empty")
-        if self.stop and not self.detokenize:
-            raise ValueError("stop strings need text: set detokenize=True, or use stop_token_ids instead of stop.")
-        _require(self.allowed_token_ids != [], "allowed_token_ids", [], "None, or a list with at least one token id")
-        self._verify_logit_bias()
-
-    def _verify_logit_bias(self) -> None:
-        bias = self.logit_bias
-        if bias is None:
-            return
-        _require(isinstance(bias, Mapping), "logit_bias", bias, "a dict of token id -> number")
-        for token_id, value in bias.items():
-            ok = _is_int(token_id) and _is_real(value) and not math.isnan(value)
-            _require(ok, "logit_bias", {token_id: value}, "a dict of token id -> number")
-
-    def verify(self, vocab_size: int) -> None:
+    def verify(self, vocab_size: int, max_logprobs: int = -1) -> None:
         """Check what depends on the model: token ids and `logprobs` within the vocabulary. Raises ValueError.
 
-        Upstream twin: `SamplingParams.verify`; there `logprobs` is also bounded by `max_logprobs`, 20 by default.
+        Args:
+            vocab_size: tokens that the model knows. `stop_token_ids` may be others, as upstream: they never come.
+            max_logprobs: the engine's bound on `logprobs`; -1: the vocabulary.
+
+        Upstream: upstream/vllm/sampling_params.py:665 — `SamplingParams.verify`.
         """
-        within = f"ids from 0 to {vocab_size - 1} (vocabulary of {vocab_size})"
-        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-            outside = [t for t in (getattr(self, name) or ()) if not 0 <= t < vocab_size]
-            _require(not outside, name, outside, within)
-        if self.logprobs is not None:
-            _require(self.logprobs <= vocab_size, "logprobs", self.logprobs, f"at most the vocabulary, {vocab_size}")
+        check_vocabulary(self, vocab_size, max_logprobs)
 
     def update_from_generation_config(
         self, eos_token_ids: int | Sequence[int] | None, eos_token_id: int | None = None
@@ -218,57 +219,30 @@ class SamplingParams:
                 self.bad_words_token_ids.append(spaced)
 
     @property
+    def num_logprobs(self) -> int | None:
+        """Log-probabilities wanted per token; None: none.
+
+        Upstream: upstream/vllm/sampling_params.py:649 — `SamplingParams.num_logprobs`.
+        """
+        if self.logprobs is not None:
+            return self.logprobs
+        return len(self.logprob_token_ids) if self.logprob_token_ids else None
+
+    @property
     def is_greedy(self) -> bool:
         """True when the likeliest token is taken and no random number is drawn."""
         return self.temperature < SAMPLING_EPS
 
     def clone(self) -> SamplingParams:
         """A deep copy: the engine writes into its own copy, the caller may reuse the original."""
-        return copy.deepcopy(self)
+        return copy.copy(self) if self.skip_clone else copy.deepcopy(self)
 
 
 _ALLOWED = tuple(f.name for f in fields(SamplingParams) if f.init)
-_REAL = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
-_INTEGER = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs")
 
 
 def unknown_parameter_message(name: str) -> str:
     """One sentence for an argument that does not exist: what was probably meant, and what there is."""
-    allowed = ", ".join(_ALLOWED)
-    if name in _UPSTREAM_ONLY:
-        return f"sampling parameter {name!r} exists in vLLM but not in mini_vllm. Allowed: {allowed}."
     close = difflib.get_close_matches(str(name), _ALLOWED, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown sampling parameter {name!r}.{hint} Allowed: {allowed}."
-
-
-def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
-    if not condition:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _check_list(name: str, value: Any, kind: type, allowed: str) -> None:
-    if value is None:
-        return
-    matches = _is_int if kind is int else lambda item: isinstance(item, kind)
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    _require(is_list and all(matches(item) for item in value), name, value, allowed)
-
-
-class RequestOutputKind(enum.Enum):
-    """What each `RequestOutput` of an unfinished request holds.
-
-    Upstream: upstream/vllm/sampling_params.py:151 — `RequestOutputKind`, where it is a field of `SamplingParams`.
-    """
-
-    CUMULATIVE = 0  # everything generated so far
-    DELTA = 1  # only what is new since the last output
-    FINAL_ONLY = 2  # nothing until the request has finished
+    return f"unknown sampling parameter {name!r}.{hint} Allowed: {', '.join(_ALLOWED)}."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_vllm.config.utils import whole_number
+from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.kv_cache_interface import get_kv_quant_mode
+from mini_vllm.utils.checks import is_real, shown
 
 
 @dataclass
@@ -14,6 +15,8 @@ class CacheConfig:
 
     `num_blocks` counts the null block (upstream: `num_gpu_blocks_override`). Where it is None, as many blocks are
     made as `kv_cache_memory_bytes` holds; upstream takes what is left of the GPU's memory instead.
+    `gpu_memory_utilization`: the share of the machine's memory that the pool may take, above 0 and at most 1 (on a CPU
+    it is the CPU's memory, as upstream; weights come on top here). It counts where `kv_cache_memory_bytes` is unset.
     `kv_cache_dtype`: how keys and values are stored, "auto" (as they are computed), "int8", "fp8", …: see
     `layers/quantization/kv_cache.py`.
     """
@@ -23,10 +26,15 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int = 1 << 30
     kv_cache_dtype: str = "auto"
+    gpu_memory_utilization: float | None = None
 
     def __post_init__(self) -> None:
         whole_number("block_size", self.block_size, 1)
         if self.num_blocks is not None:
             whole_number("num_blocks", self.num_blocks, 2, " (block 0 is the null block)")
         whole_number("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+        flag("enable_prefix_caching", self.enable_prefix_caching)
+        share = self.gpu_memory_utilization
+        if share is not None and not (is_real(share) and 0 < share <= 1):
+            raise ValueError(f"gpu_memory_utilization must be above 0 and at most 1, got {shown(share)}")
         get_kv_quant_mode(self.kv_cache_dtype)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import bisect
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mini_vllm.attention.backend import AttentionCGSupport
+
+_MOST = 1 << 20
+"""No ladder of sizes is longer than this, whatever its top."""
 
 
 class CUDAGraphMode(enum.Enum):
@@ -74,6 +77,30 @@ class CUDAGraphMode(enum.Enum):
 
     def __bool__(self) -> bool:
         return self != CUDAGraphMode.NONE
+
+
+def split_compilation_config(value: object) -> dict[str, object]:
+    """`compilation_config` as single settings: {"enforce_eager": …, "cudagraph_mode": …, …}.
+
+    Args:
+        value: None; an int, the mode; or a dict with `mode`, `cudagraph_mode`, `cudagraph_capture_sizes`,
+            `max_cudagraph_capture_size`. Mode 3 is the default; mode 0 compiles nothing, as `enforce_eager`.
+
+    Raises:
+        ValueError: another key, or another mode: 1 and 2 hand the model to torch.compile, which is not here.
+
+    Upstream: upstream/vllm/config/compilation.py:37 — `CompilationMode`.
+    """
+    given = {"mode": value} if isinstance(value, int) else dict(value) if isinstance(value, Mapping) else value
+    if given is None:
+        return {}
+    allowed = ("mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+    if not isinstance(given, dict) or set(given) - set(allowed):
+        raise ValueError(f"compilation_config must be 0, 3, or a dict with some of {allowed}, got {value!r}")
+    mode = given.pop("mode", None)
+    if isinstance(mode, bool) or mode not in (None, 0, 3):
+        raise ValueError(f"compilation_config: mode must be 0 (none) or 3 (the default), got {mode!r}")
+    return {**({"enforce_eager": True} if mode == 0 else {}), **given}
 
 
 def resolve_cudagraph_mode(
@@ -153,7 +180,12 @@ def resolve_capture_sizes(
 
     Upstream: upstream/vllm/config/vllm.py:1597 — `VllmConfig._set_cudagraph_sizes`.
     """
+    for name, value in (("max_cudagraph_capture_size", max_size), ("max_num_seqs", max_num_seqs)):
+        if value is not None and value > _MOST:
+            raise ValueError(f"{name} must be at most {_MOST} with CUDA graphs, got {value}")
     if sizes is not None:
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+            raise ValueError(f"cudagraph_capture_sizes must be a list of whole numbers, got {sizes!r}")
         wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1]
         if wrong or not len(sizes):
             raise ValueError(f"cudagraph_capture_sizes must hold whole numbers of at least 1, got {list(sizes)}")

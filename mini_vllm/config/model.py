@@ -1,53 +1,131 @@
-"""What the front end knows of a model before any weight is read. Upstream twin: `vllm/config/model.py`."""
+"""The settings of the model. Upstream twin: `vllm/config/model.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.transformers_utils.config import HFConfig
+from mini_vllm.config.utils import flag, one_of, whole_number
+from mini_vllm.logger import warning_once
+from mini_vllm.utils.checks import is_int, shown
+
+COMPUTE_DTYPES = ("float32", "float64")
+"""What numpy computes in here."""
+SIXTEEN_BIT = ("auto", "bfloat16", "float16", "half")
+"""Names of upstream that are computed in float32: numpy has no bfloat16, and no fast product in either."""
+GENERATION_KEYS = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "max_new_tokens")
+"""What may be said about sampling: upstream/vllm/config/model.py:1465 — `ModelConfig.get_diff_sampling_param`."""
 
 
 @dataclass
 class ModelConfig:
-    """A checkpoint to be loaded by the workers, or a finished model object.
+    """What is computed, and in which numbers.
 
-    Attributes:
-        model: the folder; or an object that obeys the contract of `models/interfaces_base.py`.
-        max_model_len: context of the model in tokens. vocab_size: rows of its logits.
-        default_sampling_params: under the names of `SamplingParams`.
-        hf_config: what `config.json` says; None for an object.
+    dtype: "float32", or "float64" for tests; upstream's other names ("auto", its default, "bfloat16", "float16",
+        "half", "float") are computed in float32, and said once.
+    max_logprobs: the most `logprobs` that a request may ask for; -1: the whole vocabulary.
+    skip_tokenizer_init: no tokenizer: prompts are token ids, and no text comes out.
+    trust_remote_code: taken, and without effect: a checkpoint's own Python code is never run here.
+    generation_config: whose sampling defaults and end tokens count: "auto" the checkpoint's `generation_config.json`,
+        "vllm" none, else a folder with such a file. override_generation_config: single values over it.
+    tokenizer_mode: "auto" or "hf", which are the same here.
 
+    Raises ValueError naming the argument, its value and what is allowed.
     Upstream: upstream/vllm/config/model.py:117 — `ModelConfig`.
     """
 
-    model: Any
-    max_model_len: int
-    vocab_size: int
-    eos_token_ids: list[int]
-    default_sampling_params: dict[str, Any] = field(default_factory=dict)
-    hf_config: HFConfig | None = None
+    dtype: str = "float32"
+    max_model_len: int | None = None
+    seed: int = 0
+    quantization: str | None = None
+    quantization_config: dict[str, Any] | None = None
+    max_logprobs: int = 20
+    skip_tokenizer_init: bool = False
+    tokenizer_mode: str = "auto"
+    trust_remote_code: bool = False
+    generation_config: str = "auto"
+    override_generation_config: dict[str, Any] = field(default_factory=dict)
+    revision: str | None = None
+    served_model_name: str | list[str] | None = None
+    enforce_eager: bool = False
 
-    @classmethod
-    def from_folder(cls, folder: str | Path) -> ModelConfig:
-        """Read `config.json` and `generation_config.json`.
+    def __post_init__(self) -> None:
+        names = (*COMPUTE_DTYPES, "float", *SIXTEEN_BIT)
+        one_of("dtype", str(self.dtype).removeprefix("torch."), names)
+        self.dtype = str(self.dtype).removeprefix("torch.")
+        if self.max_model_len is not None:
+            whole_number("max_model_len", self.max_model_len, 1)
+        whole_number("seed", self.seed, 0)
+        whole_number("max_logprobs", self.max_logprobs, -1, " (-1: the whole vocabulary)")
+        for name in ("skip_tokenizer_init", "trust_remote_code", "enforce_eager"):
+            flag(name, getattr(self, name))
+        one_of("tokenizer_mode", self.tokenizer_mode, ("auto", "hf"))
+        for name in ("generation_config", "revision"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str | Path):
+                raise ValueError(f"{name} must be a string, got {shown(value)}")
+        self._check_override()
+
+    def _check_override(self) -> None:
+        override = self.override_generation_config
+        if not isinstance(override, Mapping) or set(override) - set(GENERATION_KEYS):
+            raise ValueError(
+                f"override_generation_config must be a dict with some of {GENERATION_KEYS}, got {shown(override)}"
+            )
+
+    @property
+    def compute_dtype(self) -> str:
+        """What the model runs in: "float32" or "float64"; says once where that is not what was asked for."""
+        if self.dtype in COMPUTE_DTYPES:
+            return self.dtype
+        if self.dtype != "float":
+            warning_once(__name__, f"dtype={self.dtype!r} is computed in float32 on this CPU (numpy has no fast 16-bit "
+                         "products): results are those of dtype='float32'")  # fmt: skip
+        return "float32"
+
+    def try_get_generation_config(self, model: Any, folder: str | None) -> dict[str, Any]:
+        """The generation settings that count, before `override_generation_config`.
+
+        Args:
+            model: as loaded; it knows what its own `generation_config.json` says. folder: its checkpoint, or None.
 
         Raises:
-            FileNotFoundError, ConfigError: as `HFConfig.from_folder`.
+            FileNotFoundError, ValueError: `generation_config` names a folder without a readable file.
+
+        Upstream: upstream/vllm/config/model.py:1432 — `ModelConfig.try_get_generation_config`.
+        """
+        from mini_vllm.transformers_utils.config import read_generation_config
+
+        if self.generation_config == "vllm":
+            return {}
+        if self.generation_config != "auto":
+            return read_generation_config(self.generation_config)
+        return read_generation_config(folder, missing_is_fine=True) if folder is not None else {}
+
+    def get_diff_sampling_param(self, model: Any, folder: str | None) -> dict[str, Any]:
+        """Default sampling parameters that are not `SamplingParams`' own, under its names.
 
         Upstream: upstream/vllm/config/model.py:1465 — `ModelConfig.get_diff_sampling_param`.
         """
-        config = HFConfig.from_folder(folder)
-        defaults = {key: value for key, value in config.generation_defaults.items() if value is not None}
-        if "max_new_tokens" in defaults:
-            defaults["max_tokens"] = defaults.pop("max_new_tokens")
-        return cls(str(folder), config.max_model_len, config.vocab_size, config.eos_token_ids, defaults, config)
+        found = {**self.try_get_generation_config(model, folder), **self.override_generation_config}
+        chosen = {name: found[name] for name in GENERATION_KEYS if found.get(name) is not None}
+        if folder is None and self.generation_config == "auto":
+            chosen = {**getattr(model, "default_sampling_params", {}), **chosen}
+        if "max_new_tokens" in chosen:
+            chosen["max_tokens"] = chosen.pop("max_new_tokens")
+        return chosen
 
-    @classmethod
-    def of(cls, model: Any) -> ModelConfig:
-        """For a finished model; a `ModelConfig` is handed back."""
-        if isinstance(model, ModelConfig):
-            return model
-        defaults = getattr(model, "default_sampling_params", {})
-        return cls(model, model.max_model_len, model.vocab_size, model.eos_token_ids, defaults)
+    def eos_token_ids(self, model: Any, folder: str | None) -> list[int]:
+        """The ids that end a request: the model's own, or those of the folder that `generation_config` names. "vllm"
+        changes sampling alone, as upstream, and the tokenizer's EOS ends a request in any case."""
+        if self.generation_config in ("auto", "vllm"):
+            return list(model.eos_token_ids)
+        given = self.try_get_generation_config(model, folder).get("eos_token_id")
+        ids = [] if given is None else [given] if is_int(given) else given
+        if not isinstance(ids, list) or not all(is_int(i) for i in ids):
+            raise ValueError(
+                f"generation_config={self.generation_config!r}: eos_token_id must be ids, got {shown(given)}"
+            )
+        return ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_vllm.config.utils import whole_number
+from mini_vllm.config.utils import flag, one_of, whole_number
 
 POLICIES = ("fcfs", "priority")
 
@@ -41,5 +41,6 @@ class SchedulerConfig:
                 f"got {self.max_num_batched_tokens}"
             )
         whole_number("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        if self.scheduling_policy not in POLICIES:
-            raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")
+        one_of("scheduling_policy", self.scheduling_policy, POLICIES)
+        for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling"):
+            flag(name, getattr(self, name))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
 from mini_vllm.config.kv_events import KVEventsConfig
+from mini_vllm.config.load import LoadConfig
+from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.scheduler import SchedulerConfig
-from mini_vllm.config.utils import whole_number
+from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
+from mini_vllm.utils.checks import shown
+from mini_vllm.utils.mem_utils import require_memory, total_memory
 
-DTYPES = ("float32", "float64")
+DTYPES = COMPUTE_DTYPES
+_BYTES_PER_BLOCK = 160
+"""What the bookkeeping of a block takes, whatever the block holds."""
 
 
 @dataclass
@@ -37,6 +42,7 @@ class EngineConfig:
     num_blocks: int | None = CacheConfig.num_blocks
     enable_prefix_caching: bool = CacheConfig.enable_prefix_caching
     kv_cache_memory_bytes: int = CacheConfig.kv_cache_memory_bytes
+    gpu_memory_utilization: float | None = CacheConfig.gpu_memory_utilization
     kv_cache_dtype: str = CacheConfig.kv_cache_dtype
     max_num_batched_tokens: int = SchedulerConfig.max_num_batched_tokens
     max_num_seqs: int | None = SchedulerConfig.max_num_seqs
@@ -46,33 +52,48 @@ class EngineConfig:
     scheduling_policy: str = SchedulerConfig.scheduling_policy
     async_scheduling: bool = SchedulerConfig.async_scheduling
     disable_hybrid_kv_cache_manager: bool = SchedulerConfig.disable_hybrid_kv_cache_manager
-    max_model_len: int | None = None
-    dtype: str = "float32"
-    quantization: str | None = None
-    quantization_config: dict[str, Any] | None = None
+    max_model_len: int | None = ModelConfig.max_model_len
+    dtype: str = ModelConfig.dtype
+    quantization: str | None = ModelConfig.quantization
+    quantization_config: dict[str, Any] | None = ModelConfig.quantization_config
     attention_backend: str | None = None
-    enforce_eager: bool = False
+    enforce_eager: bool = ModelConfig.enforce_eager
     cudagraph_mode: str = "NONE"
     cudagraph_capture_sizes: list[int] | None = None
     max_cudagraph_capture_size: int | None = None
-    seed: int = 0
+    seed: int = ModelConfig.seed
     kv_oracle: bool | None = None
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
+    max_logprobs: int = ModelConfig.max_logprobs
+    load_format: str = LoadConfig.load_format
+    disable_log_stats: bool = False
+    generation_config: str = ModelConfig.generation_config
+    override_generation_config: dict[str, Any] = field(default_factory=dict)
+    skip_tokenizer_init: bool = ModelConfig.skip_tokenizer_init
+    tokenizer_mode: str = ModelConfig.tokenizer_mode
+    trust_remote_code: bool = ModelConfig.trust_remote_code
+    revision: str | None = ModelConfig.revision
+    served_model_name: str | list[str] | None = ModelConfig.served_model_name
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name) is None:  # None means the default, as upstream
+                factory = each.default_factory
+                setattr(self, each.name, each.default if factory is MISSING else factory())
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.scheduler = SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
         self.kv_events = KVEventsConfig.of(self.kv_events_config)
+        self.model_config = ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig)})
+        self.load_config = LoadConfig(self.load_format)
         self.max_num_seqs = self.scheduler.max_num_seqs
-        if self.max_model_len is not None:
-            whole_number("max_model_len", self.max_model_len, 1)
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
-        whole_number("seed", self.seed, 0)
+        self.dtype = self.model_config.compute_dtype
+        flag("disable_log_stats", self.disable_log_stats)
+        if self.kv_oracle is not None:
+            flag("kv_oracle", self.kv_oracle)
         whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
         self._check_executor()
         if self.attention_backend is not None:
@@ -113,18 +134,10 @@ class EngineConfig:
 
     @classmethod
     def from_args(cls, **args: Any) -> EngineConfig:
-        """Build from keyword arguments; an unknown one is an error that names it and its nearest neighbour."""
-        if "num_gpu_blocks_override" in args:
-            if args.get("num_blocks") is not None:
-                raise ValueError("num_blocks and num_gpu_blocks_override are two names of one argument; give one")
-            args["num_blocks"] = args.pop("num_gpu_blocks_override")
-        known = [f.name for f in fields(cls)]
-        for name in args:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown engine argument {name!r}{hint} Allowed: {', '.join(known)}")
-        return cls(**args)
+        """Build from keyword arguments, as `EngineArgs` reads them."""
+        from mini_vllm.engine.arg_utils import EngineArgs
+
+        return EngineArgs(**args).create_engine_config()
 
     def resolve_max_model_len(self, model_max_len: int) -> int:
         """The context length in tokens: the model's, or the smaller one asked for."""
@@ -148,16 +161,37 @@ class EngineConfig:
             ValueError: the memory given does not hold one sequence of `max_model_len` tokens. Upstream refuses to
                 start in the same case: upstream/vllm/v1/core/kv_cache_utils.py:691 — `_check_enough_kv_cache_memory`.
         """
-        if self.num_blocks is not None:
-            return self.num_blocks
         needed = -(-max_model_len // self.block_size) + 1 if needed_blocks is None else needed_blocks
+        seats = f"max_num_seqs={shown(self.max_num_seqs)} with max_model_len={shown(max_model_len)}"
+        require_memory(seats, (self.max_num_seqs or 1) * max_model_len * 8, "ask for fewer or shorter requests")
+        if self.num_blocks is not None:
+            size = self.num_blocks * (kv_bytes_per_block + _BYTES_PER_BLOCK)
+            require_memory(f"num_blocks={shown(self.num_blocks)}", size, "ask for fewer blocks")
+            return self.num_blocks
         if kv_bytes_per_block == 0:
+            oracle = max(needed, 1024) * self.block_size * 8
+            require_memory(f"block_size={shown(self.block_size)}", oracle, "take a smaller one")
             return max(needed, 1024)
-        num_blocks = self.kv_cache_memory_bytes // kv_bytes_per_block
+        memory = self._kv_memory()
+        num_blocks = memory // kv_bytes_per_block
         if num_blocks < needed:
+            most = max(num_blocks - 1, 0) * self.block_size
+            shorter = f" or set max_model_len to at most {most}" if most else ""
             raise ValueError(
-                f"kv_cache_memory_bytes={self.kv_cache_memory_bytes} holds {max(num_blocks - 1, 0) * self.block_size} "
-                f"tokens, but max_model_len is {max_model_len}: allow {needed * kv_bytes_per_block} bytes or set "
-                f"max_model_len to at most {max(num_blocks - 1, 0) * self.block_size}"
+                f"kv_cache_memory_bytes={memory} holds {most} tokens, but max_model_len is {max_model_len}: "
+                f"allow {needed * kv_bytes_per_block} bytes{shorter}"
             )
+        named = f"kv_cache_memory_bytes={shown(memory)}"
+        require_memory(named, num_blocks * (kv_bytes_per_block + _BYTES_PER_BLOCK), "ask for less")
         return num_blocks
+
+    def _kv_memory(self) -> int:
+        """Bytes of the pool: `kv_cache_memory_bytes`, or the share of the machine's memory that was asked for.
+
+        Upstream takes the weights off that share, which there lies on a device of its own:
+        upstream/vllm/v1/worker/cpu_worker.py:156 — `CPUWorker.determine_available_memory`.
+        """
+        total = total_memory()
+        if self.gpu_memory_utilization is None or total is None:
+            return self.kv_cache_memory_bytes
+        return int(total * self.gpu_memory_utilization)

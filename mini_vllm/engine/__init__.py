@@ -18,16 +18,39 @@ if TYPE_CHECKING:
 class FinishReason(str, enum.Enum):
     """Why a request ended. The values are the strings of the API.
 
-    Upstream: upstream/vllm/v1/engine/__init__.py:42 — `FinishReason`; its fifth kind, "repetition", has no part here.
+    Upstream: upstream/vllm/v1/engine/__init__.py:42 — `FinishReason`.
     """
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REPETITION = "repetition"
 
     def __str__(self) -> str:
         return self.value
+
+
+class EngineCoreEventType(enum.IntEnum):
+    """What happened to a request in the core.
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:141 — `EngineCoreEventType`.
+    """
+
+    QUEUED = 1
+    SCHEDULED = 2
+    PREEMPTED = 3
+
+
+@dataclass(slots=True)
+class EngineCoreEvent:
+    """One of them, with its time in seconds on the core's clock (`time.monotonic`).
+
+    Upstream: upstream/vllm/v1/engine/__init__.py:149 — `EngineCoreEvent`.
+    """
+
+    type: EngineCoreEventType
+    timestamp: float
 
 
 @dataclass(slots=True)
@@ -64,6 +87,7 @@ class EngineCoreOutput:
     stop_reason: int | str | None = None
     num_cached_tokens: int | None = None
     num_preemptions: int = 0
+    events: list[EngineCoreEvent] | None = None
 
     @property
     def finished(self) -> bool:

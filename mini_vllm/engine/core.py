@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
@@ -36,7 +36,7 @@ class EngineCore:
     """The loop: plans a step, runs it, and takes in what came out.
 
     Args:
-        model: a `ModelConfig`, or an object that obeys the contract of `models/interfaces_base.py`.
+        model: a `ResolvedModel`, or an object that obeys the contract of `models/interfaces_base.py`.
         config: checked engine arguments.
         parts: what it is put together from; by default ours.
 
@@ -45,11 +45,11 @@ class EngineCore:
 
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
         self.config, self.parts = config, (parts := parts or EngineParts())
-        self.model_config = ModelConfig.of(model)
-        self.max_model_len = config.resolve_max_model_len(self.model_config.max_model_len)
+        self.resolved_model = ResolvedModel.of(model)
+        self.max_model_len = config.resolve_max_model_len(self.resolved_model.max_model_len)
         self.sampler = parts.sampler()
         self.model_executor = Executor.get_class(config)(
-            config, self.model_config, WorkerParts(self.sampler, parts.attention)
+            config, self.resolved_model, WorkerParts(self.sampler, parts.attention)
         )
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks
@@ -93,7 +93,7 @@ class EngineCore:
 
     def ready_response(self) -> EngineCoreReadyResponse:
         """What the front end has to know of the model and the pool."""
-        model, fits_any = self.model_config, True
+        model, fits_any = self.resolved_model, True
         try:
             self.check_fits(1, None)
         except ValueError:
@@ -216,6 +216,7 @@ class EngineCore:
             prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
             num_steps=self.num_steps,
             num_scheduled_tokens=self.num_scheduled_tokens,
+            num_preemptions=self.scheduler.num_preemptions,
             cudagraph_stats=cudagraph_stats,
             expert_load=expert_load,
         )

@@ -86,12 +86,38 @@ class WindowStream:
         return text
 
 
+class JoinedSpecialStream:
+    """Around another stream: a special token that follows one stands without the space that the decoder puts there.
+
+    Upstream: upstream/vllm/v1/engine/detokenizer.py:210 — `FastIncrementalDetokenizer.decode_next`.
+    """
+
+    def __init__(self, inner: ByteStream | WindowStream, tokenizer: Tokenizer) -> None:
+        self._inner, self._tokenizer = inner, tokenizer
+        self._special = frozenset(tokenizer.all_special_ids)
+        self._after_special = False
+        self.flush = inner.flush
+
+    def step(self, token_id: int) -> str:
+        """The text that this token completes."""
+        text = self._inner.step(token_id)
+        is_special = token_id in self._special
+        if is_special and self._after_special:
+            text = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        self._after_special = is_special
+        return text
+
+
 class IncrementalDetokenizer:
     """The text of one request, grown token by token, and its stop strings.
 
     Call `update` with the step's new tokens, then `get_next_output_text`. With `detokenize=False`, or without a
-    tokenizer, it only keeps the ids. Simplified: upstream leaves an unfinished character at the very end out, here
-    the last `get_next_output_text(finished=True)` adds it as U+FFFD, so that the text equals `decode` of all ids.
+    tokenizer, it only keeps the ids.
+
+    Two differences from upstream, both on purpose. A prompt that ends inside a character is continued: the first text
+    is that character, while upstream's repeats the prompt's last tokens. And upstream leaves an unfinished character at
+    the very end out; here the last `get_next_output_text(finished=True)` adds it as U+FFFD, so that the text equals
+    `decode` of all ids.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams, prompt_ids: Sequence[int] = ()) -> None:
@@ -103,10 +129,12 @@ class IncrementalDetokenizer:
         self.stop_buffer_length = params.output_text_buffer_length
         self._last_output_text_offset = 0
         self._flushed = False
-        self._stream: ByteStream | WindowStream | None = None
+        self._stream: ByteStream | WindowStream | JoinedSpecialStream | None = None
         if tokenizer is not None and params.detokenize:
             kind = ByteStream if tokenizer.is_byte_level else WindowStream
             self._stream = kind(tokenizer, params.skip_special_tokens, prompt_ids)
+            if not (params.skip_special_tokens or params.spaces_between_special_tokens):
+                self._stream = JoinedSpecialStream(self._stream, tokenizer)
 
     @property
     def output_token_ids(self) -> list[int]:

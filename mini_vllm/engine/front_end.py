@@ -15,6 +15,8 @@ from mini_vllm.engine.core_client import EngineCoreClient, InprocClient
 from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parts import parts_from_labs
+from mini_vllm.logger import warning_once
+from mini_vllm.metrics.loggers import StatLogger
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.model_loader.checkpoint import resolve_model
 
@@ -42,20 +44,23 @@ class FrontEnd:
             raise ValueError(f"enable_multiprocessing must be True or False, got {enable_multiprocessing!r}")
         self.config = config
         self.core_client: EngineCoreClient
-        self.model_config, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
+        self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
         if enable_multiprocessing:
-            self.core_client = _make_mp_client(config, self.model_config, with_labs, asyncio_mode)
+            self.core_client = _make_mp_client(config, self.resolved_model, with_labs, asyncio_mode)
         else:
-            core = EngineCore(self.model_config, config, parts_from_labs(with_labs))
+            core = EngineCore(self.resolved_model, config, parts_from_labs(with_labs))
             self.core_client = _make_inproc_client(core, asyncio_mode)
         ready = self.core_client.ready
         self.max_model_len = ready.max_model_len
-        self.default_sampling_params = ready.default_sampling_params
+        wanted = config.model_config
+        self.default_sampling_params = wanted.get_diff_sampling_param(self.resolved_model, self.folder)
+        eos_token_ids = wanted.eos_token_ids(self.resolved_model, self.folder)
         self.input_processor = InputProcessor(
-            self.tokenizer, ready.vocab_size, ready.max_model_len, ready.eos_token_ids
+            self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs
         )
         self._stats = EngineStats()
-        self.output_processor = OutputProcessor(self.tokenizer, self._stats)
+        self.stat_logger = None if config.disable_log_stats else StatLogger(ready.max_model_len)
+        self.output_processor = OutputProcessor(self.tokenizer, self._stats, self.stat_logger)
 
     def _core(self, attribute: str, instead: str) -> EngineCore:
         core = self.core_client.engine_core
@@ -104,7 +109,7 @@ class FrontEnd:
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise ValueError(f"priority must be a whole number (lower runs first), got {priority!r}")
         if priority and self.config.scheduling_policy != "priority":
-            raise ValueError(f"priority={priority} needs scheduling_policy='priority'")
+            warning_once(__name__, "priority counts under scheduling_policy='priority' alone; here it changes nothing")
         return EngineCoreRequest(
             request_id,
             processed.prompt_token_ids,

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.inputs.llm import PromptType, check_prompt_keys
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.checks import shown
 
-Prompt = str | Mapping[str, Any]
-_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+Prompt = PromptType
 
 
 @dataclass(slots=True)
@@ -35,14 +36,23 @@ class InputProcessor:
         vocab_size: number of tokens that the model knows.
         max_model_len: context length in tokens.
         eos_token_ids: ends of sequence by the model's configuration.
+        max_logprobs: the most `logprobs` that a request may ask for; -1: the vocabulary.
 
     Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int, max_model_len: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        vocab_size: int,
+        max_model_len: int,
+        eos_token_ids: Sequence[int],
+        max_logprobs: int = -1,
+    ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self.max_logprobs = max_logprobs
         self.eos_token_ids = list(eos_token_ids)
 
     def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
@@ -55,7 +65,7 @@ class InputProcessor:
             raise TypeError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
         text, token_ids, cache_salt = self._tokenize(prompt)
         self._validate_token_ids(token_ids)
-        params.verify(self.vocab_size)
+        params.verify(self.vocab_size, self.max_logprobs)
         params = params.clone()
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - len(token_ids)
@@ -71,15 +81,18 @@ class InputProcessor:
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int], str | None]:
         if isinstance(prompt, str):
             self._need_tokenizer("a prompt given as text")
-            return prompt, list(self.tokenizer.encode(prompt)), None
+            try:
+                return prompt, list(self.tokenizer.encode(prompt)), None
+            except UnicodeEncodeError as error:  # half of a pair of surrogates, which no UTF-8 text has
+                raise ValueError(f"prompt is not a text that UTF-8 can write: {error}") from None
+        if isinstance(prompt, list | tuple | np.ndarray):
+            return None, list(prompt), None
         if not isinstance(prompt, Mapping):
             raise TypeError(
-                "prompt must be a string or a dict with 'prompt' or 'prompt_token_ids', "
-                f"got {type(prompt).__name__}: {str(prompt)[:60]}"
+                "prompt must be a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids', "
+                f"got {type(prompt).__name__}: {shown(prompt, 60)}"
             )
-        unknown = set(prompt) - _PROMPT_KEYS
-        if unknown:
-            raise ValueError(f"unknown key {sorted(unknown)[0]!r} in prompt; allowed: {sorted(_PROMPT_KEYS)}")
+        check_prompt_keys(prompt)
         salt = prompt.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and salt):
             raise ValueError(f"cache_salt must be a string that is not empty, got {salt!r}")
@@ -98,10 +111,10 @@ class InputProcessor:
             raise ValueError("prompt must have at least one token, got an empty prompt")
         for i, token in enumerate(token_ids):
             if isinstance(token, bool) or not isinstance(token, int | np.integer):
-                raise ValueError(f"prompt_token_ids[{i}] must be an int, got {token!r}")
+                raise ValueError(f"prompt_token_ids[{i}] must be an int, got {shown(token, 60)}")
             if not 0 <= token < self.vocab_size:
                 raise ValueError(
-                    f"prompt_token_ids[{i}] = {token} is outside the vocabulary (0 to {self.vocab_size - 1})"
+                    f"prompt_token_ids[{i}] = {shown(token)} is outside the vocabulary (0 to {self.vocab_size - 1})"
                 )
         if len(token_ids) >= self.max_model_len:
             raise ValueError(

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine.arg_refusals import missing_method
+from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
 from mini_vllm.engine.parallel_sampling import fan_out
+from mini_vllm.metrics.reader import Metric, get_metrics_snapshot
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.utils.checks import require
 
 
 class LLMEngine(FrontEnd):
@@ -75,16 +79,21 @@ class LLMEngine(FrontEnd):
         prompt: Prompt,
         params: SamplingParams | None = None,
         priority: int = 0,
-        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
+        lora_request: None = None,
     ) -> None:
         """Check a prompt and queue it; `n` completions are `n` requests in the core.
+
+        Args:
+            output_kind: None: that of `params`. lora_request: None until phase 11 brings adapters.
 
         Raises:
             ValueError, TypeError: what is wrong, by name; nothing has been queued.
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:209 — `LLMEngine.add_request`.
         """
+        require(lora_request is None, "lora_request", lora_request, "None so far: phase 11 brings LoRA adapters")
         processed = self.process_inputs(prompt, params if params is not None else SamplingParams())
         self.add_processed(request_id, processed, priority, output_kind, arrival_time)
 
@@ -99,10 +108,11 @@ class LLMEngine(FrontEnd):
         request_id: str,
         processed: ProcessedInput,
         priority: int = 0,
-        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
     ) -> None:
         """Queue what `process_inputs` returned."""
+        output_kind = processed.params.output_kind if output_kind is None else output_kind
         request = self.make_request(request_id, processed, priority, arrival_time)
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
@@ -145,14 +155,40 @@ class LLMEngine(FrontEnd):
         return bool(self.output_processor.request_states)
 
     def get_num_unfinished_requests(self) -> int:
-        """Requests that wait or run; each of `n` completions counts."""
-        return self.output_processor.get_num_unfinished_requests()
+        """Requests that wait or run, as the user counts them: n completions of a prompt are one.
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:179 — `LLMEngine.get_num_unfinished_requests`.
+        """
+        states = self.output_processor.request_states
+        return len({state.parent.request_id if state.parent else key for key, state in states.items()})
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer. Raises ValueError where there is none.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:377 — `LLMEngine.get_tokenizer`.
+        """
+        if self.tokenizer is None:
+            raise ValueError("Unable to get tokenizer because `skip_tokenizer_init=True`, or the model has none")
+        return self.tokenizer
+
+    def get_metrics(self) -> list[Metric]:
+        """Everything counted since the engine was made (`metrics/reader.py`). Raises ValueError without statistics.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:369 — `LLMEngine.get_metrics`.
+        """
+        return get_metrics_snapshot(self)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget all cached prefixes; False, and nothing done, while requests run.
 
-        With `reset_running_requests` they are preempted first, and computed again.
+        Args:
+            reset_running_requests: preempt them first; they start over. reset_connector: phase 15 brings connectors.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:337 — `LLMEngine.reset_prefix_cache`.
         """
+        require(
+            reset_connector is False, "reset_connector", reset_connector, "False so far: phase 15 brings connectors"
+        )
         return self.core_client.call_utility("reset_prefix_cache", reset_running_requests)
 
     def check_health(self, timeout: float = 10.0) -> None:
@@ -163,3 +199,11 @@ class LLMEngine(FrontEnd):
         """End the core and what it started; a second call does nothing. Happens by itself when the engine goes."""
         self.core_client.shutdown()
         self.output_processor.forget(self.output_processor.request_states)
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_method(self, name)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
+        """Upstream: upstream/vllm/v1/engine/llm_engine.py:152 — `LLMEngine.from_engine_args`."""
+        return cls(**engine_args.as_kwargs())

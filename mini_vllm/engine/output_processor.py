@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.engine import EngineCoreOutput, FinishReason
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.input_processor import ProcessedInput
+from mini_vllm.engine.logprobs import LogprobsProcessor
 from mini_vllm.engine.parallel_sampling import ParentRequest
-from mini_vllm.logprobs import Logprob
-from mini_vllm.metrics.stats import EngineStats, RequestMetrics
+from mini_vllm.metrics.loggers import StatLogger
+from mini_vllm.metrics.stats import EngineStats, RequestStateStats
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind
 
@@ -36,17 +37,18 @@ class RequestState:
     processed: ProcessedInput
     output_kind: RequestOutputKind
     tokenizer: Any
-    metrics: RequestMetrics
+    metrics: RequestStateStats
     parent: ParentRequest | None = None
     index: int = 0
     queue: RequestOutputCollector | None = None
+    log_stats: bool = True
     num_cached_tokens: int | None = None
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[dict[int, Logprob]] = field(default_factory=list)
-    cumulative_logprob: float = 0.0
 
     def __post_init__(self) -> None:
         params = self.processed.params
+        wanted = params.num_logprobs is not None
+        self.logprobs_processor = LogprobsProcessor(self.tokenizer, params) if wanted else None
         self.detokenizer = (
             IncrementalDetokenizer(self.tokenizer, params, self.processed.prompt_token_ids)
             if params.detokenize and self.tokenizer is not None
@@ -56,16 +58,11 @@ class RequestState:
     def take(self, output: EngineCoreOutput) -> str | None:
         """Take in new tokens; returns the stop string that they complete, if any."""
         self.token_ids.extend(output.new_token_ids)
-        if output.new_logprobs is not None:
-            for token_id, step in zip(output.new_token_ids, output.new_logprobs, strict=True):
-                self.cumulative_logprob += step[token_id][0]
-                self.logprobs.append({t: Logprob(lp, rank, self._decode(t)) for t, (lp, rank) in step.items()})
+        if self.logprobs_processor is not None and output.new_logprobs is not None:
+            self.logprobs_processor.update_from_output(output)
         if self.detokenizer is None:
             return None
         return self.detokenizer.update(output.new_token_ids, output.finish_reason == FinishReason.STOP)
-
-    def _decode(self, token_id: int) -> str | None:
-        return None if self.tokenizer is None else self.tokenizer.decode([token_id], skip_special_tokens=False)
 
     def make_request_output(
         self, num_new: int, finish_reason: FinishReason | None, stop_reason: int | str | None
@@ -94,7 +91,7 @@ class RequestState:
             outputs,
             finished,
             self.num_cached_tokens,
-            self.metrics,
+            self.metrics if self.log_stats else None,
         )
 
     def _completion(
@@ -104,13 +101,13 @@ class RequestState:
         finished = finish_reason is not None
         text = self.detokenizer.get_next_output_text(finished, delta) if self.detokenizer else ""
         first = len(self.token_ids) - num_new if delta else 0
-        wants_logprobs = self.processed.params.logprobs is not None
+        processor = self.logprobs_processor
         return CompletionOutput(
             index=self.index,
             text=text,
             token_ids=self.token_ids[first:],
-            cumulative_logprob=self.cumulative_logprob if wants_logprobs else None,
-            logprobs=self.logprobs[first:] if wants_logprobs else None,
+            cumulative_logprob=None if processor is None else processor.cumulative_logprob,
+            logprobs=None if processor is None else processor.logprobs[first:],
             finish_reason=str(finish_reason) if finished else None,
             stop_reason=stop_reason if finished else None,
         )
@@ -119,8 +116,9 @@ class RequestState:
 class OutputProcessor:
     """Keeps the states of all unfinished requests and turns core outputs into `RequestOutput`s."""
 
-    def __init__(self, tokenizer: Any, stats: EngineStats) -> None:
+    def __init__(self, tokenizer: Any, stats: EngineStats, stat_logger: StatLogger | None = None) -> None:
         self.tokenizer = tokenizer
+        self.stat_logger = stat_logger
         self.stats = stats
         self.request_states: dict[str, RequestState] = {}
 
@@ -134,9 +132,10 @@ class OutputProcessor:
         queue: RequestOutputCollector | None = None,
     ) -> None:
         """Start to follow a request. Its outputs go to `queue`, where there is one."""
-        metrics = RequestMetrics(arrival_time=time.monotonic())
+        metrics = RequestStateStats(arrival_time=time.time())
+        log_stats = self.stat_logger is not None
         self.request_states[request_id] = RequestState(
-            request_id, processed, output_kind, self.tokenizer, metrics, parent, index, queue
+            request_id, processed, output_kind, self.tokenizer, metrics, parent, index, queue, log_stats
         )
 
     def process_outputs(
@@ -150,6 +149,7 @@ class OutputProcessor:
 
         Upstream: upstream/vllm/v1/engine/output_processor.py:576 — `OutputProcessor.process_outputs`.
         """
+        tokens_before = self.stats.num_prompt_tokens - self.stats.num_cached_tokens + self.stats.num_generation_tokens
         request_outputs: list[RequestOutput] = []
         reqs_to_abort: list[str] = []
         for output in core_outputs:
@@ -170,6 +170,9 @@ class OutputProcessor:
                     request_outputs.append(shown)
                 else:
                     state.queue.put(shown)
+        if core_outputs and self.stat_logger is not None:
+            tokens = self.stats.num_prompt_tokens - self.stats.num_cached_tokens + self.stats.num_generation_tokens
+            self.stat_logger.observe_iteration(tokens - tokens_before)
         return request_outputs, reqs_to_abort
 
     def _update_stats(self, state: RequestState, output: EngineCoreOutput, now: float) -> None:
@@ -178,18 +181,40 @@ class OutputProcessor:
             state.num_cached_tokens = output.num_cached_tokens
             self.stats.num_cached_tokens += output.num_cached_tokens
             self.stats.num_prompt_tokens += len(state.processed.prompt_token_ids)
+        if output.events is not None:
+            for event in output.events:
+                metrics.take_event(event)
         if output.new_token_ids:
-            if metrics.first_token_time is None:
-                metrics.first_token_time = now
-            metrics.last_token_time = now
+            if not metrics.first_token_ts:
+                metrics.first_token_ts = now
+                metrics.first_token_latency = time.time() - metrics.arrival_time
+                if self.stat_logger is not None:
+                    self.stat_logger.observe_first_token(metrics.first_token_latency)
+            elif self.stat_logger is not None:
+                self.stat_logger.add_inter_token(now - metrics.last_token_ts)
+            metrics.last_token_ts = now
             metrics.num_generation_tokens += len(output.new_token_ids)
             self.stats.num_generation_tokens += len(output.new_token_ids)
         metrics.num_preemptions = output.num_preemptions
 
     def _finish(self, state: RequestState, reason: FinishReason, now: float) -> None:
-        state.metrics.finished_time = now
+        state.metrics.finished_ts = now
         self.stats.record_finished(str(reason), state.metrics)
+        if self.stat_logger is not None:
+            self._log_finished(self.stat_logger, state)
         del self.request_states[state.request_id]
+
+    def _log_finished(self, logger: StatLogger, state: RequestState) -> None:
+        metrics, processed, parent = state.metrics, state.processed, state.parent
+        latency, cached = time.time() - metrics.arrival_time, state.num_cached_tokens or 0
+        logger.observe_finished(metrics, latency, len(processed.prompt_token_ids), cached, processed.params.max_tokens)
+        if parent is not None:
+            parent.most_tokens = max(parent.most_tokens, metrics.num_generation_tokens)
+            parent.num_ended += 1
+            if parent.num_ended == parent.n:
+                logger.observe_completions(parent.n, parent.most_tokens)
+        else:
+            logger.observe_completions(1, metrics.num_generation_tokens)
 
     def abort_requests(self, request_ids: list[str]) -> list[RequestOutput]:
         """Stop following these requests; what they had so far is their last output, with reason "abort"."""

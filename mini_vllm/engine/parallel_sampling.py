@@ -20,6 +20,8 @@ class ParentRequest:
     request_id: str
     n: int
     finished: dict[int, CompletionOutput] = field(default_factory=dict)
+    num_ended: int = 0
+    most_tokens: int = 0
 
     def child(self, index: int, params: SamplingParams) -> tuple[str, SamplingParams]:
         """Id and parameters of child `index`."""

@@ -81,6 +81,10 @@ def parts_from_labs(with_labs: str | Sequence[str] | EngineParts | None) -> Engi
         return EngineParts()
     if isinstance(with_labs, EngineParts):
         return with_labs
+    is_list = isinstance(with_labs, Sequence) and len(with_labs) > 0 and all(isinstance(x, str) for x in with_labs)
+    if not is_list:
+        said = "must be a string or a list of strings, such as 'all' or ['02-01']"
+        raise ValueError(f"with_labs {said}, got {with_labs!r}")
     try:
         from course.plugs.parts import engine_parts
     except ModuleNotFoundError as error:

@@ -140,10 +140,11 @@ class CoreEngineProcManager:
 
 
 def _pickled(setup: CoreSetup) -> bytes:
-    if type(setup.model.model).__module__ == "__main__":
+    model_class = type(setup.model.model)
+    if model_class.__module__ == "__main__":
         raise ValueError(
-            f"model {type(setup.model.model).__name__} is defined in the main script, which a core in a process of its own "
-            "cannot import: define it in a module, or set enable_multiprocessing=False"
+            f"model {model_class.__name__} is defined in the main script, which a core in a process of its own cannot "
+            "import: define it in a module, or set enable_multiprocessing=False"
         )
     try:
         return pickle.dumps(setup)

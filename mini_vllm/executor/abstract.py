@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
@@ -29,7 +29,7 @@ class Executor(ABC):
 
     Args:
         config: checked engine arguments.
-        model_config: what the workers load.
+        resolved_model: what the workers load.
         parts: of the workers; by default ours.
 
     Attributes:
@@ -72,8 +72,8 @@ class Executor(ABC):
             raise TypeError(f"distributed_executor_backend must be a subclass of Executor, got {backend!r}")
         return backend
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, parts: WorkerParts | None = None) -> None:
-        self.config, self.model_config, self.parts = config, model_config, parts or WorkerParts()
+    def __init__(self, config: EngineConfig, resolved_model: ResolvedModel, parts: WorkerParts | None = None) -> None:
+        self.config, self.resolved_model, self.parts = config, resolved_model, parts or WorkerParts()
         self._init_executor()
 
     @abstractmethod

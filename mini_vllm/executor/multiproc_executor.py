@@ -72,7 +72,7 @@ class MultiprocExecutor(Executor):
 
     def _init_executor(self) -> None:
         self._refuse_what_cannot_travel()
-        config, hf_config = self.config, self.model_config.hf_config
+        config, hf_config = self.config, self.resolved_model.hf_config
         assert hf_config is not None
         world_size = config.tensor_parallel_size
         self.group = TensorParallelGroup(world_size, exchange_elements(hf_config.hidden_size), config.dtype)
@@ -87,7 +87,7 @@ class MultiprocExecutor(Executor):
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = Replies(self.workers, self.group, self.counters)
             self._replies.expect(0, "load_model", self._patience)
-            self._worker = Worker(config, self.model_config, self.group)
+            self._worker = Worker(config, self.resolved_model, self.group)
             self._worker.init_device()
             self._worker.load_model()
             self._replies.collect(0, loading=True)
@@ -114,7 +114,7 @@ class MultiprocExecutor(Executor):
                 'script does under `if __name__ == "__main__":`. (Workers import it only where an engine argument is '
                 "defined in it.)"
             )
-        if self.model_config.hf_config is None:
+        if self.resolved_model.hf_config is None:
             raise ValueError(f"{ranks} needs a checkpoint folder that every rank can load, got a finished model")
         if type(self.parts.sampler) not in (Sampler, type(None)) or self.parts.attention is not None:
             raise ValueError(f"a sampler or an attention of your own needs tensor_parallel_size=1, got {ranks}")
@@ -122,7 +122,7 @@ class MultiprocExecutor(Executor):
     def _start_worker(self, rank: int) -> WorkerProcHandle:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        settings = pickle.dumps((self.config, self.model_config))
+        settings = pickle.dumps((self.config, self.resolved_model))
         shared = (self.group, self.rpc_broadcast_mq, self.counters)
         proc = context.Process(
             target=worker_main, args=(rank, os.getpid(), settings, shared, theirs), daemon=True,

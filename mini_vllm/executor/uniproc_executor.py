@@ -16,7 +16,7 @@ class UniProcExecutor(Executor):
     _worker: Worker
 
     def _init_executor(self) -> None:
-        self._worker = Worker(self.config, self.model_config, parts=self.parts)
+        self._worker = Worker(self.config, self.resolved_model, parts=self.parts)
         self._worker.init_device()
         self._worker.load_model()
 

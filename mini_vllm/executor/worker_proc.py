@@ -68,8 +68,8 @@ class WorkerProc:
     def _load(self, _: Any, settings: bytes) -> None:
         from mini_vllm.worker.worker import Worker
 
-        config, model_config = pickle.loads(settings)
-        self.worker = Worker(config, model_config, self.group, progress=self._count_tensors)
+        config, resolved_model = pickle.loads(settings)
+        self.worker = Worker(config, resolved_model, self.group, progress=self._count_tensors)
         self.worker.init_device()
         self.worker.load_model()
 

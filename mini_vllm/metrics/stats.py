@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType
+
 if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.stats import CUDAGraphStats
     from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
@@ -50,6 +52,7 @@ class SchedulerStats:
     prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
     num_steps: int = 0
     num_scheduled_tokens: int = 0
+    num_preemptions: int = 0
     cudagraph_stats: CUDAGraphStats | None = None
     expert_load: ExpertLoad | None = None
 
@@ -86,31 +89,68 @@ class EngineStats:
         self.prefix_cache = stats.prefix_cache_stats
         self.cudagraph, self.expert_load = stats.cudagraph_stats, stats.expert_load
 
-    def record_finished(self, reason: str, metrics: RequestMetrics) -> None:
+    def record_finished(self, reason: str, metrics: RequestStateStats) -> None:
         """Count one request that has ended for `reason`."""
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.num_preemptions += metrics.num_preemptions
 
 
 @dataclass
-class RequestMetrics:
-    """Times of one request in seconds on the engine's clock (`time.monotonic`)."""
+class RequestStateStats:
+    """Times of one request, in seconds.
 
-    arrival_time: float = 0.0
-    first_token_time: float | None = None
-    last_token_time: float | None = None
-    finished_time: float | None = None
+    `arrival_time` is on the wall clock of the front end, `first_token_latency` an interval on it; the others are on the
+    core's clock (`time.monotonic`): queued, scheduled for the first time, first token, last token, and the end. A time
+    that has not come is 0.0.
+
+    Upstream: upstream/vllm/v1/metrics/stats.py:202 — `RequestStateStats`; `finished_ts` and `num_preemptions` are ours.
+    """
+
     num_generation_tokens: int = 0
+    arrival_time: float = 0.0
+    queued_ts: float = 0.0
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0
+    is_corrupted: bool = False
+    finished_ts: float = 0.0
     num_preemptions: int = 0
 
     @property
     def ttft(self) -> float | None:
-        """Time to first token: arrival to first output token."""
-        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+        """Time to first token: arrival to first output token; None before it."""
+        return self.first_token_latency if self.first_token_ts else None
 
     @property
     def itl(self) -> float | None:
         """Mean inter-token latency: None until there are two output tokens."""
-        if self.num_generation_tokens < 2 or self.first_token_time is None or self.last_token_time is None:
+        if self.num_generation_tokens < 2:
             return None
-        return (self.last_token_time - self.first_token_time) / (self.num_generation_tokens - 1)
+        return (self.last_token_ts - self.first_token_ts) / (self.num_generation_tokens - 1)
+
+    @property
+    def first_token_time(self) -> float | None:
+        """`first_token_ts`, None before it: the name that stood here before upstream's."""
+        return self.first_token_ts or None
+
+    @property
+    def last_token_time(self) -> float | None:
+        """`last_token_ts`, None before it: the name that stood here before upstream's."""
+        return self.last_token_ts or None
+
+    @property
+    def finished_time(self) -> float | None:
+        """`finished_ts`, None before it: the name that stood here before."""
+        return self.finished_ts or None
+
+    def take_event(self, event: EngineCoreEvent) -> None:
+        """Enter when the request was queued, and when it was scheduled for the first time."""
+        if event.type == EngineCoreEventType.QUEUED:
+            self.queued_ts = event.timestamp
+        elif event.type == EngineCoreEventType.SCHEDULED and not self.scheduled_ts:
+            self.scheduled_ts = event.timestamp
+
+
+RequestMetrics = RequestStateStats
+"""Its name here before it had upstream's."""

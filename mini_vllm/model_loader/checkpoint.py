@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.tokenizers.byte import ByteTokenizer
 from mini_vllm.tokenizers.registry import load_tokenizer
 from mini_vllm.toy_model import ToyModel
+from mini_vllm.utils.checks import shown
+from mini_vllm.utils.mem_utils import format_gib, require_memory
+
+if TYPE_CHECKING:
+    from mini_vllm.distributed.parallel_state import TensorParallelGroup
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
-def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[ModelConfig, Any, str | None]:
+def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[ResolvedModel, Any, str | None]:
     """What there is to know of the model before its weights are read, its tokenizer, and the folder that it is in.
 
     Args:
         model: a folder or hub name; a model object, taken as it is; None for the toy model.
-        tokenizer: None: the checkpoint's own, bytes for the toy model, none for another model object.
+        tokenizer: an object with `encode` and `decode`; a folder or hub name; None: the checkpoint's own, bytes for the
+            toy model, none for another model object.
 
     Raises:
-        ValueError: quantization of a model that is already in memory.
+        TypeError: `model` is no name. ValueError: quantization of a model that is already in memory; sizes that cannot
+            fit this machine.
     """
     if model is not None and not hasattr(model, "compute_logits"):
         from mini_vllm.model_loader.hub import get_checkpoint_folder
 
-        folder = str(get_checkpoint_folder(model))
-        model_config = ModelConfig.from_folder(folder)
-        return model_config, tokenizer or _own_tokenizer(Path(folder)), folder
+        folder = Path(get_checkpoint_folder(model, config.revision))
+        resolved = ResolvedModel.from_folder(folder)
+        require_memory_for_weights(resolved, config)
+        own = None if config.skip_tokenizer_init or tokenizer is not None else _own_tokenizer(folder)
+        return resolved, _resolve_tokenizer(tokenizer, config) or own, str(folder)
     if config.quantization or config.quantization_config:
         raise ValueError(f"quantization={config.quantization!r} needs a checkpoint to load, got a finished model")
     model = ToyModel(seed=config.seed) if model is None else model
-    return ModelConfig.of(model), tokenizer or (ByteTokenizer() if isinstance(model, ToyModel) else None), None
+    own = ByteTokenizer() if isinstance(model, ToyModel) and not config.skip_tokenizer_init else None
+    return ResolvedModel.of(model), _resolve_tokenizer(tokenizer, config) or own, None
+
+
+def require_memory_for_weights(resolved: ResolvedModel, config: EngineConfig) -> int:
+    """Bytes that the weights take at least. Raises ValueError where this machine has not so many."""
+    assert resolved.hf_config is not None
+    least, quantized = resolved.hf_config.least_parameters, config.quantization or config.quantization_config
+    needed = int(least * (0.5 if quantized else 4 if config.dtype == "float32" else 8))
+    what = f"model={str(resolved.model)!r}: {shown(least)} weights"
+    require_memory(what, needed, "look at the sizes in its config.json")
+    return needed
+
+
+def _resolve_tokenizer(tokenizer: Any, config: EngineConfig) -> Any:
+    """A tokenizer object as it is, one of a folder or hub name loaded; None under `skip_tokenizer_init`.
+
+    Raises TypeError for anything else, FileNotFoundError for a folder that is not there.
+    """
+    if tokenizer is None or (hasattr(tokenizer, "encode") and hasattr(tokenizer, "decode") and not _is_name(tokenizer)):
+        return None if config.skip_tokenizer_init else tokenizer
+    if not _is_name(tokenizer):
+        raise TypeError(
+            "tokenizer must be a folder, a hub name, or an object with encode and decode, "
+            f"got {type(tokenizer).__name__}: {shown(tokenizer, 60)}"
+        )
+    from mini_vllm.model_loader.hub import get_checkpoint_folder
+
+    folder = get_checkpoint_folder(tokenizer, what="tokenizer")
+    return None if config.skip_tokenizer_init else load_tokenizer(folder)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str | bytes | Path)
 
 
 def _own_tokenizer(folder: Path) -> Any:
-    """None where the folder has none: prompts are then token ids."""
-    return load_tokenizer(folder) if any((folder / name).is_file() for name in _TOKENIZER_FILES) else None
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return load_tokenizer(folder) if has_tokenizer else None
 
 
 def load_checkpoint(
@@ -59,9 +102,40 @@ def load_checkpoint(
     Returns:
         The model, its tokenizer (None where the folder has none: prompts are then token ids), and the folder.
     """
-    from mini_vllm.model_loader.default_loader import load_model
-    from mini_vllm.model_loader.hub import get_checkpoint_folder
+    config = EngineConfig(dtype=dtype, quantization=quantization, quantization_config=quantization_config)
+    resolved, tokenizer, folder = resolve_model(model, None, config)
+    assert folder is not None
+    return load_weights(resolved, config, progress), tokenizer, folder
 
-    folder = Path(get_checkpoint_folder(model))
-    loaded = load_model(folder, dtype, progress, quantization, quantization_config)
-    return loaded, _own_tokenizer(folder), str(folder)
+
+def load_weights(
+    resolved: ResolvedModel,
+    config: EngineConfig,
+    progress: Callable[[int, int], None] | None = None,
+    group: TensorParallelGroup | None = None,
+) -> Any:
+    """The model itself, or the part of it that a rank of `group` has.
+
+    `config.load_format`: "auto" and "safetensors" read the files, "dummy" draws random weights.
+
+    Raises:
+        ValueError: there is no memory left; see also `load_model`.
+    """
+    from mini_vllm.model_loader.default_loader import load_model
+    from mini_vllm.model_loader.dummy_loader import load_dummy_model
+
+    needed, quantization = require_memory_for_weights(resolved, config), config.quantization
+    try:
+        if config.load_format == "dummy":
+            settings = quantization or config.quantization_config
+            return load_dummy_model(resolved.model, config.dtype, settings, group, config.enable_expert_parallel)
+        return load_model(
+            resolved.model, config.dtype, progress, quantization, config.quantization_config,
+            group=group, enable_expert_parallel=config.enable_expert_parallel,
+        )  # fmt: skip
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise ValueError(
+            f"model={str(resolved.model)!r}: there is no memory left for its weights, {format_gib(needed)} at least"
+        ) from None

@@ -8,6 +8,7 @@ upstream/vllm/model_executor/model_loader/weight_utils.py:893 — `safetensors_w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
@@ -18,6 +19,9 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+
+from mini_vllm.utils.checks import is_int, shown
+from mini_vllm.utils.json_files import load_json_object
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Stored types we read; bf16 is the upper half of a float32, so it is read as 16-bit integers and shifted."""
@@ -57,9 +61,11 @@ class SafetensorsFile:
         with path.open("rb") as file:
             header, offset = self._read_header(file.read(8), file)
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.tensors = {
-            name: self._check(name, entry, offset) for name, entry in header.items() if name != "__metadata__"
-        }
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        self.tensors = {name: self._check(name, entry, offset) for name, entry in entries.items()}
+        end = max((offset + entry["data_offsets"][1] for entry in entries.values()), default=offset)
+        if end != self.size:
+            raise CheckpointError(f"{self.path}: the tensors end at byte {end}, the file has {self.size}: damaged")
 
     def _read_header(self, prefix: bytes, file: Any) -> tuple[dict[str, Any], int]:
         if len(prefix) < 8:
@@ -71,7 +77,7 @@ class SafetensorsFile:
             )
         try:
             header = json.loads(file.read(length))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # not JSON, not text, nested too deep
             raise CheckpointError(f"{self.path}: header is not JSON ({error})") from None
         if not isinstance(header, dict):
             raise CheckpointError(f"{self.path}: header must be a JSON object, got {type(header).__name__}")
@@ -80,11 +86,16 @@ class SafetensorsFile:
     def _check(self, name: str, entry: Any, offset: int) -> TensorInfo:
         try:
             dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+            sizes = (*shape, start, end)
+            if not isinstance(dtype, str) or not all(is_int(n) and 0 <= n < 1 << 62 for n in sizes):
+                raise ValueError
         except (KeyError, TypeError, ValueError):
-            raise CheckpointError(f"{self.path}: tensor {name!r} has a damaged header entry {entry!r}") from None
-        if dtype in STORED and end - start != math.prod(shape) * np.dtype(STORED[dtype]).itemsize:
-            raise CheckpointError(f"{self.path}: tensor {name!r} of shape {shape} ({dtype}) has {end - start} bytes")
-        if start < 0 or offset + end > self.size:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has a damaged header entry {shown(entry)}") from None
+        expected = math.prod(shape) * np.dtype(STORED[dtype]).itemsize if dtype in STORED else end - start
+        if end - start != expected:
+            said = f"tensor {name!r} of shape {shape} ({dtype}) has {end - start} bytes, expected {expected}"
+            raise CheckpointError(f"{self.path}: {said}")
+        if end < start or offset + end > self.size:
             raise CheckpointError(
                 f"{self.path}: truncated: tensor {name!r} ends at byte {offset + end}, the file has {self.size}"
             )
@@ -134,8 +145,9 @@ class SafetensorsFile:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Unmap the file."""
-        self._map.close()
+        """Unmap the file. An interrupt in mid-copy leaves views of it behind: then it goes with the last of them."""
+        with contextlib.suppress(BufferError):
+            self._map.close()
 
 
 class Checkpoint:
@@ -172,9 +184,11 @@ class Checkpoint:
 
     def _open_shards(self, index: Path) -> None:
         try:
-            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError):
-            raise CheckpointError(f"{index}: not a JSON object with a weight_map") from None
+            weight_map = load_json_object(index, CheckpointError)["weight_map"]
+        except KeyError:
+            weight_map = None
+        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+            raise CheckpointError(f"{index}: not a JSON object with a weight_map of names")
         for tensor, file in weight_map.items():
             if tensor not in self._open(file).tensors:
                 raise CheckpointError(f"{self.folder / file}: tensor {tensor!r} is missing, the index says it is here")

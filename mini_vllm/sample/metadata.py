@@ -45,6 +45,8 @@ class SamplingMetadata:
     bad_words: dict[int, list[list[int]]]
     num_logprobs: dict[int, int]
     """row -> how many to report (0 = the chosen token alone)."""
+    logprob_token_ids: dict[int, list[int]] = field(default_factory=dict)
+    """row -> the ids to report beside the chosen token, instead of the likeliest."""
 
     @property
     def max_num_logprobs(self) -> int | None:
@@ -69,7 +71,7 @@ class SamplingMetadata:
         top_k = np.array([p.top_k if 0 < p.top_k < vocab_size else 0 for p in params], dtype=np.int64)
         top_p = np.array([p.top_p for p in params], dtype=np.float32)
         min_p = np.array([p.min_p for p in params], dtype=np.float32)
-        wanted = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}
+        wanted = {i: n for i, p in enumerate(params) if (n := p.num_logprobs) is not None}
         return cls(
             all_greedy=all(greedy),
             all_random=not any(greedy),
@@ -85,6 +87,7 @@ class SamplingMetadata:
             allowed_token_ids={i: np.array(p.allowed_token_ids) for i, p in enumerate(params) if p.allowed_token_ids},
             bad_words={i: p.bad_words_token_ids for i, p in enumerate(params) if p.bad_words_token_ids},
             num_logprobs={i: vocab_size if n == -1 else min(n, vocab_size) for i, n in wanted.items()},
+            logprob_token_ids={i: p.logprob_token_ids for i, p in enumerate(params) if p.logprob_token_ids},
         )
 
 
@@ -96,7 +99,7 @@ def _min_tokens(rows: Sequence[SamplingRow], vocab_size: int) -> dict[int, tuple
     found = {}
     for i, row in enumerate(rows):
         if len(row.output_token_ids) < row.params.min_tokens:
-            ids = [t for t in sorted(row.params.all_stop_token_ids) if t < vocab_size]
+            ids = [t for t in sorted(row.params.all_stop_token_ids) if 0 <= t < vocab_size]
             found[i] = (row.params.min_tokens, np.array(ids, dtype=np.int64))
     return found
 

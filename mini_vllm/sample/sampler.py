@@ -105,13 +105,15 @@ class Sampler:
         """The chosen token and the likeliest ones of each row that asked, with ranks from 1.
 
         raw_logprobs: [rows that asked, V]. The chosen token's rank counts the tokens at least as likely, itself
-        included, as upstream does (upstream/vllm/v1/sample/ops/logprobs.py:11 — `batched_count_greater_than`).
+        included, as upstream does (upstream/vllm/v1/sample/ops/logprobs.py:11 — `batched_count_greater_than`). Where
+        a row asked for certain ids, their "ranks" are their places in its list, as upstream numbers them.
         """
         gathered: list[dict[int, tuple[float, int]]] = [{} for _ in sampled]
         for values, (row, count) in zip(raw_logprobs, metadata.num_logprobs.items(), strict=True):
             token = int(sampled[row])
             entry = {token: (float(values[token]), int((values >= values[token]).sum()))}
-            for rank, top in enumerate(_largest(values, count), start=1):
+            asked = metadata.logprob_token_ids.get(row)
+            for rank, top in enumerate(_largest(values, count) if asked is None else asked, start=1):
                 entry[int(top)] = (float(values[top]), rank)
             gathered[row] = entry
         return gathered

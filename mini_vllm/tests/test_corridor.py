@@ -12,7 +12,7 @@ from mini_vllm.tests.helpers import POCKET
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "engine.md"
-LIMIT = 6_400
+LIMIT = 7_000
 TRACE = """
 import sys, threading
 from pathlib import Path

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import pickle
+from pathlib import Path
 
 import pytest
 
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 from mini_vllm.tokenizers.byte import ByteTokenizer
 
 NAN, INF = float("nan"), float("inf")
@@ -34,7 +36,7 @@ NAN, INF = float("nan"), float("inf")
         ({"top_k": 2.5}, "top_k must be an integer, got 2.5"),
         ({"min_p": -0.1}, r"min_p must be in \[0, 1\]"),
         ({"min_p": 1.1}, r"min_p must be in \[0, 1\]"),
-        ({"seed": -7}, "seed must be None, or at least 0, got -7"),
+        ({"seed": 1.5}, "seed must be an integer, got 1.5"),
         ({"seed": "x"}, "seed must be an integer"),
         ({"max_tokens": 0}, "max_tokens must be at least 1.* got 0"),
         ({"min_tokens": -1}, "min_tokens must be at least 0"),
@@ -52,6 +54,18 @@ NAN, INF = float("nan"), float("inf")
         ({"logit_bias": {1: NAN}}, "logit_bias must be a dict"),
         ({"logit_bias": [1]}, "logit_bias must be a dict"),
         ({"ignore_eos": 1}, "ignore_eos must be True or False, got 1"),
+        ({"bad_words": ["  "]}, "bad_words must be strings that are not empty, and not spaces alone"),
+        ({"flat_logprobs": 1}, "flat_logprobs must be True or False, got 1"),
+        ({"output_kind": 1}, "output_kind must be a RequestOutputKind, got 1"),
+        ({"repetition_detection": {"max_pattern_size": 2}}, "repetition_detection must be a RepetitionDetectionParams"),
+        ({"logprob_token_ids": [1.5]}, r"logprob_token_ids must be a list of token ids, got \[1.5\]"),
+        ({"extra_args": [1]}, r"extra_args must be a dict, got \[1\]"),
+        ({"skip_reading_prefix_cache": "no"}, "skip_reading_prefix_cache must be None, True or False, got 'no'"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs must be None so far, got 1: phase 09 brings it"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs must be None so far.*phase 12 brings it"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget must be None so far, got 5: phase 09"),
+        ({"routed_experts_prompt_start": 5}, "routed_experts_prompt_start must be 0 so far, got 5: phase 09"),
+        ({"max_tokens": 10**5000}, "max_tokens must be an integer of at most 64 bits, got a number of 16610 bits"),
     ],
 )
 def test_refused_with_the_argument_the_value_and_what_is_allowed(kwargs, words):
@@ -64,8 +78,6 @@ def test_an_unknown_parameter_is_named_with_a_guess_and_the_list():
         SamplingParams(temprature=1.0)
     with pytest.raises(ValueError, match=r"'maxtokens'. Did you mean 'max_tokens'\?"):
         SamplingParams.from_dict({"maxtokens": 3})
-    with pytest.raises(TypeError, match="'prompt_logprobs' exists in vLLM but not in mini_vllm"):
-        SamplingParams(prompt_logprobs=1)
     with pytest.raises(TypeError, match=r"unknown sampling parameter 'zzz'\. Allowed"):
         SamplingParams(zzz=1)
 
@@ -121,11 +133,56 @@ def test_bad_words_become_token_ids():
 
 def test_verify_checks_ids_against_the_vocabulary():
     SamplingParams(logprobs=-1, stop_token_ids=[99], allowed_token_ids=[0], logit_bias={99: 1}).verify(100)
-    for kwargs in ({"logit_bias": {100: 1}}, {"allowed_token_ids": [-1]}, {"stop_token_ids": [100]}):
+    for kwargs in ({"logit_bias": {100: 1}}, {"allowed_token_ids": [-1]}, {"logprob_token_ids": [100]}):
         with pytest.raises(ValueError, match=f"{next(iter(kwargs))} must be ids from 0 to 99"):
             SamplingParams(**kwargs).verify(100)
     with pytest.raises(ValueError, match="logprobs must be at most the vocabulary, 100, got 101"):
         SamplingParams(logprobs=101).verify(100)
+
+
+def test_what_depends_on_the_engine_and_the_vocabulary():
+    SamplingParams(stop_token_ids=[100, -1]).verify(100)  # they never come; upstream takes them too
+    with pytest.raises(ValueError, match="Requested sample logprobs of 21, which is greater than max allowed: 20"):
+        SamplingParams(logprobs=21).verify(100, 20)
+    with pytest.raises(ValueError, match="Requested sample logprobs of 100, which is greater than max allowed: 20"):
+        SamplingParams(logprobs=-1).verify(100, 20)
+    SamplingParams(logprobs=20).verify(100, 20)
+    with pytest.raises(ValueError, match=r"len\(logprob_token_ids\) must be at most 128, got 129"):
+        SamplingParams(logprob_token_ids=[1] * 129).verify(200)
+    with pytest.raises(ValueError, match=r"logprobs must be None or len\(logprob_token_ids\) = 2"):
+        SamplingParams(logprobs=3, logprob_token_ids=[1, 2]).verify(200)
+
+
+def test_what_upstream_takes_is_taken():
+    assert SamplingParams(max_tokens=3.0, min_tokens=1.0, logprobs=2.0).max_tokens == 3
+    assert type(SamplingParams(max_tokens=3.0).max_tokens) is int
+    assert SamplingParams(seed=-2).seed == 2**64 - 2 and SamplingParams(seed=-1).seed is None
+    assert SamplingParams(prompt_logprobs=None, structured_outputs=None, thinking_token_budget=None).n == 1
+    p = SamplingParams.from_optional(temperature=None, top_p=0.5, logit_bias={"7": 500, "8": -1.0}, max_tokens=None)
+    assert (p.temperature, p.top_p, p.logit_bias, p.max_tokens) == (1.0, 0.5, {7: 100.0, 8: -1.0}, None)
+    assert SamplingParams(logprob_token_ids=[1, 2]).num_logprobs == 2 and SamplingParams(logprobs=0).num_logprobs == 0
+    assert SamplingParams().num_logprobs is None and SamplingParams().skip_reading_prefix_cache is False
+    shared = SamplingParams(skip_clone=True, extra_args={"mine": [1]})
+    assert shared.clone() is not shared and shared.clone().extra_args is shared.extra_args
+
+
+def test_the_fields_are_upstreams_in_its_order():
+    """The constructor's own arguments: every field of the pinned struct that does not begin with an underscore."""
+    tree = Path(__file__).resolve().parents[2] / "upstream/vllm/sampling_params.py"
+    if not tree.is_file():
+        pytest.skip("upstream/ is absent: run `course upstream`")
+    body = next(
+        n for n in ast.parse(tree.read_text()).body if isinstance(n, ast.ClassDef) and n.name == "SamplingParams"
+    )
+    names = [n.target.id for n in body.body if isinstance(n, ast.AnnAssign)]
+    theirs = [n for n in names if not n.startswith("_") and n != "output_text_buffer_length"]
+    assert [f.name for f in dataclasses.fields(SamplingParams) if f.init] == theirs
+
+
+@pytest.mark.parametrize("sizes", [(-1, 0, 2), (2, 3, 2), (2, -1, 2), (2, 1, 1), (1.5, 1, 2)])
+def test_repetition_detection_is_checked(sizes):
+    with pytest.raises(ValueError, match=r"pattern_size|min_count"):
+        RepetitionDetectionParams(*sizes)
 
 
 def test_clone_is_deep_and_equal():

@@ -10,7 +10,12 @@ from pathlib import Path
 from mini_vllm.tokenizers.bpe import BPETokenizer
 from mini_vllm.tokenizers.hf import HFTokenizer
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
-from mini_vllm.tokenizers.tokenizer_files import read_eos_token_ids, read_special_tokens, read_tokenizer_spec
+from mini_vllm.tokenizers.tokenizer_files import (
+    check_vocabulary,
+    read_eos_token_ids,
+    read_special_tokens,
+    read_tokenizer_spec,
+)
 
 
 def load_tokenizer(folder: str | Path) -> BPETokenizer | HFTokenizer:
@@ -22,12 +27,27 @@ def load_tokenizer(folder: str | Path) -> BPETokenizer | HFTokenizer:
     path = Path(folder)
     tokenizer: BPETokenizer | HFTokenizer
     try:
-        tokenizer = BPETokenizer(read_tokenizer_spec(path), read_special_tokens(path))
+        spec, special = read_tokenizer_spec(path), read_special_tokens(path)
     except UnsupportedTokenizer as unsupported:
-        try:
-            tokenizer = HFTokenizer(path)
-        except ImportError as error:
-            raise ImportError(f"{path}: {unsupported}; {error}") from None
+        raise ValueError(f"{path}: {unsupported}") from None
+    try:
+        tokenizer = BPETokenizer(check_vocabulary(spec), special)
+    except UnsupportedTokenizer as unsupported:
+        tokenizer = _by_the_library(path, unsupported)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise ValueError(f"{path}: the tokenizer's files are damaged ({type(error).__name__}: {error}).") from None
     if tokenizer.eos_token_id is None:
         tokenizer.eos_token_id = next(iter(read_eos_token_ids(path)), None)
     return tokenizer
+
+
+def _by_the_library(path: Path, unsupported: UnsupportedTokenizer) -> HFTokenizer:
+    """One of the `tokenizers` library, whose errors are bare `Exception`s."""
+    try:
+        return HFTokenizer(path)
+    except ImportError as error:
+        raise ImportError(f"{path}: {unsupported}; {error}") from None
+    except (FileNotFoundError, ValueError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{path}: tokenizer.json is damaged ({error}).") from None

@@ -3,26 +3,22 @@ have them, and the names of the special tokens."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
+from mini_vllm.utils.checks import is_int, shown
+from mini_vllm.utils.json_files import load_json_object
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
-def load_json(path: Path) -> Any:
-    """Parse a JSON file; a broken one is an error that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error}).") from None
+_MAX_ID = 1 << 24
 
 
 def load_json_if_there(path: Path) -> dict[str, Any]:
-    """The parsed file, or {} where there is none."""
-    return load_json(path) if path.is_file() else {}
+    """The parsed object of a file, or {} where there is no file."""
+    return load_json_object(path) if path.is_file() else {}
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
@@ -53,7 +49,7 @@ def read_tokenizer_spec(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(f"tokenizer folder {str(folder)!r} does not exist.")
     if (folder / "tokenizer.json").is_file():
-        return load_json(folder / "tokenizer.json")
+        return load_json_object(folder / "tokenizer.json")
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return _spec_of_gpt2_files(folder)
     if (folder / "tokenizer.model").is_file():
@@ -63,8 +59,24 @@ def read_tokenizer_spec(folder: Path) -> dict[str, Any]:
     raise FileNotFoundError(f"{str(folder)!r} has neither tokenizer.json nor vocab.json with merges.txt.")
 
 
+def check_vocabulary(spec: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json whose ids are whole numbers from 0 to 2**24: arrays of that length are made of them.
+
+    Raises ValueError. A part that is missing is left to whoever reads it.
+    """
+    model = spec["model"]
+    vocab = model.get("vocab") if model.get("type", "BPE") == "BPE" else None
+    if vocab is not None and not isinstance(vocab, dict):
+        raise TypeError(f"vocab must be an object of token -> id, got {type(vocab).__name__}")
+    added = {str(entry["content"]): entry["id"] for entry in spec.get("added_tokens") or ()}
+    for token, token_id in {**(vocab or {}), **added}.items():
+        if not is_int(token_id) or not 0 <= token_id < _MAX_ID:
+            raise ValueError(f"the id of token {token[:40]!r} must be 0 to {_MAX_ID - 1}, got {shown(token_id)}")
+    return spec
+
+
 def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:
-    vocab = {**load_json(folder / "vocab.json"), **load_json_if_there(folder / "added_tokens.json")}
+    vocab = {**load_json_object(folder / "vocab.json"), **load_json_if_there(folder / "added_tokens.json")}
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
     config = load_json_if_there(folder / "tokenizer_config.json")
     special = read_special_tokens(folder)

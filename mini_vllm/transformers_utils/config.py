@@ -7,31 +7,24 @@ Upstream twin: `vllm/transformers_utils/config.py` and `vllm/config/model.py`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, GENERATION_DEFAULTS, IGNORABLE, KeyTable
 from mini_vllm.transformers_utils.config_moe import MoEConfig, parse_moe
+from mini_vllm.transformers_utils.config_rope import RopeConfig, parse_rope
+from mini_vllm.utils.checks import shown
+from mini_vllm.utils.json_files import load_json_object
 
 _REQUIRED = object()
+_LIMITS = {"num_hidden_layers": 10_000, "vocab_size": 1 << 31, "max_position_embeddings": 1 << 40}
+_MAX_SIZE = 1 << 24
+"""Larger numbers are damage: they are refused before a list of that length, or an array, is made."""
 
 
 class ConfigError(ValueError):
     """`config.json` or `generation_config.json` is damaged, or asks for something this engine does not compute."""
-
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary positions: `rope_type` is "default", "linear" or "llama3"; the other numbers belong to the last two."""
-
-    theta: float = 10000.0
-    rope_type: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class HFConfig:
 
     `eos_token_ids` starts with the config's own id; those of `generation_config.json` follow.
     `generation_defaults` holds what that file says about sampling (temperature, top_p, ...); `quantization_config` is
-    what `config.json` says about stored weights, unread.
+    what `config.json` says about stored weights, unread; `dtype` what it says that they are, e.g. "bfloat16".
     """
 
     architecture: str
@@ -66,6 +59,7 @@ class HFConfig:
     generation_defaults: dict[str, Any] = field(default_factory=dict)
     quantization_config: dict[str, Any] | None = None
     moe: MoEConfig | None = None
+    dtype: str | None = field(default=None, compare=False)
 
     @property
     def max_model_len(self) -> int:
@@ -75,6 +69,15 @@ class HFConfig:
         """
         stretch = self.rope.factor if self.rope.rope_type == "linear" else 1.0
         return int(self.max_position_embeddings * stretch)
+
+    @property
+    def least_parameters(self) -> int:
+        """Weights that a model of these sizes has at least: embeddings, attention and one MLP a layer."""
+        heads = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+        inner = (
+            2 * self.intermediate_size if self.moe is None else 3 * self.moe.intermediate_size * self.moe.num_experts
+        )
+        return self.hidden_size * (self.vocab_size + self.num_hidden_layers * (heads + inner))
 
     @property
     def sliding_window(self) -> int | None:
@@ -95,8 +98,8 @@ class HFConfig:
         file = folder / "config.json"
         if not file.is_file():
             raise FileNotFoundError(f"no config.json in {str(folder)!r}: not a checkpoint in Hugging Face layout")
-        generation = folder / "generation_config.json"
-        return cls.from_dict(_read_json(file), _read_json(generation) if generation.is_file() else {})
+        generation = read_generation_config(folder, missing_is_fine=True)
+        return cls.from_dict(load_json_object(file, ConfigError), generation)
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any], generation: dict[str, Any] | None = None) -> HFConfig:
@@ -106,20 +109,26 @@ class HFConfig:
         return _Parser(raw, table, architecture, generation or {}).parse()
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{file} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file} must hold a JSON object, got {type(value).__name__}")
-    return value
+def read_generation_config(folder: str | Path, missing_is_fine: bool = False) -> dict[str, Any]:
+    """`generation_config.json` of a folder; {} where there is none and `missing_is_fine`.
+
+    Raises FileNotFoundError, or ConfigError where it is damaged.
+    Upstream: upstream/vllm/transformers_utils/config.py:1107 — `try_get_generation_config`.
+    """
+    file = Path(folder) / "generation_config.json"
+    if not file.is_file():
+        if missing_is_fine:
+            return {}
+        raise FileNotFoundError(
+            f"generation_config={str(folder)!r} must be 'auto', 'vllm', or a folder with {file.name}"
+        )
+    return load_json_object(file, ConfigError)
 
 
 def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
     names = raw.get("architectures")
     known = ", ".join(sorted(ARCHITECTURES))
-    if not isinstance(names, list) or len(names) != 1:
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise ConfigError(f"config.json: architectures must name one of {known}, got {names!r}")
     if names[0] not in ARCHITECTURES:
         raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {known}")
@@ -158,8 +167,18 @@ class _Parser:
         """A whole number of at least 1."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"config.json: {key} must be a whole number of at least 1, got {value!r}")
+            raise ConfigError(f"config.json: {key} must be a whole number of at least 1, got {shown(value)}")
+        if value > _LIMITS.get(key, _MAX_SIZE):
+            most = _LIMITS.get(key, _MAX_SIZE)
+            raise ConfigError(f"config.json: {key} must be at most {most:,}, got {shown(value)}")
         return value
+
+    def number(self, key: str, default: float) -> float:
+        """A finite number above 0."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ConfigError(f"config.json: {key} must be a number above 0, got {shown(value)}")
+        return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """True or false."""
@@ -191,8 +210,8 @@ class _Parser:
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
             max_position_embeddings=self.positive("max_position_embeddings"),
-            norm_eps=1e-5 if is_opt else float(self.get("rms_norm_eps", 1e-6)),
-            rope=RopeConfig() if is_opt else self._rope(),
+            norm_eps=1e-5 if is_opt else self.number("rms_norm_eps", 1e-6),
+            rope=RopeConfig() if is_opt else parse_rope(self, ConfigError),
             sliding_windows=self._windows(layers),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
             qkv_bias=self.architecture == "Qwen2ForCausalLM" or bias,
@@ -207,6 +226,7 @@ class _Parser:
             },
             quantization_config=self._quantization(),
             moe=parse_moe(self, layers),
+            dtype=str(self.get("dtype", self.get("torch_dtype", None)) or "") or None,
         )
 
     def _quantization(self) -> dict[str, Any] | None:
@@ -224,7 +244,7 @@ class _Parser:
         if self.raw.get("head_dim") is None and "head_dim" not in self.table.defaults and hidden % heads:
             raise ConfigError(f"config.json: hidden_size {hidden} must be a multiple of num_attention_heads {heads}")
         head_dim = self.positive("head_dim", hidden // heads)
-        if head_dim % 2:
+        if head_dim % 2 and self.architecture != "OPTForCausalLM":
             raise ConfigError(f"config.json: head_dim must be even for rotary positions, got {head_dim}")
         if "head_dim" not in self.table.used and head_dim != hidden // heads:
             raise ConfigError(f"config.json: head_dim = {head_dim} is not supported; allowed: {hidden // heads}")
@@ -264,27 +284,3 @@ class _Parser:
                 f"got {kinds!r}"
             )
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-
-    def _rope(self) -> RopeConfig:
-        """Both spellings: `rope_parameters` (since transformers 5) or `rope_theta` with `rope_scaling`."""
-        scaling = dict(self.raw.get("rope_parameters") or self.raw.get("rope_scaling") or {})
-        rope_type = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
-        scaling.pop("type", None)
-        theta = float(scaling.pop("rope_theta", None) or self.get("rope_theta", 10000.0))
-        needed = {
-            "default": (),
-            "linear": ("factor",),
-            "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-        }
-        if rope_type not in needed:
-            allowed = ", ".join(repr(k) for k in needed)
-            raise ConfigError(f"config.json: rope_scaling type {rope_type!r} is not supported; allowed: {allowed}")
-        for key in needed[rope_type]:
-            if not isinstance(scaling.get(key), int | float) or scaling[key] <= 0:
-                value = scaling.get(key)
-                raise ConfigError(f"config.json: rope_scaling {rope_type!r} needs a {key} > 0, got {value!r}")
-        inert = {"partial_rotary_factor": 1.0, "factor": 1.0}
-        for key, value in scaling.items():
-            if key not in needed[rope_type] and value is not None and inert.get(key) != value:
-                raise ConfigError(f"config.json: rope_scaling {rope_type!r} has unknown key {key!r} = {value!r}")
-        return RopeConfig(theta, rope_type, **{key: scaling[key] for key in needed[rope_type]})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mini_vllm.compilation.cudagraph.manager import capture_graphs
-from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_spec
 from mini_vllm.core.sched.output import SchedulerOutput
@@ -42,7 +42,7 @@ class WorkerParts:
 class Worker:
     """Args:
         config: checked engine arguments.
-        model_config: what to load; or a finished model, where there is one rank.
+        resolved_model: what to load; or a finished model, where there is one rank.
         group: the ranks, where there is more than one; its `rank` is this worker's.
         parts: by default ours.
         progress: called with (tensors done, tensors in all) while the weights are read.
@@ -59,12 +59,12 @@ class Worker:
     def __init__(
         self,
         config: EngineConfig,
-        model_config: ModelConfig,
+        resolved_model: ResolvedModel,
         group: TensorParallelGroup | None = None,
         parts: WorkerParts | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.config, self.model_config, self.group = config, model_config, group
+        self.config, self.resolved_model, self.group = config, resolved_model, group
         self.parts = parts or WorkerParts()
         self.rank = 0 if group is None else group.rank
         self._progress = progress
@@ -83,16 +83,12 @@ class Worker:
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:335 — `Worker.load_model`.
         """
-        if self.model_config.hf_config is None:
-            self.model = self.model_config.model
+        if self.resolved_model.hf_config is None:
+            self.model = self.resolved_model.model
             return
-        from mini_vllm.model_loader.default_loader import load_model
+        from mini_vllm.model_loader.checkpoint import load_weights
 
-        c = self.config
-        self.model = load_model(
-            self.model_config.model, c.dtype, self._progress, c.quantization, c.quantization_config,
-            group=self.group, enable_expert_parallel=c.enable_expert_parallel,
-        )  # fmt: skip
+        self.model = load_weights(self.resolved_model, self.config, self._progress, self.group)
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """What each layer of this rank keeps, by the layer's name; empty for a model without layers.
@@ -115,7 +111,7 @@ class Worker:
             block_size=c.block_size,
             max_num_seqs=c.max_num_seqs,
             max_num_batched_tokens=c.max_num_batched_tokens,
-            max_model_len=c.resolve_max_model_len(self.model_config.max_model_len),
+            max_model_len=c.resolve_max_model_len(self.resolved_model.max_model_len),
             seed=c.seed,
             kv_cache_dtype=c.kv_cache_dtype,
             attention_backend=self.parts.attention or c.attention_backend,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.request_queue import RequestQueue, create_request_queue
+from mini_vllm.engine import EngineCoreEventType
 from mini_vllm.request import Request, RequestStatus
 
 
@@ -47,6 +48,7 @@ class RequestTable:
             raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
         self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
         self.requests[request.request_id] = request
+        request.record_event(EngineCoreEventType.QUEUED)
         self.waiting.add_request(request)
 
     def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
@@ -103,5 +105,6 @@ class RequestTable:
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
+        request.record_event(EngineCoreEventType.PREEMPTED)
         self.num_preemptions += 1
         self.waiting.prepend_request(request)

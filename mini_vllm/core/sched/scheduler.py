@@ -17,7 +17,7 @@ from mini_vllm.core.sched.request_table import RequestTable
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.distributed.kv_events import EventPublisher, KVEventBatch
-from mini_vllm.engine import EngineCoreOutput
+from mini_vllm.engine import EngineCoreEventType, EngineCoreOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 
@@ -113,6 +113,7 @@ class Scheduler(RequestTable):
             (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
             step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
             request.status = RequestStatus.RUNNING
+            request.record_event(EngineCoreEventType.SCHEDULED)
             request.num_computed_tokens = num_hit_tokens
             if not request.output_token_ids:  # preempted before its first token: the last start counts
                 request.num_cached_tokens = num_hit_tokens
@@ -190,17 +191,10 @@ class Scheduler(RequestTable):
             elif not new_token_ids:
                 continue
             logprobs = model_output.logprobs[rows[request_id]][: len(new_token_ids)] if model_output.logprobs else None
-            outputs.append(
-                EngineCoreOutput(
-                    request_id,
-                    new_token_ids,
-                    logprobs or None,
-                    finish_reason,
-                    request.stop_reason,
-                    request.num_cached_tokens,
-                    request.num_preemptions,
-                )
-            )
+            outputs.append(EngineCoreOutput(
+                request_id, new_token_ids, logprobs or None, finish_reason, request.stop_reason,
+                request.num_cached_tokens, request.num_preemptions, request.take_events() if request.events else None,
+            ))  # fmt: skip
         if stopped_running:
             self.running = [request for request in self.running if request not in stopped_running]
         if stopped_waiting:

@@ -138,7 +138,7 @@ def warm_up(llm: Any, count: int, input_len: int, output_len: int, seed: int) ->
 
 def random_prompts(llm: Any, count: int, length: int, seed: int) -> list[dict[str, list[int]]]:
     """Prompts of random token ids."""
-    ids = np.random.default_rng(seed).integers(0, llm.llm_engine.model_config.vocab_size, size=(count, length))
+    ids = np.random.default_rng(seed).integers(0, llm.llm_engine.resolved_model.vocab_size, size=(count, length))
     return [{"prompt_token_ids": row} for row in ids.tolist()]
 
 

@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 DEFAULT_MODEL = "models/pocket"
 TOY = "toy"
-USAGE_ERRORS = (ValueError, TypeError, OSError, ImportError, PartError)
+USAGE_ERRORS = (ValueError, TypeError, OSError, ImportError, OverflowError, MemoryError, PartError)
 """What a wrong argument, a missing file or extra, or a wrong lab raises. Anything else is a bug and keeps its
 traceback."""
 
@@ -81,12 +81,18 @@ class LabsCommand(TyperCommand):
 
 def out() -> Console:
     """Results. Made on each call, so that it writes to the stdout of the moment."""
-    return Console(highlight=False, soft_wrap=True)
+    return _console()
 
 
 def err() -> Console:
     """Everything that is not a result: progress, timings, errors."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _console(stderr=True)
+
+
+def _console(**kwargs: Any) -> Console:
+    """Never of no width: rich would print nothing at all under COLUMNS=0."""
+    console = Console(highlight=False, soft_wrap=True, **kwargs)
+    return console if console.width > 0 else Console(highlight=False, soft_wrap=True, width=80, **kwargs)
 
 
 def reports_errors(command: Function) -> Function:
@@ -105,7 +111,7 @@ def reports_errors(command: Function) -> Function:
         except USAGE_ERRORS as error:
             if kwargs.get("debug"):
                 raise
-            err().print(Text(f"error: {error}", style="bold red"))
+            err().print(Text(f"error: {error or type(error).__name__}", style="bold red"))
             raise typer.Exit(2) from None
 
     return wrapped  # type: ignore[return-value]
@@ -163,9 +169,16 @@ def parse_engine_args(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def _number_or_text(value: str) -> Any:
-    """ "8" -> 8, "1,2,4" -> [1, 2, 4], '{"a": 1}' -> a dict, anything else as it is."""
+    """ "8" -> 8, "0.5" -> 0.5, "1,2,4" -> [1, 2, 4], '{"a": 1}' -> a dict, anything else as it is."""
     if value.startswith("{"):
-        return json.loads(value)
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"--engine: {value[:60]!r} is not valid JSON ({error}).") from None
+    if re.fullmatch(r"[+-]?\d*\.\d+", value):
+        return float(value)
+    if len(value) > 4000:
+        raise ValueError(f"--engine: a value of {len(value)} characters is too long.")
     if re.fullmatch(r"[+-]?\d+", value):
         return int(value)
     return [int(part) for part in value.split(",")] if re.fullmatch(r"\d+(,\d+)+", value) else value
@@ -186,7 +199,7 @@ def parse_bytes(text: str | None) -> int | None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
     number = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ") if match else 0
-    if number < 1:
+    if not 1 <= number < 1 << 63:
         raise ValueError(f"memory must be a size such as 512MiB or 2GiB, got {text!r}.")
     return int(number)
 
@@ -208,9 +221,14 @@ def sampling_params(llm: Any, **options: Any) -> Any:
     from mini_vllm.sampling_params import SamplingParams
     from mini_vllm.tokenizers.tokenizer_files import load_json_if_there
 
-    defaults = dict(llm.llm_engine.default_sampling_params)
     folder = llm.llm_engine.folder
-    if folder and load_json_if_there(Path(folder) / "generation_config.json").get("do_sample") is False:
+    config = llm.llm_engine.config.model_config
+    defaults = dict(llm.llm_engine.default_sampling_params)
+    if (
+        config.generation_config == "auto"
+        and folder
+        and load_json_if_there(Path(folder) / "generation_config.json").get("do_sample") is False
+    ):
         defaults["temperature"] = 0.0
     given = {name: value for name, value in options.items() if value is not None and value != []}
     merged = {"max_tokens": None, **defaults, **given}

@@ -63,6 +63,8 @@ def generate(
 ) -> None:
     """Generate text. A checkpoint with a chat template answers the prompt; --raw continues it."""
     prompts = read_prompts(prompt, prompts_file)
+    if trace is not None:
+        check_writable(trace)
     one = len(prompts) == 1 and n == 1 and not as_json
     if stream and not one:
         raise ValueError("--stream shows one completion: give one prompt, without --json and --num-completions.")
@@ -88,7 +90,11 @@ def generate(
 def read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:
     """The prompts of both options, in order; a first one to try where there are none. Raises ValueError."""
     found = list(prompts or ())
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1) if file else ():
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file else []
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--prompts-file {file}: not a text file in UTF-8 ({error}).") from None
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         if file is not None and file.suffix == ".jsonl":
@@ -100,10 +106,19 @@ def read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:
     return found or [FIRST_PROMPT]
 
 
+def check_writable(file: Path) -> None:
+    """Raises OSError, which names the file, where it could not be written. Nothing of it is changed, or left behind."""
+    is_new = not file.exists()
+    with file.open("a"):
+        pass
+    if is_new:
+        file.unlink()
+
+
 def _json_prompt(line: str, where: str) -> str:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not valid JSON ({error}).") from None
     prompt = value.get("prompt") if isinstance(value, dict) else value
     if not isinstance(prompt, str):

@@ -91,6 +91,8 @@ def architecture_table(
         "parameters": f"{parameters:,} ({parameters / 1e6:.1f} M)",
         "weights on disk": f"{c.format_bytes(size)} ({', '.join(sorted(by_dtype))})",
         "weights in memory": f"{c.format_bytes(held)} ({form})",
+        "computed in": "float32"
+        + (f"; config.json says {config.dtype}" if config.dtype not in (None, "float32") else ""),
         "layers": config.num_hidden_layers,
         "hidden, intermediate": f"{config.hidden_size}, {config.intermediate_size}",
         "attention heads": f"{heads} × {config.head_dim}, {kv_heads} KV heads ({kind})",

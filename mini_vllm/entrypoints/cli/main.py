@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-import typer
+import sys
+from typing import TYPE_CHECKING
 
-from mini_vllm.entrypoints.cli.bench import bench_app
-from mini_vllm.entrypoints.cli.chat import chat
-from mini_vllm.entrypoints.cli.common import LabsCommand
-from mini_vllm.entrypoints.cli.generate import generate
-from mini_vllm.entrypoints.cli.info import info
+if TYPE_CHECKING:
+    from typer import Typer
 
-app = typer.Typer(
-    name="mini-vllm",
-    help="A small engine with vLLM's architecture, in numpy. Without --model it runs the checkpoint of the repository.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(cls=LabsCommand)(generate)
-app.command(cls=LabsCommand)(chat)
-app.command()(info)
-app.add_typer(bench_app, name="bench")
+    app: Typer
+
+
+def make_app() -> Typer:
+    """All commands together. What they need is imported here, so that Ctrl-C during the imports is caught, too."""
+    import typer
+
+    from mini_vllm.entrypoints.cli.bench import bench_app
+    from mini_vllm.entrypoints.cli.chat import chat
+    from mini_vllm.entrypoints.cli.common import LabsCommand
+    from mini_vllm.entrypoints.cli.generate import generate
+    from mini_vllm.entrypoints.cli.info import info
+
+    made = typer.Typer(
+        name="mini-vllm",
+        help="A small engine with vLLM's architecture, in numpy. Without --model it runs the checkpoint of the "
+        "repository.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.command(cls=LabsCommand)(generate)
+    made.command(cls=LabsCommand)(chat)
+    made.command()(info)
+    made.add_typer(bench_app, name="bench")
+    return made
 
 
 def main() -> None:
     """Entry point of the `mini-vllm` script."""
-    app()
+    try:
+        make_app()()
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+
+
+def __getattr__(name: str) -> Typer:
+    """`app`, made when it is first asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = made = make_app()
+    return made

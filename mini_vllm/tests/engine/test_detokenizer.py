@@ -149,3 +149,18 @@ def test_a_tokenizer_that_is_not_byte_level(tmp_path):
     assert "".join(pieces) == tokenizer.decode(ids)
     assert "".join(stream(tokenizer, [258], prompt=[257])[0]) == " you"
     assert "".join(stream(tokenizer, emoji[:2])[0]) == tokenizer.decode(emoji[:2])
+
+
+@pytest.mark.parametrize(("spaces", "skip", "expected"), [(True, False, "hi <a> <b> you"),
+                                                          (False, False, "hi <a><b> you"),
+                                                          (False, True, "hi you"), (True, True, "hi you")])  # fmt: skip
+def test_spaces_between_special_tokens(spaces, skip, expected, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"hi": 0, "you": 1, "<a>": 2, "<b>": 3}, unk_token="hi"))
+    inner.add_special_tokens(["<a>", "<b>"])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    params = SamplingParams(spaces_between_special_tokens=spaces, skip_special_tokens=skip)
+    detokenizer = IncrementalDetokenizer(HFTokenizer(tmp_path), params)
+    for token_id in (0, 2, 3, 1):
+        detokenizer.update([token_id])
+    assert detokenizer.get_next_output_text(finished=True, delta=False) == expected

@@ -95,6 +95,9 @@ def test_an_index_that_promises_too_much(folder: Path) -> None:
 
 def test_an_index_that_is_not_json(folder: Path) -> None:
     (folder / INDEX_NAME).write_text("{")
+    with pytest.raises(CheckpointError, match=r"index\.json: not valid JSON"):
+        Checkpoint(folder)
+    (folder / INDEX_NAME).write_text("{}")
     with pytest.raises(CheckpointError, match="not a JSON object with a weight_map"):
         Checkpoint(folder)
 

@@ -175,7 +175,7 @@ def test_folders_that_are_no_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no config\.json in"):
         HFConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config\.json is not valid JSON"):
+    with pytest.raises(ConfigError, match=r"config\.json: not valid JSON"):
         HFConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ConfigError, match="must hold a JSON object, got list"):
@@ -195,3 +195,41 @@ def test_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_model_class("B") is dict and get_supported_archs() == ["A", "B"]
     with pytest.raises(ValueError, match="architecture 'C' is not supported; allowed: A, B"):
         get_model_class("C")
+
+
+ROPES = {
+    "rope_scaling wins": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+                          "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "its own theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+                      "rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}},
+    "an empty one is none": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 3.0},
+                             "rope_scaling": {}},
+    "a default one wins too": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 3.0},
+                               "rope_scaling": {"rope_type": "default"}},
+    "theta beside rope_parameters": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+                                     "rope_theta": 9.0},
+    "theta beside rope_scaling": {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 9.0},
+    "theta in one place": {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 9.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_two_spellings_of_rotary_positions_are_read_as_transformers_reads_them(name: str) -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    raw = {k: v for k, v in LLAMA.items() if k != "architectures"}
+    theirs = transformers.LlamaConfig(**raw, **ROPES[name]).rope_parameters
+    ours = parse(LLAMA, **ROPES[name]).rope
+    assert (ours.rope_type, ours.theta) == (theirs["rope_type"], theirs["rope_theta"])
+    assert ours.factor == theirs.get("factor", 1.0)
+
+
+def test_yarn_hidden_behind_rope_parameters_is_refused() -> None:
+    both = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_scaling": {"rope_type": "yarn"}}
+    with pytest.raises(ConfigError, match="rope_scaling type 'yarn' is not supported; allowed: 'default', 'linear'"):
+        parse(LLAMA, **both)
+
+
+def test_opt_has_no_rotary_positions_so_any_head_size_will_do() -> None:
+    assert parse(OPT, hidden_size=60).head_dim == 15
+    with pytest.raises(ConfigError, match="head_dim must be even for rotary positions, got 15"):
+        parse(LLAMA, hidden_size=60)

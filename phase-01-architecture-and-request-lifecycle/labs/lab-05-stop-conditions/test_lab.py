@@ -140,6 +140,8 @@ def test_unfinished_request_has_no_reason(impl, status):
 def test_every_end_has_its_word(impl):
     words = {}
     for status in RequestStatus:
+        if status.name == "FINISHED_REPETITION":
+            continue  # only for requests that ask for it, and not this lab's
         request = make()
         request.status = status
         words[status.name] = impl.finish_reason(request)

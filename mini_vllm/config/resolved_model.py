@@ -1,0 +1,55 @@
+"""What is known of a model before any weight is read; the settings asked for are in `config/model.py`.
+
+Upstream twin: `vllm/config/model.py`, where both are one class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.transformers_utils.config import HFConfig
+
+
+@dataclass
+class ResolvedModel:
+    """A checkpoint to be loaded by the workers, or a finished model object.
+
+    Attributes:
+        model: the folder; or an object that obeys the contract of `models/interfaces_base.py`.
+        max_model_len: context of the model in tokens. vocab_size: rows of its logits.
+        default_sampling_params: under the names of `SamplingParams`.
+        hf_config: what `config.json` says; None for an object.
+
+    Upstream: upstream/vllm/config/model.py:117 — `ModelConfig`.
+    """
+
+    model: Any
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    default_sampling_params: dict[str, Any] = field(default_factory=dict)
+    hf_config: HFConfig | None = None
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> ResolvedModel:
+        """Read `config.json` and `generation_config.json`.
+
+        Raises:
+            FileNotFoundError, ConfigError: as `HFConfig.from_folder`.
+
+        Upstream: upstream/vllm/config/model.py:1465 — `ModelConfig.get_diff_sampling_param`.
+        """
+        config = HFConfig.from_folder(folder)
+        defaults = {key: value for key, value in config.generation_defaults.items() if value is not None}
+        if "max_new_tokens" in defaults:
+            defaults["max_tokens"] = defaults.pop("max_new_tokens")
+        return cls(str(folder), config.max_model_len, config.vocab_size, config.eos_token_ids, defaults, config)
+
+    @classmethod
+    def of(cls, model: Any) -> ResolvedModel:
+        """For a finished model; a `ResolvedModel` is handed back."""
+        if isinstance(model, ResolvedModel):
+            return model
+        defaults = getattr(model, "default_sampling_params", {})
+        return cls(model, model.max_model_len, model.vocab_size, model.eos_token_ids, defaults)

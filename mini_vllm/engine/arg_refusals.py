@@ -1,0 +1,142 @@
+"""Engine arguments of vLLM that mini_vllm does not have: which phase brings them, or what to use instead.
+
+Upstream has no twin. Every field of `upstream/vllm/engine/arg_utils.py:412 — `EngineArgs`` is one of ours or stands
+here, which a test checks. A value that switches the thing off is taken, so that a script that names upstream's defaults
+runs as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm.utils.checks import shown
+
+_OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
+
+_REFUSED = {
+    "phase 08 brings speculative decoding": "speculative_config spec_method spec_model spec_tokens",
+    "phase 09 brings logits processors and the log-probability modes; pass a sampler as a part (`EngineParts`) now":
+        "logits_processors logprobs_mode=raw_logprobs use_fp64_gumbel",
+    "phase 10 brings more than tensor parallelism": """
+        pipeline_parallel_size=1 data_parallel_size=1 data_parallel_rank data_parallel_start_rank
+        data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb
+        data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend=mp enable_ep_weight_filter all2all_backend=allgather_reducescatter enable_elastic_ep enable_dbo ubatch_size
+        dbo_decode_token_threshold=32 dbo_prefill_token_threshold=512 disable_nccl_for_dp_synchronization
+        prefill_context_parallel_size=1 decode_context_parallel_size=1 dcp_comm_backend=ag_rs
+        dcp_kv_cache_interleave_size=1 cp_kv_cache_interleave_size=1 eplb_config enable_eplb
+        expert_placement_strategy=linear master_addr=127.0.0.1 master_port=29501
+        nnodes=1 node_rank ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
+    "phase 11 brings LoRA adapters": """
+        enable_lora max_loras=1 max_lora_rank=16 default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype
+        lora_target_modules enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format""",
+    "phase 12 brings structured outputs": """
+        structured_outputs_config reasoning_parser reasoning_parser_plugin reasoning_config""",
+    "phase 13 brings images and sound": """
+        allowed_local_media_path allowed_media_domains enable_prompt_embeds language_model_only limit_mm_per_prompt
+        enable_mm_embeds interleave_mm_strings media_io_kwargs mm_processor_kwargs mm_processor_cache_gb=4
+        mm_processor_cache_type=lru mm_shm_cache_max_object_size_mb=128 mm_encoder_only mm_encoder_tp_mode=weights
+        mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path
+        mm_encoder_fp8_scale_save_margin=1.5 io_processor_plugin renderer_num_workers=1 skip_mm_profiling
+        video_pruning_rate mm_tensor_ipc=direct_rpc ec_transfer_config disable_chunked_mm_input
+        enable_mm_processor_stats""",
+    "phase 14 brings pooling and state-space models": """
+        runner=auto convert=auto pooler_config mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
+        mamba_block_size mamba_cache_mode=none mamba_backend=triton enable_mamba_cache_stochastic_rounding
+        mamba_cache_philox_rounds=0 gdn_prefill_backend""",
+    "phase 15 brings KV transfer, offload and sleep": """
+        kv_transfer_config kv_offloading_size kv_offloading_backend=native cpu_offload_gb cpu_offload_params
+        offload_backend=auto offload_group_size offload_num_in_group=1 offload_prefetch_step=1 offload_params
+        enable_sleep_mode enable_cumem_allocator weight_transfer_config""",
+    "phase 16 brings the server": "tokens_only stream_interval=1",
+    "phase 17 brings platforms, and workers of one's own": """
+        worker_cls=auto worker_extension_cls additional_config model_impl=auto override_attention_dtype""",
+    "phase 18 brings profiles and traces; `LLM.get_metrics` counts now": """
+        profiler_config otlp_traces_endpoint collect_detailed_traces kv_cache_metrics kv_cache_metrics_sample=0.01
+        enable_layerwise_nvtx_tracing enable_mfu_metrics enable_logging_iteration_details
+        show_hidden_metrics_for_version""",
+    "edit the checkpoint's config.json instead": "hf_overrides hf_config_path config_format=auto",
+    "give the folder as `model`": "model_weights code_revision tokenizer_revision",
+    "use `attention_backend` instead": "attention_config",
+    "use `with_labs` or `EngineParts` instead": "scheduler_cls",
+    "use `quantization` and `kv_cache_dtype` instead": """
+        kv_cache_dtype_skip_layers calculate_kv_scales allow_deprecated_quantization""",
+    "use `long_prefill_token_threshold` instead": "max_num_partial_prefills=1 max_long_partial_prefills=1",
+    "nothing here computes it": """
+        enable_return_routed_experts kv_sharing_fast_prefill disable_sliding_window numa_bind numa_bind_nodes
+        numa_bind_cpus""",
+    "hashes are sha256 of our own serialization": "prefix_caching_hash_algo=sha256",
+    "safetensors files are mapped, whatever is said": """
+        model_loader_extra_config ignore_patterns=original/**/* pt_load_map_location=cpu safetensors_load_strategy
+        safetensors_prefetch_num_threads=8 safetensors_prefetch_block_size=16777216""",
+}  # fmt: skip
+_IGNORED = """
+    download_dir hf_token max_parallel_loading_workers use_tqdm_on_load disable_custom_all_reduce disable_cascade_attn
+    enable_flashinfer_autotune kernel_config moe_backend linear_backend ir_op_priority optimization_level
+    performance_mode fail_on_environ_validation shutdown_timeout swap_space
+    distributed_timeout_seconds cpu_distributed_timeout_seconds aggregate_engine_logging cudagraph_metrics"""
+_WITHOUT_EFFECT = frozenset(_IGNORED.split())
+"""Taken with any value: they choose how a GPU's libraries, processes or logs do the same thing."""
+
+
+def _table() -> dict[str, tuple[str, str]]:
+    """Name -> (sentence, the default that is taken too, as text)."""
+    found = {}
+    for sentence, names in _REFUSED.items():
+        for entry in names.split():
+            name, _, default = entry.partition("=")
+            found[name] = (sentence, default)
+    return found
+
+
+REFUSED = _table()
+
+
+def is_upstreams(name: str) -> bool:
+    """True for an argument that vLLM has and mini_vllm has not."""
+    return name in REFUSED or name in _WITHOUT_EFFECT
+
+
+def check_upstream_argument(name: str, value: Any) -> None:
+    """Pass a value that changes nothing; raises ValueError with the phase, or with what to use, for any other."""
+    if name in _WITHOUT_EFFECT:
+        return
+    sentence, default = REFUSED[name]
+    if isinstance(value, dict | list | tuple | set) and not value:
+        return
+    if any(value is off or (type(value) is type(off) and value == off) for off in _OFF) or str(value) == default:
+        return
+    allowed = default or "unset"
+    raise ValueError(f"engine argument {name} must be {allowed} so far, got {shown(value, 60)}: {sentence}")
+
+
+METHODS = {
+    "beam_search": "phase 09 brings beam search",
+    "encode": "phase 14 brings pooling",
+    "embed": "phase 14 brings pooling",
+    "classify": "phase 14 brings pooling",
+    "reward": "phase 14 brings pooling",
+    "score": "phase 14 brings pooling",
+    "sleep": "phase 15 brings sleep; `reset_prefix_cache` forgets the cache now",
+    "wake_up": "phase 15 brings sleep",
+    "is_sleeping": "phase 15 brings sleep",
+    "init_weight_transfer_engine": "phase 15 brings transfer",
+    "start_weight_update": "phase 15 brings transfer",
+    "update_weights": "phase 15 brings transfer",
+    "finish_weight_update": "phase 15 brings transfer",
+    "start_profile": "phase 18 brings profiles",
+    "stop_profile": "phase 18 brings profiles",
+    "collective_rpc": "phase 10 brings calls to all workers; `apply_model` reaches the model of this process",
+    "reset_mm_cache": "phase 13 brings images and sound",
+    "reset_encoder_cache": "phase 13 brings images and sound",
+    "add_lora": "phase 11 brings LoRA adapters",
+    "remove_lora": "phase 11 brings LoRA adapters",
+    "list_loras": "phase 11 brings LoRA adapters",
+    "pin_lora": "phase 11 brings LoRA adapters",
+}
+"""Methods of upstream's `LLM` and `LLMEngine` that are not here yet."""
+
+
+def missing_method(owner: object, name: str) -> AttributeError:
+    """What `__getattr__` raises: the phase, for a method of upstream."""
+    said = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    return AttributeError(f"{said}: {METHODS[name]}" if name in METHODS else said)

@@ -1,0 +1,157 @@
+"""Engine arguments, as `LLM(...)`, `LLMEngine(...)` and a command line take them.
+
+Upstream twin: `vllm/engine/arg_utils.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.config.compilation import split_compilation_config
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
+from mini_vllm.utils.checks import did_you_mean
+
+_ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "max_cudagraph_capture_size"}
+
+
+@dataclass
+class EngineArgs:
+    """Every engine argument; None means the default. See `EngineConfig` for what they mean.
+
+    model, tokenizer, with_labs: as `LLM` takes them. compilation_config: an int (0: `enforce_eager`; 3: the default),
+    or a dict with `cudagraph_mode`, `cudagraph_capture_sizes`, `max_cudagraph_capture_size`, `mode`.
+
+    An argument of vLLM that is not here is refused by a sentence that names the phase that brings it, or what to use;
+    its default is taken (`engine/arg_refusals.py`). Differs from upstream: `dtype` is "float32" ("auto" there),
+    `async_scheduling` False, `cudagraph_mode` NONE, `kv_cache_memory_bytes` 1 GiB where `gpu_memory_utilization` (0.92
+    there) is unset.
+
+    Raises ValueError for an unknown argument, with its nearest neighbour.
+    Upstream: upstream/vllm/engine/arg_utils.py:412 — `EngineArgs`.
+    """
+
+    model: Any = None
+    tokenizer: Any = None
+    with_labs: Any = None
+    block_size: int | None = None
+    num_blocks: int | None = None
+    enable_prefix_caching: bool | None = None
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_dtype: str | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    long_prefill_token_threshold: int | None = None
+    enable_chunked_prefill: bool | None = None
+    scheduler_reserve_full_isl: bool | None = None
+    scheduling_policy: str | None = None
+    async_scheduling: bool | None = None
+    max_model_len: int | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    quantization_config: dict[str, Any] | None = None
+    attention_backend: str | None = None
+    enforce_eager: bool | None = None
+    compilation_config: int | dict[str, Any] | None = None
+    cudagraph_mode: str | None = None
+    cudagraph_capture_sizes: list[int] | None = None
+    max_cudagraph_capture_size: int | None = None
+    seed: int | None = None
+    kv_oracle: bool | None = None
+    tensor_parallel_size: int | None = None
+    enable_expert_parallel: bool | None = None
+    distributed_executor_backend: Any = None
+    execute_model_timeout_seconds: float | None = None
+    disable_hybrid_kv_cache_manager: bool | None = None
+    kv_events_config: dict[str, Any] | Any = None
+    max_logprobs: int | None = None
+    load_format: str | None = None
+    disable_log_stats: bool | None = None
+    generation_config: str | None = None
+    override_generation_config: dict[str, Any] | None = None
+    skip_tokenizer_init: bool | None = None
+    tokenizer_mode: str | None = None
+    trust_remote_code: bool | None = None
+    revision: str | None = None
+    served_model_name: str | list[str] | None = None
+
+    def create_engine_config(self) -> EngineConfig:
+        """The checked settings. Raises ValueError naming the argument, its value and what is allowed.
+
+        Upstream: upstream/vllm/engine/arg_utils.py:1697 — `EngineArgs.create_engine_config`.
+        """
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(EngineConfig)}
+        for name, value in split_compilation_config(self.compilation_config).items():
+            if given.get(name) is not None:
+                raise ValueError(f"{name} and compilation_config[{name!r}] are one setting; give one")
+            given[name] = value
+        config = EngineConfig(**given)
+        if self.kv_cache_memory_bytes is not None:
+            config.gpu_memory_utilization = None  # checked, and outdone, as upstream
+        return config
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add `--block-size`, `--max-num-seqs`, … to a parser; values are read as JSON where they are JSON.
+
+        Upstream: upstream/vllm/engine/arg_utils.py:770 — `EngineArgs.add_cli_args`.
+        """
+        for each in dataclasses.fields(EngineArgs):
+            flag, kind = "--" + each.name.replace("_", "-"), str(each.type)
+            if kind.startswith("bool"):
+                parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
+            else:
+                parser.add_argument(flag, type=str if kind.startswith("str") else _json_or_text, default=None)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
+        """From what `add_cli_args` parsed; other attributes are passed over.
+
+        Upstream: upstream/vllm/engine/arg_utils.py:1537 — `EngineArgs.from_cli_args`.
+        """
+        names = [each.name for each in dataclasses.fields(cls)]
+        return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+    def as_kwargs(self) -> dict[str, Any]:
+        """What differs from the defaults, as keyword arguments of `LLM`."""
+        return {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) is not None}
+
+
+_init = EngineArgs.__init__
+
+
+@functools.wraps(_init)
+def _checked_init(self: EngineArgs, *args: Any, **kwargs: Any) -> None:
+    """The dataclass's own, behind a look at the names: other names of an argument, and vLLM's own."""
+    known = tuple(EngineArgs.__dataclass_fields__)
+    given: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        if is_upstreams(name):
+            check_upstream_argument(name, value)
+            continue
+        ours = _ALIASES.get(name, name)
+        if ours not in known:
+            raise ValueError(
+                f"unknown engine argument {name!r}{did_you_mean(name, known)}. Allowed: {', '.join(known)}"
+            )
+        if given.get(ours) is not None and value is not None:
+            raise ValueError(f"{ours} and {name} are two names of one argument; give one")
+        given[ours] = value if value is not None else given.get(ours)
+    _init(self, *args, **given)
+
+
+EngineArgs.__init__ = _checked_init  # type: ignore[method-assign]
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

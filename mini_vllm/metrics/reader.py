@@ -1,0 +1,129 @@
+"""`LLM.get_metrics`: what an engine has counted, as plain objects under upstream's names. Upstream twin:
+`vllm/v1/metrics/reader.py`, which reads them from prometheus_client's registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.engine import FinishReason
+
+
+@dataclass
+class Metric:
+    """A number with a name and labels; several may have one name and other labels."""
+
+    name: str
+    labels: dict[str, str]
+
+
+@dataclass
+class Counter(Metric):
+    """It only grows."""
+
+    value: int
+
+
+@dataclass
+class Vector(Metric):
+    """Counters in a row: accepted drafts by position, once phase 08 makes drafts."""
+
+    values: list[int]
+
+
+@dataclass
+class Gauge(Metric):
+    """It goes up and down."""
+
+    value: float
+
+
+@dataclass
+class Histogram(Metric):
+    """Values by size: `buckets` maps an upper limit, as text, to how many are at most that; "+Inf" has all."""
+
+    count: int
+    sum: float
+    buckets: dict[str, int]
+
+
+def get_metrics_snapshot(engine: Any) -> list[Metric]:
+    """All metrics of an `LLMEngine` as they stand now, in upstream's order.
+
+    Those of things that are not here yet (images, KV transfer, sleep) are there, and 0.
+    Raises ValueError where the engine was told `disable_log_stats`.
+    Upstream: upstream/vllm/v1/metrics/reader.py:70 — `get_metrics_snapshot`.
+    """
+    logger = engine.stat_logger
+    if logger is None:
+        raise ValueError("get_metrics needs statistics: disable_log_stats must be False, got True")
+    labels = {"model_name": _model_name(engine), "engine": "0"}
+    found = [*_gauges(engine, labels), *_counters(engine, labels)]
+    for name, data in logger.histograms.items():
+        buckets = data.cumulative()
+        found.append(Histogram(name, dict(labels), data.count, data.sum, buckets))
+    return [*found, _cache_config(engine, labels)]
+
+
+def _model_name(engine: Any) -> str:
+    named = engine.config.served_model_name
+    named = named[0] if isinstance(named, list) and named else named
+    return str(named or engine.folder or type(engine.resolved_model.model).__name__)
+
+
+def _gauges(engine: Any, labels: dict[str, str]) -> list[Metric]:
+    stats = engine.core_client.call_utility("make_stats")
+    running, waiting = stats.num_running_reqs, stats.num_waiting_reqs
+    reasons = {"capacity": waiting, "deferred": 0}
+    sleeping = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+    by_reason = [
+        Gauge("vllm:num_requests_waiting_by_reason", {**labels, "reason": k}, float(v)) for k, v in reasons.items()
+    ]
+    sleep = [Gauge("vllm:engine_sleep_state", {**labels, "sleep_state": k}, float(v)) for k, v in sleeping.items()]
+    return [
+        Gauge("vllm:num_requests_running", dict(labels), float(running)),
+        Gauge("vllm:num_requests_waiting", dict(labels), float(waiting)),
+        *by_reason,
+        *sleep,
+        Gauge("vllm:kv_cache_usage_perc", dict(labels), stats.kv_cache_usage),
+    ]
+
+
+def _counters(engine: Any, labels: dict[str, str]) -> list[Metric]:
+    stats = engine.stats
+    computed = stats.num_prompt_tokens - stats.num_cached_tokens
+    plain = {
+        "prefix_cache_queries": stats.prefix_cache.queries,
+        "prefix_cache_hits": stats.prefix_cache.hits,
+        "external_prefix_cache_queries": 0,
+        "external_prefix_cache_hits": 0,
+        "mm_cache_queries": 0,
+        "mm_cache_hits": 0,
+        "num_preemptions": engine.core_client.call_utility("make_stats").num_preemptions,
+        "prompt_tokens": stats.num_prompt_tokens,
+    }
+    sources = {"local_compute": computed, "local_cache_hit": stats.num_cached_tokens, "external_kv_transfer": 0}
+    found: list[Metric] = [Counter(f"vllm:{name}", dict(labels), value) for name, value in plain.items()]
+    found += [Counter("vllm:prompt_tokens_by_source", {**labels, "source": k}, v) for k, v in sources.items()]
+    found.append(Counter("vllm:prompt_tokens_cached", dict(labels), stats.num_cached_tokens))
+    found.append(Counter("vllm:generation_tokens", dict(labels), stats.num_generation_tokens))
+    ends = ((reason, stats.finished.get(reason.value, 0)) for reason in FinishReason)
+    found += [Counter("vllm:request_success", {**labels, "finished_reason": r.value}, count) for r, count in ends]
+    return found
+
+
+def _cache_config(engine: Any, labels: dict[str, str]) -> Metric:
+    """The cache's settings as labels: those of upstream's that we have."""
+    config = engine.config
+    settings = {
+        "block_size": config.block_size,
+        "cache_dtype": config.kv_cache_dtype,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "kv_cache_memory_bytes": config.kv_cache_memory_bytes,
+        "num_gpu_blocks": engine.core_client.ready.num_gpu_blocks,
+        "num_gpu_blocks_override": config.num_blocks,
+    }
+    return Gauge(
+        "vllm:cache_config_info", {**{k: str(v) for k, v in settings.items()}, "engine": labels["engine"]}, 1.0
+    )

@@ -1,0 +1,38 @@
+"""Weights that are only drawn: `load_format="dummy"`.
+
+Upstream twin: `vllm/model_executor/model_loader/dummy_loader.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.models.registry import get_model_class
+from mini_vllm.transformers_utils.config import HFConfig
+
+_LARGEST = 1e-3
+
+
+def load_dummy_model(
+    folder: str | Path, dtype: str = "float32", quantization: Any = None,
+    group: TensorParallelGroup | None = None, enable_expert_parallel: bool = False,
+) -> Any:  # fmt: skip
+    """The model that a folder's config.json describes, its weights uniform in ±0.001, the same in every run.
+
+    Raises FileNotFoundError without a config.json; ValueError where it, or `quantization`, asks for quantized weights.
+    Upstream: upstream/vllm/model_executor/model_loader/weight_utils.py:1451 — `initialize_dummy_weights`.
+    """
+    config = HFConfig.from_folder(folder)
+    if quantization or config.quantization_config:
+        raise ValueError(f"load_format='dummy' must go without quantization so far, got {quantization!r}")
+    model = get_model_class(config.architecture)(config, dtype, None, group, enable_expert_parallel)
+    rng = np.random.default_rng(1234)
+    for name, dest in model.weights():
+        if not isinstance(dest, np.ndarray):
+            raise ValueError(f"load_format='dummy': {name} is no plain array")
+        dest[...] = rng.uniform(-_LARGEST, _LARGEST, dest.shape)
+    return model
