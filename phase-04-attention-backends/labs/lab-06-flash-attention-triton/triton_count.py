@@ -4,6 +4,7 @@
         out = launch(x)
     seen.dots, seen.loaded, seen.stored       products of tiles (tl.dot); bytes asked for; bytes written
     seen.given(x)                             whether a kernel was given x itself, and not a copy
+    seen.first_stored, seen.options           where each store began, in bytes; each launch's num_warps and the like
 
 An address that belongs to no number of the tensors that the kernel was given raises IndexError, with the kernel's line
 in the traceback; without this check such a read may end the whole test run. On a GPU nothing is watched: `seen.counts`
@@ -30,6 +31,8 @@ class Watch:
         self.counts = not torch.cuda.is_available()
         self._tensors: list[tuple[int, int, np.ndarray]] = []  # address of a storage, item size, which items are given
         self._storages: set[int] = set()
+        self.first_stored: list[int] = []
+        self.options: list[dict[str, Any]] = []
 
     def __enter__(self) -> Watch:
         if self.counts:
@@ -46,9 +49,13 @@ class Watch:
             return
         for place, name, original in self._before:
             setattr(place, name, original)
-        cause = error.__cause__ if error is not None and type(error).__name__ == "InterpreterError" else None
-        if error is not None and cause is not None:  # the interpreter hides what went wrong in the kernel; show it
-            error.__cause__ = error.__context__ = None
+        cause = error
+        while (
+            cause is not None and type(cause).__name__ == "InterpreterError"
+        ):  # one for each kernel that calls another
+            cause.__context__, cause = None, cause.__cause__
+        if cause is not None and cause is not error:  # the interpreter hides what went wrong in the kernel; show it
+            cause.__context__ = None
             raise cause.with_traceback(_up_to_the_kernel(cause.__traceback__)) from None
 
     def given(self, x: torch.Tensor) -> bool:
@@ -72,6 +79,7 @@ class Watch:
             names = inspect.getfullargspec(grid.fn).args
             given = [*args, *(value for key, value in kwargs.items() if key in names)]
             self._tensors = [_places(x) for x in given if isinstance(x, torch.Tensor) and x.numel()]
+            self.options.append({key: value for key, value in kwargs.items() if key not in names})
             self._storages |= {base for base, _, _ in self._tensors}
             return original(grid, *args, **kwargs)
 
@@ -86,6 +94,8 @@ class Watch:
             item = (asked - base) // size
             inside = (item >= 0) & (item < len(given)) & ((asked - base) % size == 0)
             known |= inside & given[np.where(inside, item, 0)]
+        if what == "store" and asked.size:
+            self.first_stored.append(int(asked.min()))
         if not known.all():
             many = f"{(~known).sum()} of {asked.size} numbers of a {what}"
             raise IndexError(f"{many} lie outside of the tensors that the kernel was given")
