@@ -1,0 +1,143 @@
+"""Lab 05-06: torch.compile, read from inside: the graph, the generated loop, the compilations, the cut at attention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.passes.split_module import split_module
+
+
+def predicted_compiles() -> int:
+    """Your guess, before you run anything: compilations for batches of 8, 9, 64, 1, 2, 1 and 17 rows, in this order.
+
+    The first dimension of every batch is marked with `torch._dynamo.mark_dynamic`.
+    """
+    return 2
+
+
+class Recorder:
+    """A backend for `torch.compile(f, backend=recorder)`: keeps what it is handed, then compiles it.
+
+    `graphs`: every graph module, in order of arrival. `inputs`: for each, the list of example inputs it came with.
+    With inner "inductor" the graph goes on to torch's own compiler; with "eager" it runs as it stands.
+
+    Raises:
+        ValueError: "inner must be 'inductor' or 'eager', got 'fast'".
+    """
+
+    def __init__(self, inner: str = "inductor") -> None:
+        if inner not in ("inductor", "eager"):
+            raise ValueError(f"inner must be 'inductor' or 'eager', got {inner!r}")
+        self.inner = inner
+        self.graphs: list[GraphModule] = []
+        self.inputs: list[list[Any]] = []
+
+    def __call__(self, gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        """Called by Dynamo once for each graph; returns what runs in its place."""
+        self.graphs.append(gm)
+        self.inputs.append(list(example_inputs))
+        if self.inner == "eager":
+            return gm.forward
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(gm, example_inputs)
+
+
+def norm_gate(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """RMSNorm, then a gate, as at the end of a model's layer.
+
+    The root mean square of each row (eps added to the mean square) and the quotient are float32; the quotient is
+    rounded to x's dtype and multiplied by w. SiLU of its first half times its second half is the result.
+
+    Args:
+        x: [T, 2 H]; w: [2 H] in x's dtype.
+
+    Returns:
+        [T, H] in x's dtype. No step depends on the values in x: one graph, whatever they are.
+    """
+    h = x.float()
+    h = (h * torch.rsqrt(h.pow(2).mean(dim=-1, keepdim=True) + eps)).to(x.dtype) * w
+    first, second = h.chunk(2, dim=-1)
+    return torch.nn.functional.silu(first) * second
+
+
+def read_cpp(code: str) -> dict[str, int]:
+    """What stands in a program that inductor wrote for the CPU: {"kernels": , "loops": , "buffers": }.
+
+    kernels: C++ functions; loops: `for` loops in all of them together; buffers: tensors that the program allocates
+    each time it is called, its results among them. A program without C++ has no kernel and no loop.
+    """
+    sources = re.findall(r"cpp_pybinding\(.*?'''(.*?)'''", code, re.S)
+    return {
+        "kernels": sum(len(re.findall(r'^extern "C"', source, re.M)) for source in sources),
+        "loops": sum(len(re.findall(r"\bfor\s*\(", source)) for source in sources),
+        "buffers": len(re.findall(r"^\s+\w+ = empty_strided_cpu\(", code, re.M)),
+    }
+
+
+def broken(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A layer that Dynamo cannot see through: it asks for a value in the middle. x: [T, H], w: [H]. Given."""
+    h = torch.tanh(x * w)
+    if h.sum().item() > 0:
+        h = h * 2
+    return h + x
+
+
+def cured(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The same result as `broken`, for every x and w, in one graph: it compiles with `fullgraph=True`."""
+    h = torch.tanh(x * w)
+    return torch.where(h.sum() > 0, h * 2, h) + x
+
+
+def serve(compiled: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """One batch through a compiled function, so that T >= 1 rows in any order of sizes compile it once.
+
+    `compiled` is `torch.compile(f)` of some f(x [T, 2 H], w [2 H]) -> [T, H] whose rows do not depend on each other;
+    it is new, or has served batches of the same width through you only. `compiled` is called
+    once and computes at most 2 T rows; no global setting is touched, the numbers in x and w stay, and the result is
+    [T, H], as f gives it.
+    """
+    batch = torch.cat([x, x]) if len(x) == 1 else x
+    torch._dynamo.mark_dynamic(batch, 0)
+    return compiled(batch, w)[: len(x)]
+
+
+def _calls(node: Node) -> str:
+    """The name of the op that a node calls, "" where it is no op of a library."""
+    if isinstance(node.target, torch._ops.OpOverloadPacket):
+        return node.target._qualified_op_name
+    return node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
+
+
+def split_at(gm: GraphModule, ops: set[str]) -> tuple[GraphModule, set[int]]:
+    """A graph cut into pieces at some of its ops: the pieces in order, and which of them hold those ops.
+
+    The result computes what gm computes. Its graph calls submodules only, the pieces (and takes their results apart);
+    they are counted from 0 in the order of the calls. A node is at an op where it calls an op of that name,
+    "namespace::name", as overload or as packet. A piece holds either calls of `ops` and nothing else, or none of them;
+    calls of `ops` that follow each other directly may share a piece or not. gm is not changed. Without ops there is
+    one piece.
+
+    Returns:
+        the new graph module, and the numbers of the pieces that hold one of `ops`.
+
+    Raises:
+        ValueError: "lab0506::attentoin is not in the graph", for the first name, in order of the alphabet, that no
+            node calls.
+    """
+    body = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
+    for name in sorted(ops - {_calls(node) for node in body}):
+        raise ValueError(f"{name} is not in the graph")
+    number, piece, cuts, before = -1, {}, set(), None
+    for node in body:
+        here = _calls(node) in ops
+        if before is None or here or before:
+            number += 1
+        if here:
+            cuts.add(number)
+        piece[node], before = number, here
+    return split_module(gm, None, lambda node: piece[node], keep_original_order=True), cuts
