@@ -156,8 +156,10 @@ class KVCacheManager:
         """
         if num_new_tokens < 1:
             raise ValueError(f"num_new_tokens must be at least 1, got {num_new_tokens}")
-        if new_computed_blocks is None and not full_sequence_must_fit and self._has_room(
-            request, num_new_tokens, num_lookahead_tokens
+        if (
+            new_computed_blocks is None
+            and not full_sequence_must_fit
+            and self._has_room(request, num_new_tokens, num_lookahead_tokens)
         ):
             return self.empty_kv_cache_blocks
         request_id, coordinator = request.request_id, self.coordinator
@@ -221,10 +223,9 @@ class KVCacheManager:
         """
         longest = self.max_model_len if max_tokens is None else min(num_prompt_tokens + max_tokens, self.max_model_len)
         usable, needed = self.block_pool.num_gpu_blocks - 1, 0
-        for group in self.kv_cache_config.kv_cache_groups:
-            spec, num_tokens = group.kv_cache_spec, longest - 1
-            held = spec.max_blocks_per_request(self.max_num_batched_tokens, num_tokens)
-            needed += min(held, cdiv(num_tokens, spec.block_size))
+        for manager in self.coordinator.single_type_managers:
+            blocks, most = cdiv(longest - 1, manager.block_size), manager.max_admission_blocks
+            needed += blocks if most is None else min(blocks, most)
         if needed > usable:
             room = usable * self.block_size
             holds = f"holds {room}" if self.num_kv_cache_groups == 1 else f"has {usable} of the {needed} blocks needed"
