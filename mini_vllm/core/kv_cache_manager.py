@@ -223,10 +223,9 @@ class KVCacheManager:
         """
         longest = self.max_model_len if max_tokens is None else min(num_prompt_tokens + max_tokens, self.max_model_len)
         usable, needed = self.block_pool.num_gpu_blocks - 1, 0
-        for group in self.kv_cache_config.kv_cache_groups:
-            spec, num_tokens = group.kv_cache_spec, longest - 1
-            held = spec.max_blocks_per_request(self.max_num_batched_tokens, num_tokens)
-            needed += min(held, cdiv(num_tokens, spec.block_size))
+        for manager in self.coordinator.single_type_managers:
+            blocks, most = cdiv(longest - 1, manager.block_size), manager.max_admission_blocks
+            needed += blocks if most is None else min(blocks, most)
         if needed > usable:
             room = usable * self.block_size
             holds = f"holds {room}" if self.num_kv_cache_groups == 1 else f"has {usable} of the {needed} blocks needed"

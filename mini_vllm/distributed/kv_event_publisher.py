@@ -122,7 +122,7 @@ class ZmqEventPublisher(EventPublisher):
 def offset_endpoint_port(endpoint: str, data_parallel_rank: int) -> str:
     """The address of a rank: a port for each, counted from the one given; for `inproc` a name for each.
 
-    Upstream: upstream/vllm/distributed/kv_events.py:469 — `ZmqEventPublisher.offset_endpoint_port`.
+    Upstream: upstream/vllm/distributed/kv_events.py:468 — `ZmqEventPublisher.offset_endpoint_port`.
     """
     if not data_parallel_rank:
         return endpoint
