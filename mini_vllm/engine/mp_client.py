@@ -12,6 +12,7 @@ else knows; others are passed over.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -262,7 +263,7 @@ def _death_notice(zmq: Any, context: Any, addresses: EngineZmqAddresses, encoder
     """A function that says to the client, as the core itself would, that the core is gone; for the monitor's thread."""
 
     def send(reason: str) -> None:
-        with context.socket(zmq.PUSH) as socket:
+        with contextlib.suppress(zmq.ZMQError), context.socket(zmq.PUSH) as socket:  # the client may just be closing
             socket.setsockopt(zmq.LINGER, 1000)
             socket.connect(addresses.output_address)
             socket.send_multipart((addresses.identity, DEAD, encoder.encode(["", reason, ""])))

@@ -120,12 +120,14 @@ class CoreEngineProcManager:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
+        if self._monitor is threading.current_thread():
+            return  # the garbage collector may run there; that thread waits for the process in any case
         if not self._gone_within(timeout):
             self.process.terminate()
         if not self._gone_within(1.0):
             self.process.kill()  # ends a stopped process too
             self.process.wait()
-        if self._monitor is not None and self._monitor is not threading.current_thread():
+        if self._monitor is not None:
             self._monitor.join()
 
     def _gone_within(self, seconds: float) -> bool:

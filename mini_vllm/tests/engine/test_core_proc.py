@@ -198,6 +198,20 @@ def test_an_engine_that_nobody_holds_takes_its_core_along():
     assert gone(pid) and threading.active_count() == threads - 1
 
 
+def test_a_finalizer_that_the_monitors_thread_runs():
+    """The garbage collector runs in any thread; that one must not wait for itself."""
+    engine = start()
+    client, done = engine.core_client, threading.Event()
+    notice = client.manager.process.wait
+    thread = threading.Thread(target=lambda: (notice(30), client.manager.shutdown(), done.set()))
+    client.manager._monitor.join(0.0)
+    client.manager._monitor = thread
+    thread.start()
+    client.manager.process.kill()
+    assert done.wait(30)
+    engine.shutdown()
+
+
 SCRIPT = """
 import os, sys, time
 from mini_vllm import LLMEngine, SamplingParams
