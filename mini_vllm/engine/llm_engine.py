@@ -40,10 +40,12 @@ class LLMEngine:
     def __init__(self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None, **engine_args: Any) -> None:
         config = EngineConfig.from_args(**engine_args)
         model, tokenizer, self.folder = resolve_model(model, tokenizer, config)
+        parts = parts_from_labs(with_labs)
+        model = parts.model(model, self.folder, config)
         self.config = config
         self.model = model
         self.tokenizer = tokenizer
-        self.engine_core = EngineCore(model, config, parts_from_labs(with_labs))
+        self.engine_core = EngineCore(model, config, parts)
         self.scheduler = self.engine_core.scheduler
         self.sampler = self.engine_core.sampler
         self.max_model_len = self.engine_core.max_model_len
