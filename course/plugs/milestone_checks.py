@@ -6,7 +6,6 @@ The toy model runs under the KV oracle, so that a wrong block is an error though
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 
 MEMORY = ("free queue", "block hash", "block pool")
+POCKET = ROOT / "models" / "pocket"  # in float64, so that the order of a sum cannot flip a near tie
 Prompts = list[dict[str, list[int]]]
 
 
@@ -126,19 +126,11 @@ def sampling(parts: EngineParts) -> None:
     assert mine == theirs, "the tokens of seeded requests differ from the reference's"
 
 
-@functools.cache
-def pocket() -> Any:
-    """The committed checkpoint in float64, so that the order of a sum cannot flip a near tie."""
-    from mini_vllm.model_loader.default_loader import load_model
-
-    return load_model(ROOT / "models" / "pocket", "float64")
-
-
 def real_weights(parts: EngineParts) -> None:
     """The committed checkpoint: real keys and values, in chunks, with hits and preemption."""
     prompts = random_prompts(5, 4, 40, 4000)
-    args = {"block_size": 4, "num_blocks": 24, "max_num_batched_tokens": 16, "max_num_seqs": 4}
-    mine, theirs = (tokens(prompts, greedy(10), p, pocket(), **args)[0] for p in (parts, None))
+    args = {"block_size": 4, "num_blocks": 24, "max_num_batched_tokens": 16, "max_num_seqs": 4, "dtype": "float64"}
+    mine, theirs = (tokens(prompts, greedy(10), p, POCKET, **args)[0] for p in (parts, None))
     assert mine == theirs, "the committed checkpoint says something else than with the reference"
 
 
@@ -167,7 +159,7 @@ def workload(parts: EngineParts | None, num_requests: int = 50) -> tuple[list[li
     rng = np.random.default_rng(0)
     prompts = random_prompts(6, num_requests, 64, 4000)
     params = [greedy(int(n)) for n in rng.integers(8, 24, num_requests)]
-    llm = LLM(pocket(), with_labs=parts, num_blocks=64, max_num_seqs=16, max_num_batched_tokens=256)
+    llm = LLM(POCKET, dtype="float64", with_labs=parts, num_blocks=64, max_num_seqs=16, max_num_batched_tokens=256)
     start = time.perf_counter()
     outputs = llm.generate(prompts, params, use_tqdm=False)
     seconds = time.perf_counter() - start

@@ -164,6 +164,8 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
         chosen["attention"] = partial(_make_attention, part, say)
     if part := by_name.get("scheduler step"):
         chosen["scheduler"] = partial(_make_scheduler, part, say)
+    if part := by_name.get("model"):  # the glue is the lab's own: plug.py beside it
+        chosen["model"] = load(Path(_function(part, "__file__")).with_name("plug.py")).fit(part.module, part.watch, say)
     return EngineParts(**chosen, on_start=partial(_on_start, by_name, pools))
 
 

@@ -58,13 +58,14 @@ def test_partly_written_and_partly_wrong(wrong) -> None:  # noqa: F811
     states = {row.part: row.state for row in made.results}
     assert states == {
         "sampling": "holds",
+        "model": "holds",
         "stop conditions": "not written",
         "free queue": "holds",
         "block hash": "holds",
         "block pool": "broken",
         "scheduler step": "broken",
     }
-    assert made.broken and made.together is not None and made.together.lab == "00-03 02-01"
+    assert made.broken and made.together is not None and made.together.lab == "00-03 00-05 02-01"
     text = table(made)
     assert "lab 02-01 (block pool): I1 broken: " in text and "lab 03-01 (scheduler step): S2 broken: " in text
     assert "not written: write it." in text

@@ -81,7 +81,7 @@ def test_each_part_alone(plug: plugs.Plug) -> None:
     found = [part for part in plugs.find_parts([plug.lab, "solution"]) if part.plug == plug]
     parts = plugs.assemble(found, quiet=True)
     assert generate(with_labs=parts) == generate()
-    assert found[0].watch.num_calls or plug.part == "paged attention"  # the toy model has no attention
+    assert found[0].watch.num_calls or plug.part in ("model", "paged attention")  # not in the toy model
 
 
 def test_lab_code_really_runs() -> None:

@@ -49,7 +49,7 @@ class EngineCore:
         self.max_model_len = config.resolve_max_model_len(self.resolved_model.max_model_len)
         self.sampler = parts.sampler()
         self.model_executor = Executor.get_class(config)(
-            config, self.resolved_model, WorkerParts(self.sampler, parts.attention)
+            config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model)
         )
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks

@@ -50,6 +50,7 @@ class EngineParts:
         hash_block_tokens: hashes a full block; None: ours, of `core/kv_cache_utils.py`.
         scheduler: (config, kv_cache_manager, max_model_len) -> a `Scheduler`.
         check_stop: (request, max_model_len) -> whether the request has ended.
+        model: (model, its folder or None, config) -> the model that is served.
         sampler: () -> a `Sampler`.
         attention: backend class, see `attention/backends/registry.py`; None: the one that `attention_backend` names.
         on_start: called once with the finished `EngineCore`.
@@ -60,6 +61,7 @@ class EngineParts:
     hash_block_tokens: Callable[..., bytes] | None = None
     scheduler: Callable[[SchedulerConfig, KVCacheManager, int], Scheduler] = make_scheduler
     check_stop: Callable[[Request, int], bool] = check_stop
+    model: Callable[[Any, str | None, Any], Any] = lambda model, folder, config: model
     sampler: Callable[[], Sampler] = Sampler
     attention: Any = None
     on_start: Callable[[Any], None] = lambda core: None

@@ -33,10 +33,12 @@ class WorkerParts:
 
     Attributes:
         sampler: a `Sampler`; None: a new one. attention: backend class; None: the one that `attention_backend` names.
+        model: (model, its folder or None, config) -> the model that is served; None: the one that was loaded.
     """
 
     sampler: Any = None
     attention: Any = None
+    model: Any = None
 
 
 class Worker:
@@ -83,12 +85,17 @@ class Worker:
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:335 — `Worker.load_model`.
         """
+        folder = None
         if self.resolved_model.hf_config is None:
-            self.model = self.resolved_model.model
-            return
+            model = self.resolved_model.model
+        else:
+            folder, model = self.resolved_model.model, self._load_weights()
+        self.model = model if self.parts.model is None else self.parts.model(model, folder, self.config)
+
+    def _load_weights(self) -> Any:
         from mini_vllm.model_loader.checkpoint import load_weights
 
-        self.model = load_weights(self.resolved_model, self.config, self._progress, self.group)
+        return load_weights(self.resolved_model, self.config, self._progress, self.group)
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """What each layer of this rank keeps, by the layer's name; empty for a model without layers.

@@ -1,0 +1,258 @@
+"""Lab 03-08: who may enter, what that costs in steps, and when it costs nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from course.labs import load
+
+HERE = Path(__file__).resolve().parent
+COST = json.loads((HERE / "captured" / "step_cost.json").read_text(encoding="utf-8"))
+LIMIT = 2000  # rows of a list of steps: beyond it something runs for ever
+
+
+def engine(**args):
+    from mini_vllm import LLMEngine
+
+    return LLMEngine(num_blocks=256, enable_prefix_caching=False, **args)
+
+
+def make_jobs(impl, seed, n=14):
+    """Prompts of 1 to 8 tokens, outputs of 1 to 19; and seats, 1 to 6."""
+    rng = np.random.default_rng(seed)
+    jobs = [
+        impl.Job(f"r{i}", tuple(map(int, rng.integers(1, 250, rng.integers(1, 9)))), int(rng.integers(1, 20)))
+        for i in range(n)
+    ]
+    return jobs, int(rng.integers(1, 7))
+
+
+def static_fifo(num_unfinished, waiting, seats):
+    return [] if num_unfinished else list(waiting[:seats])
+
+
+def continuous_fifo(num_unfinished, waiting, seats):
+    return list(waiting[: max(0, seats - num_unfinished)])
+
+
+def policies(impl):
+    return {"static": impl.static_policy, "continuous": impl.continuous_policy}
+
+
+def the_mix(impl, seed=0):
+    """The workload of the README: 32 jobs of 8 or 64 output tokens."""
+    return load(HERE / "measure.py").workload(impl, seed)
+
+
+def both(impl, jobs, seats, static=static_fifo, continuous=continuous_fifo):
+    return impl.predict_steps(jobs, static, seats), impl.predict_steps(jobs, continuous, seats)
+
+
+class Runs(dict):
+    """(seed, "static" or "continuous") -> (jobs, seats, what her policy did in the engine); each is served once."""
+
+    def __init__(self, impl):
+        super().__init__()
+        self.impl = impl
+
+    def __missing__(self, key):
+        jobs, seats = make_jobs(self.impl, key[0])
+        self[key] = jobs, seats, self.impl.serve(engine(), jobs, policies(self.impl)[key[1]], seats)
+        return self[key]
+
+    def all(self):
+        return [((seed, name), *self[seed, name]) for seed in range(8) for name in ("static", "continuous")]
+
+
+@pytest.fixture(scope="module")
+def runs(impl):
+    return Runs(impl)
+
+
+def test_every_job_is_served_whole(impl, runs):
+    for (seed, name), jobs, _, served in runs.all():
+        got = {name: len(ids) for name, ids in served.token_ids.items()}
+        assert got == {job.request_id: job.max_tokens for job in jobs}, f"{name}, seed {seed}: lengths of the outputs"
+
+
+def test_seats_are_never_exceeded(impl, runs):
+    for (seed, name), _, seats, served in runs.all():
+        most = max(map(len, served.steps))
+        assert most <= seats, f"{name}, seed {seed}: {most} jobs in one step, seats {seats}"
+
+
+def test_static_closes_the_door(impl, runs):
+    for seed in range(8):
+        jobs, seats, served = runs[seed, "static"]
+        seen, batches = set(), 0
+        for number, step in enumerate(served.steps):
+            new = set(step) - seen
+            old = sorted(set(step) & seen)
+            words = f"static, seed {seed}: a batch starts in step {number} while {old} of the one before still run"
+            assert not (new and old), f"{words} (this looks like *Refilling*)"
+            batches += bool(new)
+            seen |= new
+        want = math.ceil(len(jobs) / seats)
+        assert batches == want, f"static, seed {seed}: {batches} batches of {len(jobs)} jobs, expected {want}"
+
+
+def test_continuous_leaves_no_seat_empty(impl, runs):
+    for seed in range(8):
+        jobs, seats, served = runs[seed, "continuous"]
+        started = set()
+        for number, step in enumerate(served.steps):
+            started |= set(step)
+            wait = len(jobs) - len(started)
+            words = f"continuous, seed {seed}: step {number} has {len(step)} jobs of {seats} while {wait} wait"
+            assert not wait or len(step) == seats, words
+
+
+def test_prediction_equals_the_engine(impl, runs):
+    for (seed, name), jobs, seats, served in runs.all():
+        want = [sum(step.values()) for step in served.steps]
+        got = impl.predict_steps(jobs, policies(impl)[name], seats)
+        counts = f"{name}, seed {seed}: predicted {len(got)} steps, the engine took {len(want)}"
+        assert len(got) == len(want), f"{counts}: the step of the prompt gives a token already"
+        assert got == want, f"{name}, seed {seed}: rows of the steps"
+
+
+def last_come(num_unfinished, waiting, seats):
+    return list(waiting[::-1][:1]) if num_unfinished < min(seats, 2) else []
+
+
+def test_serve_asks_the_policy(impl):
+    """A policy of the test's own: one a step, at most two at a time, the last of the queue first."""
+    jobs = [impl.Job(name, (1, 2, 3, 4), n) for name, n in (("a", 3), ("b", 1), ("c", 2))]
+    steps = impl.serve(engine(), jobs, last_come, 5).steps
+    assert [list(step) for step in steps] == [["c"], ["c", "b"], ["a"], ["a"], ["a"]], "who ran in each step"
+    assert impl.predict_steps(jobs, last_come, 5) == [4, 5, 4, 1, 1], "rows of each step"
+
+
+def test_the_rows_are_the_same(impl):
+    static, continuous = both(impl, the_mix(impl), 8)
+    assert (sum(static), sum(continuous)) == (744, 744), "rows of all steps: 32 prompts of 4, and 648 - 32 decodes"
+    assert (len(static), len(continuous)) == (200, 96), "steps"
+
+
+def test_total_ms(impl):
+    assert impl.total_ms([4, 1, 1], 2.0, 0.5) == 9.0, "three steps of 2 ms, six rows of half a millisecond"
+    assert impl.total_ms([4, 1, 1], 0.0, 3.0) == 18.0 and impl.total_ms([], 2.0, 0.5) == 0
+
+
+def test_gain_lies_between_one_and_the_steps(impl):
+    for seed in range(8):
+        static, continuous = both(impl, *make_jobs(impl, seed))
+        ratio = len(static) / len(continuous)
+        assert impl.gain(static, continuous, 3.0, 0.0) == pytest.approx(ratio), "fixed cost only: the ratio of steps"
+        assert impl.gain(static, continuous, 0.0, 3.0) == pytest.approx(1.0), "cost per row only: nothing is gained"
+        between = impl.gain(static, continuous, 1.0, 0.1)
+        assert 1.0 <= between <= ratio, f"seed {seed}: gain {between} outside of [1, {ratio}]"
+    assert impl.gain([1, 1, 1], [3], 2.0, 1.0) == pytest.approx(9 / 5), "9 ms against 5 ms"
+    assert impl.gain([], [], 2.0, 1.0) == 1.0 and impl.gain([1], [1], 0.0, 0.0) == 1.0, "where nothing costs anything"
+
+
+def test_where_it_vanishes(impl):
+    mix = the_mix(impl)
+    equal = [impl.Job(job.request_id, job.prompt_token_ids, 8) for job in mix]
+    by_length = sorted(mix, key=lambda job: job.max_tokens)
+    cases = {"equal lengths": (equal, 8), "one seat": (mix, 1), "a seat for each": (mix, 32), "more seats": (mix, 99)}
+    for name, (jobs, seats) in cases.items():
+        mine = both(impl, jobs, seats, impl.static_policy, impl.continuous_policy)
+        assert impl.gain(*mine, 1.0, 0.1) == 1.0, f"{name}: {len(mine[0])} steps against {len(mine[1])}"
+    for jobs in (by_length, by_length[::-1]):
+        assert [len(rows) for rows in both(impl, jobs, 8)] == [88, 88], "sorted by length"
+
+
+def test_same_tokens(impl, runs):
+    for seed in range(8):
+        static, continuous = (runs[seed, name][2].token_ids for name in ("static", "continuous"))
+        assert static == continuous, f"seed {seed}: a policy changed what was said"
+
+
+def test_pocket_float64(impl):
+    from mini_vllm import LLM, SamplingParams
+
+    pocket = HERE.parents[2] / "models" / "pocket"
+    rng = np.random.default_rng(1)
+    jobs = [impl.Job(str(i), tuple(map(int, rng.integers(5, 4000, 3 + i))), 2 + 3 * (i % 3)) for i in range(6)]
+    alone = LLM(pocket, dtype="float64", enable_prefix_caching=False)
+    want = {}
+    for job in jobs:
+        params = SamplingParams(temperature=0.0, max_tokens=job.max_tokens, ignore_eos=True)
+        (output,) = alone.generate({"prompt_token_ids": list(job.prompt_token_ids)}, params, use_tqdm=False)
+        want[job.request_id] = list(output.outputs[0].token_ids)
+    for name, policy in policies(impl).items():
+        assert impl.serve(alone.llm_engine, jobs, policy, 3).token_ids == want, f"{name}: tokens of a trained model"
+
+
+@pytest.mark.parametrize("seats", [0, -3])
+def test_bad_seats(impl, seats):
+    jobs, _ = make_jobs(impl, 0)
+    with pytest.raises(ValueError, match=rf"^seats must be at least 1, got {seats}$"):
+        impl.serve(engine(), jobs, continuous_fifo, seats)
+    with pytest.raises(ValueError, match=rf"^seats must be at least 1, got {seats}$"):
+        impl.predict_steps(jobs, continuous_fifo, seats)
+
+
+def ask_at_most(policy):
+    """The policy; whoever asks it without end is stopped."""
+    asked = []
+
+    def bounded(num_unfinished, waiting, seats):
+        asked.append(1)
+        assert len(asked) < LIMIT, "the policy is asked again and again: nobody enters, and nobody notices"
+        return policy(num_unfinished, waiting, seats)
+
+    return bounded
+
+
+def test_a_policy_that_admits_nobody(impl):
+    jobs, _ = make_jobs(impl, 0, 2)
+    for call in (lambda p: impl.predict_steps(jobs, p, 3), lambda p: impl.serve(engine(), jobs, p, 3)):
+        with pytest.raises(RuntimeError, match=r"^the policy admits nobody while 2 jobs wait and nothing runs$"):
+            call(ask_at_most(lambda num_unfinished, waiting, seats: []))
+
+
+def test_a_policy_that_overbooks(impl):
+    jobs, _ = make_jobs(impl, 0, 3)
+    for call in (lambda p: impl.predict_steps(jobs, p, 2), lambda p: impl.serve(engine(), jobs, p, 2)):
+        with pytest.raises(RuntimeError, match=r"^the policy admits 3 to 0 unfinished jobs, seats 2$"):
+            call(ask_at_most(lambda num_unfinished, waiting, seats: list(waiting)))
+
+
+def test_leaves_things_alone(impl):
+    its, (jobs, _) = engine(), make_jobs(impl, 3)
+    before, schedule = list(jobs), its.scheduler.schedule
+
+    def faulty(num_unfinished, waiting, seats):
+        return list(waiting[:1]) if len(waiting) > 12 else list(waiting)
+
+    for policy in (continuous_fifo, faulty, static_fifo):
+        try:
+            impl.serve(its, jobs, policy, 3)
+        except RuntimeError as error:
+            assert policy is faulty and "the policy admits 12 to" in str(error), f"raised {error}"
+        assert jobs == before, "serve changed the list of jobs"
+        assert not its.has_unfinished_requests(), "serve left requests behind"
+        assert its.scheduler.schedule == schedule, "the engine's schedule is not its own any more"
+    impl.predict_steps(jobs, continuous_fifo, 3)
+    assert jobs == before, "predict_steps changed the list of jobs"
+
+
+def test_no_jobs(impl):
+    assert impl.serve(engine(), [], impl.static_policy, 2) == impl.Served({}, [])
+    assert impl.predict_steps([], impl.continuous_policy, 2) == []
+
+
+def test_your_prediction(impl):
+    mine = impl.predicted_gain()
+    rows = both(impl, the_mix(impl), 8)
+    want = impl.gain(*rows, COST["fixed_ms"], COST["per_row_ms"])
+    if not 0.95 * want <= mine <= 1.05 * want:
+        side = "too high: which part of a step's cost is paid per row?" if mine > want else "too low"
+        pytest.fail(f"predicted_gain() is {mine}, and that is {side}", pytrace=False)
