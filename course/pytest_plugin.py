@@ -130,6 +130,9 @@ def unwritten(error: BaseException | None, place: Path) -> tuple[str, str, Path,
             file = Path(code.co_filename)
             if place in (file, *file.parents):
                 return str(error), getattr(code, "co_qualname", code.co_name), file, line
+        for one in getattr(error, "exceptions", ()):  # a group: hypothesis has met several stubs
+            if found := unwritten(one, place):
+                return found
         error = error.__cause__ or error.__context__
     return None
 
