@@ -110,6 +110,7 @@ def train(kind: str):
     return tokenizer
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("ignore_merges", [False, True])
 @pytest.mark.parametrize("kind", ["gpt2", "gpt2_prefix_space", "llama3", "qwen2", "digits"])
 def test_ids_and_texts_are_those_of_the_library(kind, ignore_merges):
@@ -129,6 +130,7 @@ def test_ids_and_texts_are_those_of_the_library(kind, ignore_merges):
             assert ours.decode(ids, skip) == theirs.decode(ids, skip_special_tokens=skip), ids
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("kind", ["gpt2", "llama3"])
 def test_round_trip_is_exact_to_the_byte(kind):
     spec = json.loads(train(kind).to_str())
