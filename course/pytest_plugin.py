@@ -10,6 +10,7 @@
 * one cause is shown once, and after a loop that never ends the other tests of the lab are not run;
 * one line per lab at the end.
 
+``COURSE_DURATIONS=FILE`` writes what the tests cost (``course.durations``).
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
 ``.course/progress.json``.
 """
@@ -28,6 +29,7 @@ from typing import Any
 import pytest
 
 from course import labs
+from course.durations import Recorder
 from course.failures import shown, story, teach
 from course.failures.late import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
 from course.fixtures import greedy, real_run  # noqa: F401 (fixtures)
@@ -35,6 +37,8 @@ from course.loop.outcomes import Outcomes, remember
 
 MARKERS = (
     "gpu: needs an NVIDIA GPU (skipped without one)",
+    "slow: long replays and property runs; left out of the README's second line",
+    "needs_torch: needs torch, transformers, triton, tokenizers or the like (skipped without them)",
     "real_vllm: needs the CPU build of the pinned release (`course vllm`)",
     "provided: tests what starter.py brings along, so it passes there too",
 )
@@ -57,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.reportchars = config.option.reportchars.replace("a", "sxX").replace("f", "")
         config.option.disable_warnings |= in_words(config)  # those of the learner's code stand in the stories
     config.pluginmanager.register(LabReporter(config), "course-labs")
+    if target := os.environ.get("COURSE_DURATIONS"):
+        config.pluginmanager.register(Recorder(Path(target).resolve()), "course-durations")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -139,9 +145,14 @@ def unwritten(error: BaseException | None, place: Path) -> tuple[str, str, Path,
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    outcome: Any = yield
-    report = outcome.get_result()
     lab = labs.lab_of(item.nodeid)
+    options = item.config.option
+    style = options.tbstyle
+    if lab and call.excinfo is not None and in_words(item.config) and "impl" in getattr(item, "fixturenames", ()):
+        options.tbstyle = "native"  # words take its place: pytest need not parse every file on the way
+    outcome: Any = yield
+    options.tbstyle = style
+    report = outcome.get_result()
     if lab is None:
         return
     provided = item.get_closest_marker("provided") is not None

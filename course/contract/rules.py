@@ -156,7 +156,17 @@ def run_labs(folders: Sequence[Path], impl: str, root: Path = ROOT) -> dict[str,
     with tempfile.TemporaryDirectory() as temp:
         report = Path(temp, "report.json")
         env = environment(LAB_IMPL=impl, COURSE_REPORT=str(report))
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--tb=native",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "pytest_timeout",
+        ]
         command += ["-m", "not gpu and not real_vllm", *map(str, folders)]
         done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
         rows = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}

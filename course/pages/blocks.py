@@ -26,7 +26,8 @@ Job = dict[str, Any]
 
 def run(job: Job) -> Job:
     """The blocks of one page, in order, in one namespace; the first that raises is the last."""
-    page, space, printed = job["page"], {"__name__": "__page__"}, []
+    page, space = job["page"], {"__name__": "__page__"}
+    printed: list[str] = []
     for line, source in job["blocks"]:
         text = "\n" * (line - 1) + source + "\n"
         linecache.cache[page] = (len(text), None, text.splitlines(True), page)

@@ -2,13 +2,12 @@
 
 The blocks of one page run in order, in one namespace, in one process of their own (``course.pages.blocks``) whose
 working directory is the root of the repository. A comment directly before a fence makes an exception: ``<!-- no-run:
-REASON -->`` (not run) and ``<!-- upstream: ... -->`` (an excerpt). ``<!-- output -->`` before a ``text`` fence says that the fence shows what the
-``python`` blocks since the last such fence have printed; it is compared line by line.
+REASON -->`` (not run) and ``<!-- upstream: ... -->`` (an excerpt). ``<!-- output -->`` before a ``text`` fence says
+that the fence shows what the ``python`` blocks since the last such fence have printed; it is compared line by line.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -23,7 +22,9 @@ from course.pages.markdown import Page, Problem
 
 TIMEOUT = 300.0  # a page takes a second; this ends one that hangs, on a busy machine too
 LANGUAGES = ("python", "py")
+SERVERS: dict[Path, subprocess.Popen[str]] = {}
 COMMAND = (sys.executable, "-m", "course.pages.blocks")
+
 
 @dataclass(frozen=True)
 class Step:
@@ -85,17 +86,23 @@ def _answer(job: dict[str, Any], root: Path) -> dict[str, Any]:
     except OSError:
         line = ""
     if not line:
-        _server.cache_clear()
+        del SERVERS[root]
         return {"died": f"exit status {process.wait()} of the process that forks"}
     return json.loads(line)
 
 
-@functools.cache
 def _server(root: Path) -> subprocess.Popen[str]:
     """A process that forks for each page under ``root``; it ends with this one, as its input ends."""
-    return subprocess.Popen(
-        COMMAND, cwd=root, env=_environment(root), text=True, encoding="utf-8", stdin=PIPE, stdout=PIPE
-    )
+    if root not in SERVERS:
+        options: dict[str, Any] = {"cwd": root, "env": _environment(root), "encoding": "utf-8"}
+        SERVERS[root] = subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, **options)
+    return SERVERS[root]
+
+
+def close() -> None:
+    """Ends the processes that run blocks; the next page has a new one."""
+    while SERVERS:
+        SERVERS.popitem()[1].communicate()
 
 
 def _once(job: dict[str, Any], root: Path) -> dict[str, Any]:

@@ -27,10 +27,20 @@ def named(phases: list[build.PhaseBuild]) -> list[str]:
     return list(dict.fromkeys(test for phase in phases for test in phase.tests))
 
 
-def test_named_tests_are_green_in_a_finished_workspace(tmp_path: Path) -> None:
+def firsts() -> list[str]:
+    """One test of each phase."""
+    return [phase.tests[0] for phase in build.phase_builds().values()]
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [firsts(), pytest.param(named(list(build.phase_builds().values())), marks=pytest.mark.slow)],
+    ids=["one a phase", "all"],
+)
+def test_named_tests_are_green_in_a_finished_workspace(tests: list[str], tmp_path: Path) -> None:
     """In a folder with nothing but the copy: no checkpoint and no recording beside it."""
     build.write_copy(tmp_path, ())
-    done = build.run_tests(tmp_path, named(list(build.phase_builds().values())), capture=True)
+    done = build.run_tests(tmp_path, tests, capture=True)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -3,6 +3,7 @@ are wrong on purpose."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def test_links_lead_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in shape.all_pages() if snippets.steps(read(p))], ids=named)
 def test_python_blocks_run(path: Path) -> None:
     clean(snippets.run_page(read(path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pages_end() -> Iterator[None]:
+    """The process that runs the blocks ends with these tests, so that what it cost counts as theirs."""
+    yield
+    snippets.close()
 
 
 def test_every_exception_has_its_reason() -> None:
@@ -100,7 +108,11 @@ def test_a_failing_block_names_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("block", "text"),
-    [("import time\nwhile True: time.sleep(1)", "ran longer"), ("import os; os._exit(3)", "died"), ("raise SystemExit(1)", "SystemExit")],
+    [
+        ("import time\nwhile True: time.sleep(1)", "ran longer"),
+        ("import os; os._exit(3)", "died"),
+        ("raise SystemExit(1)", "SystemExit"),
+    ],
 )
 def test_a_block_that_hangs_or_dies_is_told(block: str, text: str, tmp_path: Path) -> None:
     limit = 1 if "while" in block else 300
