@@ -134,7 +134,6 @@ def test_points_that_must_not_be_are_judged() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="isolation needs Linux")
-@pytest.mark.timeout(120)
 def test_a_class_is_written_graded_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One lab, two of the attacks as code, every odd container, two who copied, one graded alone once more."""
     some = {name: grading.made.BODIES[name] for name in ("exits", "equals-everything")}

@@ -187,7 +187,7 @@ def _run(lab_folder: Path, found: list[Mistake], run: bool) -> list[Problem]:
         return problems
     by_name = {m.name: m for m in found}
     lacks: dict[str, str] = {}
-    for verdict in run_variants(lab_folder, variants, timeout=30):
+    for verdict in run_variants(lab_folder, variants, timeout=60):
         lacks.update((text, verdict.name) for text in verdict.lacks)
         mistake = by_name[verdict.name]
         failed = {name.split("[")[0] for name in verdict.failed}

@@ -65,6 +65,10 @@ def forked(job: Job) -> Job:
 
 def _child(job: Job, reader: int, writer: int, said: BinaryIO) -> None:
     try:
+        import resource
+
+        most = int(job["timeout"]) + 60
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most))  # should nobody be there any more to end it
         os.setsid()
         os.close(reader)
         null = os.open(os.devnull, os.O_RDWR)

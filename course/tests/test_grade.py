@@ -40,7 +40,6 @@ def run(root: Path, files: dict[str, bytes], settings: Settings = FAST) -> Grade
 
 
 @linux
-@pytest.mark.timeout(120)
 def test_every_attack_is_reported_and_harms_nobody(small_course: Path) -> None:
     files = {name: attack(name, small_course) for name in made.BODIES}
     files |= {"junk": random.Random(1).randbytes(999), "good": SOLUTION.encode(), "untouched": STARTER.encode()}
@@ -58,7 +57,6 @@ def test_every_attack_is_reported_and_harms_nobody(small_course: Path) -> None:
 
 
 @linux
-@pytest.mark.timeout(60)
 def test_what_the_screen_misses_the_sandbox_stops(small_course: Path) -> None:
     names = ("exits-quietly", "fork-bomb", "patches-pytest", "reads-solution", "forges-results", "kills-parent")
     settings = Settings(limits=FAST.limits, screen="report")
