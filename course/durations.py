@@ -28,10 +28,14 @@ OTHERS = 15.0
 """Processor seconds of each other folder: a phase, the models, the benchmarks."""
 
 
+ELSEWHERE = [0.0]
+"""Processor seconds of what a process that is not waited for did for this one; who asks it adds them here."""
+
+
 def spent() -> float:
-    """Processor seconds of this process and of the children that it has waited for."""
+    """Processor seconds of this process, of the children that it has waited for, and ``ELSEWHERE``."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system + times.children_user + times.children_system + ELSEWHERE[0]
 
 
 def unit() -> float:

@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 from course import labs
+from course.contract import zygote
 from course.labs import DEFAULT_TIMEOUT, ROOT, LabError
 
 MEMORY_LIMIT = 8 << 30  # bytes of address space for one version: a runaway list ends here
@@ -63,9 +63,8 @@ def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeo
         job, out = Path(temp, "job.json"), Path(temp, "out.json")
         spec = {"folder": str(folder.resolve()), "jobs": jobs or os.cpu_count() or 1, "timeout": timeout}
         job.write_text(json.dumps(spec | {"variants": [asdict(v) for v in variants]}), encoding="utf-8")
-        command = [sys.executable, "-m", "course.contract.warm", str(job), str(out)]
         env = environment(COURSE_LIMIT=os.environ.get("COURSE_LIMIT") or str(DEFAULT_TIMEOUT))
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        done = zygote.python("course.contract.warm", [str(job), str(out)], ROOT, env)
         if not out.is_file():
             raise LabError(f"{folder.name}: its tests do not run: {(done.stdout + done.stderr).strip()[-800:]}")
         rows = json.loads(out.read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
+from course.durations import ELSEWHERE
 from course.labs import ROOT
 from course.pages.markdown import Page, Problem
 
@@ -88,7 +89,9 @@ def _answer(job: dict[str, Any], root: Path) -> dict[str, Any]:
     if not line:
         del SERVERS[root]
         return {"died": f"exit status {process.wait()} of the process that forks"}
-    return json.loads(line)
+    answer = json.loads(line)
+    ELSEWHERE[0] += answer["cpu"]
+    return answer
 
 
 def _server(root: Path) -> subprocess.Popen[str]:
@@ -97,12 +100,6 @@ def _server(root: Path) -> subprocess.Popen[str]:
         options: dict[str, Any] = {"cwd": root, "env": _environment(root), "encoding": "utf-8"}
         SERVERS[root] = subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, **options)
     return SERVERS[root]
-
-
-def close() -> None:
-    """Ends the processes that run blocks; the next page has a new one."""
-    while SERVERS:
-        SERVERS.popitem()[1].communicate()
 
 
 def _once(job: dict[str, Any], root: Path) -> dict[str, Any]:

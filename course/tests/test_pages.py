@@ -3,7 +3,6 @@ are wrong on purpose."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ def test_links_lead_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in shape.all_pages() if snippets.steps(read(p))], ids=named)
 def test_python_blocks_run(path: Path) -> None:
     clean(snippets.run_page(read(path)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pages_end() -> Iterator[None]:
-    """The process that runs the blocks ends with these tests, so that what it cost counts as theirs."""
-    yield
-    snippets.close()
 
 
 def test_every_exception_has_its_reason() -> None:
