@@ -111,5 +111,4 @@ def run(small_course: Path) -> Run:
         clean |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **env}
         return zygote.python("pytest", ["-p", "no:cacheprovider", "-p", "pytest_timeout", *args], small_course, clean)
 
-
     return call

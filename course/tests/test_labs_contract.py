@@ -31,6 +31,12 @@ def test_starter_and_solution_are_in_step(folder: Path) -> None:
     clean(rules.check_lab(folder))
 
 
+def test_the_first_starter_of_each_phase_is_red_for_the_right_reason() -> None:
+    first = {folder.parents[1]: folder for folder in reversed(lab_folders()) if untouched(folder)}
+    clean(rules.check_starters(list(first.values())))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", shape.phases(), ids=named)
 def test_starters_are_red_for_the_right_reason(phase: Path) -> None:
     folders = [folder for folder in lab_folders() if folder.parents[1] == phase and untouched(folder)]
