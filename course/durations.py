@@ -3,7 +3,7 @@
 ``COURSE_DURATIONS=FILE pytest -m "not gpu and not slow" -n 2`` writes them; ``course verify --durations FILE`` shows
 them beside the budgets, and fails where one is exceeded. Processor time, not the clock; and as a slow machine takes
 more of it, and a busy one too (two programs share a core), a fixed piece of work is timed between the tests: the
-budgets are seconds of a machine on which it takes ``UNIT``. What no test waits for (a process left running) is not seen.
+budgets are seconds of a machine on which it takes ``UNIT``. A process that no test waits for is not seen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Python processes that need not import pytest anew: ``python`` is ``subprocess.run([sys.executable, *args])`` by a fork.
+"""Python processes that need not import pytest anew: ``python`` is ``subprocess.run`` of ``python -m``, by a fork.
 
 One process (``python -m course.contract.zygote``) has imported what every run of pytest imports, and forks for each
 run: a third of a second less. It ends with the process that asked. Without ``os.fork`` each run is a process from the
