@@ -47,11 +47,13 @@ def test_named_tests_are_green_in_a_finished_workspace(tests: list[str], tmp_pat
 def red(target: Path, builds: list[build.Build], tests: list[str]) -> None:
     """Asserts that every test fails in a copy with the stubs of ``builds``, and says which of them is not written."""
     build.write_copy(target, tuple(builds))
-    out = build.run_tests(target, tests, capture=True).stdout
+    done = build.run_tests(target, tests, capture=True)
+    out = done.stdout
     failed = [line for line in out.splitlines() if line.startswith("FAILED")]
     stubs = {name for one in builds for name in (one.name, one.name.split(".")[-1])}
     told = sum(out.count(f"not written yet: {name},") for name in stubs)
-    assert failed and " passed" not in out and " error" not in out and told >= len(failed), out[-3000:]
+    assert done.returncode == 1 and "\nERROR" not in out and " passed" not in out, out[-3000:]
+    assert 0 < len(failed) <= told, out[-3000:]
 
 
 def test_named_tests_are_red_on_the_stubs(tmp_path: Path) -> None:
