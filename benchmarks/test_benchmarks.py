@@ -126,8 +126,14 @@ def test_the_arm_of_quantization(folder: Path, tmp_path: Path) -> None:
     assert "tokens/s, batch 2" in text and "- int3: exit status 1" in text
 
 
+def test_points_that_must_not_be_are_judged() -> None:
+    full = {"submissions": [{"name": "x", "points": 50.0, "labs": {"a": {"status": "graded"}}}]}
+    assert [r["as_it_must_be"] for r in grading.judge(full, [("x", "attack exits", "folder")])] == [False]
+    assert [r["as_it_must_be"] for r in grading.judge(full, [("x", "partly written", "folder")])] == [True]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="isolation needs Linux")
-@pytest.mark.timeout(120)
 def test_a_class_is_written_graded_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One lab, two of the attacks as code, every odd container, two who copied, one graded alone once more."""
     some = {name: grading.made.BODIES[name] for name in ("exits", "equals-everything")}
@@ -145,5 +151,3 @@ def test_a_class_is_written_graded_and_judged(tmp_path: Path, monkeypatch: pytes
     text = grading.report(found)
     assert "# Grading 25 submissions of 02-01" in text
     assert "| attack zip-bomb | 1 | 0.00 | 0.00 | missing | True |" in text
-    full = {"submissions": [{"name": "x", "points": 50.0, "labs": {"a": {"status": "graded"}}}]}
-    assert [r["as_it_must_be"] for r in grading.judge(full, [("x", "attack exits", "folder")])] == [False]

@@ -205,10 +205,17 @@ def verify(
     ] = "",
     patch: Annotated[Path | None, typer.Option(help="with --bump: write the new line numbers as a diff")] = None,
     write: Annotated[bool, typer.Option("--write", help="with --bump: change the line numbers in the pages")] = False,
+    durations: Annotated[
+        Path | None, typer.Option(help="nothing but this: a file of COURSE_DURATIONS beside what tests may cost")
+    ] = None,
 ) -> None:
     """The maintainer's checks: pages, citations, figures, captures, lab contracts, mistakes; or mutation."""
     from course import verify as verifier
 
+    if durations:
+        from course.durations import show
+
+        raise typer.Exit(1 if show(durations, out) else 0)
     if bump:
         from course.upstream.bump_report import against
 

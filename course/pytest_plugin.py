@@ -10,6 +10,7 @@
 * one cause is shown once, and after a loop that never ends the other tests of the lab are not run;
 * one line per lab at the end.
 
+``COURSE_DURATIONS=FILE`` writes what the tests cost (``course.durations``).
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
 ``.course/progress.json``.
 """
@@ -28,6 +29,7 @@ from typing import Any
 import pytest
 
 from course import labs
+from course.durations import Recorder
 from course.failures import shown, story, teach
 from course.failures.late import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
 from course.fixtures import greedy, real_run  # noqa: F401 (fixtures)
@@ -35,9 +37,13 @@ from course.loop.outcomes import Outcomes, remember
 
 MARKERS = (
     "gpu: needs an NVIDIA GPU (skipped without one)",
+    "slow: long replays and property runs; left out of the README's second line",
+    "needs_torch: needs torch, transformers, triton, tokenizers or the like (skipped without them)",
     "real_vllm: needs the CPU build of the pinned release (`course vllm`)",
     "provided: tests what starter.py brings along, so it passes there too",
 )
+
+PATIENCE = 10
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,17 +63,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.reportchars = config.option.reportchars.replace("a", "sxX").replace("f", "")
         config.option.disable_warnings |= in_words(config)  # those of the learner's code stand in the stories
     config.pluginmanager.register(LabReporter(config), "course-labs")
+    if target := os.environ.get("COURSE_DURATIONS"):
+        if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+            del os.environ["COURSE_DURATIONS"]  # a test that starts pytest starts another suite
+        config.pluginmanager.register(Recorder(Path(target).resolve()), "course-durations")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives each lab test its time limit, unless it sets one itself."""
+    """Gives each lab test its time limit, unless it sets one itself. The course's own solutions, which do not hang,
+    have more: a busy machine fails no test."""
+    patience = 1 if labs.wanted_impl() == "starter" or os.environ.get("COURSE_LIMIT") else PATIENCE
     for item in items:
         lab = labs.lab_of(item.nodeid)
         if lab is None or item.get_closest_marker("timeout"):
             continue
         real = item.get_closest_marker("real_vllm") is not None
         limit = min(lab.timeout, float(os.environ.get("COURSE_LIMIT") or lab.timeout))
-        item.add_marker(pytest.mark.timeout(max(limit, labs.REAL_VLLM_TIMEOUT) if real else limit))
+        item.add_marker(pytest.mark.timeout(max(limit, labs.REAL_VLLM_TIMEOUT) if real else limit * patience))
 
 
 def in_words(config: pytest.Config) -> bool:
@@ -130,15 +142,23 @@ def unwritten(error: BaseException | None, place: Path) -> tuple[str, str, Path,
             file = Path(code.co_filename)
             if place in (file, *file.parents):
                 return str(error), getattr(code, "co_qualname", code.co_name), file, line
+        for one in getattr(error, "exceptions", ()):  # a group: hypothesis has met several stubs
+            if found := unwritten(one, place):
+                return found
         error = error.__cause__ or error.__context__
     return None
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    outcome: Any = yield
-    report = outcome.get_result()
     lab = labs.lab_of(item.nodeid)
+    options = item.config.option
+    style = options.tbstyle
+    if lab and call.excinfo is not None and in_words(item.config) and "impl" in getattr(item, "fixturenames", ()):
+        options.tbstyle = "native"  # words take its place: pytest need not parse every file on the way
+    outcome: Any = yield
+    options.tbstyle = style
+    report = outcome.get_result()
     if lab is None:
         return
     provided = item.get_closest_marker("provided") is not None

@@ -176,6 +176,7 @@ def test_load_table_of_pocket_moe() -> None:
     assert steps["1"] == 4.0 and steps["1"] > steps["4"] > steps["64"] > 2
 
 
+@pytest.mark.needs_torch
 def test_training_computes_what_the_library_computes() -> None:
     """All experts as two products, for training, are the library's loop over experts; an even router costs 1."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

@@ -28,6 +28,7 @@ def load_kernel(folder: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.needs_torch
 def test_int8_codes_are_cut_off(tmp_path: Path) -> None:
     triton_or_skip()
     if not SOURCE.is_file():

@@ -21,8 +21,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.contract.rules import parse_file
 from course.contract.warm import Variant, run_variants
-from course.labs import COURSE, LabError, lab_of
+from course.labs import COURSE, LabError, functions, lab_of
 from course.pages.markdown import Problem, parse
 
 FOLDER = COURSE / "mistakes"
@@ -130,9 +131,11 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r"[`*_#|]|^[-+]\s|^\d+[.)]\s", " ", text.strip()).split()).lower()
 
 
-def check_mistakes(lab_folder: Path, base: Path = FOLDER) -> list[Problem]:
+def check_mistakes(lab_folder: Path, base: Path = FOLDER, run: bool = True) -> list[Problem]:
     """Each patch applies, breaks the tests it names, and quotes the README; each listed mistake has a patch; and every
-    test that fails on one says what was got, what was expected, and which claim of the README it stands for."""
+    test that fails on one says what was got, what was expected, and which claim of the README it stands for.
+
+    Without ``run`` no test is started: what is read alone is checked, and that the tests named are there."""
     found: list[Mistake] = []
     problems = []
     for path in patches(lab_folder, base):
@@ -152,10 +155,21 @@ def check_mistakes(lab_folder: Path, base: Path = FOLDER) -> list[Problem]:
     for item in items:
         if not any(plain(m.words) in item for m in found):
             problems.append(Problem(readme, 1, f"no patch in course/mistakes for: {item[:90]}"))
-    return problems + _run(lab_folder, found)
+    problems += [] if run else _unknown_tests(lab_folder, found)
+    return problems + _run(lab_folder, found, run)
 
 
-def _run(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
+def _unknown_tests(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
+    have = {name for name, _ in functions(parse_file(lab_folder / "test_lab.py"))} if found else set()
+    return [
+        Problem(mistake.path, 1, f"the lab has no test called {test}")
+        for mistake in found
+        for test in mistake.tests
+        if test.split("[")[0].replace("::", ".") not in have
+    ]
+
+
+def _run(lab_folder: Path, found: list[Mistake], run: bool) -> list[Problem]:
     problems: list[Problem] = []
     variants: list[Variant] = []
     source = (lab_folder / "solution.py").read_text(encoding="utf-8")
@@ -167,11 +181,13 @@ def _run(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
             continue
         variants.append(Variant(mistake.name, patched, mistake.tests, stop_early=False))
     lab = lab_of(lab_folder)
-    if not variants or (lab is not None and lab.missing_modules):  # its tests skip here, so they can catch nothing
+    if (
+        not run or not variants or (lab is not None and lab.missing_modules)
+    ):  # its tests skip here, so they can catch nothing
         return problems
     by_name = {m.name: m for m in found}
     lacks: dict[str, str] = {}
-    for verdict in run_variants(lab_folder, variants, timeout=30):
+    for verdict in run_variants(lab_folder, variants, timeout=60):
         lacks.update((text, verdict.name) for text in verdict.lacks)
         mistake = by_name[verdict.name]
         failed = {name.split("[")[0] for name in verdict.failed}

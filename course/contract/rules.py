@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from course.contract import zygote
 from course.contract.warm import environment
 from course.labs import ROOT, LabError, functions, lab_of, stub_message
 from course.pages.markdown import Problem
@@ -156,9 +156,9 @@ def run_labs(folders: Sequence[Path], impl: str, root: Path = ROOT) -> dict[str,
     with tempfile.TemporaryDirectory() as temp:
         report = Path(temp, "report.json")
         env = environment(LAB_IMPL=impl, COURSE_REPORT=str(report))
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=auto", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
-        command += ["-m", "not gpu and not real_vllm", *map(str, folders)]
-        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+        args = ["-q", "--tb=native", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+        args += ["-m", "not gpu and not real_vllm", *map(str, folders)]
+        done = zygote.python("pytest", args, root, env)
         rows = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     if not rows:
         raise LabError(f"no lab ran:\n{(done.stdout + done.stderr)[-2000:]}")

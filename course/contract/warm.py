@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,8 @@ from typing import Any
 import pytest
 
 from course import labs
-from course.labs import ROOT, LabError
+from course.contract import zygote
+from course.labs import DEFAULT_TIMEOUT, ROOT, LabError
 
 MEMORY_LIMIT = 8 << 30  # bytes of address space for one version: a runaway list ends here
 
@@ -63,8 +63,8 @@ def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeo
         job, out = Path(temp, "job.json"), Path(temp, "out.json")
         spec = {"folder": str(folder.resolve()), "jobs": jobs or os.cpu_count() or 1, "timeout": timeout}
         job.write_text(json.dumps(spec | {"variants": [asdict(v) for v in variants]}), encoding="utf-8")
-        command = [sys.executable, "-m", "course.contract.warm", str(job), str(out)]
-        done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+        env = environment(COURSE_LIMIT=os.environ.get("COURSE_LIMIT") or str(DEFAULT_TIMEOUT))
+        done = zygote.python("course.contract.warm", [str(job), str(out)], ROOT, env)
         if not out.is_file():
             raise LabError(f"{folder.name}: its tests do not run: {(done.stdout + done.stderr).strip()[-800:]}")
         rows = json.loads(out.read_text(encoding="utf-8"))
@@ -74,7 +74,8 @@ def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeo
 def environment(**extra: str) -> dict[str, str]:
     """Environment of a pytest run that the machinery starts: this repository first, no settings of the caller, no
     record."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LAB_IMPL", "COURSE_REPORT", "PYTEST_"))}
+    callers = ("LAB_IMPL", "COURSE_REPORT", "COURSE_DURATIONS", "PYTEST_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(callers)}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     fixed = {"COURSE_NO_RECORD": "1", "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return {**clean, "PYTHONPATH": path, **fixed, **extra}

@@ -1,8 +1,9 @@
 """What a learner was held to when a lab was done: its tests, and the public names of its file.
 
 A digest of both goes into the record of the run. Where the course changes a lab later, it no longer agrees, and the
-lab is "done (earlier version)". Imports of mini_vllm, dotted names below it, comments, docstrings of tests and layout
-do not count: a file of the engine that moves asks nothing new of anybody.
+lab is "done (earlier version)". Imports of mini_vllm, dotted names below it, comments, docstrings of tests, layout
+and the marks that only say when a test is run (``slow``, ``needs_torch``) do not count: a file of the engine that
+moves asks nothing new of anybody.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from course.labs import LAB_PATH
 from course.loop.outcomes import digest
 
 DOTTED = re.compile(r"\bmini_vllm(?:\.\w+)*\.(\w+)")
+WHEN = ("pytest.mark.slow", "pytest.mark.needs_torch")
 SILENT = ("ctx", "kind", "type_comment", "type_ignores", "type_params")
 
 
@@ -43,13 +45,16 @@ def _written(node: Any) -> str:
         return ""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return ""
+    if isinstance(node, (ast.Attribute, ast.Assign)) and ast.unparse(node).removeprefix("pytestmark = ") in WHEN:
+        return ""
     if isinstance(node, ast.Attribute) and re.fullmatch(DOTTED, ast.unparse(node)):
         return f"(Name {node.attr})"
     if isinstance(node, ast.Name):
         return f"(Name {node.id})"
     if isinstance(node, ast.AST):
         fields = ((name, value) for name, value in ast.iter_fields(node) if name not in SILENT)
-        said = [f"{name}={_written(value)}" for name, value in fields if value is not None and value != []]
+        told = [(name, _written(value)) for name, value in fields if value is not None and value != []]
+        said = [f"{name}={text}" for name, text in told if (name, text) != ("decorator_list", "[]")]
         return f"({type(node).__name__} {' '.join(said)})"
     return DOTTED.sub(r"\1", node) if isinstance(node, str) else repr(node)
 

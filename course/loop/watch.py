@@ -29,6 +29,7 @@ from course.pytest_plugin import has_cuda
 from course.triton_cpu import triton_or_skip
 
 LOOK_EVERY = 0.05  # seconds between looks at the files
+PATIENCE = 1.0  # seconds for which an emptied file is taken for one that is being written
 ENOUGH = 0.4  # seconds of processor time after which a run that is red already may end
 LIMIT = 5.0  # seconds for one test, where its lab allows more: somebody is waiting, and a save starts it again
 FILES = ("starter.py", "test_lab.py")
@@ -75,8 +76,9 @@ class Saves:
         else:
             time.sleep(min(seconds, LOOK_EVERY))
         now = state(self.folder)
-        if now[0] == EMPTY:  # most editors empty a file before they write it
-            time.sleep(0.1)
+        until = time.monotonic() + PATIENCE
+        while now[0] == EMPTY and time.monotonic() < until:  # most editors empty a file before they write it
+            time.sleep(0.02)
             now = state(self.folder)
         if now == self.known or not now[0]:
             return False

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from course.contract import zygote
 from course.labs import ROOT
 
 SOLUTION = '''"""A lab."""
@@ -109,7 +109,6 @@ def run(small_course: Path) -> Run:
     def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("LAB_IMPL", "COURSE_", "PYTEST_"))}
         clean |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **env}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_timeout", *args]
-        return subprocess.run(command, cwd=small_course, env=clean, capture_output=True, text=True, check=False)
+        return zygote.python("pytest", ["-p", "no:cacheprovider", "-p", "pytest_timeout", *args], small_course, clean)
 
     return call

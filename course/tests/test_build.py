@@ -22,23 +22,50 @@ def test_symbols_exist_and_are_documented(number: int, one: build.Build) -> None
     assert one.tests and one.message.endswith(".")
 
 
-@pytest.mark.parametrize("number", sorted(build.phase_builds()))
-def test_named_tests_are_green_in_a_finished_workspace(number: int, tmp_path: Path) -> None:
+def named(phases: list[build.PhaseBuild]) -> list[str]:
+    """The tests of phases, each once."""
+    return list(dict.fromkeys(test for phase in phases for test in phase.tests))
+
+
+def firsts() -> list[str]:
+    """One test of each phase."""
+    return [phase.tests[0] for phase in build.phase_builds().values()]
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [firsts(), pytest.param(named(list(build.phase_builds().values())), marks=pytest.mark.slow)],
+    ids=["one a phase", "all"],
+)
+def test_named_tests_are_green_in_a_finished_workspace(tests: list[str], tmp_path: Path) -> None:
     """In a folder with nothing but the copy: no checkpoint and no recording beside it."""
     build.write_copy(tmp_path, ())
-    done = build.run_tests(tmp_path, build.phase_build(number).tests, capture=True)
+    done = build.run_tests(tmp_path, tests, capture=True)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+def red(target: Path, builds: list[build.Build], tests: list[str]) -> None:
+    """Asserts that every test fails in a copy with the stubs of ``builds``, and says which of them is not written."""
+    build.write_copy(target, tuple(builds))
+    done = build.run_tests(target, tests, capture=True)
+    out = done.stdout
+    failed = [line for line in out.splitlines() if line.startswith("FAILED")]
+    stubs = {name for one in builds for name in (one.name, one.name.split(".")[-1])}
+    told = sum(out.count(f"not written yet: {name},") for name in stubs)
+    assert done.returncode == 1 and "\nERROR" not in out and " passed" not in out, out[-3000:]
+    assert 0 < len(failed) <= told, out[-3000:]
+
+
+def test_named_tests_are_red_on_the_stubs(tmp_path: Path) -> None:
+    """All functions of all phases at once: what each proves alone is in the slow twin below."""
+    phases = list(build.phase_builds().values())
+    red(tmp_path, [one for phase in phases for one in phase.builds], named(phases))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "one"), ALL, ids=[one.symbol for _, one in ALL])
 def test_named_tests_are_red_on_the_stub(number: int, one: build.Build, tmp_path: Path) -> None:
-    build.write_copy(tmp_path, (one,))
-    done = build.run_tests(tmp_path, list(one.tests), capture=True)
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert done.returncode == 1 and " passed" not in done.stdout, done.stdout[-3000:]
-    assert failed and done.stdout.count(f"not written yet: {one.name.split('.')[-1]}") + done.stdout.count(
-        f"not written yet: {one.name},"
-    ) >= len(failed), done.stdout[-3000:]
+    red(tmp_path, [one], list(one.tests))
 
 
 SOURCE = '''import os  # kept

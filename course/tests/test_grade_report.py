@@ -124,7 +124,6 @@ def test_late_points_in_each_form() -> None:
 
 
 @linux
-@pytest.mark.timeout(60)
 def test_missing_walls_are_said_before_anything_runs_and_in_the_report(
     small_course: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +151,6 @@ def test_where_the_report_cannot_be_written_nothing_is_run(tmp_path: Path) -> No
 
 
 @linux
-@pytest.mark.timeout(60)
 def test_a_lab_whose_tests_are_all_skipped_is_named(small_course: Path) -> None:
     test = small_course / FIRST / "test_lab.py"
     test.write_text("import pytest\n\npytest.importorskip('no_such_module')\n" + test.read_text(encoding="utf-8"))

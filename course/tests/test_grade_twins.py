@@ -200,7 +200,6 @@ def rows() -> dict[str, LabResult]:
 
 
 @linux
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", TAKEN)
 def test_who_takes_the_engines_check_has_no_full_marks(name: str, rows: dict[str, LabResult]) -> None:
     row = rows[name]
@@ -209,6 +208,5 @@ def test_who_takes_the_engines_check_has_no_full_marks(name: str, rows: dict[str
 
 
 @linux
-@pytest.mark.timeout(120)
 def test_who_writes_her_own_check_has_them(rows: dict[str, LabResult]) -> None:
     assert (rows["honest"].status, rows["honest"].share, rows["honest"].findings) == ("graded", 1.0, ())

@@ -42,7 +42,7 @@ def first(root: Path) -> progress.LabProgress:
     [
         ("test_lab.py", "== 5", "== 6"),
         ("test_lab.py", '"negative"', '"below zero"'),
-        ("test_lab.py", "def test_add", "@pytest.mark.slow\ndef test_add"),
+        ("test_lab.py", "def test_add", "@pytest.mark.provided\ndef test_add"),
         ("solution.py", "def double(x: int)", "def double(x: float)"),
         ("solution.py", "Twice x.", "Two times x."),
         ("solution.py", "n: int = 0", "n: int = 1"),
@@ -64,6 +64,8 @@ def test_what_was_asked_has_changed(done: Path, file: str, old: str, new: str) -
         ("test_lab.py", IMPORTS, "from mini_vllm import (\n    Scheduler,\n)\nfrom mini_vllm.core import request\n"),
         ("test_lab.py", "mini_vllm.request.Request", "mini_vllm.core.Request"),
         ("test_lab.py", "mini_vllm.request.Request", "Request"),
+        ("test_lab.py", "def test_add", "@pytest.mark.slow\ndef test_add"),
+        ("test_lab.py", "def test_add", "pytestmark = pytest.mark.needs_torch\n\n\ndef test_add"),
         ("test_lab.py", "def test_add(impl):\n", "def test_add(impl):\n    '''Adds.'''  # it does\n\n"),
         ("test_lab.py", "    counter = impl.Counter()\n", "    counter = (\n        impl.Counter()\n    )\n"),
         ("solution.py", "return 2 * x", "return x + x"),

@@ -31,7 +31,12 @@ def test_starter_and_solution_are_in_step(folder: Path) -> None:
     clean(rules.check_lab(folder))
 
 
-@pytest.mark.timeout(300)
+def test_the_first_starter_of_each_phase_is_red_for_the_right_reason() -> None:
+    first = {folder.parents[1]: folder for folder in reversed(lab_folders()) if untouched(folder)}
+    clean(rules.check_starters(list(first.values())))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", shape.phases(), ids=named)
 def test_starters_are_red_for_the_right_reason(phase: Path) -> None:
     folders = [folder for folder in lab_folders() if folder.parents[1] == phase and untouched(folder)]
@@ -40,7 +45,12 @@ def test_starters_are_red_for_the_right_reason(phase: Path) -> None:
     clean(rules.check_starters(folders))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.parametrize("folder", lab_folders(), ids=named)
+def test_listed_mistakes_have_patches_that_fit(folder: Path) -> None:
+    clean(mistakes.check_mistakes(folder, run=False))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", lab_folders(), ids=named)
 def test_listed_mistakes_are_caught(folder: Path) -> None:
     clean(mistakes.check_mistakes(folder))
@@ -192,6 +202,8 @@ def test_a_test_that_asks_nothing_is_found(small_course: Path) -> None:
 def test_a_bad_patch_is_named(old: str, new: str, message: str, lab: Path, small_course: Path) -> None:
     base = write_patch(small_course, PATCH.replace(old, new))
     assert any(message in p.text for p in mistakes.check_mistakes(lab, base))
+    read = any(message in p.text for p in mistakes.check_mistakes(lab, base, run=False))
+    assert read == ("catch" not in message), "what can be read is said without a run"
 
 
 def test_a_listed_mistake_without_a_patch_is_named(lab: Path, small_course: Path) -> None:
@@ -238,10 +250,12 @@ def test_mutation_score_names_the_survivors(lab: Path) -> None:
 def test_an_endless_or_greedy_mutant_does_not_hang(lab: Path) -> None:
     from course.contract.warm import Variant, run_variants
 
-    loop = SOLUTION.replace("return 2 * x", "\n    while True: pass")
+    loop = SOLUTION.replace("return 2 * x", "import time\n    while True: time.sleep(1)")
     dead = SOLUTION.replace("return 2 * x", "import os; os._exit(1)")
-    verdicts = run_variants(lab, [Variant("loop", loop), Variant("dead", dead), Variant("good", SOLUTION)], timeout=2)
-    assert [v.outcome for v in verdicts] == ["timeout", "died", "passed"]
+    (verdict,) = run_variants(lab, [Variant("loop", loop)], timeout=1)
+    assert verdict.outcome == "timeout"
+    verdicts = run_variants(lab, [Variant("dead", dead), Variant("good", SOLUTION)], timeout=300)
+    assert [v.outcome for v in verdicts] == ["died", "passed"]
 
 
 def test_a_file_that_two_labs_share_is_one_file():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from course.plugs.milestone import SUITE, TESTS, Milestone
 from course.plugs.milestone_checks import CHECKS, checks_for
 from course.tests.test_plugs import PARTS, all_present, source, wrong  # noqa: F401
 
-FEW = 6
+FEW = 4
 
 
 def table(made: Milestone) -> str:
@@ -30,6 +29,7 @@ def as_stub(part: plugs.Part) -> plugs.Part:
     return replace(part, state="not written", detail="write it.", module=None)
 
 
+@pytest.mark.slow
 def test_with_the_references_everything_holds() -> None:
     all_present()
     made = milestone.run("solution", num_requests=FEW, suite=False)
@@ -75,13 +75,12 @@ def test_a_loop_that_never_ends_is_stopped(wrong, monkeypatch: pytest.MonkeyPatc
     source("03-01")
     wrong("03-01", "    plan: dict[str, int] = {}\n", "    plan: dict[str, int] = {}\n    while True:\n        pass\n")
     monkeypatch.setattr(milestone, "TIME_LIMIT", 0.3)
-    start = time.monotonic()
     made = milestone.run(num_requests=2, suite=False, found=plugs.find_parts("03-01,solution"))
-    assert time.monotonic() - start < 20
     (row,) = made.results
     assert row.state == "broken" and "schedule_step raised TimeoutError: it ran longer than" in row.detail
 
 
+@pytest.mark.slow
 def test_the_engines_own_suite_on_lab_parts() -> None:
     all_present()
     row = milestone.run_suite("solution", PARTS)

@@ -100,11 +100,32 @@ def test_a_failing_block_names_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("block", "text"),
-    [("while True: pass", "ran longer"), ("import os; os._exit(3)", "died"), ("raise SystemExit(1)", "SystemExit")],
+    [
+        ("import time\nwhile True: time.sleep(1)", "ran longer"),
+        ("import os; os._exit(3)", "died"),
+        ("raise SystemExit(1)", "SystemExit"),
+    ],
 )
 def test_a_block_that_hangs_or_dies_is_told(block: str, text: str, tmp_path: Path) -> None:
-    problems = snippets.run_page(parse(f"```python\n{block}\n```\n"), tmp_path, timeout=1.5)
+    limit = 1 if "while" in block else 300
+    problems = snippets.run_page(parse(f"```python\n{block}\n```\n"), tmp_path, timeout=limit)
     assert len(problems) == 1 and text in problems[0].text
+
+
+def test_each_page_has_a_process_of_its_own(tmp_path: Path) -> None:
+    """One process imports the engine and forks: what a page leaves behind, the next does not find."""
+    leaves = "import sys, json\njson.left = 1\nleft = 1\nprint('x' * 200_000)"
+    asks = "import json, sys\nassert 'left' not in globals() and not hasattr(json, 'left')"
+    for block in (leaves, "import os; os._exit(3)", asks):
+        problems = snippets.run_page(parse(f"```python\n{block}\n```\n"), tmp_path)
+        assert ["died" in p.text for p in problems] == ([True] if "_exit" in block else [])
+
+
+def test_where_there_is_no_fork_the_answers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snippets, "_answer", snippets._once)
+    assert not snippets.run_page(parse(BROKEN.replace("4\n", "3\n"), Path("a.md")), tmp_path)
+    text = BROKEN.replace("print(x + 1)", "import os; os._exit(3)")
+    assert "died" in snippets.run_page(parse(text, Path("a.md")), tmp_path)[0].text
 
 
 def test_fences_inside_lists_and_details() -> None:

@@ -35,6 +35,8 @@ pythonpath = .
 timeout = 120
 markers =
     gpu: needs an NVIDIA GPU (skipped without one)
+    slow: long replays and property runs
+    needs_torch: needs torch, transformers, triton, tokenizers or the like
 """
 CONFTEST = """\
 # Made by `course build`: short reports for what is not written yet.

@@ -25,12 +25,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    options, here = item.config.option, item.config.rootpath.resolve()
+    told = call.excinfo is not None and options.tbstyle == "auto"
+    stub = unwritten(call.excinfo.value, here) if told and call.excinfo else None
+    if stub:
+        options.tbstyle = "native"  # one line takes its place: pytest need not parse every file on the way
     outcome: Any = yield
+    if stub:
+        options.tbstyle = "auto"
     report = outcome.get_result()
-    if not report.failed or call.excinfo is None or item.config.getoption("tbstyle", "auto") != "auto":
-        return
-    here = item.config.rootpath.resolve()
-    if stub := unwritten(call.excinfo.value, here):
+    if stub and report.failed:
         sentence, function, file, line = stub
         report.longrepr = (
             f"not written yet: {function}, {file.relative_to(here.parent).as_posix()}:{line}\n    {sentence}"

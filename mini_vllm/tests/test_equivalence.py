@@ -77,6 +77,7 @@ def alone(model, prompts, params):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, **SETTINGS)
 @given(data=st.data())
 def test_tokens_do_not_depend_on_how_they_are_scheduled(model, data):

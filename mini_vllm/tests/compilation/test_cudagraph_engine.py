@@ -59,6 +59,7 @@ def ragged(seed: int, vocab: int = 4000) -> tuple[list[list[int]], list[Sampling
     return prompts, [greedy(int(n)) for n in rng.integers(2, 20, 7)]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, **SETTINGS)
 @given(data=st.data())
 def test_tokens_do_not_depend_on_the_backend_nor_on_the_graphs(pocket: Any, data: Any) -> None:

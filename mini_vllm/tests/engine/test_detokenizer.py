@@ -128,6 +128,7 @@ def test_without_detokenize_only_ids_are_kept():
         assert detokenizer.get_next_output_text(True, delta=True) == "" and detokenizer.output_token_ids == [97]
 
 
+@pytest.mark.needs_torch
 def test_a_tokenizer_that_is_not_byte_level(tmp_path):
     """Sentencepiece style: a space is part of the next word and vanishes at the start; rare characters are bytes."""
     tk = pytest.importorskip("tokenizers")

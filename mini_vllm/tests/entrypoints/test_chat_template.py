@@ -51,6 +51,7 @@ def transformers_tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=["one", "five"])
 def test_texts_are_those_of_transformers(name, conversation, transformers_tokenizer):

@@ -6,6 +6,7 @@ import pytest
 
 from course.triton_cpu import triton_or_skip
 
+pytestmark = pytest.mark.needs_torch
 ON_GPU = triton_or_skip()
 import torch  # noqa: E402
 

@@ -202,6 +202,7 @@ def test_a_hub_name_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None
         get_checkpoint_folder("owner/tiny")
 
 
+@pytest.mark.needs_torch
 def test_a_hub_name_from_the_offline_cache(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's cache layout: refs/main names a commit, snapshots/COMMIT holds the files."""
     constants = pytest.importorskip("huggingface_hub.constants")

@@ -160,6 +160,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
         Checkpoint(tmp_path)
 
 
+@pytest.mark.needs_torch
 def test_the_library_reads_what_we_write(folder: Path) -> None:
     library = pytest.importorskip("safetensors.numpy")
     loaded = library.load_file(folder / SINGLE_NAME)

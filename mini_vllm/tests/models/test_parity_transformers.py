@@ -21,6 +21,7 @@ from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.model_loader.default_loader import load_model
 
+pytestmark = pytest.mark.needs_torch
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

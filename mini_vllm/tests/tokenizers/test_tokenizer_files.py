@@ -54,6 +54,7 @@ def test_load_tokenizer_says_what_is_missing(tmp_path):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.needs_torch
 def test_other_kinds_go_to_the_library(tmp_path):
     tk = pytest.importorskip("tokenizers")
     inner = tk.Tokenizer(tk.models.WordLevel({"hello": 0, "world": 1, "[UNK]": 2}, unk_token="[UNK]"))
@@ -68,6 +69,7 @@ def test_other_kinds_go_to_the_library(tmp_path):
     assert tokenizer.decode([0, 1, 3]) == "hello world" and tokenizer.id_to_bytes(1) == b"world"
 
 
+@pytest.mark.needs_torch
 @pytest.mark.skipif(not (POCKET / "tokenizer.json").is_file(), reason="the committed checkpoint is not there")
 def test_the_committed_checkpoints_tokenizer_is_ours_and_agrees_with_the_library():
     tk = pytest.importorskip("tokenizers")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.needs_torch
 torch = pytest.importorskip("torch", reason='this lab needs torch: pip install -e ".[triton]"')
 ON_GPU = torch.cuda.is_available()
 if not ON_GPU:

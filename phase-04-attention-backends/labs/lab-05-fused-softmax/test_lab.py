@@ -8,6 +8,7 @@ import pytest
 
 from course.triton_cpu import triton_or_skip
 
+pytestmark = pytest.mark.needs_torch
 ON_GPU = triton_or_skip()
 
 import numpy as np  # noqa: E402

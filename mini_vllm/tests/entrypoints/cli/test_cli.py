@@ -45,6 +45,9 @@ def checkpoint(tmp_path_factory):
 
 
 def run(*args: str, stdin: str | None = None, code: int = 0):
+    """One command; what makes an engine gets a small pool, as the default would be a quarter of a million blocks."""
+    if args[:1] in (("generate",), ("chat",), ("bench",)) and not {"--kv-memory", "--help"} & {*args}:
+        args = (*args, "--kv-memory", "8MiB")
     result = CliRunner().invoke(app, list(args), input=stdin)
     assert result.exit_code == code, result.output + repr(result.exception)
     return result

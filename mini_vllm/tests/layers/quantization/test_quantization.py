@@ -119,6 +119,7 @@ def test_fp8_rounds_ties_to_even() -> None:
     np.testing.assert_array_equal(encode_e4m3(np.nextafter(middle, np.float32(999))), codes + 1)
 
 
+@pytest.mark.needs_torch
 def test_fp8_equals_torch_on_random_bits() -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
