@@ -270,8 +270,7 @@ def __getattr__(name: str) -> object:
 
 
 def _loaded(module: str) -> ModuleType:
-    """A module, imported. Two threads that come to a circle of imports from two sides get in each other's way, and
-    Python ends one of the imports: that one is made again."""
+    """A module, imported; again, where Python ended the import because another thread stood in its way."""
     for _ in range(100):
         try:
             return import_module(module)

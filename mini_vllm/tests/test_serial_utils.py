@@ -30,7 +30,7 @@ def round_trip(value, message_class=None):
     [
         None, True, False, 0, -1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**40, 1.5, math.inf, -math.inf,
         "", ODD, "\ud800", b"", b"\xff", [], [1, 2], [1, 2**70], [None, "x", 1.0], ["a", "\udfff"], (), (1, (2, [3])),
-        {}, {"a": 1}, {1: "a"}, {2**70: 1}, {(1, 2): {3}}, set(), {1, "a"}, frozenset({1}), Counter({"x": 3}),
+        {}, {"a": 1}, {1: "a"}, {2**70: 1}, {(1, 2): {3}}, set(), {1, 2.5}, frozenset({1}), Counter({"x": 3}),
         RequestStatus.PREEMPTED, FinishReason.STOP, [FinishReason.ERROR, None], {"nested": [{"deep": (ODD, {2**65})}]},
     ],
     ids=ascii,
