@@ -59,8 +59,8 @@ def test_arrays_and_their_scalars():
 
 def test_a_request_keeps_all_of_its_parameters():
     params = SamplingParams(
-        temperature=0.7, seed=10**30, stop=[ODD, "\ud800"], stop_token_ids=[3], logit_bias={5: -1e300, 2: 1e300},
-        allowed_token_ids=[1, 2], bad_words=["x"], max_tokens=10**25, logprobs=-1, n=3,
+        temperature=0.7, seed=2**63 - 1, stop=[ODD, "\ud800"], stop_token_ids=[3], logit_bias={5: -1e300, 2: 1e300},
+        allowed_token_ids=[1, 2], bad_words=["x"], max_tokens=2**62, logprobs=-1, n=3,
     )  # fmt: skip
     params.update_from_generation_config([7, 8])
     params.bad_words_token_ids = [[1, 2], [3]]

@@ -272,7 +272,6 @@ def test_a_nan_in_one_request_ends_that_request_alone(tiny: Any, monkeypatch: py
         ({"cudagraph_mode": "FULL", "cudagraph_capture_sizes": [0]}, "cudagraph_capture_sizes must hold whole numbers"),
         ({"max_cudagraph_capture_size": 0}, "max_cudagraph_capture_size must be at least 1"),
         ({"cudagraph_mode": "FULL", "cudagraph_capture_sizes": [2], "max_cudagraph_capture_size": 4}, "contradicts"),
-        ({"cudagraph_mode": "FULL", "tensor_parallel_size": 2}, "tensor_parallel_size must be 1 with cudagraph_mode"),
     ],
 )
 def test_bad_settings_are_errors_at_the_door(args: dict[str, Any], words: str) -> None:

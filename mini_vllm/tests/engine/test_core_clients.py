@@ -25,7 +25,7 @@ def workload():
     yield SHARED + "three", SamplingParams(temperature=0.9, seed=2**63 - 1, top_p=0.9, n=3, max_tokens=6, logprobs=1)
     yield SHARED + "four?", greedy()  # NaN in its logits
     yield SHARED + "five", greedy(max_tokens=30, stop=["never", "\x1c", "\ud800"], min_tokens=2)
-    yield SHARED + "six", SamplingParams(temperature=0.7, seed=3, max_tokens=10**20, min_p=0.1, frequency_penalty=0.5)
+    yield SHARED + "six", SamplingParams(temperature=0.7, seed=3, max_tokens=2**62, min_p=0.1, frequency_penalty=0.5)
     yield {"prompt_token_ids": [1, 2, 3, 4, 5], "cache_salt": "é"}, greedy(logit_bias={7: 5.0}, detokenize=False)
     yield "z", greedy(bad_words=["x"], allowed_token_ids=[97, 98, 120])
     yield SHARED * 3, SamplingParams(temperature=1.0, seed=0, max_tokens=4, repetition_penalty=1.3)

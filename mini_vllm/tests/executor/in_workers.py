@@ -88,7 +88,8 @@ def batch_of(worker: Any) -> Any:
     batch = worker.model_runner.input_batch
     n = batch.num_reqs
     states = [(i, s.output_token_ids, s.block_ids, _draw(s.generator)) for i, s in worker.model_runner.requests.items()]
-    arrays = [array[:n].tolist() for array in (batch.token_ids, batch.block_table, batch.num_tokens)]
+    tables = [table.table for table in batch.block_table.block_tables]
+    arrays = [array[:n].tolist() for array in (batch.token_ids, *tables, batch.num_tokens)]
     return batch.req_ids, arrays, states
 
 

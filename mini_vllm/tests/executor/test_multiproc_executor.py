@@ -142,7 +142,7 @@ def test_a_killed_worker_is_known_at_once_and_the_engine_refuses_with_that_error
 def test_a_worker_that_is_killed_in_the_midst_of_a_step(folder):
     llm = make(folder)
     llm.llm_engine.collective_rpc(in_workers.stop_on, args=(499, 1, signal.SIGKILL))
-    with pytest.raises(RuntimeError, match=r"rank 1 .* died in execute_model, after meeting 2 of the ranks, by si"):
+    with pytest.raises(RuntimeError, match=r"rank 1 .* died in execute_model, after meeting \d of the ranks, by si"):
         llm.generate(MARKED, GREEDY, use_tqdm=False)
 
 
@@ -151,7 +151,7 @@ def test_a_stopped_worker_is_noticed_and_named(folder, expected):
     ids = pids(llm)
     llm.llm_engine.collective_rpc(in_workers.stop_on, args=(499, 1))
     message = (
-        rf"rank 1 \(pid {ids[0]}\) has made no progress for 1 s in execute_model, after meeting 2 of the ranks\. "
+        rf"rank 1 \(pid {ids[0]}\) has made no progress for 1 s in execute_model, after meeting \d of the ranks\. "
         r"The process is stopped \(SIGSTOP\)\. Make a new engine; .*execute_model_timeout_seconds\."
     )
     with pytest.raises(RuntimeError, match=message):
@@ -268,9 +268,8 @@ def test_a_script_needs_no_guard_and_ends_without_a_word(folder, expected, tmp_p
 def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tmp_path):
     """An engine argument is defined in it."""
     file = tmp_path / "script.py"
-    body = (
-        "class Mine(str): pass\nllm = LLM(sys.argv[1], num_blocks=64, dtype=Mine('float32'), tensor_parallel_size=2)\n"
-    )
+    made = "LLM(sys.argv[1], num_blocks=64, served_model_name=Mine('x'), tensor_parallel_size=2)"
+    body = f"class Mine(str): pass\nllm = {made}\n"
     file.write_text("import sys\nfrom mini_vllm import LLM\n" + body)
     done = run([str(file), folder])
     assert done.returncode == 1
