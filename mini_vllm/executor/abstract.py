@@ -47,7 +47,7 @@ class Executor(ABC):
         Raises:
             ValueError, TypeError: an unknown name, or a class that is no `Executor`.
 
-        Upstream: upstream/vllm/v1/executor/abstract.py:47 — `Executor.get_class`.
+        Upstream: upstream/vllm/v1/executor/abstract.py:48 — `Executor.get_class`.
         """
         backend = config.distributed_executor_backend
         if backend is None:
