@@ -3,8 +3,7 @@
 ``COURSE_DURATIONS=FILE pytest -m "not gpu and not slow" -n 2`` writes them; ``course verify --durations FILE`` shows
 them beside the budgets, and fails where one is exceeded. Processor time, not the clock; and as a slow machine takes
 more of it, and a busy one too (two programs share a core), a fixed piece of work is timed between the tests: the
-budgets are seconds of a machine on which it takes ``UNIT``. A process that no test waits for is not seen.
-"""
+budgets are seconds of a machine on which it takes ``UNIT``. A process that no test waits for is not seen."""
 
 from __future__ import annotations
 
@@ -86,10 +85,8 @@ class Recorder:
 
 
 def show(path: Path, console: Console) -> int:
-    """The table of a file that ``Recorder`` wrote; returns how many folders take more than they may.
-
-    Raises :class:`LabError` where the file cannot be read, or holds no test of the course.
-    """
+    """The table of a file that ``Recorder`` wrote; returns how many folders take more than they may. Raises
+    :class:`LabError` where the file cannot be read, or holds no test of the course."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         folders, scale = found["folders"], UNIT / found["unit"]

@@ -2,8 +2,7 @@
 
 A lab is a folder ``phase-NN-slug/labs/lab-NN-slug`` with ``README.md``, ``starter.py``, ``solution.py`` and
 ``test_lab.py``; its row in ``course/labs.toml`` says the rest. Labs are looked up by the names of the two folders, so
-a copy of a lab under another root (grading, mutation) behaves like the original.
-"""
+a copy of a lab under another root (grading, mutation) behaves like the original."""
 
 from __future__ import annotations
 
@@ -46,12 +45,9 @@ class LabError(Exception):
 
 @dataclass(frozen=True)
 class Lab:
-    """One row of ``labs.toml``.
-
-    ``timeout`` is in seconds per test, ``minutes`` is the learner's time, ``plug`` names what the engine has in the
-    place of the learner's code, the part that it can replace first (none: ()), ``allowed_imports`` are top-level or
-    dotted module names besides the standard library.
-    """
+    """One row of ``labs.toml``. ``timeout`` is in seconds per test, ``minutes`` is the learner's time, ``plug`` names
+    what the engine has in the place of the learner's code, the part that it can replace first (none: ()),
+    ``allowed_imports`` are top-level or dotted module names besides the standard library."""
 
     phase: str
     slug: str
@@ -201,11 +197,9 @@ def module_name(path: Path) -> str:
 
 
 def load(path: Path) -> ModuleType:
-    """Executes a lab file as a module that stands in ``sys.modules`` (so dataclasses and pickle work).
-
-    The file is compiled afresh each time: no ``__pycache__`` that could be stale. Raises :class:`LabError` with one
-    plain sentence where the file is missing, does not parse, or fails while it is imported.
-    """
+    """Executes a lab file as a module that stands in ``sys.modules`` (so dataclasses and pickle work). The file is
+    compiled afresh each time: no ``__pycache__`` that could be stale. Raises :class:`LabError` with one plain sentence
+    where the file is missing, does not parse, or fails while it is imported."""
     path = path.resolve()
     where = _short(path)
     if not path.is_file():

@@ -12,8 +12,7 @@
 
 ``COURSE_DURATIONS=FILE`` writes what the tests cost (``course.durations``).
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
-``.course/progress.json``.
-"""
+``.course/progress.json``."""
 
 from __future__ import annotations
 
@@ -129,9 +128,7 @@ def real_vllm_python() -> Path:
 
 def unwritten(error: BaseException | None, place: Path) -> tuple[str, str, Path, int] | None:
     """(sentence, function, file, line) where an error comes from a stub in ``place`` (a file or a folder), else None.
-
-    Looks through ``pytest.raises(..., match=)`` too, whose complaint has the stub's error as its context.
-    """
+    Looks through ``pytest.raises(..., match=)`` too, whose complaint has the stub's error as its context."""
     while error is not None:
         trace, frames = error.__traceback__, []
         while trace is not None:

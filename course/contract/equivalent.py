@@ -2,8 +2,7 @@
 
 An argument is a key and a reason. The key is a mutant's name, ``FUNCTION: OLD -> NEW``; where several are called so it
 goes on with `` @ `` and a piece of the source line, long enough to stand in that line once, that holds the changed
-text. A key means exactly one mutant: an argument made for one may not cover another that nobody has looked at.
-"""
+text. A key means exactly one mutant: an argument made for one may not cover another that nobody has looked at."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ a unified diff against ``solution.py`` under a header of two lines::
 
 ``Test:`` may name several tests, separated by commas: each must fail. A patch's lines are searched where the hunk
 says, then anywhere, as long as they stand in one place only. A listed mistake that no line of code can show carries
-``<!-- no-patch: REASON -->``.
-"""
+``<!-- no-patch: REASON -->``."""
 
 from __future__ import annotations
 
@@ -133,9 +132,8 @@ def plain(text: str) -> str:
 
 def check_mistakes(lab_folder: Path, base: Path = FOLDER, run: bool = True) -> list[Problem]:
     """Each patch applies, breaks the tests it names, and quotes the README; each listed mistake has a patch; and every
-    test that fails on one says what was got, what was expected, and which claim of the README it stands for.
-
-    Without ``run`` no test is started: what is read alone is checked, and that the tests named are there."""
+    test that fails on one says what was got, what was expected, and which claim of the README it stands for. Without
+    ``run`` no test is started: what is read alone is checked, and that the tests named are there."""
     found: list[Mistake] = []
     problems = []
     for path in patches(lab_folder, base):

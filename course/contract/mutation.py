@@ -1,8 +1,7 @@
 """Mutation check of a lab: small wrong versions of what the learner writes, each of which some test should fail.
 
 Mutated are the functions that a learner writes (stubs in ``starter.py`` and helpers that only ``solution.py`` has). A
-mutant that cannot be told from the original by any test stands, with the reason, in ``course/equivalent.toml``.
-"""
+mutant that cannot be told from the original by any test stands, with the reason, in ``course/equivalent.toml``."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 version.
 
 ``run_variants`` starts a process of its own (``python -m course.contract.warm``), so that nothing of the caller is
-forked. Needs ``os.fork``.
-"""
+forked. Needs ``os.fork``."""
 
 from __future__ import annotations
 
@@ -53,10 +52,7 @@ class Verdict:
 
 def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeout: float = 10.0) -> list[Verdict]:
     """Runs the tests of the lab in ``folder`` on each variant; ``jobs`` at a time (0: one per core), ``timeout``
-    seconds each.
-
-    Raises :class:`LabError` where the tests cannot be collected or there is no ``os.fork``.
-    """
+    seconds each. Raises :class:`LabError` where the tests cannot be collected or there is no ``os.fork``."""
     if not hasattr(os, "fork"):
         raise LabError("this check forks; run it on Linux, macOS or WSL")
     with tempfile.TemporaryDirectory() as temp:

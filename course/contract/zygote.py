@@ -2,8 +2,7 @@
 
 One process (``python -m course.contract.zygote``) has imported what every run of pytest imports, and forks for each
 run: a third of a second less. It ends with the process that asked. Without ``os.fork`` each run is a process from the
-start.
-"""
+start."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The two sides of an assertion that failed, as values: what was got, what was expected, and where they first differ.
 
 pytest reports the sides of a comparison to a hook; of ``assert np.allclose(a, b)`` and ``assert (a <= b).all()`` it
-shows only False. There the values are read from the variables in which pytest's rewritten assert keeps them.
-"""
+shows only False. There the values are read from the variables in which pytest's rewritten assert keeps them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 file, and which sentence of the README the test stands for.
 
 The learner sees it in place of a traceback (``--tb=short`` brings the traceback back); who runs the solutions sees it
-below the traceback. A story is a dict of plain values, so that it travels between pytest-xdist's processes.
-"""
+below the traceback. A story is a dict of plain values, so that it travels between pytest-xdist's processes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A message is one line, ``TOKEN {json}``; the token is drawn for each fork, and a line without it is tampering. Kinds:
 ``refused`` or ``broken`` (the file is not run), ``load`` and ``loaded``, ``start`` and ``done`` (a test), ``tampered``,
-``end``.
-"""
+``end``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What the Linux kernel can take from a process without privileges: system calls (seccomp) and files (Landlock).
 
 Both are one-way and pass on to every process started later. ``ctypes`` is enough; on another system, or where a
-container forbids it, the functions return False and the report says so.
-"""
+container forbids it, the functions return False and the report says so."""
 
 from __future__ import annotations
 

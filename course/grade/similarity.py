@@ -2,8 +2,7 @@
 
 What every honest submission shares is taken out first: what the starter brought, and what stands in the course's own
 solution. All labs count together, as a short one has few ways to be right. Comments, layout, docstrings, the order of
-functions and the names that a learner chose do not count. Parsing and tokens are the standard library's.
-"""
+functions and the names that a learner chose do not count. Parsing and tokens are the standard library's."""
 
 from __future__ import annotations
 

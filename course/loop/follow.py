@@ -1,7 +1,6 @@
 """The imports in a learner's ``starter.py`` follow the engine's files, and the record of what she did goes along.
 
-``starters`` rewrites the files of a clone, after a copy of each; ``followed`` a file that was handed in for grading.
-"""
+``starters`` rewrites the files of a clone, after a copy of each; ``followed`` a file that was handed in for grading."""
 
 from __future__ import annotations
 

@@ -108,11 +108,9 @@ class Updated:
 
 
 def update(root: Path = ROOT, source: str = "") -> Updated:
-    """Takes a newer course from ``source`` (``REMOTE/BRANCH``; left out: what the branch follows) into a clone.
-
-    Every edited ``starter.py`` stays byte for byte, committed or not. Raises :class:`GitError`, with nothing changed,
-    where something else that was edited would be overwritten.
-    """
+    """Takes a newer course from ``source`` (``REMOTE/BRANCH``; left out: what the branch follows) into a clone. Every
+    edited ``starter.py`` stays byte for byte, committed or not. Raises :class:`GitError`, with nothing changed, where
+    something else that was edited would be overwritten."""
     need_clone(root)
     if any((root / git(root, "rev-parse", "--git-path", n).strip()).exists() for n in ("MERGE_HEAD", "rebase-merge")):
         raise GitError("a merge or a rebase is under way: finish it first, `git status` says how")

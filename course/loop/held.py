@@ -3,8 +3,7 @@
 A digest of both goes into the record of the run. Where the course changes a lab later, it no longer agrees, and the
 lab is "done (earlier version)". Imports of mini_vllm, dotted names below it, comments, docstrings of tests, layout
 and the marks that only say when a test is run (``slow``, ``needs_torch``) do not count: a file of the engine that
-moves asks nothing new of anybody.
-"""
+moves asks nothing new of anybody."""
 
 from __future__ import annotations
 
@@ -24,11 +23,9 @@ SILENT = ("ctx", "kind", "type_comment", "type_ignores", "type_params")
 
 
 def contract(folder: Path) -> str:
-    """Digest of what the lab in ``folder`` asks for; "" where its files are missing or do not parse.
-
-    The public names are read from ``solution.py``: it has those of the starter (a check of the course), and
-    ``starter.py`` is the learner's.
-    """
+    """Digest of what the lab in ``folder`` asks for; "" where its files are missing or do not parse. The public names
+    are read from ``solution.py``: it has those of the starter (a check of the course), and ``starter.py`` is the
+    learner's."""
     try:
         tests, solution = (parse_file(folder / name) for name in ("test_lab.py", "solution.py"))
     except (OSError, SyntaxError, ValueError):

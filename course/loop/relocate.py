@@ -72,12 +72,9 @@ class _Text:
 
 
 def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", leaves: bool = False) -> Rewritten:
-    """Imports of former places in ``source`` name the present ones.
-
-    ``public``: names are taken from `mini_vllm` itself where all of a statement can be. ``package``: of the former
-    module that this is, by which its relative imports are resolved; they may not stay where the file ``leaves`` it.
-    Raises SyntaxError.
-    """
+    """Imports of former places in ``source`` name the present ones. ``public``: names are taken from `mini_vllm`
+    itself where all of a statement can be. ``package``: of the former module that this is, by which its relative
+    imports are resolved; they may not stay where the file ``leaves`` it. Raises SyntaxError."""
     text, tree = _Text(source), ast.parse(source)
     nodes = sorted(
         (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom, ast.Attribute))),

@@ -2,8 +2,7 @@
 
 A worker waits with pytest, numpy and the collected tests loaded, so that only the tests themselves take time after a
 save; it serves one run, and the next worker gets ready while the learner types. No fork, so it works on Windows too.
-Saves are seen by the library watchfiles (extra ``watch``) or, without it, by looking at the files every 0.05 s.
-"""
+Saves are seen by the library watchfiles (extra ``watch``) or, without it, by looking at the files every 0.05 s."""
 
 from __future__ import annotations
 
@@ -164,11 +163,9 @@ def _saved(folder: Path) -> float:
 
 
 class _Waits:
-    """A pytest plugin: everything is collected, then nothing runs until a line comes through the pipe.
-
-    Tests whose failure was no stub's in the run before come first, and a run with such a failure ends after ``ENOUGH``
-    seconds of work: nobody waits for the rest of slow tests to read it.
-    """
+    """A pytest plugin: everything is collected, then nothing runs until a line comes through the pipe. Tests whose
+    failure was no stub's in the run before come first, and a run with such a failure ends after ``ENOUGH`` seconds of
+    work: nobody waits for the rest of slow tests to read it."""
 
     def __init__(self, gate: IO[bytes], lab: Lab | None) -> None:
         self.gate, self.key = gate, lab.key if lab else ""

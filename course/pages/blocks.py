@@ -3,8 +3,7 @@
 It reads one job a line (``{"page", "blocks": [[line, source], ...], "timeout"}``), and writes one answer a line:
 ``{"printed": [...]}``, with ``line`` and ``error`` where a block raised; ``{"late": true}``; or ``{"died": "..."}``.
 Numpy and the engine are imported once, and each page gets a fork of its own: nothing of one page reaches the next.
-Where there is no ``os.fork``, ``snippets`` starts this process anew for each page, which ``run`` then serves itself.
-"""
+Where there is no ``os.fork``, ``snippets`` starts this process anew for each page, which ``run`` then serves itself."""
 
 from __future__ import annotations
 

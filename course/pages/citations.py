@@ -35,8 +35,7 @@ for word (a common indent may be removed, no line may be left out), at most 15 l
 
 In Python files (docstrings and comments of ``mini_vllm`` and of the phases) and in the other fences of a page,
 backticks around the place are optional, double backticks count, and ``what`` may be missing where LINE is itself a
-definition.
-"""
+definition."""
 
 from __future__ import annotations
 

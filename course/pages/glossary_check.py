@@ -2,8 +2,7 @@
 
 A definition is a heading of the third level, with text below it. Under a heading of the second level stands a theme;
 the list ``Themes:`` at the top names the themes in their order. A paragraph of a page that begins with **New words**
-lists terms, each a link to its definition.
-"""
+lists terms, each a link to its definition."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Reads a page: its fences, its prose, its headings and links, each with the line where it stands.
 
 Only what the checks need of Markdown (GitHub's flavour): backtick and tilde fences, HTML comments, ATX headings,
-inline and reference links.
-"""
+inline and reference links."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 ``provenance.json`` is one entry, or a table of entries by name. An entry says ``machine``, ``date``, ``versions`` and
 ``command`` (or ``commands``: file name -> command). A file is described where an entry names it, by its name or with a
 ``*``, or names another file of the same stem (a result and its log), or has its stem as name. A script beside the
-captures (``.py``) made them and needs none.
-"""
+captures (``.py``) made them and needs none."""
 
 from __future__ import annotations
 

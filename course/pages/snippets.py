@@ -3,8 +3,7 @@
 The blocks of one page run in order, in one namespace, in one process of their own (``course.pages.blocks``) whose
 working directory is the root of the repository. A comment directly before a fence makes an exception: ``<!-- no-run:
 REASON -->`` (not run) and ``<!-- upstream: ... -->`` (an excerpt). ``<!-- output -->`` before a ``text`` fence says
-that the fence shows what the ``python`` blocks since the last such fence have printed; it is compared line by line.
-"""
+that the fence shows what the ``python`` blocks since the last such fence have printed; it is compared line by line."""
 
 from __future__ import annotations
 

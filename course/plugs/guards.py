@@ -2,8 +2,7 @@
 
 The guards stand around lab code only; our own parts run bare. Each looks at what goes in and what comes out, so that a
 fault is reported where it is made, not three steps later as a wrong token. I1 to I4 are the invariants of phase 02, S1
-to S5 those of phase 03.
-"""
+to S5 those of phase 03."""
 
 from __future__ import annotations
 
@@ -30,10 +29,8 @@ WALK_EVERY = 512
 
 
 class Watch:
-    """Runs the functions of one lab part and turns every fault into a `PartError` that names lab, part and rule.
-
-    The first fault is final: cleaning up after it calls the part again, and is told the same.
-    """
+    """Runs the functions of one lab part and turns every fault into a `PartError` that names lab, part and rule. The
+    first fault is final: cleaning up after it calls the part again, and is told the same."""
 
     def __init__(self, part: str, lab: str) -> None:
         self.part, self.lab = part, lab
@@ -75,10 +72,8 @@ def _line_of(error: BaseException) -> str:
 
 
 class GuardedPool:
-    """A learner's block pool (or our pool around a learner's queue), every call checked in O(blocks of the call).
-
-    It keeps its own count of the users of every block. `owner_of(block)` names the request that holds a block.
-    """
+    """A learner's block pool (or our pool around a learner's queue), every call checked in O(blocks of the call). It
+    keeps its own count of the users of every block. `owner_of(block)` names the request that holds a block."""
 
     def __init__(self, pool: Any, watch: Watch) -> None:
         for name in ("num_gpu_blocks", "blocks", "null_block", "free_block_queue"):

@@ -1,7 +1,6 @@
 """Labs 00-03 and 02-06 in the engine: a sampler and an attention backend around a learner's functions.
 
-A lab function is smaller than the engine's part: one row, one token. The loop and the checks are here.
-"""
+A lab function is smaller than the engine's part: one row, one token. The loop and the checks are here."""
 
 from __future__ import annotations
 
@@ -26,9 +25,7 @@ QUERIES_AT_ONCE = 64
 
 class LabSampler(Sampler):
     """Our sampler with the choice of each row taken from lab 00-03. Masks, bias and penalties come before, as ever.
-
-    Subclasses made by `sampler_class` set `choose` and `watch`.
-    """
+    Subclasses made by `sampler_class` set `choose` and `watch`."""
 
     choose: Callable[..., int]
     watch: Watch
@@ -73,9 +70,7 @@ def sampler_class(choose: Callable[..., int], watch: Watch) -> type[LabSampler]:
 
 class LabAttention:
     """An attention backend around lab 02-06: its two maps, and its attention of one token, for every token of a step.
-
-    Each token of a prompt is a decode row of its own: at position p it looks at p + 1 tokens.
-    """
+    Each token of a prompt is a decode row of its own: at position p it looks at p + 1 tokens."""
 
     def __init__(
         self, module: ModuleType, watch: Watch, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None]

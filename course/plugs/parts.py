@@ -1,7 +1,6 @@
 """The labs in the engine: which lab replaces which part, whether it is written yet, and the parts that result.
 
-`mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`.
-"""
+`mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`."""
 
 from __future__ import annotations
 
@@ -40,11 +39,8 @@ LABS = tuple(dict.fromkeys(plug.lab for plug in PLUGS))
 
 @dataclass
 class Part:
-    """What was found for one plug.
-
-    `state` is "lab" (plugged in), "not written" (with the stub's sentence), "absent" (its phase or lab is not here),
-    "does not load" or "ours" (not asked for). Only the first replaces anything.
-    """
+    """What was found for one plug. `state` is "lab" (plugged in), "not written" (with the stub's sentence), "absent"
+    (its phase or lab is not here), "does not load" or "ours" (not asked for). Only the first replaces anything."""
 
     plug: Plug
     state: str
@@ -65,11 +61,9 @@ class Part:
 
 
 def parse(with_labs: str | Sequence[str]) -> dict[str, str]:
-    """What to take: lab number -> "starter" or "solution".
-
-    `with_labs` is "all", a word such as "solution", numbers ("02-01,03-01"), or a list of these; LAB_IMPL decides
-    where no word does, and without it the learner's starter. Raises ValueError for anything else.
-    """
+    """What to take: lab number -> "starter" or "solution". `with_labs` is "all", a word such as "solution", numbers
+    ("02-01,03-01"), or a list of these; LAB_IMPL decides where no word does, and without it the learner's starter.
+    Raises ValueError for anything else."""
     words = [with_labs] if isinstance(with_labs, str) else list(with_labs)
     if not all(isinstance(word, str) for word in words):
         raise ValueError(f"with_labs must be a string or a list of strings, got {with_labs!r}")
@@ -134,10 +128,8 @@ def stubs(path: Path) -> dict[str, str]:
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
-    """The engine's parts, with those that are written taken from the labs and guarded.
-
-    Prints one line a part to stderr, unless `quiet`: which lab it came from, or why it is ours.
-    """
+    """The engine's parts, with those that are written taken from the labs and guarded. Prints one line a part to
+    stderr, unless `quiet`: which lab it came from, or why it is ours."""
     return assemble(find_parts(with_labs, root), quiet)
 
 

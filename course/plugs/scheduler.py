@@ -1,8 +1,7 @@
 """Lab 03-01 in the engine: our scheduler with the two phases of a step taken from a learner's `schedule_step`.
 
 The lab's function knows nothing of prefix hits, of states, or of the plan's wire format. What it lacks is added here;
-what it decides is taken as it is, and checked.
-"""
+what it decides is taken as it is, and checked."""
 
 from __future__ import annotations
 
@@ -21,11 +20,9 @@ from mini_vllm.request import Request, RequestStatus
 
 
 class LabRequest:
-    """A request as `schedule_step` sees it: an id and two counters.
-
-    A waiting request counts what the prefix cache holds of it as computed. The cache is asked when the counter is
-    first read, which is when its turn comes: what was admitted a moment ago can be hit already.
-    """
+    """A request as `schedule_step` sees it: an id and two counters. A waiting request counts what the prefix cache
+    holds of it as computed. The cache is asked when the counter is first read, which is when its turn comes: what was
+    admitted a moment ago can be hit already."""
 
     def __init__(self, request: Request, scheduler: LabScheduler) -> None:
         self.request, self._scheduler = request, scheduler

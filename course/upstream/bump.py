@@ -2,8 +2,7 @@
 
 Each citation is looked up in the pinned tree first (which definition it means, in which function the call stands) and
 then followed into the other release, by full name, by text, and by the alignment of the two files' lines. Nothing is
-guessed: a citation has ``moved`` only where one new place answers to it.
-"""
+guessed: a citation has ``moved`` only where one new place answers to it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Either way the content is checked (commit, or SHA-256 of the archive) before it takes its place in one rename, so a
 broken attempt leaves nothing behind. A stamp in the tree says what it is; a later run compares file names and sizes
-with it, and mends a tree that was damaged.
-"""
+with it, and mends a tree that was damaged."""
 
 from __future__ import annotations
 

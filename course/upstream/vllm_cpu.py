@@ -2,8 +2,7 @@
 
 About 6 GB of disk and some minutes; Linux x86-64 and Python 3.11 only, because that is what the build exists for. Run
 again, it goes on where it stopped, or says that all is there. ``COURSE_VLLM_PYTHON`` names an interpreter that has
-vLLM already; then nothing is installed.
-"""
+vLLM already; then nothing is installed."""
 
 from __future__ import annotations
 

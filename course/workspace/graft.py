@@ -2,8 +2,7 @@
 
 Three texts are compared part by part (``course.workspace.members``): the file as the engine had it, hers, and the
 present ones.
-Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers.
-"""
+Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The parts of a Python file that can be compared and put into another: functions, classes, assignments, statements.
 
 A part has a key ("Scheduler._clamp", "LIMIT"), the lines that it takes, and the text of these lines. What stands
-between parts, blank lines and loose comments, belongs to none.
-"""
+between parts, blank lines and loose comments, belongs to none."""
 
 from __future__ import annotations
 
