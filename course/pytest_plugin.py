@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,10 +131,7 @@ def unwritten(error: BaseException | None, place: Path) -> tuple[str, str, Path,
     """(sentence, function, file, line) where an error comes from a stub in ``place`` (a file or a folder), else None.
     Looks through ``pytest.raises(..., match=)`` too, whose complaint has the stub's error as its context."""
     while error is not None:
-        trace, frames = error.__traceback__, []
-        while trace is not None:
-            frames.append((trace.tb_frame.f_code, trace.tb_lineno))
-            trace = trace.tb_next
+        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         if isinstance(error, NotImplementedError) and frames:
             code, line = frames[-1]
             file = Path(code.co_filename)

@@ -52,12 +52,5 @@ def score(folder: Path, jobs: int = 0) -> Score:
     variants = [Variant(str(i), mutant.source) for i, mutant in enumerate(found)]
     verdicts = run_variants(folder, variants, jobs, timeout=max(3.0, 8 * clean.seconds)) if variants else []
     survivors = tuple(m for m, v in zip(found, verdicts, strict=True) if v.outcome == "passed")
-    return Score(
-        lab.key,
-        len(found),
-        len(found) - len(survivors),
-        survivors,
-        timeouts=sum(v.outcome == "timeout" for v in verdicts),
-        argued=len(argued),
-        seconds=round(time.monotonic() - start, 1),
-    )
+    hung, seconds = sum(v.outcome == "timeout" for v in verdicts), round(time.monotonic() - start, 1)
+    return Score(lab.key, len(found), len(found) - len(survivors), survivors, hung, len(argued), seconds)

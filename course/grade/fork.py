@@ -47,13 +47,8 @@ def bound(limits: Limits) -> None:
     pages = Path("/proc/self/statm")
     mapped = int(pages.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") if pages.exists() else 0
     seconds = int(limits.lab_seconds) + 5
-    wanted = {
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_FSIZE: 16 << 20,
-        resource.RLIMIT_NOFILE: 128,
-        resource.RLIMIT_MEMLOCK: 1 << 20,
-    }
+    wanted = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: seconds, resource.RLIMIT_FSIZE: 16 << 20}
+    wanted |= {resource.RLIMIT_NOFILE: 128, resource.RLIMIT_MEMLOCK: 1 << 20}
     if mapped:
         wanted[resource.RLIMIT_AS] = mapped + (limits.memory_mb << 20)
     lower_limits(wanted)

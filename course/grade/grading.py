@@ -55,8 +55,7 @@ class LabResult:
 
 @dataclass
 class Grades:
-    """The whole result; rows by submission, then lab. ``walls`` says what bounded the forks, ``missing`` what did
-    not."""
+    """Rows by submission, then lab. ``walls`` says what bounded the forks, ``missing`` what did not."""
 
     labs: list[Lab]
     submissions: list[Submission]

@@ -75,8 +75,7 @@ class _Normal(ast.NodeTransformer):
 
 
 def stream(source: bytes, given: Set[str] = frozenset()) -> list[str]:
-    """The normalised tokens of a file, laid out anew, function by function; none where it does not parse. ``given``:
-    names that are not the learner's choice."""
+    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose."""
     try:
         tree = ast.parse(source)
         text = ast.unparse(_Normal(tree, given).visit(tree)).encode()

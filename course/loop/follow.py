@@ -34,8 +34,7 @@ class Starter:
 
 
 def followed(data: bytes, root: Path = ROOT) -> bytes:
-    """A ``starter.py`` that was handed in before the engine's files moved, with its imports put right; as it is where
-    it is not Python, or longer than anybody writes."""
+    """A ``starter.py`` that was handed in with its imports put right; as it is where it is not Python, or very long."""
     if ROOT_NAME.encode() not in data or len(data) > LONG:
         return data
     try:

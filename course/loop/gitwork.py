@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course.failures.teach import short
-from course.labs import ROOT, LabError, functions, stub_message
+from course.labs import ROOT, LabError, functions, short, stub_message
 from course.loop.outcomes import digest
 from course.loop.record import keep
 
@@ -46,8 +45,7 @@ def need_clone(root: Path) -> None:
 
 
 def original(starter: Path, root: Path = ROOT) -> bytes:
-    """The ``starter.py`` as the course gave it: the newest committed version in which nothing was written yet. Raises
-    :class:`GitError` where there is none."""
+    """The newest committed ``starter.py`` in which nothing was written yet. Raises :class:`GitError` without one."""
     need_clone(root)
     name = starter.relative_to(root).as_posix()
     solution = starter.with_name("solution.py").read_bytes()
@@ -75,8 +73,7 @@ def _untouched(starter: bytes, solution: bytes) -> bool:
 
 
 def reset(starter: Path, root: Path = ROOT) -> Path | None:
-    """Puts the original in the place of a ``starter.py``; returns the copy of what was there, None where it was the
-    original already."""
+    """Puts the original in its place; returns the copy of what was there, None where that was the original."""
     text = original(starter, root)
     if starter.is_file() and starter.read_bytes().replace(b"\r\n", b"\n") == text:
         return None
@@ -181,8 +178,7 @@ def _fetch(root: Path, source: str) -> str:
 
 @contextmanager
 def _set_aside(root: Path, names: list[str], loose: set[str]) -> Iterator[None]:
-    """Takes the learner's files out of the way of a merge, and puts them back whatever happens. Copies stay in
-    ``.course/kept``."""
+    """The learner's files are out of the way of a merge, and come back whatever happens; copies stay."""
     texts = {name: (root / name).read_bytes() for name in names}
     for name in names:
         keep(root / name, root)
@@ -198,8 +194,7 @@ def _set_aside(root: Path, names: list[str], loose: set[str]) -> Iterator[None]:
 
 
 def _merge(root: Path, forward: bool, target: str, mine: list[str]) -> None:
-    """Fast-forwards, or merges where the learner committed; a conflict in her starters goes her way, any other undoes
-    the merge."""
+    """Fast-forwards, or merges: a conflict in her starters goes her way, any other undoes the merge."""
     if forward:
         git(root, "merge", "--quiet", "--ff-only", target)
         return

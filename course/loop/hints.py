@@ -34,8 +34,7 @@ def read_hints(readme: Path) -> list[Hint]:
 
 
 def next_hints(lab: Lab, again: bool = False, root: Path = ROOT) -> tuple[list[tuple[int, Hint]], int]:
-    """(numbered hints to show, how many there are): the first that was not shown yet, and notes that it was; with
-    ``again`` those shown so far; nothing where all were shown."""
+    """(hints to show, with numbers, how many there are): the next one, which is noted; ``again``: those shown."""
     hints = list(enumerate(read_hints(root / lab.phase / "labs" / lab.slug / "README.md"), 1))
     seen = recall("hints", root).get(lab.key, 0)
     seen = min(seen, len(hints)) if isinstance(seen, int) else 0

@@ -15,8 +15,7 @@ FROM = re.compile(r"from(?:\s|\\)+([\w.]+)(?:\s|\\)+import\b")
 
 @dataclass
 class Rewritten:
-    """A text after `rewrite`. ``changes`` say per statement what it was and what it is, ``notes`` what is left to do by
-    hand."""
+    """``changes`` say per statement what it was and what it is, ``notes`` what is left to do by hand."""
 
     text: str
     changes: list[str] = field(default_factory=list)
@@ -46,8 +45,7 @@ class _Text:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def holds(self, node: ast.expr, chain: str) -> bool:
-        """Whether ``chain`` stands where ``node`` is said to be: before Python 3.12 that is not so in every
-        f-string."""
+        """Whether ``chain`` stands at ``node``: not so in every f-string before Python 3.12."""
         start, end = self.span(node)
         return "".join(self.source[start:end].split()) == chain
 

@@ -97,7 +97,7 @@ class Worker:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.tests = state(folder)[1]
         command = [sys.executable, "-m", "course.loop.watch", str(folder)]
-        self.process = subprocess.Popen(command, cwd=_top(folder), env=env, stdin=subprocess.PIPE)
+        self.process = subprocess.Popen(command, cwd=folder.resolve().parents[2], env=env, stdin=subprocess.PIPE)
 
     def go(self) -> None:
         """Lets it run; a worker that died early (tests that do not collect) has said why already."""
@@ -114,10 +114,6 @@ class Worker:
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
-
-
-def _top(folder: Path) -> Path:
-    return folder.resolve().parents[2]
 
 
 def watch(lab: Lab, folder: Path, saves: Saves, note: Callable[[str], None], runs: int = 0) -> bool:

@@ -65,8 +65,7 @@ EXCERPT = re.compile(rf"upstream:\s*(?:upstream/)?(?P<path>[^\s:]+):{_LINES}")
 
 @dataclass(frozen=True)
 class Citation:
-    """One place in the pinned tree and what is said to stand there. ``kind``: symbol, calls, quote, or bare (Python
-    files only)."""
+    """What is said to stand at a place of the pinned tree. ``kind``: symbol, calls, quote, or bare (in Python)."""
 
     line: int
     path: str

@@ -63,14 +63,9 @@ def _check_themes(glossary: Page) -> list[Problem]:
     listed = [target[1:] for _, target in _LINK.findall(top[0])] if top else []
     if listed == sections:
         return []
-    wrong = next((a or b for a, b in _pairs(listed, sections) if a != b), "")
+    wrong = next((a or b for a, b in itertools.zip_longest(listed, sections) if a != b), "")
     line = glossary.line_of(top.start()) if top else 1
     return [Problem(glossary.path, line, f"the list of themes is not that of the sections, from #{wrong} on")]
-
-
-def _pairs(left: list[str], right: list[str]) -> Iterator[tuple[str, str]]:
-    size = max(len(left), len(right))
-    return zip(left + [""] * (size - len(left)), right + [""] * (size - len(right)), strict=True)
 
 
 def new_words(page: Page) -> Iterator[tuple[int, str]]:

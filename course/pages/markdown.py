@@ -41,8 +41,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block. ``line`` is the line of its first content line, ``note`` the HTML comment that stands directly
-    before it."""
+    """``line`` is that of the first line inside, ``note`` the HTML comment that stands directly before the fence."""
 
     info: str
     line: int
@@ -106,10 +105,6 @@ def slug(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", "", text)
-
-
 def parse(text: str, path: Path = Path("page.md")) -> Page:
     """Splits a page's text. An unclosed fence runs to the end, as on GitHub."""
     page, lines, prose = Page(path, text), text.splitlines(), []
@@ -130,7 +125,7 @@ def parse(text: str, path: Path = Path("page.md")) -> Page:
         content = textwrap.dedent("\n".join(body)) if opened["indent"] else "\n".join(body)
         page.fences.append(Fence(opened["info"].strip(), start + 1, content, note[1].strip() if note else ""))
         prose.extend([""] * (min(i, len(lines)) - start + 1))
-    page.prose = _COMMENT.sub(lambda m: _blank(m[0]), "\n".join(prose))
+    page.prose = _COMMENT.sub(lambda m: "\n" * m[0].count("\n"), "\n".join(prose))
     return page
 
 

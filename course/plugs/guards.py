@@ -29,8 +29,7 @@ WALK_EVERY = 512
 
 
 class Watch:
-    """Runs the functions of one lab part and turns every fault into a `PartError` that names lab, part and rule. The
-    first fault is final: cleaning up after it calls the part again, and is told the same."""
+    """Turns every fault of a lab part into a `PartError` that names lab, part and rule; the first one is final."""
 
     def __init__(self, part: str, lab: str) -> None:
         self.part, self.lab = part, lab

@@ -128,8 +128,7 @@ def stubs(path: Path) -> dict[str, str]:
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
-    """The engine's parts, with those that are written taken from the labs and guarded. Prints one line a part to
-    stderr, unless `quiet`: which lab it came from, or why it is ours."""
+    """The engine's parts, the written ones from the labs, guarded; one line a part to stderr, unless `quiet`."""
     return assemble(find_parts(with_labs, root), quiet)
 
 

@@ -57,8 +57,7 @@ def _lines(first: int, last: int) -> str:
 
 
 def all_citations(path: Path) -> Iterator[Citation]:
-    """Everything that a file says about the pinned tree; kinds ``excerpt`` and ``file`` besides those of
-    :class:`Citation`."""
+    """What a file says about the pinned tree; kinds ``excerpt`` and ``file`` besides :class:`Citation`'s."""
     if path.suffix != ".md":
         yield from citations.in_code(path.read_text(encoding="utf-8"))
         return

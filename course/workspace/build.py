@@ -133,8 +133,7 @@ def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files
 
 @dataclass(frozen=True)
 class Made:
-    """What ``make_workspace`` did: where an earlier workspace was put (None: there was no work in it), what of it was
-    carried over."""
+    """Where an earlier workspace was put (None: there was no work in it), what of it was carried over."""
 
     kept: Path | None
     carried: Carried
@@ -178,8 +177,7 @@ def _fill(draft: Path, phase: PhaseBuild, carried: Carried, root: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """No second `course build` meanwhile; files that cannot be read or written are named. The lock goes with the
-    process."""
+    """No second `course build` meanwhile; files that cannot be used are named. The lock goes with the process."""
     try:
         (root / ".course").mkdir(exist_ok=True)
         with (root / ".course" / "build.lock").open("w") as lock:
