@@ -157,17 +157,13 @@ def find_labs(text: str) -> list[Lab]:
         for lab in known
         if want in (lab.phase, lab.slug, lab.key) or want.endswith((f"{lab.phase}/labs/{lab.slug}", f"/{lab.phase}"))
     ]
-    numbered = [
-        lab
-        for lab in known
-        if re.fullmatch(r"(phase-)?\d\d?(-\d\d?)?", want) and _numbers_match(lab, want.removeprefix("phase-"))
-    ]
+    is_number = re.fullmatch(r"(phase-)?\d\d?(-\d\d?)?", want)
+    numbered = [lab for lab in known if is_number and _numbers_match(lab, want.removeprefix("phase-"))]
     found = exact or numbered or [lab for lab in known if len(want) > 2 and want in lab.key]
     if not found:
         names = ", ".join(lab.name.split()[0] for lab in known) or "none yet"
-        raise LabError(
-            f"no lab or phase is called {text!r}; labs here: {names}. Write for example `00`, `00-03` or `sampling`."
-        )
+        said = f"no lab or phase is called {text!r}; labs here: {names}"
+        raise LabError(f"{said}. Write for example `00`, `00-03` or `sampling`.")
     return found
 
 

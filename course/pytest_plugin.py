@@ -56,9 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     python = labs.vllm_python()
     if python is not None and not python.is_file():
-        raise pytest.UsageError(
-            f"COURSE_VLLM_PYTHON={str(python)!r} is not a file: name the interpreter that has vLLM, or unset it"
-        )
+        wrong = f"COURSE_VLLM_PYTHON={str(python)!r} is not a file"
+        raise pytest.UsageError(f"{wrong}: name the interpreter that has vLLM, or unset it")
     if labs.wanted_impl() == "starter":  # the line per lab says it all; a list of every red test would bury it
         config.option.reportchars = config.option.reportchars.replace("a", "sxX").replace("f", "")
         config.option.disable_warnings |= in_words(config)  # those of the learner's code stand in the stories

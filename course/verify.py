@@ -109,9 +109,9 @@ def check_rows(root: Path) -> list[Problem]:
     table = root / "course" / "labs.toml"
     have = {f"{folder.parents[1].name}/{folder.name}" for folder in lab_folders(root)}
     want = {lab.key for lab in all_labs()}
-    return [Problem(table, 1, f"no row for {key}") for key in sorted(have - want)] + [
-        Problem(table, 1, f"a row for {key}, which is no folder") for key in sorted(want - have)
-    ]
+    wrong = [f"no row for {key}" for key in sorted(have - want)]
+    wrong += [f"a row for {key}, which is no folder" for key in sorted(want - have)]
+    return [Problem(table, 1, text) for text in wrong]
 
 
 def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, json_file: Path | None = None) -> int:

@@ -55,9 +55,8 @@ def check(folders: Sequence[Path], path: Path = TABLE) -> list[Problem]:
     """Every key of these labs means one mutant, no two the same one, each gives its reason; every lab is there."""
     table = _read(path)
     labs = {lab.key for folder in lab_folders(folders[0].parents[2]) if (lab := lab_of(folder))} if folders else set()
-    problems = [
-        Problem(path, _line(path, key), f"there is no lab {key}: delete its arguments") for key in table.keys() - labs
-    ]
+    gone = table.keys() - labs
+    problems = [Problem(path, _line(path, key), f"there is no lab {key}: delete its arguments") for key in gone]
     for folder in folders:
         lab = lab_of(folder)
         if lab is not None and lab.key in table:

@@ -75,11 +75,8 @@ def _difference(mine: str, theirs: str) -> str:
 def check_stubs(folder: Path) -> list[Problem]:
     """A starter's function is provided (the solution's own) or raises NotImplementedError with one sentence."""
     solution = dict(functions(parse_file(folder / "solution.py")))
-    problems = [
-        Problem(folder / "solution.py", node.lineno, f"{name} is not written")
-        for name, node in solution.items()
-        if stub_message(node) is not None
-    ]
+    unwritten = [(node.lineno, name) for name, node in solution.items() if stub_message(node) is not None]
+    problems = [Problem(folder / "solution.py", line, f"{name} is not written") for line, name in unwritten]
     path, stubs = folder / "starter.py", 0
     for name, node in functions(parse_file(path)):
         message = stub_message(node)

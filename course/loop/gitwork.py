@@ -163,11 +163,10 @@ def _fetch(root: Path, source: str) -> str:
             remote, _, branch = git(root, "rev-parse", "--abbrev-ref", "@{u}").strip().partition("/")
         except GitError:
             loose = git(root, "rev-parse", "--abbrev-ref", "HEAD").strip() == "HEAD"
-            what = "you are on no branch (a detached HEAD)" if loose else "this branch follows no branch of a remote"
-            more = "go back with `git switch main`, or " if loose else ""
-            raise GitError(
-                f"{what}: {more}name what to take, for example `course update --source {remotes[0]}/main`"
-            ) from None
+            what = "this branch follows no branch of a remote: "
+            if loose:
+                what = "you are on no branch (a detached HEAD): go back with `git switch main`, or "
+            raise GitError(f"{what}name what to take, for example `course update --source {remotes[0]}/main`") from None
     try:
         git(root, "fetch", "--quiet", remote, branch)
     except GitError as error:

@@ -25,9 +25,8 @@ class Hint:
 def read_hints(readme: Path) -> list[Hint]:
     """The hints of a README, in order. Raises :class:`LabError` where it has none."""
     section = _SECTION.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
-    found = [
-        Hint(_MARKS.sub("", t).strip(), body.strip()) for t, body in _FOLDED.findall(section[1] if section else "")
-    ]
+    folded = _FOLDED.findall(section[1] if section else "")
+    found = [Hint(_MARKS.sub("", title).strip(), body.strip()) for title, body in folded]
     if not found:
         raise LabError(f"{readme.parent.name}/README.md has no hints")
     return found

@@ -72,9 +72,8 @@ class Outcomes:
         known = self.labs.setdefault(lab.key, LabOutcome(lab)).tests
         outcome = "error" if report.when != "call" and report.failed else report.outcome
         info = getattr(report, "course", {})
-        known[report.nodeid] = TestOutcome(
-            report.nodeid, outcome, bool(info.get("learner")), info.get("stub"), info.get("message", "")
-        )
+        learner, stub, message = bool(info.get("learner")), info.get("stub"), info.get("message", "")
+        known[report.nodeid] = TestOutcome(report.nodeid, outcome, learner, stub, message)
 
     def lines(self) -> list[str]:
         return [self.labs[key].line() for key in sorted(self.labs)]

@@ -36,9 +36,9 @@ class _Text:
     def at(self, line: int, column: int) -> int:
         """Offset of ast's position, whose columns count UTF-8 bytes."""
         text = self.lines[line - 1] if line <= len(self.lines) else ""
-        return self.starts[line - 1] + (
-            column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
-        )
+        if not text.isascii():
+            column = len(text.encode()[:column].decode(errors="ignore"))
+        return self.starts[line - 1] + column
 
     def span(self, node: ast.expr | ast.stmt | ast.alias) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
@@ -107,13 +107,10 @@ def _from(
     if not module.startswith(ROOT_NAME):
         return
     names = [alias.name for alias in node.names]
-    made.notes += [
-        f"line {node.lineno}: {lacking(moves, module, [name])}" for name in names if moves.gone(module, name)
-    ]
+    line = f"line {node.lineno}"
+    made.notes += [f"{line}: {lacking(moves, module, [name])}" for name in names if moves.gone(module, name)]
     if names == ["*"] and module in moves.modules and moves.file(module) is not None:
-        made.notes.append(
-            f"line {node.lineno}: not all that {module} had is there now: name what you need in place of *"
-        )
+        made.notes.append(f"{line}: not all that {module} had is there now: name what you need in place of *")
     found = moves.imports(module, names, public)
     if not found and not (node.level and leaves):
         return
@@ -126,7 +123,7 @@ def _from(
     else:
         text.edits[start, end] = _joined(text, start, end, new)
     if not node.level:
-        made.changes.append(f"line {node.lineno}: {ast.unparse(node)} -> {'; '.join(new)}")
+        made.changes.append(f"{line}: {ast.unparse(node)} -> {'; '.join(new)}")
 
 
 def _statements(node: ast.ImportFrom, found: dict[str, list[tuple[str, str]]]) -> list[str]:

@@ -147,8 +147,6 @@ def files(root: Path, suffix: str) -> list[Path]:
     edited = edited_starters(root)
     for folder, names, contents in os.walk(root):
         top = Path(folder) == root
-        names[:] = sorted(
-            n for n in names if n not in SKIPPED and not n.startswith(".") and (not top or FOLDERS.match(n))
-        )
+        names[:] = sorted(n for n in names if n not in SKIPPED and n[0] != "." and (not top or FOLDERS.match(n)))
         found += [Path(folder) / name for name in sorted(contents) if name.endswith(suffix)]
     return [path for path in found if path not in edited]

@@ -80,12 +80,10 @@ def _answer(job: dict[str, Any], root: Path) -> dict[str, Any]:
 
 def _once(job: dict[str, Any], root: Path) -> dict[str, Any]:
     """A process for this page alone."""
-    env, timeout = _environment(root), job["timeout"]
-    options: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "check": False}
+    command, options = [sys.executable, "-m", BLOCKS], {"cwd": root, "env": _environment(root), "encoding": "utf-8"}
+    options |= {"input": json.dumps(job), "timeout": job["timeout"], "capture_output": True, "check": False}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", BLOCKS], input=json.dumps(job), cwd=root, env=env, timeout=timeout, **options
-        )
+        done = subprocess.run(command, **options)
     except subprocess.TimeoutExpired:
         return {"late": True}
     lines = done.stdout.strip().splitlines()

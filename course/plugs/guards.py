@@ -102,9 +102,8 @@ class GuardedPool:
             at = block.block_id
             self._watch.require(at, "block 0, the null block, was handed out", "I1")
             self._watch.require(not self._users[at], f"block {at} handed out while in use{self._by(at)}", "I1")
-            self._watch.require(
-                block.block_hash is None, f"block {at} handed out with the hash of its old content", "I3"
-            )
+            old = f"block {at} handed out with the hash of its old content"
+            self._watch.require(block.block_hash is None, old, "I3")
             self._users[at] = 1
         self._num_used += num_blocks
         self._after(blocks)
@@ -164,9 +163,8 @@ class GuardedPool:
             found = self._watch.call(self._pool.get_cached_block, block_hashes[i]) is not None
             self._watch.require(found, f"block {at} has a hash and cannot be found by it", "I3")
         for block in blocks[num_full_blocks:]:
-            self._watch.require(
-                block.block_hash is None, f"block {block.block_id} got a hash and is not full yet", "I3"
-            )
+            early = f"block {block.block_id} got a hash and is not full yet"
+            self._watch.require(block.block_hash is None, early, "I3")
 
     def evict_blocks(self, blocks: Iterable[Any]) -> None:
         """As `BlockPool.evict_blocks`."""

@@ -87,9 +87,8 @@ class LabAttention:
         for row, mine in enumerate(slots):
             first, last = metadata.query_start_loc[row : row + 2]
             right = np.array_equal(mine, metadata.slot_mapping[first:last])
-            self.watch.require(
-                right, f"build_slot_mapping: row {row} would write to other slots than its block table's"
-            )
+            other = f"build_slot_mapping: row {row} would write to other slots than its block table's"
+            self.watch.require(right, other)
         mapping = np.concatenate(slots)
         tables = np.repeat(metadata.block_tables, lens, axis=0)
         context = np.repeat(metadata.seq_lens - lens - metadata.query_start_loc[:-1], lens)
@@ -111,10 +110,8 @@ class LabAttention:
             part = slice(at, at + QUERIES_AT_ONCE)
             rows = (q[part], keys, values, tables[part], seq_lens[part], self.kv_cache.block_size)
             result = self.watch.call(self.module.paged_attention_batch, *rows)
-            shape = np.shape(result)
-            wanted = (
-                f"paged_attention_batch returned shape {shape}, wanted {q[part].shape} ([tokens, heads, head size])"
-            )
+            shape, sizes = np.shape(result), f"{q[part].shape} ([tokens, heads, head size])"
+            wanted = f"paged_attention_batch returned shape {shape}, wanted {sizes}"
             self.watch.require(shape == q[part].shape, wanted)
             out[part] = result
         finite = np.isfinite(out).all() or not np.isfinite(q).all()

@@ -211,9 +211,8 @@ def _on_start(by_name: dict[str, Part], pools: list[GuardedPool], core: Any) -> 
             return next((i for i in tables if any(block_id in ids for ids in manager.get_block_ids(i))), None)
 
         pools[-1].owner_of = owner_of
-    suspects = [
-        by_name[name] for name in ("block pool", "free queue", "block hash", "scheduler step") if name in by_name
-    ]
+    names = ("block pool", "free queue", "block hash", "scheduler step")
+    suspects = [by_name[name] for name in names if name in by_name]
     if oracle is not None and suspects:
         check = oracle.on_step
 

@@ -198,10 +198,8 @@ def _aligned(old: Path, new: Path) -> dict[int, int]:
 
 def _scope(file: PinnedFile, line: int) -> Name:
     """The whole name of the innermost definition around a line (not one that begins on it)."""
-    around = [
-        (start, name) for start, found in file.definitions_at.items() for name, end in found if start < line <= end
-    ]
-    return max(around, default=(0, ()))[1]
+    rows = [(start, name, end) for start, found in file.definitions_at.items() for name, end in found]
+    return max(((start, name) for start, name, end in rows if start < line <= end), default=(0, ()))[1]
 
 
 def _around(citation: Citation, before: PinnedFile, after: PinnedFile) -> str:

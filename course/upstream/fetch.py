@@ -156,9 +156,8 @@ def from_git(temp: Path, pin: Pin = PIN, console: Console | None = None) -> Path
     if done.returncode:
         raise Unreachable("git could not clone the tag.")
     if (head := _head(tree)) != pin.commit:
-        raise UpstreamError(
-            f"the tag {pin.tag} points at commit {head}, the course is pinned at {pin.commit}; nothing was changed"
-        )
+        what = f"the tag {pin.tag} points at commit {head}, the course is pinned at {pin.commit}"
+        raise UpstreamError(f"{what}; nothing was changed")
     return tree
 
 
@@ -177,9 +176,8 @@ def _head(tree: Path) -> str:
 def download_sdist(temp: Path, pin: Pin, say: Console) -> Path:
     """Downloads the source distribution without building it. Raises :class:`UpstreamError`."""
     if find_spec("unearth") is None:
-        raise UpstreamError(
-            'the source distribution needs the package unearth: pip install -e ".[test]", then try again'
-        )
+        lacks = 'the source distribution needs the package unearth: pip install -e ".[test]"'
+        raise UpstreamError(f"{lacks}, then try again")
     command = [sys.executable, "-m", "unearth", f"vllm=={pin.version}", "--no-binary", "--download", str(temp)]
     if index := os.environ.get("PIP_INDEX_URL"):
         command += ["--index-url", index]
