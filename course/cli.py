@@ -43,7 +43,7 @@ def show_progress(console: Console) -> None:
     for phase in dict.fromkeys(p.lab.phase for p in labs):
         mine = [p for p in labs if p.lab.phase == phase]
         done = sum(p.done for p in mine)
-        states = "   ".join(f"{p.lab.slug[4:6]} {_short_state(p.state)}" for p in mine)
+        states = "   ".join(f"{p.lab.slug[4:6]} {'-' if p.state == 'not started' else p.state}" for p in mine)
         colour = "green" if done == len(mine) else "yellow" if any(p.state != "not started" for p in mine) else "dim"
         name = f"{phase[6:8]} {phase[9:].replace('-', ' ')}"
         table.add_row(escape(name), f"[{colour}]{done} of {len(mine)}[/]", f"[dim]{escape(states)}[/]")
@@ -63,20 +63,13 @@ def show_progress(console: Console) -> None:
         return
     folder = f"{lab.phase}/labs/{lab.slug}"
     console.print(f"Next: [bold]{escape(lab.name)}[/] ({lab.tag}, about {lab.minutes} minutes)")
-    console.print(
-        f"  read   {folder}/README.md\n  edit   {folder}/starter.py\n  test   course test {lab.name.split()[0]}"
-    )
-
-
-def _short_state(state: str) -> str:
-    return "-" if state == "not started" else state
+    console.print(f"  read   {folder}/README.md\n  edit   {folder}/starter.py")
+    console.print(f"  test   course test {lab.name.split()[0]}")
 
 
 @app.command()
 def test(
-    what: Annotated[
-        str, typer.Argument(help="a phase (00), a lab (00-03, sampling); the next lab where left out")
-    ] = "",
+    what: Annotated[str, typer.Argument(help="a phase (00), a lab (00-03, sampling); left out: the next")] = "",
     solution: Annotated[bool, typer.Option("--solution", help="run the reference instead of your starter.py")] = False,
     full: Annotated[bool, typer.Option("--full", help="tracebacks instead of one line per unwritten function")] = False,
 ) -> None:
@@ -87,22 +80,12 @@ def test(
     if not labs:
         raise LabError("all labs are done; name one to test it again, for example `course test 00-03`")
     env = {**os.environ, "LAB_IMPL": "solution" if solution else "starter", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "pytest_timeout",
-        *(["--tb=short"] if full else []),
-        *targets(labs),
-    ]
-    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", *(["--tb=short"] if full else [])]
+    code = subprocess.run([*command, *targets(labs)], cwd=ROOT, env=env, check=False).returncode
     if len(labs) == 1 and not solution and code in (0, 1):
         number = learner.number(labs[0])
-        learner.say(
-            f"compare: course diff {number}; then: course next" if code == 0 else f"stuck? course hint {number}"
-        )
+        done = f"compare: course diff {number}; then: course next"
+        learner.say(done if code == 0 else f"stuck? course hint {number}")
     raise typer.Exit(code)
 
 
@@ -160,11 +143,8 @@ def build(
         learner.say("\n".join([f"Your former workspace is kept in {kept}.", *made.carried.told(kept)]))
     out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False, soft_wrap=True)
     for one in row.builds:
-        out.print(
-            f"  workspace/{one.file.as_posix()}: [bold]{one.name}[/]\n    {escape(one.message)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        text = f"  workspace/{one.file.as_posix()}: [bold]{one.name}[/]\n    {escape(one.message)}"
+        out.print(text, highlight=False, soft_wrap=True)
     out.print(f"Then: course build {row.number:02d} --test", highlight=False, soft_wrap=True)
 
 
@@ -196,17 +176,15 @@ def _test_workspace(row: Any) -> int:
 def verify(
     labs: Annotated[list[str] | None, typer.Argument(help="only these labs or phases (checks of labs)")] = None,
     mutation: Annotated[
-        bool, typer.Option("--mutation", help="nothing but this: mutate the solutions; some seconds per lab")
+        bool, typer.Option("--mutation", help="nothing but this: mutants; some seconds per lab")
     ] = False,
     changed: Annotated[str, typer.Option(help="only labs that differ from this commit, for example HEAD~1")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="write the whole report to this file")] = None,
-    bump: Annotated[
-        str, typer.Option(help="nothing but this: the citations against another release, a version or a folder")
-    ] = "",
+    bump: Annotated[str, typer.Option(help="nothing but this: citations against another release (or folder)")] = "",
     patch: Annotated[Path | None, typer.Option(help="with --bump: write the new line numbers as a diff")] = None,
     write: Annotated[bool, typer.Option("--write", help="with --bump: change the line numbers in the pages")] = False,
     durations: Annotated[
-        Path | None, typer.Option(help="nothing but this: a file of COURSE_DURATIONS beside what tests may cost")
+        Path | None, typer.Option(help="only COURSE_DURATIONS' file beside what tests may cost")
     ] = None,
 ) -> None:
     """The maintainer's checks: pages, citations, figures, captures, lab contracts, mistakes; or mutation."""
@@ -231,9 +209,8 @@ def verify(
             out.print(f"No lab differs from {escape(changed)}.")
             return
     wrong = verifier.run(chosen, mutation, out, json_file=json_file)
-    out.print(
-        "[green]all is well[/]" if not wrong else f"[red]{wrong} {'thing is' if wrong == 1 else 'things are'} wrong[/]"
-    )
+    found = f"[red]{wrong} {'thing is' if wrong == 1 else 'things are'} wrong[/]"
+    out.print(found if wrong else "[green]all is well[/]")
     raise typer.Exit(1 if wrong else 0)
 
 
@@ -275,8 +252,7 @@ def doctor() -> None:
 
 
 def main() -> None:
-    """Entry point: errors that a reader can mend are one line, not a traceback; a terminal that lacks a character gets
-    a question mark."""
+    """Entry point: errors that a reader can mend are one line; a character that a terminal lacks is a question mark."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

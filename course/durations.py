@@ -3,8 +3,7 @@
 ``COURSE_DURATIONS=FILE pytest -m "not gpu and not slow" -n 2`` writes them; ``course verify --durations FILE`` shows
 them beside the budgets, and fails where one is exceeded. Processor time, not the clock; and as a slow machine takes
 more of it, and a busy one too (two programs share a core), a fixed piece of work is timed between the tests: the
-budgets are seconds of a machine on which it takes ``UNIT``. A process that no test waits for is not seen.
-"""
+budgets are seconds of a machine on which it takes ``UNIT``. A process that no test waits for is not seen."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from course.contract.servers import ELSEWHERE
 from course.labs import LabError
 
 UNIT, EVERY = 0.004, 2.0
@@ -29,12 +29,8 @@ OTHERS = 15.0
 """Processor seconds of each other folder: a phase, the models, the benchmarks."""
 
 
-ELSEWHERE = [0.0]
-"""Processor seconds of what a process that is not waited for did for this one; who asks it adds them here."""
-
-
 def spent() -> float:
-    """Processor seconds of this process, of the children that it has waited for, and ``ELSEWHERE``."""
+    """Processor seconds of this process, of the children that it has waited for, and those of the servers."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system + ELSEWHERE[0]
 
@@ -86,10 +82,7 @@ class Recorder:
 
 
 def show(path: Path, console: Console) -> int:
-    """The table of a file that ``Recorder`` wrote; returns how many folders take more than they may.
-
-    Raises :class:`LabError` where the file cannot be read, or holds no test of the course.
-    """
+    """Shows what ``Recorder`` wrote; how many folders take too much. Raises :class:`LabError` for another file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         folders, scale = found["folders"], UNIT / found["unit"]

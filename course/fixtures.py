@@ -25,8 +25,7 @@ def greedy() -> Callable[[str, int], list[int]]:
 
 @pytest.fixture
 def real_run(request: pytest.FixtureRequest, real_vllm_python: Path) -> Callable[..., tuple[str, dict[str, Any]]]:
-    """``real_run(model, *options)``: runs the lab's ``real_run.py`` on the real vLLM; its log and its result. The test
-    fails where the script does."""
+    """``real_run(model, *options)``: log and result of the lab's ``real_run.py`` on the real vLLM."""
     from course.captures import run
 
     def call(model: str, *options: str) -> tuple[str, dict[str, Any]]:

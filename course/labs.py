@@ -2,8 +2,7 @@
 
 A lab is a folder ``phase-NN-slug/labs/lab-NN-slug`` with ``README.md``, ``starter.py``, ``solution.py`` and
 ``test_lab.py``; its row in ``course/labs.toml`` says the rest. Labs are looked up by the names of the two folders, so
-a copy of a lab under another root (grading, mutation) behaves like the original.
-"""
+a copy of a lab under another root (grading, mutation) behaves like the original."""
 
 from __future__ import annotations
 
@@ -46,12 +45,9 @@ class LabError(Exception):
 
 @dataclass(frozen=True)
 class Lab:
-    """One row of ``labs.toml``.
-
-    ``timeout`` is in seconds per test, ``minutes`` is the learner's time, ``plug`` names what the engine has in the
-    place of the learner's code, the part that it can replace first (none: ()), ``allowed_imports`` are top-level or
-    dotted module names besides the standard library.
-    """
+    """One row of ``labs.toml``. ``timeout`` is in seconds per test, ``minutes`` is the learner's time, ``plug`` names
+    what the engine has in the place of the learner's code, the part that it can replace first (none: ()),
+    ``allowed_imports`` are top-level or dotted module names besides the standard library."""
 
     phase: str
     slug: str
@@ -110,8 +106,7 @@ def all_labs(table: Path = TABLE) -> tuple[Lab, ...]:
 
 
 def lab_of(path: Path | str) -> Lab | None:
-    """The lab to which a path or a test's node id belongs (anywhere on disk), or None; a folder without a row gets the
-    defaults."""
+    """The lab to which a path or a node id belongs, or None; a folder without a row gets the defaults."""
     match = LAB_PATH.search(Path(str(path).partition("::")[0]).as_posix())
     if match is None:
         return None
@@ -153,8 +148,7 @@ def _holds_work(folder: Path) -> bool:
 
 
 def find_labs(text: str) -> list[Lab]:
-    """Labs meant by ``00``, ``00-03``, ``lab-03-sampling-basics``, ``sampling`` or a path. Raises :class:`LabError`
-    where there is none."""
+    """Labs meant by ``00``, ``00-03``, ``lab-03-sampling-basics``, ``sampling`` or a path; else :class:`LabError`."""
     want = text.strip().replace("\\", "/").rstrip("/").lower()
     labs = [lab_of(folder) for folder in lab_folders()]
     known = [lab for lab in labs if lab is not None]
@@ -163,17 +157,13 @@ def find_labs(text: str) -> list[Lab]:
         for lab in known
         if want in (lab.phase, lab.slug, lab.key) or want.endswith((f"{lab.phase}/labs/{lab.slug}", f"/{lab.phase}"))
     ]
-    numbered = [
-        lab
-        for lab in known
-        if re.fullmatch(r"(phase-)?\d\d?(-\d\d?)?", want) and _numbers_match(lab, want.removeprefix("phase-"))
-    ]
+    is_number = re.fullmatch(r"(phase-)?\d\d?(-\d\d?)?", want)
+    numbered = [lab for lab in known if is_number and _numbers_match(lab, want.removeprefix("phase-"))]
     found = exact or numbered or [lab for lab in known if len(want) > 2 and want in lab.key]
     if not found:
         names = ", ".join(lab.name.split()[0] for lab in known) or "none yet"
-        raise LabError(
-            f"no lab or phase is called {text!r}; labs here: {names}. Write for example `00`, `00-03` or `sampling`."
-        )
+        said = f"no lab or phase is called {text!r}; labs here: {names}"
+        raise LabError(f"{said}. Write for example `00`, `00-03` or `sampling`.")
     return found
 
 
@@ -201,13 +191,9 @@ def module_name(path: Path) -> str:
 
 
 def load(path: Path) -> ModuleType:
-    """Executes a lab file as a module that stands in ``sys.modules`` (so dataclasses and pickle work).
-
-    The file is compiled afresh each time: no ``__pycache__`` that could be stale. Raises :class:`LabError` with one
-    plain sentence where the file is missing, does not parse, or fails while it is imported.
-    """
+    """Executes a lab file afresh as a module of ``sys.modules``. Raises :class:`LabError` with one plain sentence."""
     path = path.resolve()
-    where = _short(path)
+    where = short(path)
     if not path.is_file():
         raise LabError(f"{where} does not exist; `course reset {path.parent.name}` brings it back")
     source: str | bytes = SOURCES.get(path) or path.read_bytes()
@@ -249,7 +235,7 @@ def _not_utf8(source: bytes) -> str:
 
 def _import_failure(path: Path, error: BaseException) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    where = _short(path) + (f":{lines[-1]}" if lines else "")
+    where = short(path) + (f":{lines[-1]}" if lines else "")
     if isinstance(error, ImportError):
         from mini_vllm.moved import explain
 
@@ -261,14 +247,14 @@ def _import_failure(path: Path, error: BaseException) -> str:
     return f"{where} stopped while it was imported ({what}); only definitions belong at module level"
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """The path from the phase's folder on, with slashes."""
     match = LAB_PATH.search(path.as_posix())
     return path.as_posix()[match.start() :] if match else path.name
 
 
 def vllm_python(env: Mapping[str, str] = os.environ, root: Path = ROOT) -> Path | None:
-    """The interpreter that has the real vLLM: ``COURSE_VLLM_PYTHON``, else ``.venv-vllm`` once `course vllm` has
-    finished, else None."""
+    """``COURSE_VLLM_PYTHON``, else the interpreter of ``.venv-vllm`` once `course vllm` has finished, else None."""
     if given := env.get("COURSE_VLLM_PYTHON"):
         return Path(given)
     venv = root / ".venv-vllm"
@@ -276,8 +262,7 @@ def vllm_python(env: Mapping[str, str] = os.environ, root: Path = ROOT) -> Path 
 
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Functions and methods of a parsed file with their dotted names (``A.x.setter`` for the setter of a property);
-    functions inside functions are left out."""
+    """Functions and methods with their dotted names (``A.x.setter`` too); none inside another function."""
     for node in getattr(tree, "body", []):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             part = next((f".{d.attr}" for d in node.decorator_list if isinstance(d, ast.Attribute)), "")
@@ -287,8 +272,7 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Functi
 
 
 def stub_message(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
-    """The sentence of ``raise NotImplementedError("...")`` where that is the body (after the docstring); None where
-    the body is code."""
+    """The sentence of ``raise NotImplementedError("...")`` where that is the whole body, docstring aside; else None."""
     body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
     if len(body) != 1 or not isinstance(body[0], ast.Raise):
         return None

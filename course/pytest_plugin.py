@@ -12,14 +12,14 @@
 
 ``COURSE_DURATIONS=FILE`` writes what the tests cost (``course.durations``).
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
-``.course/progress.json``.
-"""
+``.course/progress.json``."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import os
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,9 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     python = labs.vllm_python()
     if python is not None and not python.is_file():
-        raise pytest.UsageError(
-            f"COURSE_VLLM_PYTHON={str(python)!r} is not a file: name the interpreter that has vLLM, or unset it"
-        )
+        wrong = f"COURSE_VLLM_PYTHON={str(python)!r} is not a file"
+        raise pytest.UsageError(f"{wrong}: name the interpreter that has vLLM, or unset it")
     if labs.wanted_impl() == "starter":  # the line per lab says it all; a list of every red test would bury it
         config.option.reportchars = config.option.reportchars.replace("a", "sxX").replace("f", "")
         config.option.disable_warnings |= in_words(config)  # those of the learner's code stand in the stories
@@ -129,14 +128,9 @@ def real_vllm_python() -> Path:
 
 def unwritten(error: BaseException | None, place: Path) -> tuple[str, str, Path, int] | None:
     """(sentence, function, file, line) where an error comes from a stub in ``place`` (a file or a folder), else None.
-
-    Looks through ``pytest.raises(..., match=)`` too, whose complaint has the stub's error as its context.
-    """
+    Looks through ``pytest.raises(..., match=)`` too, whose complaint has the stub's error as its context."""
     while error is not None:
-        trace, frames = error.__traceback__, []
-        while trace is not None:
-            frames.append((trace.tb_frame.f_code, trace.tb_lineno))
-            trace = trace.tb_next
+        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         if isinstance(error, NotImplementedError) and frames:
             code, line = frames[-1]
             file = Path(code.co_filename)

@@ -4,8 +4,7 @@ Tests of kernels begin with
 
     triton_or_skip()   # before the first import of a module that holds a kernel
 
-In the interpreter use float16 and float32: there `tl.dot` on bfloat16 gives garbage.
-"""
+In the interpreter use float16 and float32: there `tl.dot` on bfloat16 gives garbage."""
 
 from __future__ import annotations
 
@@ -14,10 +13,7 @@ from typing import Any
 
 
 def triton_or_skip() -> bool:
-    """Make `triton` usable, or skip the test module that asks; returns whether a GPU runs the kernels.
-
-    Without a GPU the interpreter is switched on: the switch is read when a kernel is decorated.
-    """
+    """Make `triton` usable, or skip the module that asks; whether a GPU runs the kernels (else the interpreter)."""
     import pytest
 
     torch = pytest.importorskip("torch", reason='needs torch: pip install -e ".[triton]"')

@@ -23,8 +23,7 @@ from course.pages.markdown import Problem, read
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. ``run`` returns what is wrong; ``why_not`` says why it cannot run here, "" where it
-    can."""
+    """``run`` returns what is wrong; ``why_not`` says why it cannot run here, "" where it can."""
 
     name: str
     run: Callable[[], list[Problem]]
@@ -110,14 +109,13 @@ def check_rows(root: Path) -> list[Problem]:
     table = root / "course" / "labs.toml"
     have = {f"{folder.parents[1].name}/{folder.name}" for folder in lab_folders(root)}
     want = {lab.key for lab in all_labs()}
-    return [Problem(table, 1, f"no row for {key}") for key in sorted(have - want)] + [
-        Problem(table, 1, f"a row for {key}, which is no folder") for key in sorted(want - have)
-    ]
+    wrong = [f"no row for {key}" for key in sorted(have - want)]
+    wrong += [f"a row for {key}, which is no folder" for key in sorted(want - have)]
+    return [Problem(table, 1, text) for text in wrong]
 
 
 def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, json_file: Path | None = None) -> int:
-    """Runs all checks and prints one line each, then what is wrong; with ``mutate`` nothing but the mutation of the
-    labs, and its table. Returns the number of problems."""
+    """Prints each check and what is wrong; with ``mutate`` only the mutation. Returns the number of problems."""
     folders = [lab.folder for lab in labs] or lab_folders(root)
     rows = [] if mutate else [_row(check, console, root) for check in checks(folders, root)]
     for row in rows:
@@ -135,7 +133,8 @@ def _show_problems(row: Row, console: Console, root: Path) -> None:
     if row.problems:
         console.print(f"\n[bold]{escape(row.name)}[/]", highlight=False)
     for problem in sorted(row.problems, key=lambda p: (p.path.as_posix(), p.line)):
-        console.print(f"  {escape(_relative(problem, root))}", highlight=False, soft_wrap=True)
+        place = str(problem).replace(root.as_posix() + "/", "")
+        console.print(f"  {escape(place)}", highlight=False, soft_wrap=True)
 
 
 def _row(check: Check, console: Console, root: Path) -> Row:
@@ -157,10 +156,6 @@ def _safely(check: Check, root: Path) -> list[Problem]:
         return check.run()
     except (OSError, SyntaxError, ValueError, LabError) as error:
         return [Problem(root / "course", 1, f"{check.name}: {type(error).__name__}: {error}")]
-
-
-def _relative(problem: Problem, root: Path) -> str:
-    return str(problem).replace(root.as_posix() + "/", "")
 
 
 def mutate_all(folders: Sequence[Path], console: Console) -> list[tuple[Lab, Score | str]]:
@@ -224,24 +219,14 @@ def as_json(rows: Sequence[Row], scores: Sequence[tuple[Lab, Score | str]], wron
     """The whole report."""
     return {
         "wrong": wrong,
-        "checks": [
-            {
-                "name": row.name,
-                "state": row.state,
-                "seconds": row.seconds,
-                "note": row.note,
-                "problems": [
-                    {"file": _relative_path(p.path, root), "line": p.line, "text": p.text} for p in row.problems
-                ],
-            }
-            for row in rows
-        ],
+        "checks": [{**vars(row), "problems": [_problem_json(p, root) for p in row.problems]} for row in rows],
         "mutation": [_score_json(lab, score) for lab, score in scores],
     }
 
 
-def _relative_path(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+def _problem_json(problem: Problem, root: Path) -> dict:
+    path = problem.path.relative_to(root) if problem.path.is_relative_to(root) else problem.path
+    return {"file": path.as_posix(), "line": problem.line, "text": problem.text}
 
 
 def _score_json(lab: Lab, score: Score | str) -> dict:

@@ -2,8 +2,7 @@
 
 An argument is a key and a reason. The key is a mutant's name, ``FUNCTION: OLD -> NEW``; where several are called so it
 goes on with `` @ `` and a piece of the source line, long enough to stand in that line once, that holds the changed
-text. A key means exactly one mutant: an argument made for one may not cover another that nobody has looked at.
-"""
+text. A key means exactly one mutant: an argument made for one may not cover another that nobody has looked at."""
 
 from __future__ import annotations
 
@@ -56,9 +55,8 @@ def check(folders: Sequence[Path], path: Path = TABLE) -> list[Problem]:
     """Every key of these labs means one mutant, no two the same one, each gives its reason; every lab is there."""
     table = _read(path)
     labs = {lab.key for folder in lab_folders(folders[0].parents[2]) if (lab := lab_of(folder))} if folders else set()
-    problems = [
-        Problem(path, _line(path, key), f"there is no lab {key}: delete its arguments") for key in table.keys() - labs
-    ]
+    gone = table.keys() - labs
+    problems = [Problem(path, _line(path, key), f"there is no lab {key}: delete its arguments") for key in gone]
     for folder in folders:
         lab = lab_of(folder)
         if lab is not None and lab.key in table:

@@ -12,8 +12,7 @@ a unified diff against ``solution.py`` under a header of two lines::
 
 ``Test:`` may name several tests, separated by commas: each must fail. A patch's lines are searched where the hunk
 says, then anywhere, as long as they stand in one place only. A listed mistake that no line of code can show carries
-``<!-- no-patch: REASON -->``.
-"""
+``<!-- no-patch: REASON -->``."""
 
 from __future__ import annotations
 
@@ -50,9 +49,8 @@ def read_mistake(path: Path) -> Mistake:
     head, mark, diff = text.partition("\n--- ")
     fields = dict(re.findall(r"^(Test|Mistake):[ \t]*(\S.*?)[ \t]*$", head, re.M))
     if not mark or set(fields) != {"Test", "Mistake"}:
-        raise LabError(
-            f"{path.name} must begin with the lines `Test: ...` and `Mistake: ...`, then `--- a/solution.py`"
-        )
+        lines = "the lines `Test: ...` and `Mistake: ...`, then `--- a/solution.py`"
+        raise LabError(f"{path.name} must begin with {lines}")
     tests = tuple(name.strip() for name in fields["Test"].split(",") if name.strip())
     return Mistake(path, tests, fields["Mistake"], "--- " + diff)
 
@@ -133,9 +131,8 @@ def plain(text: str) -> str:
 
 def check_mistakes(lab_folder: Path, base: Path = FOLDER, run: bool = True) -> list[Problem]:
     """Each patch applies, breaks the tests it names, and quotes the README; each listed mistake has a patch; and every
-    test that fails on one says what was got, what was expected, and which claim of the README it stands for.
-
-    Without ``run`` no test is started: what is read alone is checked, and that the tests named are there."""
+    test that fails on one says what was got, what was expected, and which claim of the README it stands for. Without
+    ``run`` no test is started: what is read alone is checked, and that the tests named are there."""
     found: list[Mistake] = []
     problems = []
     for path in patches(lab_folder, base):
@@ -147,26 +144,19 @@ def check_mistakes(lab_folder: Path, base: Path = FOLDER, run: bool = True) -> l
     if missing := [path for path in (readme, lab_folder / "solution.py") if not path.is_file()]:
         return problems + [Problem(path, 1, "missing") for path in missing]
     items, section = listed_mistakes(readme.read_text(encoding="utf-8"))
-    problems += [
-        Problem(m.path, 2, f'the README\'s "Common mistakes" does not say: {m.words}')
-        for m in found
-        if plain(m.words) not in section
-    ]
+    says = 'the README\'s "Common mistakes" does not say'
+    problems += [Problem(m.path, 2, f"{says}: {m.words}") for m in found if plain(m.words) not in section]
     for item in items:
         if not any(plain(m.words) in item for m in found):
             problems.append(Problem(readme, 1, f"no patch in course/mistakes for: {item[:90]}"))
-    problems += [] if run else _unknown_tests(lab_folder, found)
-    return problems + _run(lab_folder, found, run)
+    return problems + ([] if run else _unknown_tests(lab_folder, found)) + _run(lab_folder, found, run)
 
 
 def _unknown_tests(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
     have = {name for name, _ in functions(parse_file(lab_folder / "test_lab.py"))} if found else set()
-    return [
-        Problem(mistake.path, 1, f"the lab has no test called {test}")
-        for mistake in found
-        for test in mistake.tests
-        if test.split("[")[0].replace("::", ".") not in have
-    ]
+    named = [(mistake.path, test) for mistake in found for test in mistake.tests]
+    unknown = [(path, test) for path, test in named if test.split("[")[0].replace("::", ".") not in have]
+    return [Problem(path, 1, f"the lab has no test called {test}") for path, test in unknown]
 
 
 def _run(lab_folder: Path, found: list[Mistake], run: bool) -> list[Problem]:
@@ -181,9 +171,7 @@ def _run(lab_folder: Path, found: list[Mistake], run: bool) -> list[Problem]:
             continue
         variants.append(Variant(mistake.name, patched, mistake.tests, stop_early=False))
     lab = lab_of(lab_folder)
-    if (
-        not run or not variants or (lab is not None and lab.missing_modules)
-    ):  # its tests skip here, so they can catch nothing
+    if not run or not variants or (lab and lab.missing_modules):  # its tests skip here, so they can catch nothing
         return problems
     by_name = {m.name: m for m in found}
     lacks: dict[str, str] = {}

@@ -128,7 +128,7 @@ def _constants(node: ast.Constant) -> list[ast.AST]:
 
 
 def _statements(node: ast.stmt) -> list[ast.AST]:
-    if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
         return [ast.Return(ast.Constant(None))]
     if isinstance(node, ast.If):
         return [_with(node, test=ast.UnaryOp(ast.Not(), node.test))]
@@ -136,16 +136,9 @@ def _statements(node: ast.stmt) -> list[ast.AST]:
         return [ast.Pass(), ast.Continue()]
     if isinstance(node, ast.Continue):
         return [ast.Pass(), ast.Break()]
-    removable = isinstance(node, (ast.AugAssign, ast.Raise, ast.Delete)) or _is_call(node) or _is_store(node)
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    removable = isinstance(node, (ast.AugAssign, ast.Raise, ast.Delete)) or is_call or _is_store(node)
     return [ast.Pass()] if removable else []
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _is_call(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
 
 
 def _is_store(node: ast.stmt) -> bool:

@@ -1,8 +1,7 @@
 """Mutation check of a lab: small wrong versions of what the learner writes, each of which some test should fail.
 
 Mutated are the functions that a learner writes (stubs in ``starter.py`` and helpers that only ``solution.py`` has). A
-mutant that cannot be told from the original by any test stands, with the reason, in ``course/equivalent.toml``.
-"""
+mutant that cannot be told from the original by any test stands, with the reason, in ``course/equivalent.toml``."""
 
 from __future__ import annotations
 
@@ -53,12 +52,5 @@ def score(folder: Path, jobs: int = 0) -> Score:
     variants = [Variant(str(i), mutant.source) for i, mutant in enumerate(found)]
     verdicts = run_variants(folder, variants, jobs, timeout=max(3.0, 8 * clean.seconds)) if variants else []
     survivors = tuple(m for m, v in zip(found, verdicts, strict=True) if v.outcome == "passed")
-    return Score(
-        lab.key,
-        len(found),
-        len(found) - len(survivors),
-        survivors,
-        timeouts=sum(v.outcome == "timeout" for v in verdicts),
-        argued=len(argued),
-        seconds=round(time.monotonic() - start, 1),
-    )
+    hung, seconds = sum(v.outcome == "timeout" for v in verdicts), round(time.monotonic() - start, 1)
+    return Score(lab.key, len(found), len(found) - len(survivors), survivors, hung, len(argued), seconds)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from course.contract import zygote
 from course.contract.warm import environment
+from course.grade.screen import imported
 from course.labs import ROOT, LabError, functions, lab_of, stub_message
 from course.pages.markdown import Problem
 
@@ -72,14 +73,10 @@ def _difference(mine: str, theirs: str) -> str:
 
 
 def check_stubs(folder: Path) -> list[Problem]:
-    """A starter's function is the solution's own (provided) or raises NotImplementedError with one sentence; a
-    solution has no stub."""
+    """A starter's function is provided (the solution's own) or raises NotImplementedError with one sentence."""
     solution = dict(functions(parse_file(folder / "solution.py")))
-    problems = [
-        Problem(folder / "solution.py", node.lineno, f"{name} is not written")
-        for name, node in solution.items()
-        if stub_message(node) is not None
-    ]
+    unwritten = [(node.lineno, name) for name, node in solution.items() if stub_message(node) is not None]
+    problems = [Problem(folder / "solution.py", line, f"{name} is not written") for line, name in unwritten]
     path, stubs = folder / "starter.py", 0
     for name, node in functions(parse_file(path)):
         message = stub_message(node)
@@ -106,32 +103,20 @@ def check_imports(folder: Path) -> list[Problem]:
     assert lab is not None
     problems = []
     for name in ("starter.py", "solution.py"):
-        for node in ast.walk(parse_file(folder / name)):
-            for module in _imported(node):
-                top = module.split(".")[0]
-                allowed = any(module == a or module.startswith(f"{a}.") for a in lab.allowed_imports)
-                if module.endswith(".*"):
-                    problems.append(Problem(folder / name, node.lineno, f"import by * from {module[:-2]}"))  # type: ignore[attr-defined]
-                elif not allowed and top not in sys.stdlib_module_names:
-                    names = ", ".join(lab.allowed_imports) or "nothing"
-                    text = f"imports {module}; labs.toml allows {names} besides the standard library"
-                    problems.append(Problem(folder / name, node.lineno, text))  # type: ignore[attr-defined]
+        nodes = [n for n in ast.walk(parse_file(folder / name)) if isinstance(n, (ast.Import, ast.ImportFrom))]
+        for node, module in [(each, module) for each in nodes for module in imported(each)]:
+            allowed = any(module == a or module.startswith(f"{a}.") for a in lab.allowed_imports)
+            if any(alias.name == "*" for alias in node.names):
+                problems.append(Problem(folder / name, node.lineno, f"import by * from {module}"))
+            elif not allowed and module.split(".")[0] not in sys.stdlib_module_names:
+                names = ", ".join(lab.allowed_imports) or "nothing"
+                text = f"imports {module}; labs.toml allows {names} besides the standard library"
+                problems.append(Problem(folder / name, node.lineno, text))
     return problems
 
 
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if not isinstance(node, ast.ImportFrom):
-        return []
-    if any(alias.name == "*" for alias in node.names):
-        return [f"{node.module}.*"]
-    return ["." * node.level + (node.module or "")]
-
-
 def check_raises(folder: Path) -> list[Problem]:
-    """Every ``pytest.raises`` has ``match=``: a stub's NotImplementedError is a RuntimeError and must not satisfy
-    it."""
+    """Every ``pytest.raises`` has ``match=``: a stub's error is a RuntimeError and must not satisfy it."""
     problems = []
     for node in ast.walk(parse_file(folder / "test_lab.py")):
         if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("pytest.raises", "raises"):
@@ -151,8 +136,7 @@ def check_lab(folder: Path) -> list[Problem]:
 
 
 def run_labs(folders: Sequence[Path], impl: str, root: Path = ROOT) -> dict[str, list[dict]]:
-    """Runs the labs under ``folders`` in one go with ``starter`` or ``solution``: lab key -> its tests (see
-    ``outcomes.TestOutcome``)."""
+    """Runs the labs under ``folders`` in one go: lab key -> its tests (see ``outcomes.TestOutcome``)."""
     with tempfile.TemporaryDirectory() as temp:
         report = Path(temp, "report.json")
         env = environment(LAB_IMPL=impl, COURSE_REPORT=str(report))
@@ -166,8 +150,7 @@ def run_labs(folders: Sequence[Path], impl: str, root: Path = ROOT) -> dict[str,
 
 
 def check_starters(folders: Sequence[Path], root: Path = ROOT) -> list[Problem]:
-    """Runs the starters under ``folders``: every test that uses ``impl`` fails with a stub's NotImplementedError, the
-    ``provided`` ones pass."""
+    """Every test that uses ``impl`` fails on the starter with a stub's error, the ``provided`` ones pass."""
     problems = []
     try:
         rows = run_labs(folders, "starter", root)
@@ -189,13 +172,11 @@ def _starter_faults(path: Path, tests: Sequence[dict]) -> list[Problem]:
         if fault := _starter_fault(test):
             faults.setdefault(fault, []).append(test["nodeid"].split("::", 1)[1])
     lines = {name: node.lineno for name, node in functions(parse_file(path))} if faults else {}
-    return [
-        Problem(path, lines.get(names[0].split("[")[0], 1), fault + _listed(names)) for fault, names in faults.items()
-    ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    problems = []
+    for fault, names in faults.items():
+        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        problems.append(Problem(path, lines.get(names[0].split("[")[0], 1), fault + listed))
+    return problems
 
 
 def _starter_fault(test: dict) -> str:

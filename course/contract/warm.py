@@ -2,15 +2,14 @@
 version.
 
 ``run_variants`` starts a process of its own (``python -m course.contract.warm``), so that nothing of the caller is
-forked. Needs ``os.fork``.
-"""
+forked. Needs ``os.fork``."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
-import signal
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 
 from course import labs
-from course.contract import zygote
+from course.contract import servers, zygote
 from course.labs import DEFAULT_TIMEOUT, ROOT, LabError
 
 MEMORY_LIMIT = 8 << 30  # bytes of address space for one version: a runaway list ends here
@@ -52,11 +51,7 @@ class Verdict:
 
 
 def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeout: float = 10.0) -> list[Verdict]:
-    """Runs the tests of the lab in ``folder`` on each variant; ``jobs`` at a time (0: one per core), ``timeout``
-    seconds each.
-
-    Raises :class:`LabError` where the tests cannot be collected or there is no ``os.fork``.
-    """
+    """Runs the lab's tests on each variant, ``timeout`` seconds each. Raises :class:`LabError` where that fails."""
     if not hasattr(os, "fork"):
         raise LabError("this check forks; run it on Linux, macOS or WSL")
     with tempfile.TemporaryDirectory() as temp:
@@ -72,8 +67,7 @@ def run_variants(folder: Path, variants: Sequence[Variant], jobs: int = 0, timeo
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Environment of a pytest run that the machinery starts: this repository first, no settings of the caller, no
-    record."""
+    """For a pytest run that the machinery starts: this repository first, no settings of the caller, no record."""
     callers = ("LAB_IMPL", "COURSE_REPORT", "COURSE_DURATIONS", "PYTEST_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(callers)}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -134,7 +128,7 @@ class _Forker:
     def run_one(self, session: pytest.Session, variant: Variant) -> str:
         _limit_memory()
         labs.SOURCES[self.solution] = variant.source
-        items = [i for i in session.items if not variant.tests or _is_named(i, variant.tests)]
+        items = [i for i in session.items if not variant.tests or {i.name, i.name.split("[")[0]} & {*variant.tests}]
         for item, following in zip(items, [*items[1:], None], strict=False):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed and variant.stop_early:
@@ -151,32 +145,18 @@ class _Forker:
                 continue
             text = os.read(reader, 1 << 20) if reader in ready else b""
             outcome, failed, lacks = json.loads(text) if text else ("timeout" if late else "died", [], [])
-            _end(pid)
+            servers.end(pid)
+            os.waitpid(pid, 0)
             os.close(reader)
             done.append((Verdict(variant.name, outcome, tuple(failed), round(seconds, 3), tuple(lacks)), reader))
         return done
 
 
-def _is_named(item: pytest.Item, names: Sequence[str]) -> bool:
-    return item.name in names or item.name.split("[")[0] in names
-
-
 def _limit_memory() -> None:
-    try:
+    with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    except (ImportError, ValueError, OSError):
-        pass
-
-
-def _end(pid: int) -> None:
-    for kill in (os.killpg, os.kill):
-        try:
-            kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-    os.waitpid(pid, 0)
 
 
 def main(job_file: str, out_file: str) -> int:

@@ -2,25 +2,23 @@
 
 One process (``python -m course.contract.zygote``) has imported what every run of pytest imports, and forks for each
 run: a third of a second less. It ends with the process that asked. Without ``os.fork`` each run is a process from the
-start.
-"""
+start."""
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from subprocess import PIPE
-from typing import Any, TextIO
+from typing import Any
 
-from course import durations
+from course.contract import servers
+from course.labs import ROOT
 
-SERVER: list[subprocess.Popen[str]] = []
-COMMAND = [sys.executable, "-m", "course.contract.zygote"]
+LIMIT = 3600.0
+"""Seconds for one run: all starters take a minute or two; this ends a run that waits for ever."""
 
 
 def python(module: str, args: list[str], cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -28,24 +26,17 @@ def python(module: str, args: list[str], cwd: Path, env: dict[str, str]) -> subp
     command = [sys.executable, "-m", module, *args]
     if not hasattr(os, "fork"):
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    if not SERVER or SERVER[0].poll() is not None:
-        own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        SERVER[:] = [subprocess.Popen(COMMAND, env=own, stdin=PIPE, stdout=PIPE, text=True, encoding="utf-8")]
-    stdin, stdout = SERVER[0].stdin, SERVER[0].stdout
-    assert stdin is not None and stdout is not None
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as temp:
         places = [str(Path(temp, name)) for name in ("out", "err")]
         job = {"module": module, "args": args, "cwd": str(cwd), "env": env, "places": places}
-        stdin.write(json.dumps(job) + "\n")
-        stdin.flush()
-        answer = json.loads(stdout.readline() or '{"code": -1, "cpu": 0}')
+        answer = servers.ask("course.contract.zygote", ROOT, own, job, LIMIT)
         out, err = (Path(p).read_text("utf-8", errors="replace") if Path(p).is_file() else "" for p in places)
-    durations.ELSEWHERE[0] += answer["cpu"]
-    return subprocess.CompletedProcess(command, answer["code"], out, err)
+    return subprocess.CompletedProcess(command, answer.get("code", -1), out, err + answer.get("died", ""))
 
 
-def serve(jobs: TextIO, answers: TextIO) -> None:
-    """Answers jobs until there are no more."""
+def serve() -> None:
+    """Imports what every run of pytest imports, and answers jobs."""
     import _pytest.junitxml
     import _pytest.legacypath
     import _pytest.unraisableexception
@@ -55,16 +46,14 @@ def serve(jobs: TextIO, answers: TextIO) -> None:
     import course.failures.story  # noqa: F401
 
     _ = (_pytest, numpy, pytest_timeout)
-    spent = 0.0
-    for line in jobs:
-        pid = os.fork()
-        if pid == 0:
-            _child(json.loads(line))
-        _, status = os.waitpid(pid, 0)
-        times = os.times()
-        before, spent = spent, times.children_user + times.children_system
-        answers.write(json.dumps({"code": os.waitstatus_to_exitcode(status), "cpu": spent - before}) + "\n")
-        answers.flush()
+    servers.serve(_forked)
+
+
+def _forked(job: dict[str, Any]) -> dict[str, Any]:
+    pid = os.fork()
+    if pid == 0:
+        _child(job)
+    return {"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
 
 
 def _child(job: dict[str, Any]) -> None:
@@ -93,4 +82,4 @@ def _child(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin, sys.stdout)
+    serve()

@@ -1,8 +1,7 @@
 """The two sides of an assertion that failed, as values: what was got, what was expected, and where they first differ.
 
 pytest reports the sides of a comparison to a hook; of ``assert np.allclose(a, b)`` and ``assert (a <= b).all()`` it
-shows only False. There the values are read from the variables in which pytest's rewritten assert keeps them.
-"""
+shows only False. There the values are read from the variables in which pytest's rewritten assert keeps them."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ _OPS: dict[type[ast.cmpop], str] = {
 
 
 def rows(op: str, left: object, right: object, source: str) -> list[tuple[str, str]]:
-    """``got``, ``expected`` and ``differ`` for the comparison that failed. ``source`` is the assert statement; where
-    only the left side is a literal, the sides change places."""
+    """The comparison that failed. Where only the left side of ``source`` is a literal, the sides change places."""
     got, wanted = left, right
     if op in (*_MIRROR, "==", "!=") and _literal_first(source):
         got, wanted, op = right, left, _MIRROR.get(op, op)
@@ -98,13 +96,7 @@ def _elements(got: Any, wanted: Any, op: str = "==") -> str:
     if got.shape != wanted.shape and op == "==":
         return f"shape {got.shape}, expected {wanted.shape}"
     got, wanted = np.broadcast_arrays(got, wanted)
-    compare: dict[str, Any] = {
-        "==": np.isclose,
-        "<=": np.less_equal,
-        "<": np.less,
-        ">=": np.greater_equal,
-        ">": np.greater,
-    }
+    compare = {"==": np.isclose, "<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater}
     good = compare[op](got, wanted)
     bad = np.argwhere(~good)
     if not len(bad):

@@ -1,8 +1,7 @@
 """A lab test past its time limit fails instead of ending pytest, where there is no alarm signal (Windows).
 
 There pytest-timeout's method is ``thread``: it prints all stacks and exits. For labs these hooks raise in the test's
-thread instead, which reaches any loop written in Python; what does not come back to Python ends the process later.
-"""
+thread instead, which reaches any loop written in Python; what does not come back to Python ends the process later."""
 
 from __future__ import annotations
 

@@ -49,10 +49,8 @@ def printed(sections: Sequence[tuple[str, str]]) -> str:
 
 def arrange(stats: dict[str, list[Any]], warned: dict[str, list[str]]) -> dict[str, list[str]]:
     """Puts a run's reports into the order in which they are shown, and hides those whose cause is shown already.
-
     ``stats`` are the terminal's lists by outcome, ``warned`` the warnings from the learner's files by test. Returns,
-    by lab, the names of failures that are not told.
-    """
+    by lab, the names of failures that are not told."""
     rest: dict[str, list[str]] = {}
     for kind in ("failed", "error"):
         reports = stats.get(kind, [])

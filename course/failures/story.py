@@ -2,8 +2,7 @@
 file, and which sentence of the README the test stands for.
 
 The learner sees it in place of a traceback (``--tb=short`` brings the traceback back); who runs the solutions sees it
-below the traceback. A story is a dict of plain values, so that it travels between pytest-xdist's processes.
-"""
+below the traceback. A story is a dict of plain values, so that it travels between pytest-xdist's processes."""
 
 from __future__ import annotations
 
@@ -93,9 +92,8 @@ def _cut(text: str) -> str:
 
 
 def _call(test: Place | None) -> Rows:
-    return (
-        [("called as", _cut(_code(teach.statement_at(test.path, test.line, ast.stmt)) or test.source))] if test else []
-    )
+    node = teach.statement_at(test.path, test.line, ast.stmt) if test else None
+    return [("called as", _cut(_code(node) or test.source))] if test else []
 
 
 def _code(node: ast.AST | None) -> str:
@@ -112,9 +110,7 @@ def _changed(error: pytest.ExceptionInfo[BaseException], folder: Path) -> list[s
         return []
     changed = teach.changed_names(folder / "starter.py", folder / "solution.py")
     words = set(re.findall(r"\w+", str(error.value)))
-    return [
-        text for name, text in changed.items() if name.rpartition(".")[2] in words or name.partition(".")[0] in words
-    ]
+    return [text for name, text in changed.items() if {name.rpartition(".")[2], name.partition(".")[0]} & words]
 
 
 def _exception(error: pytest.ExceptionInfo[BaseException], mine: Place | None, test: Place | None) -> tuple[str, Rows]:
@@ -218,9 +214,8 @@ def lacks(story: dict) -> str:
     if "README" not in labels:
         return 'no row of the README\'s table "What the tests prove" names it'
     error = re.match(r"[A-Z]\w*(Error|Exit|Exception|Interrupt|Warning)\b", story["headline"])
-    told = (
-        {"got", "expected"} <= labels or "stopped" in labels or ("called as" in labels and (error or "got" in labels))
-    )
+    called = "called as" in labels and (error or "got" in labels)
+    told = {"got", "expected"} <= labels or "stopped" in labels or called
     return "" if told else "its failure says neither what was got nor what was expected"
 
 
@@ -230,10 +225,8 @@ def render(story: dict, width: int = 100) -> list[str]:
     for label, text in story["rows"]:
         first = True
         for part in text.splitlines():
-            folded = textwrap.wrap(
-                part, max(30, width - LABEL - 4), break_on_hyphens=False, break_long_words=False
-            )  # fmt: skip
-            for piece in folded or [""]:
+            wide = max(30, width - LABEL - 4)
+            for piece in textwrap.wrap(part, wide, break_on_hyphens=False, break_long_words=False) or [""]:
                 lines.append(f"  {label if first else '':<{LABEL}}{piece}".rstrip())
                 first = False
     return lines

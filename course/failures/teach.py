@@ -6,13 +6,14 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from course.labs import LAB_PATH, functions
+from course.labs import functions, short
 
 TITLE = "what this test says"
 Node = TypeVar("Node", bound=ast.AST)
@@ -51,17 +52,10 @@ def _claims(readme: Path, _changed: int) -> dict[str, Claim]:
 
 
 def claim_of(test_file: Path, test: str) -> str:
-    """What the README claims of a test (its parameters are dropped), and in a second line where; "" where no row names
-    it."""
+    """What the README claims of a test, and in a second line where; "" where no row names it."""
     readme = test_file.with_name("README.md")
     row = _claims(readme, readme.stat().st_mtime_ns).get(test.partition("[")[0]) if readme.is_file() else None
     return f"{row.text}\n{short(readme)}:{row.line}" if row else ""
-
-
-def short(path: Path) -> str:
-    """The path from the phase's folder on, with slashes."""
-    match = LAB_PATH.search(path.as_posix())
-    return path.as_posix()[match.start() :] if match else path.name
 
 
 def statement_at(path: Path, line: int, kind: type[Node]) -> Node | None:
@@ -96,8 +90,7 @@ def signatures(path: Path) -> dict[str, str]:
 
 
 def changed_names(starter: Path, solution: Path) -> dict[str, str]:
-    """Public names that the lab calls and that differ: name -> a sentence, where its parameters are not the
-    reference's, or where it is gone."""
+    """Public names that the lab calls and that differ from the reference's: name -> a sentence."""
     from course.contract.rules import public
 
     try:
@@ -123,12 +116,8 @@ def changed_names(starter: Path, solution: Path) -> dict[str, str]:
 
 
 def hang(trace: TracebackType | None, folder: Path, test_file: Path) -> str:
-    """Which loop did not end, from the stack at the time limit: the learner's innermost ``while`` (else ``for``), else
-    the test's own."""
-    frames = []
-    while trace is not None:
-        frames.append((Path(trace.tb_frame.f_code.co_filename), trace.tb_lineno, trace.tb_frame.f_code.co_name))
-        trace = trace.tb_next
+    """Which loop did not end: the learner's innermost ``while`` (else ``for``), else the test's own."""
+    frames = [(Path(f.f_code.co_filename), line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)]
     mine = [frame for frame in frames if frame[0] != test_file and folder in frame[0].parents]
     for kind in ((ast.While,), (ast.For, ast.AsyncFor)):
         for path, line, name in reversed(mine):

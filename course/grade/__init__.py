@@ -3,5 +3,4 @@
 ``intake`` takes the ``starter.py`` files out of folders, zips and bundles; ``clean`` makes a copy of the course
 without solutions; ``server`` runs one lab's tests on all submissions, each in a ``fork``; ``screen``, ``watch`` and
 ``kernel`` bound what a fork may do; ``grading`` turns outcomes into points; ``similarity`` compares submissions;
-``report`` writes.
-"""
+``report`` writes."""

@@ -40,11 +40,9 @@ _SYSTEM = """
 
 
 def readable(*private: Path) -> list[str]:
-    """Files and folders that a fork may read besides the clean copy: Python, its packages, the system's libraries.
-
-    A folder that is one of ``private`` (or this repository), holds one, or stands in one is left out; the library
-    folder of the Python environment that runs is not.
-    """
+    """Files and folders that a fork may read besides the clean copy: Python, its packages, the system's libraries. A
+    folder that is one of ``private`` (or this repository), holds one, or stands in one is left out; the library folder
+    of the Python environment that runs is not."""
     prefixes = [Path(p).resolve() for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     python = [prefix / name for prefix in prefixes for name in ("lib", "lib64")]
     python += [Path(p).resolve() for name, p in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))]

@@ -48,9 +48,8 @@ def grade(
     if lack := walls()[1]:  # before anything of a learner's runs
         _say(lacking(lack))
     with err.status("reading") as status:
-        made = run(
-            taken, chosen, settings, jobs, [submissions.resolve()], note=lambda text: status.update(escape(text))
-        )
+        private = [submissions.resolve()]
+        made = run(taken, chosen, settings, jobs, private, note=lambda text: status.update(escape(text)))
         if similarity:
             status.update("look-alikes")
             starters = {lab: untouched_starter(lab.folder) for lab in made.labs}

@@ -2,8 +2,7 @@
 
 A message is one line, ``TOKEN {json}``; the token is drawn for each fork, and a line without it is tampering. Kinds:
 ``refused`` or ``broken`` (the file is not run), ``load`` and ``loaded``, ``start`` and ``done`` (a test), ``tampered``,
-``end``.
-"""
+``end``."""
 
 from __future__ import annotations
 
@@ -48,13 +47,8 @@ def bound(limits: Limits) -> None:
     pages = Path("/proc/self/statm")
     mapped = int(pages.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") if pages.exists() else 0
     seconds = int(limits.lab_seconds) + 5
-    wanted = {
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_FSIZE: 16 << 20,
-        resource.RLIMIT_NOFILE: 128,
-        resource.RLIMIT_MEMLOCK: 1 << 20,
-    }
+    wanted = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: seconds, resource.RLIMIT_FSIZE: 16 << 20}
+    wanted |= {resource.RLIMIT_NOFILE: 128, resource.RLIMIT_MEMLOCK: 1 << 20}
     if mapped:
         wanted[resource.RLIMIT_AS] = mapped + (limits.memory_mb << 20)
     lower_limits(wanted)

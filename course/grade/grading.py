@@ -33,11 +33,8 @@ AS_LONG, AT_LEAST = 20.0, 2.0
 
 @dataclass(frozen=True)
 class LabResult:
-    """One submission in one lab.
-
-    ``status`` is graded, missing, broken (does not parse or decode), refused (by the screen) or tampered; only graded
-    gives points. ``tests`` maps each test that counts to (outcome, message).
-    """
+    """One submission in one lab. ``status`` is graded, missing, broken (does not parse or decode), refused (by the
+    screen) or tampered; only graded gives points. ``tests`` maps each test that counts to (outcome, message)."""
 
     submission: str
     lab: Lab
@@ -58,8 +55,7 @@ class LabResult:
 
 @dataclass
 class Grades:
-    """The whole result; rows by submission, then lab. ``walls`` says what bounded the forks, ``missing`` what did
-    not."""
+    """Rows by submission, then lab. ``walls`` says what bounded the forks, ``missing`` what did not."""
 
     labs: list[Lab]
     submissions: list[Submission]
@@ -109,11 +105,9 @@ def grade(
     root: Path = ROOT,
     note: Callable[[str], None] = lambda text: None,
 ) -> Grades:
-    """Runs every submission's file of every lab. ``private``: folders that no submission may read.
-
-    A lab whose reference is not green in the clean copy is left out, with the reason in ``skipped``. Raises
-    :class:`LabError` where this system cannot fork, or no lab is left.
-    """
+    """Runs every submission's file of every lab. ``private``: folders that no submission may read. A lab whose
+    reference is not green in the clean copy is left out, with the reason in ``skipped``. Raises :class:`LabError`
+    where this system cannot fork, or no lab is left."""
     if not hasattr(os, "fork"):
         raise LabError("`course grade` forks for each submission; run it on Linux (or in WSL)")
     have, missing = walls()

@@ -30,8 +30,7 @@ PACKED = (".zip", ".bundle")
 
 @dataclass
 class Submission:
-    """What one learner handed in: ``files`` maps a lab's key to the bytes of its starter.py, ``problems`` says what
-    was left out and why."""
+    """``files`` maps a lab's key to the bytes of its starter.py, ``problems`` says what was left out and why."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """What the Linux kernel can take from a process without privileges: system calls (seccomp) and files (Landlock).
 
 Both are one-way and pass on to every process started later. ``ctypes`` is enough; on another system, or where a
-container forbids it, the functions return False and the report says so.
-"""
+container forbids it, the functions return False and the report says so."""
 
 from __future__ import annotations
 
@@ -15,54 +14,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-DENIED = {
-    # name: (x86-64, aarch64); -1 where the architecture has no such call
-    "fork": (57, -1),
-    "vfork": (58, -1),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
-    "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "prlimit64": (302, 261),
-    "setpriority": (141, 140),
-    "sched_setaffinity": (203, 122),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "shmget": (29, 194),
-    "semget": (64, 190),
-    "msgget": (68, 186),
-    "mq_open": (240, 180),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "chroot": (161, 51),
-    "chmod": (90, -1),
-    "fchmodat": (268, 53),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "keyctl": (250, 219),
-    "setrlimit": (160, 164),
-    "sched_setscheduler": (144, 119),
-    "sched_setparam": (142, 118),
-    "sched_setattr": (314, 274),
-    "ioprio_set": (251, 30),
-    "memfd_create": (319, 279),
-    "open_by_handle_at": (304, 265),
-    "process_madvise": (440, 440),
-    "kcmp": (312, 272),
-}
+from course.labs import COURSE, tomllib
+
+DENIED: dict[str, list[int]] = tomllib.loads((COURSE / "syscalls.toml").read_text(encoding="utf-8"))
 _CLONE, _CLONE3, _CLONE_THREAD = (56, 220), 435, 0x10000
 _FCNTL, _OWNER_COMMANDS = (72, 25), (8, 10, 15)
 """F_SETOWN, F_SETSIG and F_SETOWN_EX let a file send signals to another process."""
@@ -83,8 +37,7 @@ def adopt_orphans() -> None:
 
 
 def drop_privileges() -> None:
-    """Takes from a process that root started what root may do, but for reading and writing files of other owners: what
-    of these it may touch is Landlock's to say."""
+    """Takes from a process what root may do, but for other owners' files: these are Landlock's to bound."""
     if not (libc := _libc()):
         return
     keep = 1 << 1  # CAP_DAC_OVERRIDE
@@ -96,8 +49,7 @@ def drop_privileges() -> None:
 
 
 def seccomp_program(machine: str, chmod: bool = False) -> bytes:
-    """The filter: threads may start, processes may not; no sockets, no signals, no look into other processes,
-    no more of the machine than its limits leave it."""
+    """The filter: no new processes, sockets or signals, no look into others, no more of the machine."""
     column, arch = _ARCH[machine]
     spared = ("chmod", "fchmodat") if chmod else ()
     denied = sorted(row[column] for name, row in DENIED.items() if row[column] >= 0 and name not in spared)

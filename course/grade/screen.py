@@ -2,8 +2,7 @@
 that would answer every question of a test with yes.
 
 A lab needs arithmetic and containers; nothing honest in it touches frames, the interpreter or the file system. The
-screen is the first wall, not the only one: what it misses, the facades, the sandbox and the runner's checks meet.
-"""
+screen is the first wall, not the only one: what it misses, the facades, the sandbox and the runner's checks meet."""
 
 from __future__ import annotations
 
@@ -45,11 +44,9 @@ _IN_STRINGS = (RISKY_ATTRIBUTES | FORGING) - {"os", "sys", "mro", "ctypes", "__c
 
 
 def screen(source: str, allowed: Iterable[str], own: Iterable[str] = ()) -> list[str]:
-    """What the file must not have, as sentences with lines; empty where it is clean.
-
-    ``allowed``: modules from labs.toml; ``own``: modules that the lab's own files import, and forging methods that they
-    define. Raises what ``ast.parse`` raises where the text is not Python.
-    """
+    """What the file must not have, as sentences with lines; empty where it is clean. ``allowed``: modules from
+    labs.toml; ``own``: modules that the lab's own files import, and forging methods that they define. Raises what
+    ``ast.parse`` raises where the text is not Python."""
     nodes = list(ast.walk(ast.parse(source)))
     fine = set(allowed) | set(own)
     statements = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]

@@ -4,8 +4,7 @@
 the test that it was in, and a new fork goes on with the next test; one that does not get through its file costs all.
 
 Where there is /proc, nothing is measured by the clock: a fork's processor time counts, and the time that it waits for
-nothing (its state, looked at twenty times a second). So a loaded, stopped or sleeping machine changes no mark.
-"""
+nothing (its state, looked at twenty times a second). So a loaded, stopped or sleeping machine changes no mark."""
 
 from __future__ import annotations
 

@@ -13,12 +13,7 @@ from course.labs import Lab, LabError, tomllib
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one submission in one lab.
-
-    ``test_seconds`` and ``lab_seconds`` are processor time (a test that only waits ends after ``test_seconds`` too;
-    where there is no /proc, every test ends after four times as much by the clock), ``memory_mb`` is what may be
-    allocated on top of the warm process, ``file_kb`` is the largest starter.py.
-    """
+    """Bounds in one lab: processor time (the clock, times 4, without /proc), memory on top, size of a starter.py."""
 
     test_seconds: float = 5.0
     lab_seconds: float = 30.0

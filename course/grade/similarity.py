@@ -2,8 +2,7 @@
 
 What every honest submission shares is taken out first: what the starter brought, and what stands in the course's own
 solution. All labs count together, as a short one has few ways to be right. Comments, layout, docstrings, the order of
-functions and the names that a learner chose do not count. Parsing and tokens are the standard library's.
-"""
+functions and the names that a learner chose do not count. Parsing and tokens are the standard library's."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ class _Normal(ast.NodeTransformer):
 
 
 def stream(source: bytes, given: Set[str] = frozenset()) -> list[str]:
-    """The normalised tokens of a file, laid out anew, function by function; none where it does not parse. ``given``:
-    names that are not the learner's choice."""
+    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose."""
     try:
         tree = ast.parse(source)
         text = ast.unparse(_Normal(tree, given).visit(tree)).encode()

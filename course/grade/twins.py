@@ -1,8 +1,7 @@
 """What of the engine a submission may not take: its lab's twin, under every name, and whatever holds or runs the twin.
 
 ``plug`` in ``labs.toml`` says where the engine's own solution of a lab stands. That name is one of many: packages
-export it, modules import it, classes have it as a default. So objects are compared, not names.
-"""
+export it, modules import it, classes have it as a default. So objects are compared, not names."""
 
 from __future__ import annotations
 
@@ -22,10 +21,8 @@ _WRAPPED = ("__func__", "__self__", "fget", "fset", "fdel", "func", "args", "key
 
 
 class Twins:
-    """The objects behind dotted names, found when first asked for: a lab that never imports the engine pays nothing.
-
-    A method's class is a twin too, as that is the way to the method. A subclass of a twin counts as what runs it.
-    """
+    """The objects behind dotted names, found when first asked for: a lab that never imports the engine pays nothing. A
+    method's class is a twin too, as that is the way to the method. A subclass of a twin counts as what runs it."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)

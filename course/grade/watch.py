@@ -1,8 +1,7 @@
 """Walls inside the interpreter: an audit hook, an import guard, and a look at what must not have changed.
 
 An audit hook cannot be taken off again. It looks for the file of the submission behind an event: code of the course
-or of a library may open files and look at frames, a submission may not.
-"""
+or of a library may open files and look at frames, a submission may not."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass
 class Alias:
-    """A name that stands for a module, the statements that bind it, and what was taken from it that is elsewhere now:
-    names in the text, and the imports that bind them."""
+    """A name of a module, what binds it, and what of it is elsewhere now: names in the text, their imports."""
 
     former: str
     now: str
@@ -56,8 +55,7 @@ class Aliases(dict[str, Alias]):
             self[name].statements.append(node)
 
     def is_sure(self, name: str, node: ast.expr) -> bool:
-        """Whether ``name`` at ``node`` can be nothing else than the module: nothing but imports of it binds the name
-        in the whole file, and one of these is in a scope around."""
+        """Whether only imports of the module bind ``name`` in the file, one of them in a scope around ``node``."""
         if {name, "*"} & self._doubtful:
             return False
         here = self._around[id(node)]

@@ -29,8 +29,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: ``needed`` says that the course does not work without it; ``mend`` is a command or a sentence, ""
-    where all is well."""
+    """``needed``: the course does not work without it; ``mend``: a command or a sentence, "" where all is well."""
 
     what: str
     state: str
@@ -48,18 +47,14 @@ def findings() -> Iterator[Finding]:
     yield Finding("base packages", _state(base), not base, True, "pip install -e ." if base else "")
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if not _has(module)]
-        yield Finding(
-            f"extra {extra}", _state(missing), not missing, mend=f'pip install -e ".[{extra}]"' if missing else ""
-        )
+        mend = f'pip install -e ".[{extra}]"' if missing else ""
+        yield Finding(f"extra {extra}", _state(missing), not missing, mend=mend)
     git = shutil.which("git") is not None
     yield Finding("git", "found" if git else "absent", git, mend="" if git else "install git")
     clone = (ROOT / ".git").exists()
-    yield Finding(
-        "git history (reset, update)",
-        "found" if clone else "absent: a downloaded archive",
-        clone,
-        mend="" if clone else "git clone the course; copy your starter.py files over",
-    )
+    state = "found" if clone else "absent: a downloaded archive"
+    mend = "" if clone else "git clone the course; copy your starter.py files over"
+    yield Finding("git history (reset, update)", state, clone, mend=mend)
     cuda = has_cuda()
     yield Finding("NVIDIA GPU", "found" if cuda else "none; GPU labs have captured runs", cuda)
     wrong = fetch.inspect(ROOT / "upstream")
@@ -68,13 +63,8 @@ def findings() -> Iterator[Finding]:
     there = python is not None and python.is_file()
     yield Finding("real vLLM on the CPU", "found" if there else "absent", there, mend="" if there else "course vllm")
     pocket = (ROOT / "models" / "pocket" / "config.json").is_file()
-    yield Finding(
-        "committed checkpoint",
-        "models/pocket" if pocket else "absent",
-        pocket,
-        True,
-        "" if pocket else "git checkout models",
-    )
+    state, mend = ("models/pocket", "") if pocket else ("absent", "git checkout models")
+    yield Finding("committed checkpoint", state, pocket, True, mend)
 
 
 def _has(module: str) -> bool:

@@ -1,7 +1,6 @@
 """The imports in a learner's ``starter.py`` follow the engine's files, and the record of what she did goes along.
 
-``starters`` rewrites the files of a clone, after a copy of each; ``followed`` a file that was handed in for grading.
-"""
+``starters`` rewrites the files of a clone, after a copy of each; ``followed`` a file that was handed in for grading."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Starter:
 
 
 def followed(data: bytes, root: Path = ROOT) -> bytes:
-    """A ``starter.py`` that was handed in before the engine's files moved, with its imports put right; as it is where
-    it is not Python, or longer than anybody writes."""
+    """A ``starter.py`` that was handed in with its imports put right; as it is where it is not Python, or very long."""
     if ROOT_NAME.encode() not in data or len(data) > LONG:
         return data
     try:

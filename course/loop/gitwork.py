@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course.failures.teach import short
-from course.labs import ROOT, LabError, functions, stub_message
+from course.labs import ROOT, LabError, functions, short, stub_message
 from course.loop.outcomes import digest
 from course.loop.record import keep
 
@@ -46,8 +45,7 @@ def need_clone(root: Path) -> None:
 
 
 def original(starter: Path, root: Path = ROOT) -> bytes:
-    """The ``starter.py`` as the course gave it: the newest committed version in which nothing was written yet. Raises
-    :class:`GitError` where there is none."""
+    """The newest committed ``starter.py`` in which nothing was written yet. Raises :class:`GitError` without one."""
     need_clone(root)
     name = starter.relative_to(root).as_posix()
     solution = starter.with_name("solution.py").read_bytes()
@@ -75,8 +73,7 @@ def _untouched(starter: bytes, solution: bytes) -> bool:
 
 
 def reset(starter: Path, root: Path = ROOT) -> Path | None:
-    """Puts the original in the place of a ``starter.py``; returns the copy of what was there, None where it was the
-    original already."""
+    """Puts the original in its place; returns the copy of what was there, None where that was the original."""
     text = original(starter, root)
     if starter.is_file() and starter.read_bytes().replace(b"\r\n", b"\n") == text:
         return None
@@ -108,11 +105,9 @@ class Updated:
 
 
 def update(root: Path = ROOT, source: str = "") -> Updated:
-    """Takes a newer course from ``source`` (``REMOTE/BRANCH``; left out: what the branch follows) into a clone.
-
-    Every edited ``starter.py`` stays byte for byte, committed or not. Raises :class:`GitError`, with nothing changed,
-    where something else that was edited would be overwritten.
-    """
+    """Takes a newer course from ``source`` (``REMOTE/BRANCH``; left out: what the branch follows) into a clone. Every
+    edited ``starter.py`` stays byte for byte, committed or not. Raises :class:`GitError`, with nothing changed, where
+    something else that was edited would be overwritten."""
     need_clone(root)
     if any((root / git(root, "rev-parse", "--git-path", n).strip()).exists() for n in ("MERGE_HEAD", "rebase-merge")):
         raise GitError("a merge or a rebase is under way: finish it first, `git status` says how")
@@ -168,11 +163,10 @@ def _fetch(root: Path, source: str) -> str:
             remote, _, branch = git(root, "rev-parse", "--abbrev-ref", "@{u}").strip().partition("/")
         except GitError:
             loose = git(root, "rev-parse", "--abbrev-ref", "HEAD").strip() == "HEAD"
-            what = "you are on no branch (a detached HEAD)" if loose else "this branch follows no branch of a remote"
-            more = "go back with `git switch main`, or " if loose else ""
-            raise GitError(
-                f"{what}: {more}name what to take, for example `course update --source {remotes[0]}/main`"
-            ) from None
+            what = "this branch follows no branch of a remote: "
+            if loose:
+                what = "you are on no branch (a detached HEAD): go back with `git switch main`, or "
+            raise GitError(f"{what}name what to take, for example `course update --source {remotes[0]}/main`") from None
     try:
         git(root, "fetch", "--quiet", remote, branch)
     except GitError as error:
@@ -183,8 +177,7 @@ def _fetch(root: Path, source: str) -> str:
 
 @contextmanager
 def _set_aside(root: Path, names: list[str], loose: set[str]) -> Iterator[None]:
-    """Takes the learner's files out of the way of a merge, and puts them back whatever happens. Copies stay in
-    ``.course/kept``."""
+    """The learner's files are out of the way of a merge, and come back whatever happens; copies stay."""
     texts = {name: (root / name).read_bytes() for name in names}
     for name in names:
         keep(root / name, root)
@@ -200,8 +193,7 @@ def _set_aside(root: Path, names: list[str], loose: set[str]) -> Iterator[None]:
 
 
 def _merge(root: Path, forward: bool, target: str, mine: list[str]) -> None:
-    """Fast-forwards, or merges where the learner committed; a conflict in her starters goes her way, any other undoes
-    the merge."""
+    """Fast-forwards, or merges: a conflict in her starters goes her way, any other undoes the merge."""
     if forward:
         git(root, "merge", "--quiet", "--ff-only", target)
         return

@@ -3,8 +3,7 @@
 A digest of both goes into the record of the run. Where the course changes a lab later, it no longer agrees, and the
 lab is "done (earlier version)". Imports of mini_vllm, dotted names below it, comments, docstrings of tests, layout
 and the marks that only say when a test is run (``slow``, ``needs_torch``) do not count: a file of the engine that
-moves asks nothing new of anybody.
-"""
+moves asks nothing new of anybody."""
 
 from __future__ import annotations
 
@@ -24,11 +23,7 @@ SILENT = ("ctx", "kind", "type_comment", "type_ignores", "type_params")
 
 
 def contract(folder: Path) -> str:
-    """Digest of what the lab in ``folder`` asks for; "" where its files are missing or do not parse.
-
-    The public names are read from ``solution.py``: it has those of the starter (a check of the course), and
-    ``starter.py`` is the learner's.
-    """
+    """Digest of what a lab asks for, by its tests and ``solution.py``'s names; "" where these do not parse."""
     try:
         tests, solution = (parse_file(folder / name) for name in ("test_lab.py", "solution.py"))
     except (OSError, SyntaxError, ValueError):
@@ -71,8 +66,7 @@ def folder_of(root: Path, key: str) -> Path:
 
 
 def stamp(rows: dict[str, dict[str, Any]], root: Path, keys: Iterable[str] = ()) -> bool:
-    """Writes the present contract into the rows of ``keys``, and into every row that has none: what was recorded
-    before there were contracts holds for the present one. Returns whether a row changed."""
+    """The present contract into the rows of ``keys``, and into those without one; whether a row changed."""
     changed = False
     for key, row in rows.items():
         if not isinstance(row, dict) or (row.get("contract") and key not in keys):

@@ -25,17 +25,15 @@ class Hint:
 def read_hints(readme: Path) -> list[Hint]:
     """The hints of a README, in order. Raises :class:`LabError` where it has none."""
     section = _SECTION.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
-    found = [
-        Hint(_MARKS.sub("", t).strip(), body.strip()) for t, body in _FOLDED.findall(section[1] if section else "")
-    ]
+    folded = _FOLDED.findall(section[1] if section else "")
+    found = [Hint(_MARKS.sub("", title).strip(), body.strip()) for title, body in folded]
     if not found:
         raise LabError(f"{readme.parent.name}/README.md has no hints")
     return found
 
 
 def next_hints(lab: Lab, again: bool = False, root: Path = ROOT) -> tuple[list[tuple[int, Hint]], int]:
-    """(numbered hints to show, how many there are): the first that was not shown yet, and notes that it was; with
-    ``again`` those shown so far; nothing where all were shown."""
+    """(hints to show, with numbers, how many there are): the next one, which is noted; ``again``: those shown."""
     hints = list(enumerate(read_hints(root / lab.phase / "labs" / lab.slug / "README.md"), 1))
     seen = recall("hints", root).get(lab.key, 0)
     seen = min(seen, len(hints)) if isinstance(seen, int) else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from rich.markdown import Markdown
 
 from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, stub_message
 from course.loop import hints, record
-from course.loop.outcomes import digest
+from course.loop.outcomes import digest, recall
 
 if TYPE_CHECKING:
     from course.loop.follow import Starter
@@ -142,7 +141,7 @@ def diff(lab: Annotated[str, LAB] = "") -> None:
     starter = chosen.folder / "starter.py"
     if not starter.is_file():
         raise LabError(f"there is no starter.py; `course reset {number(chosen)}` brings it back")
-    state = lab_progress(chosen.folder, _outcomes())
+    state = lab_progress(chosen.folder, recall(ROOT))
     if not state.done and record.recall("asked").get(chosen.key) is None:
         record.remember("asked", chosen.key, digest(starter))
         say(
@@ -159,12 +158,6 @@ def diff(lab: Annotated[str, LAB] = "") -> None:
         say(line)
 
 
-def _outcomes() -> dict[str, dict]:
-    from course.loop.outcomes import recall
-
-    return recall(ROOT)
-
-
 def _of_last_run(text: str) -> Lab:
     """The lab that is meant; without a name, the one that was edited last."""
     from course.loop.progress import all_progress
@@ -174,11 +167,8 @@ def _of_last_run(text: str) -> Lab:
     begun = [p.lab for p in all_progress() if p.state != "not started"]
     if not begun:
         raise LabError("no lab is begun; name one, for example `course diff 00-03`")
-    return max(begun, key=lambda lab: _changed(lab.folder / "starter.py"))
-
-
-def _changed(path: Path) -> float:
-    return os.stat(path).st_mtime if path.is_file() else 0.0
+    files = {lab: lab.folder / "starter.py" for lab in begun}
+    return max(begun, key=lambda lab: files[lab].stat().st_mtime if files[lab].is_file() else 0.0)
 
 
 def reset(lab: Annotated[str, typer.Argument(help="a lab (00-03, sampling, its folder)")]) -> None:

@@ -17,8 +17,7 @@ RECORD = Path(".course") / "progress.json"
 
 @dataclass
 class TestOutcome:
-    """One test of a lab. ``stub`` is the NotImplementedError's sentence where that is why it failed; ``learner`` says
-    that it uses ``impl``."""
+    """``stub``: the NotImplementedError's sentence where that is why it failed; ``learner``: it uses ``impl``."""
 
     __test__ = False
 
@@ -41,8 +40,7 @@ class LabOutcome:
 
     @property
     def state(self) -> str:
-        """``done``, ``skipped``, ``not started`` (nothing of the learner's passes, all of it unwritten),
-        ``does not load`` or ``n of m``."""
+        """``done``, ``skipped``, ``not started`` (all of the learner's unwritten), ``does not load``, ``n of m``."""
         passed, skipped = self.count("passed"), self.count("skipped")
         if passed + skipped == len(self.tests):
             return "done" if passed else "skipped"
@@ -74,9 +72,8 @@ class Outcomes:
         known = self.labs.setdefault(lab.key, LabOutcome(lab)).tests
         outcome = "error" if report.when != "call" and report.failed else report.outcome
         info = getattr(report, "course", {})
-        known[report.nodeid] = TestOutcome(
-            report.nodeid, outcome, bool(info.get("learner")), info.get("stub"), info.get("message", "")
-        )
+        learner, stub, message = bool(info.get("learner")), info.get("stub"), info.get("message", "")
+        known[report.nodeid] = TestOutcome(report.nodeid, outcome, learner, stub, message)
 
     def lines(self) -> list[str]:
         return [self.labs[key].line() for key in sorted(self.labs)]
@@ -96,8 +93,7 @@ def digest(of: Path | str | bytes) -> str:
 
 
 def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
-    """Writes how far each lab got, beside the digests of the ``starter.py`` that got there and of what it was held to.
-    Losing the file loses nothing else."""
+    """How far each lab got, with digests of the ``starter.py`` and of what it was held to; losing it loses no more."""
     from course.loop.held import stamp
 
     labs, path = list(labs), root / RECORD

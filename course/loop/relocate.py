@@ -15,8 +15,7 @@ FROM = re.compile(r"from(?:\s|\\)+([\w.]+)(?:\s|\\)+import\b")
 
 @dataclass
 class Rewritten:
-    """A text after `rewrite`. ``changes`` say per statement what it was and what it is, ``notes`` what is left to do by
-    hand."""
+    """``changes`` say per statement what it was and what it is, ``notes`` what is left to do by hand."""
 
     text: str
     changes: list[str] = field(default_factory=list)
@@ -37,17 +36,16 @@ class _Text:
     def at(self, line: int, column: int) -> int:
         """Offset of ast's position, whose columns count UTF-8 bytes."""
         text = self.lines[line - 1] if line <= len(self.lines) else ""
-        return self.starts[line - 1] + (
-            column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
-        )
+        if not text.isascii():
+            column = len(text.encode()[:column].decode(errors="ignore"))
+        return self.starts[line - 1] + column
 
     def span(self, node: ast.expr | ast.stmt | ast.alias) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def holds(self, node: ast.expr, chain: str) -> bool:
-        """Whether ``chain`` stands where ``node`` is said to be: before Python 3.12 that is not so in every
-        f-string."""
+        """Whether ``chain`` stands at ``node``: not so in every f-string before Python 3.12."""
         start, end = self.span(node)
         return "".join(self.source[start:end].split()) == chain
 
@@ -72,12 +70,9 @@ class _Text:
 
 
 def rewrite(source: str, moves: Moves, public: bool = True, package: str = "", leaves: bool = False) -> Rewritten:
-    """Imports of former places in ``source`` name the present ones.
-
-    ``public``: names are taken from `mini_vllm` itself where all of a statement can be. ``package``: of the former
-    module that this is, by which its relative imports are resolved; they may not stay where the file ``leaves`` it.
-    Raises SyntaxError.
-    """
+    """Imports of former places in ``source`` name the present ones. ``public``: names are taken from `mini_vllm`
+    itself where all of a statement can be. ``package``: of the former module that this is, by which its relative
+    imports are resolved; they may not stay where the file ``leaves`` it. Raises SyntaxError."""
     text, tree = _Text(source), ast.parse(source)
     nodes = sorted(
         (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom, ast.Attribute))),
@@ -112,13 +107,10 @@ def _from(
     if not module.startswith(ROOT_NAME):
         return
     names = [alias.name for alias in node.names]
-    made.notes += [
-        f"line {node.lineno}: {lacking(moves, module, [name])}" for name in names if moves.gone(module, name)
-    ]
+    line = f"line {node.lineno}"
+    made.notes += [f"{line}: {lacking(moves, module, [name])}" for name in names if moves.gone(module, name)]
     if names == ["*"] and module in moves.modules and moves.file(module) is not None:
-        made.notes.append(
-            f"line {node.lineno}: not all that {module} had is there now: name what you need in place of *"
-        )
+        made.notes.append(f"{line}: not all that {module} had is there now: name what you need in place of *")
     found = moves.imports(module, names, public)
     if not found and not (node.level and leaves):
         return
@@ -131,7 +123,7 @@ def _from(
     else:
         text.edits[start, end] = _joined(text, start, end, new)
     if not node.level:
-        made.changes.append(f"line {node.lineno}: {ast.unparse(node)} -> {'; '.join(new)}")
+        made.changes.append(f"{line}: {ast.unparse(node)} -> {'; '.join(new)}")
 
 
 def _statements(node: ast.ImportFrom, found: dict[str, list[tuple[str, str]]]) -> list[str]:

@@ -52,8 +52,7 @@ def _fold(line: str, column: int) -> list[str]:
 
 
 def compare(starter: Path, solution: Path, width: int) -> Iterator[str]:
-    """The whole comparison as plain lines: functions that agree by name only, the others in full; below 100 columns
-    as a unified diff."""
+    """Functions that agree by name only, the others in full; below 100 columns as a unified diff."""
     try:
         mine = bodies(starter)
     except SyntaxError as error:

@@ -2,8 +2,7 @@
 
 A worker waits with pytest, numpy and the collected tests loaded, so that only the tests themselves take time after a
 save; it serves one run, and the next worker gets ready while the learner types. No fork, so it works on Windows too.
-Saves are seen by the library watchfiles (extra ``watch``) or, without it, by looking at the files every 0.05 s.
-"""
+Saves are seen by the library watchfiles (extra ``watch``) or, without it, by looking at the files every 0.05 s."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ class Worker:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.tests = state(folder)[1]
         command = [sys.executable, "-m", "course.loop.watch", str(folder)]
-        self.process = subprocess.Popen(command, cwd=_top(folder), env=env, stdin=subprocess.PIPE)
+        self.process = subprocess.Popen(command, cwd=folder.resolve().parents[2], env=env, stdin=subprocess.PIPE)
 
     def go(self) -> None:
         """Lets it run; a worker that died early (tests that do not collect) has said why already."""
@@ -115,10 +114,6 @@ class Worker:
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
-
-
-def _top(folder: Path) -> Path:
-    return folder.resolve().parents[2]
 
 
 def watch(lab: Lab, folder: Path, saves: Saves, note: Callable[[str], None], runs: int = 0) -> bool:
@@ -164,11 +159,9 @@ def _saved(folder: Path) -> float:
 
 
 class _Waits:
-    """A pytest plugin: everything is collected, then nothing runs until a line comes through the pipe.
-
-    Tests whose failure was no stub's in the run before come first, and a run with such a failure ends after ``ENOUGH``
-    seconds of work: nobody waits for the rest of slow tests to read it.
-    """
+    """A pytest plugin: everything is collected, then nothing runs until a line comes through the pipe. Tests whose
+    failure was no stub's in the run before come first, and a run with such a failure ends after ``ENOUGH`` seconds of
+    work: nobody waits for the rest of slow tests to read it."""
 
     def __init__(self, gate: IO[bytes], lab: Lab | None) -> None:
         self.gate, self.key = gate, lab.key if lab else ""

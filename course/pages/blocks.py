@@ -3,8 +3,7 @@
 It reads one job a line (``{"page", "blocks": [[line, source], ...], "timeout"}``), and writes one answer a line:
 ``{"printed": [...]}``, with ``line`` and ``error`` where a block raised; ``{"late": true}``; or ``{"died": "..."}``.
 Numpy and the engine are imported once, and each page gets a fork of its own: nothing of one page reaches the next.
-Where there is no ``os.fork``, ``snippets`` starts this process anew for each page, which ``run`` then serves itself.
-"""
+Where there is no ``os.fork``, ``snippets`` starts this process anew for each page, which ``run`` then serves itself."""
 
 from __future__ import annotations
 
@@ -14,14 +13,13 @@ import json
 import linecache
 import os
 import select
-import signal
 import sys
 import tempfile
 import time
 import traceback
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO
 
-Job = dict[str, Any]
+from course.contract.servers import Job, end, serve
 
 
 def run(job: Job) -> Job:
@@ -53,9 +51,7 @@ def forked(job: Job) -> Job:
         os.close(writer)
         text, late = _answer(reader, time.monotonic() + job["timeout"])
         os.close(reader)
-        for end in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                end(pid, signal.SIGKILL)
+        end(pid)
         os.waitpid(pid, 0)
         if text.endswith(b"\n"):
             return json.loads(text)
@@ -96,24 +92,8 @@ def _answer(reader: int, deadline: float) -> tuple[bytes, bool]:
     return text, False
 
 
-def serve(jobs: TextIO, answers: TextIO) -> None:
-    """Answers jobs until there are no more."""
+if __name__ == "__main__":
     import mini_vllm
 
     _ = mini_vllm.LLM  # what most pages import is imported before the first fork
-    before = _spent()
-    for line in jobs:
-        job = json.loads(line)
-        answer = forked(job) if hasattr(os, "fork") else run(job)
-        before, cpu = _spent(), _spent() - before
-        answers.write(json.dumps(answer | {"cpu": cpu}) + "\n")
-        answers.flush()
-
-
-def _spent() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
-
-
-if __name__ == "__main__":
-    serve(sys.stdin, sys.stdout)
+    serve(forked if hasattr(os, "fork") else run)

@@ -35,8 +35,7 @@ for word (a common indent may be removed, no line may be left out), at most 15 l
 
 In Python files (docstrings and comments of ``mini_vllm`` and of the phases) and in the other fences of a page,
 backticks around the place are optional, double backticks count, and ``what`` may be missing where LINE is itself a
-definition.
-"""
+definition."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ EXCERPT = re.compile(rf"upstream:\s*(?:upstream/)?(?P<path>[^\s:]+):{_LINES}")
 
 @dataclass(frozen=True)
 class Citation:
-    """One place in the pinned tree and what is said to stand there. ``kind``: symbol, calls, quote, or bare (Python
-    files only)."""
+    """What is said to stand at a place of the pinned tree. ``kind``: symbol, calls, quote, or bare (in Python)."""
 
     line: int
     path: str

@@ -2,8 +2,7 @@
 
 A definition is a heading of the third level, with text below it. Under a heading of the second level stands a theme;
 the list ``Themes:`` at the top names the themes in their order. A paragraph of a page that begins with **New words**
-lists terms, each a link to its definition.
-"""
+lists terms, each a link to its definition."""
 
 from __future__ import annotations
 
@@ -64,14 +63,9 @@ def _check_themes(glossary: Page) -> list[Problem]:
     listed = [target[1:] for _, target in _LINK.findall(top[0])] if top else []
     if listed == sections:
         return []
-    wrong = next((a or b for a, b in _pairs(listed, sections) if a != b), "")
+    wrong = next((a or b for a, b in itertools.zip_longest(listed, sections) if a != b), "")
     line = glossary.line_of(top.start()) if top else 1
     return [Problem(glossary.path, line, f"the list of themes is not that of the sections, from #{wrong} on")]
-
-
-def _pairs(left: list[str], right: list[str]) -> Iterator[tuple[str, str]]:
-    size = max(len(left), len(right))
-    return zip(left + [""] * (size - len(left)), right + [""] * (size - len(right)), strict=True)
 
 
 def new_words(page: Page) -> Iterator[tuple[int, str]]:
@@ -118,8 +112,5 @@ def check_home(glossary: Page, root: Path = ROOT) -> list[Problem]:
 
 def check_headings(page: Page) -> list[Problem]:
     """No heading links the glossary: the link would spoil its anchor and its entry in the contents."""
-    return [
-        Problem(page.path, line, f"a heading must not link the glossary: {text}")
-        for line, _, text in page.headings()
-        if "GLOSSARY.md#" in text
-    ]
+    linking = [(line, text) for line, _, text in page.headings() if "GLOSSARY.md#" in text]
+    return [Problem(page.path, line, f"a heading must not link the glossary: {text}") for line, text in linking]

@@ -1,8 +1,7 @@
 """Reads a page: its fences, its prose, its headings and links, each with the line where it stands.
 
 Only what the checks need of Markdown (GitHub's flavour): backtick and tilde fences, HTML comments, ATX headings,
-inline and reference links.
-"""
+inline and reference links."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block. ``line`` is the line of its first content line, ``note`` the HTML comment that stands directly
-    before it."""
+    """``line`` is that of the first line inside, ``note`` the HTML comment that stands directly before the fence."""
 
     info: str
     line: int
@@ -107,10 +105,6 @@ def slug(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", "", text)
-
-
 def parse(text: str, path: Path = Path("page.md")) -> Page:
     """Splits a page's text. An unclosed fence runs to the end, as on GitHub."""
     page, lines, prose = Page(path, text), text.splitlines(), []
@@ -131,7 +125,7 @@ def parse(text: str, path: Path = Path("page.md")) -> Page:
         content = textwrap.dedent("\n".join(body)) if opened["indent"] else "\n".join(body)
         page.fences.append(Fence(opened["info"].strip(), start + 1, content, note[1].strip() if note else ""))
         prose.extend([""] * (min(i, len(lines)) - start + 1))
-    page.prose = _COMMENT.sub(lambda m: _blank(m[0]), "\n".join(prose))
+    page.prose = _COMMENT.sub(lambda m: "\n" * m[0].count("\n"), "\n".join(prose))
     return page
 
 
@@ -153,8 +147,6 @@ def files(root: Path, suffix: str) -> list[Path]:
     edited = edited_starters(root)
     for folder, names, contents in os.walk(root):
         top = Path(folder) == root
-        names[:] = sorted(
-            n for n in names if n not in SKIPPED and not n.startswith(".") and (not top or FOLDERS.match(n))
-        )
+        names[:] = sorted(n for n in names if n not in SKIPPED and n[0] != "." and (not top or FOLDERS.match(n)))
         found += [Path(folder) / name for name in sorted(contents) if name.endswith(suffix)]
     return [path for path in found if path not in edited]

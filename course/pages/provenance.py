@@ -3,8 +3,7 @@
 ``provenance.json`` is one entry, or a table of entries by name. An entry says ``machine``, ``date``, ``versions`` and
 ``command`` (or ``commands``: file name -> command). A file is described where an entry names it, by its name or with a
 ``*``, or names another file of the same stem (a result and its log), or has its stem as name. A script beside the
-captures (``.py``) made them and needs none.
-"""
+captures (``.py``) made them and needs none."""
 
 from __future__ import annotations
 
@@ -42,18 +41,14 @@ def check_folder(folder: Path) -> list[Problem]:
     problems = [p for name, entry in entries.items() for p in _check_entry(path, name, entry)]
     stems = {name.split(".")[0] for name in FILE.findall(json.dumps(facts))} | set(entries)
     captured = [f for f in sorted(folder.rglob("*")) if f.is_file() and f != path and f.suffix not in (".py", ".pyc")]
-    problems += [
-        Problem(path, 1, f"does not say where {file.relative_to(folder).as_posix()} comes from: add it to an entry")
-        for file in captured
-        if not any(fnmatch(file.name.split(".")[0], stem) for stem in stems)
-    ]
+    bare = [f for f in captured if not any(fnmatch(f.name.split(".")[0], stem) for stem in stems)]
+    names = [file.relative_to(folder).as_posix() for file in bare]
+    problems += [Problem(path, 1, f"does not say where {name} comes from: add it to an entry") for name in names]
     here = {file.name for file in folder.rglob("*")}
     named = [name for entry in entries.values() for key in _commands(entry) for name in FILE.findall(key)]
-    return problems + [
-        Problem(path, 1, f"describes {name}, which is not there: delete it there, or capture it again")
-        for name in named
-        if not any(fnmatch(file, name) for file in here)
-    ]
+    lost = [name for name in named if not any(fnmatch(file, name) for file in here)]
+    what = "which is not there: delete it there, or capture it again"
+    return problems + [Problem(path, 1, f"describes {name}, {what}") for name in lost]
 
 
 def _entries(facts: Any) -> dict[str, dict]:

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 from course.labs import ROOT, TAGS, lab_folders
 from course.pages.markdown import Page, Problem, files, read
 
-PAGES = (
-    "00-guide.md",
-    "01-deep-dive.md",
-    "02-mini-build.md",
-    "EXERCISES.md",
-    "INTERVIEW.md",
-    "CHEATSHEET.md",
-    "labs/README.md",
-)
+_PAGES = "00-guide.md 01-deep-dive.md 02-mini-build.md EXERCISES.md INTERVIEW.md CHEATSHEET.md labs/README.md"
+PAGES = _PAGES.split()
 LAB_FILES = ("README.md", "starter.py", "solution.py", "test_lab.py")
 FLOORS = {"00-guide.md": 2500, "01-deep-dive.md": 2500, "INTERVIEW.md": 1200}
 LAB_FLOOR = 600
 FLAGSHIPS = {2, 3, 5}
 TAG = re.compile(rf"\[({'|'.join(TAGS)})\]")
-SECTIONS = (
-    "why this lab exists",
-    "background",
-    "files",
-    "run",
-    "what to implement",
-    "what you should see",
-    "what the tests prove",
-    "common mistakes",
-    "hints",
-    "going further",
-    "references",
-)
+_SECTIONS = """why this lab exists · background · files · run · what to implement · what you should see ·
+    what the tests prove · common mistakes · hints · going further · references"""
+SECTIONS = [" ".join(section.split()) for section in _SECTIONS.split("·")]
 HEAD = ("time", "prerequisites", "outcomes")
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:root|work|home/\w+)/[\w.-]+")
@@ -61,8 +43,7 @@ def check_phase(folder: Path) -> list[Problem]:
 
 
 def check_lab_folder(folder: Path) -> list[Problem]:
-    """Four files; in the README a hardware tag near the top, time, prerequisites and outcomes, the sections in order,
-    three folded hints."""
+    """Four files; in the README a hardware tag, the head, the sections in order, three folded hints."""
     problems = [Problem(folder / name, 1, "missing") for name in LAB_FILES if not (folder / name).is_file()]
     readme = folder / "README.md"
     if not readme.is_file():
@@ -141,19 +122,14 @@ def check_leftovers(path: Path) -> list[Problem]:
     return problems
 
 
-def glossary_terms(page: Page) -> Iterator[tuple[int, str]]:
-    """(line, term) of each definition: a ``###`` heading, a line that starts with ``**term**``, or a table row that
-    does."""
-    for line, level, text in page.headings():
-        if level == 3:
-            yield line, re.sub(r"[`*]", "", text).strip(" .:—")
-
-
 def check_glossary(page: Page) -> list[Problem]:
     """Each term is defined once."""
     seen: dict[str, int] = {}
     problems = []
-    for line, term in glossary_terms(page):
+    for line, level, text in page.headings():
+        if level != 3:
+            continue
+        term = re.sub(r"[`*]", "", text).strip(" .:—")
         if (key := term.casefold()) in seen:
             problems.append(Problem(page.path, line, f"{term!r} is defined on line {seen[key]} already"))
         seen.setdefault(key, line)

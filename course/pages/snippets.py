@@ -3,8 +3,7 @@
 The blocks of one page run in order, in one namespace, in one process of their own (``course.pages.blocks``) whose
 working directory is the root of the repository. A comment directly before a fence makes an exception: ``<!-- no-run:
 REASON -->`` (not run) and ``<!-- upstream: ... -->`` (an excerpt). ``<!-- output -->`` before a ``text`` fence says
-that the fence shows what the ``python`` blocks since the last such fence have printed; it is compared line by line.
-"""
+that the fence shows what the ``python`` blocks since the last such fence have printed; it is compared line by line."""
 
 from __future__ import annotations
 
@@ -14,17 +13,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
-from course.durations import ELSEWHERE
+from course.contract import servers
 from course.labs import ROOT
 from course.pages.markdown import Page, Problem
 
 TIMEOUT = 300.0  # a page takes a second; this ends one that hangs, on a busy machine too
 LANGUAGES = ("python", "py")
-SERVERS: dict[Path, subprocess.Popen[str]] = {}
-COMMAND = (sys.executable, "-m", "course.pages.blocks")
+BLOCKS = "course.pages.blocks"
 
 
 @dataclass(frozen=True)
@@ -78,36 +75,15 @@ def _answer(job: dict[str, Any], root: Path) -> dict[str, Any]:
     """What ``course.pages.blocks`` says to a job, in a process that is there already where one can be."""
     if not hasattr(os, "fork"):
         return _once(job, root)
-    process = _server(root)
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        process.stdin.write(json.dumps(job) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-    except OSError:
-        line = ""
-    if not line:
-        del SERVERS[root]
-        return {"died": f"exit status {process.wait()} of the process that forks"}
-    answer = json.loads(line)
-    ELSEWHERE[0] += answer["cpu"]
-    return answer
-
-
-def _server(root: Path) -> subprocess.Popen[str]:
-    """A process that forks for each page under ``root``; it ends with this one, as its input ends."""
-    if root not in SERVERS:
-        options: dict[str, Any] = {"cwd": root, "env": _environment(root), "encoding": "utf-8"}
-        SERVERS[root] = subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, **options)
-    return SERVERS[root]
+    return servers.ask(BLOCKS, root, _environment(root), job, 2 * job["timeout"] + TIMEOUT)
 
 
 def _once(job: dict[str, Any], root: Path) -> dict[str, Any]:
     """A process for this page alone."""
-    env, timeout = _environment(root), job["timeout"]
-    options: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "check": False}
+    command, options = [sys.executable, "-m", BLOCKS], {"cwd": root, "env": _environment(root), "encoding": "utf-8"}
+    options |= {"input": json.dumps(job), "timeout": job["timeout"], "capture_output": True, "check": False}
     try:
-        done = subprocess.run(COMMAND, input=json.dumps(job), cwd=root, env=env, timeout=timeout, **options)
+        done = subprocess.run(command, **options)
     except subprocess.TimeoutExpired:
         return {"late": True}
     lines = done.stdout.strip().splitlines()

@@ -2,8 +2,7 @@
 
 The guards stand around lab code only; our own parts run bare. Each looks at what goes in and what comes out, so that a
 fault is reported where it is made, not three steps later as a wrong token. I1 to I4 are the invariants of phase 02, S1
-to S5 those of phase 03.
-"""
+to S5 those of phase 03."""
 
 from __future__ import annotations
 
@@ -30,10 +29,7 @@ WALK_EVERY = 512
 
 
 class Watch:
-    """Runs the functions of one lab part and turns every fault into a `PartError` that names lab, part and rule.
-
-    The first fault is final: cleaning up after it calls the part again, and is told the same.
-    """
+    """Turns every fault of a lab part into a `PartError` that names lab, part and rule; the first one is final."""
 
     def __init__(self, part: str, lab: str) -> None:
         self.part, self.lab = part, lab
@@ -75,10 +71,8 @@ def _line_of(error: BaseException) -> str:
 
 
 class GuardedPool:
-    """A learner's block pool (or our pool around a learner's queue), every call checked in O(blocks of the call).
-
-    It keeps its own count of the users of every block. `owner_of(block)` names the request that holds a block.
-    """
+    """A learner's block pool (or our pool around a learner's queue), every call checked in O(blocks of the call). It
+    keeps its own count of the users of every block. `owner_of(block)` names the request that holds a block."""
 
     def __init__(self, pool: Any, watch: Watch) -> None:
         for name in ("num_gpu_blocks", "blocks", "null_block", "free_block_queue"):
@@ -108,9 +102,8 @@ class GuardedPool:
             at = block.block_id
             self._watch.require(at, "block 0, the null block, was handed out", "I1")
             self._watch.require(not self._users[at], f"block {at} handed out while in use{self._by(at)}", "I1")
-            self._watch.require(
-                block.block_hash is None, f"block {at} handed out with the hash of its old content", "I3"
-            )
+            old = f"block {at} handed out with the hash of its old content"
+            self._watch.require(block.block_hash is None, old, "I3")
             self._users[at] = 1
         self._num_used += num_blocks
         self._after(blocks)
@@ -170,9 +163,8 @@ class GuardedPool:
             found = self._watch.call(self._pool.get_cached_block, block_hashes[i]) is not None
             self._watch.require(found, f"block {at} has a hash and cannot be found by it", "I3")
         for block in blocks[num_full_blocks:]:
-            self._watch.require(
-                block.block_hash is None, f"block {block.block_id} got a hash and is not full yet", "I3"
-            )
+            early = f"block {block.block_id} got a hash and is not full yet"
+            self._watch.require(block.block_hash is None, early, "I3")
 
     def evict_blocks(self, blocks: Iterable[Any]) -> None:
         """As `BlockPool.evict_blocks`."""

@@ -2,8 +2,7 @@
 
 Each part that is written runs alone among our own parts through the checks that concern it, and then through a
 workload of 50 requests; the parts that hold run together through both, and through a selection of the engine's own
-test suite.
-"""
+test suite."""
 
 from __future__ import annotations
 
@@ -37,9 +36,7 @@ SUITE: dict[str, list[str]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))["
 @dataclass
 class Result:
     """One row: `state` is "holds", "broken", "not written", "absent" or "does not load"; `held` of `claims` checks.
-
-    `reference` is the speed of our own parts, measured just before.
-    """
+    `reference` is the speed of our own parts, measured just before."""
 
     part: str
     lab: str

@@ -1,8 +1,7 @@
 """What a milestone proves: small claims about the engine, each run on a learner's parts and compared with ours.
 
 A check takes the parts to use and returns nothing; it raises AssertionError with one sentence where the claim fails.
-The toy model runs under the KV oracle, so that a wrong block is an error though the toy never reads it.
-"""
+The toy model runs under the KV oracle, so that a wrong block is an error though the toy never reads it."""
 
 from __future__ import annotations
 

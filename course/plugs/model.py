@@ -1,7 +1,6 @@
 """Labs 00-03 and 02-06 in the engine: a sampler and an attention backend around a learner's functions.
 
-A lab function is smaller than the engine's part: one row, one token. The loop and the checks are here.
-"""
+A lab function is smaller than the engine's part: one row, one token. The loop and the checks are here."""
 
 from __future__ import annotations
 
@@ -26,9 +25,7 @@ QUERIES_AT_ONCE = 64
 
 class LabSampler(Sampler):
     """Our sampler with the choice of each row taken from lab 00-03. Masks, bias and penalties come before, as ever.
-
-    Subclasses made by `sampler_class` set `choose` and `watch`.
-    """
+    Subclasses made by `sampler_class` set `choose` and `watch`."""
 
     choose: Callable[..., int]
     watch: Watch
@@ -73,9 +70,7 @@ def sampler_class(choose: Callable[..., int], watch: Watch) -> type[LabSampler]:
 
 class LabAttention:
     """An attention backend around lab 02-06: its two maps, and its attention of one token, for every token of a step.
-
-    Each token of a prompt is a decode row of its own: at position p it looks at p + 1 tokens.
-    """
+    Each token of a prompt is a decode row of its own: at position p it looks at p + 1 tokens."""
 
     def __init__(
         self, module: ModuleType, watch: Watch, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None]
@@ -92,9 +87,8 @@ class LabAttention:
         for row, mine in enumerate(slots):
             first, last = metadata.query_start_loc[row : row + 2]
             right = np.array_equal(mine, metadata.slot_mapping[first:last])
-            self.watch.require(
-                right, f"build_slot_mapping: row {row} would write to other slots than its block table's"
-            )
+            other = f"build_slot_mapping: row {row} would write to other slots than its block table's"
+            self.watch.require(right, other)
         mapping = np.concatenate(slots)
         tables = np.repeat(metadata.block_tables, lens, axis=0)
         context = np.repeat(metadata.seq_lens - lens - metadata.query_start_loc[:-1], lens)
@@ -116,10 +110,8 @@ class LabAttention:
             part = slice(at, at + QUERIES_AT_ONCE)
             rows = (q[part], keys, values, tables[part], seq_lens[part], self.kv_cache.block_size)
             result = self.watch.call(self.module.paged_attention_batch, *rows)
-            shape = np.shape(result)
-            wanted = (
-                f"paged_attention_batch returned shape {shape}, wanted {q[part].shape} ([tokens, heads, head size])"
-            )
+            shape, sizes = np.shape(result), f"{q[part].shape} ([tokens, heads, head size])"
+            wanted = f"paged_attention_batch returned shape {shape}, wanted {sizes}"
             self.watch.require(shape == q[part].shape, wanted)
             out[part] = result
         finite = np.isfinite(out).all() or not np.isfinite(q).all()

@@ -1,7 +1,6 @@
 """The labs in the engine: which lab replaces which part, whether it is written yet, and the parts that result.
 
-`mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`.
-"""
+`mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`."""
 
 from __future__ import annotations
 
@@ -40,11 +39,8 @@ LABS = tuple(dict.fromkeys(plug.lab for plug in PLUGS))
 
 @dataclass
 class Part:
-    """What was found for one plug.
-
-    `state` is "lab" (plugged in), "not written" (with the stub's sentence), "absent" (its phase or lab is not here),
-    "does not load" or "ours" (not asked for). Only the first replaces anything.
-    """
+    """What was found for one plug. `state` is "lab" (plugged in), "not written" (with the stub's sentence), "absent"
+    (its phase or lab is not here), "does not load" or "ours" (not asked for). Only the first replaces anything."""
 
     plug: Plug
     state: str
@@ -65,11 +61,9 @@ class Part:
 
 
 def parse(with_labs: str | Sequence[str]) -> dict[str, str]:
-    """What to take: lab number -> "starter" or "solution".
-
-    `with_labs` is "all", a word such as "solution", numbers ("02-01,03-01"), or a list of these; LAB_IMPL decides
-    where no word does, and without it the learner's starter. Raises ValueError for anything else.
-    """
+    """What to take: lab number -> "starter" or "solution". `with_labs` is "all", a word such as "solution", numbers
+    ("02-01,03-01"), or a list of these; LAB_IMPL decides where no word does, and without it the learner's starter.
+    Raises ValueError for anything else."""
     words = [with_labs] if isinstance(with_labs, str) else list(with_labs)
     if not all(isinstance(word, str) for word in words):
         raise ValueError(f"with_labs must be a string or a list of strings, got {with_labs!r}")
@@ -134,10 +128,7 @@ def stubs(path: Path) -> dict[str, str]:
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
-    """The engine's parts, with those that are written taken from the labs and guarded.
-
-    Prints one line a part to stderr, unless `quiet`: which lab it came from, or why it is ours.
-    """
+    """The engine's parts, the written ones from the labs, guarded; one line a part to stderr, unless `quiet`."""
     return assemble(find_parts(with_labs, root), quiet)
 
 
@@ -220,9 +211,8 @@ def _on_start(by_name: dict[str, Part], pools: list[GuardedPool], core: Any) -> 
             return next((i for i in tables if any(block_id in ids for ids in manager.get_block_ids(i))), None)
 
         pools[-1].owner_of = owner_of
-    suspects = [
-        by_name[name] for name in ("block pool", "free queue", "block hash", "scheduler step") if name in by_name
-    ]
+    names = ("block pool", "free queue", "block hash", "scheduler step")
+    suspects = [by_name[name] for name in names if name in by_name]
     if oracle is not None and suspects:
         check = oracle.on_step
 

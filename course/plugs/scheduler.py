@@ -1,8 +1,7 @@
 """Lab 03-01 in the engine: our scheduler with the two phases of a step taken from a learner's `schedule_step`.
 
 The lab's function knows nothing of prefix hits, of states, or of the plan's wire format. What it lacks is added here;
-what it decides is taken as it is, and checked.
-"""
+what it decides is taken as it is, and checked."""
 
 from __future__ import annotations
 
@@ -21,11 +20,9 @@ from mini_vllm.request import Request, RequestStatus
 
 
 class LabRequest:
-    """A request as `schedule_step` sees it: an id and two counters.
-
-    A waiting request counts what the prefix cache holds of it as computed. The cache is asked when the counter is
-    first read, which is when its turn comes: what was admitted a moment ago can be hit already.
-    """
+    """A request as `schedule_step` sees it: an id and two counters. A waiting request counts what the prefix cache
+    holds of it as computed. The cache is asked when the counter is first read, which is when its turn comes: what was
+    admitted a moment ago can be hit already."""
 
     def __init__(self, request: Request, scheduler: LabScheduler) -> None:
         self.request, self._scheduler = request, scheduler
@@ -51,10 +48,8 @@ class LabRequest:
 
     @num_computed_tokens.setter
     def num_computed_tokens(self, value: int) -> None:
-        text = (
-            f"schedule_step moved num_computed_tokens of request {self.request_id!r}; the engine does that afterwards"
-        )
-        raise self._scheduler.watch.error(text, "S4")
+        text = f"schedule_step moved num_computed_tokens of request {self.request_id!r}"
+        raise self._scheduler.watch.error(f"{text}; the engine does that afterwards", "S4")
 
     def hits(self) -> KVCacheBlocks:
         """Blocks of the cached prefix, as many as still hold it; the cache is asked again where one no longer does."""
@@ -63,9 +58,8 @@ class LabRequest:
             self._hits, self._num_hit_tokens = manager.get_computed_blocks(request)
             self._hashes = _hashes_of(self._hits)
         elif _hashes_of(self._hits) != self._hashes:  # a block was handed out to somebody since the cache was asked
-            blocks, self._num_hit_tokens = manager.coordinator.find_longest_cache_hit(
-                request.block_hashes, request.num_tokens - 1
-            )
+            find = manager.coordinator.find_longest_cache_hit
+            blocks, self._num_hit_tokens = find(request.block_hashes, request.num_tokens - 1)
             self._hits = KVCacheBlocks(blocks)
             self._hashes = _hashes_of(self._hits)
         return self._hits
@@ -96,9 +90,8 @@ class LabKV:
         """Slots for `num_new_tokens` more tokens: ids of new blocks, perhaps none; None where there is no room."""
         scheduler, request_id = self._scheduler, request.request_id
         whole = isinstance(num_new_tokens, int | np.integer) and num_new_tokens >= 1
-        scheduler.watch.require(
-            whole, f"allocate_slots was asked for {num_new_tokens!r} tokens for request {request_id!r}"
-        )
+        asked = f"allocate_slots was asked for {num_new_tokens!r} tokens for request {request_id!r}"
+        scheduler.watch.require(whole, asked)
         again = f"request {request_id!r} got slots twice in one step"
         scheduler.watch.require(request_id not in self.granted, again)
         hits, num_hit_tokens = None, 0
@@ -135,9 +128,8 @@ class LabScheduler(Scheduler):
 
         def preempt(view: LabRequest) -> None:
             request_id = view.request_id
-            self.watch.require(
-                view.request.status == RequestStatus.RUNNING, f"preempt({request_id!r}): it is not running", "S5"
-            )
+            runs = view.request.status == RequestStatus.RUNNING
+            self.watch.require(runs, f"preempt({request_id!r}): it is not running", "S5")
             planned = f"preempt({request_id!r}): it has slots of this step already, only the last of running may go"
             self.watch.require(request_id not in kv.granted, planned)
             self._preempt_request(view.request)

@@ -2,8 +2,7 @@
 
 Each citation is looked up in the pinned tree first (which definition it means, in which function the call stands) and
 then followed into the other release, by full name, by text, and by the alignment of the two files' lines. Nothing is
-guessed: a citation has ``moved`` only where one new place answers to it.
-"""
+guessed: a citation has ``moved`` only where one new place answers to it."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def _lines(first: int, last: int) -> str:
 
 
 def all_citations(path: Path) -> Iterator[Citation]:
-    """Everything that a file says about the pinned tree; kinds ``excerpt`` and ``file`` besides those of
-    :class:`Citation`."""
+    """What a file says about the pinned tree; kinds ``excerpt`` and ``file`` besides :class:`Citation`'s."""
     if path.suffix != ".md":
         yield from citations.in_code(path.read_text(encoding="utf-8"))
         return
@@ -200,10 +198,8 @@ def _aligned(old: Path, new: Path) -> dict[int, int]:
 
 def _scope(file: PinnedFile, line: int) -> Name:
     """The whole name of the innermost definition around a line (not one that begins on it)."""
-    around = [
-        (start, name) for start, found in file.definitions_at.items() for name, end in found if start < line <= end
-    ]
-    return max(around, default=(0, ()))[1]
+    rows = [(start, name, end) for start, found in file.definitions_at.items() for name, end in found]
+    return max(((start, name) for start, name, end in rows if start < line <= end), default=(0, ()))[1]
 
 
 def _around(citation: Citation, before: PinnedFile, after: PinnedFile) -> str:

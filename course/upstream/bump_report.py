@@ -24,8 +24,7 @@ _PLACE = re.compile(r"(?:(?P<path>upstream/[^\s`:]+)|(?<=`)):(?P<first>\d+)(?:-(
 
 
 def rewrite(text: str, moves: Sequence[Fate]) -> str:
-    """``text`` with the line numbers of its citations that have moved; ``moves`` are all fates of the page. Nothing
-    else changes."""
+    """``text`` with the line numbers of citations that have moved; ``moves`` are all fates of the page."""
     lines = text.splitlines(keepends=True)
     by_line: dict[int, list[Fate]] = {}
     for fate in moves:
@@ -157,8 +156,7 @@ def against(what: str, console: Console, patch_file: Path | None, write: bool, j
 def compare(
     old: Release, new: Release, console: Console, patch_file: Path | None, write: bool, root: Path = ROOT
 ) -> dict:
-    """Follows every citation from one release into the other, reports, and writes what was asked for; returns
-    :func:`as_json`."""
+    """Follows every citation, reports, and writes what was asked for; returns :func:`as_json`."""
     with console.status(f"following the citations into {new.name}"):
         found = fates(old.tree, new.tree, root)
     if not found:

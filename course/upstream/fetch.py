@@ -2,8 +2,7 @@
 
 Either way the content is checked (commit, or SHA-256 of the archive) before it takes its place in one rename, so a
 broken attempt leaves nothing behind. A stamp in the tree says what it is; a later run compares file names and sizes
-with it, and mends a tree that was damaged.
-"""
+with it, and mends a tree that was damaged."""
 
 from __future__ import annotations
 
@@ -15,14 +14,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import track
 
 from course.labs import ROOT
 
@@ -53,8 +50,7 @@ class Unreachable(UpstreamError):
 
 
 def ensure(root: Path = ROOT, source: str = "auto", pin: Pin = PIN, console: Console | None = None) -> str:
-    """Makes ``root/upstream`` the pinned tree; returns ``kept``, ``git`` or ``sdist``. Raises
-    :class:`UpstreamError`."""
+    """Makes ``root/upstream`` the pinned tree: ``kept``, ``git`` or ``sdist``; else :class:`UpstreamError`."""
     say = console or Console(stderr=True)
     if source not in SOURCES:
         raise UpstreamError(f"--source {source!r}: choose one of {', '.join(SOURCES)}")
@@ -81,7 +77,8 @@ def inspect(tree: Path, pin: Pin = PIN) -> str:
         return "" if (tree / "vllm" / "v1").is_dir() else "is a link to something else"
     stamp = _read_stamp(tree)
     if stamp is None:
-        return "" if _head(tree) == pin.commit and not _git_changes(tree) else "was not made by this command"
+        changes = _git("-C", str(tree), "status", "--porcelain", "-uno").stdout.strip()
+        return "" if _head(tree) == pin.commit and not changes else "was not made by this command"
     if stamp.get("commit") != pin.commit:
         return f"holds vLLM {stamp.get('version')}, not {pin.version}"
     have, want = manifest(tree), stamp.get("files", {})
@@ -159,9 +156,8 @@ def from_git(temp: Path, pin: Pin = PIN, console: Console | None = None) -> Path
     if done.returncode:
         raise Unreachable("git could not clone the tag.")
     if (head := _head(tree)) != pin.commit:
-        raise UpstreamError(
-            f"the tag {pin.tag} points at commit {head}, the course is pinned at {pin.commit}; nothing was changed"
-        )
+        what = f"the tag {pin.tag} points at commit {head}, the course is pinned at {pin.commit}"
+        raise UpstreamError(f"{what}; nothing was changed")
     return tree
 
 
@@ -177,16 +173,11 @@ def _head(tree: Path) -> str:
     return _git("-C", str(tree), "rev-parse", "HEAD").stdout.strip() if (tree / ".git").exists() else ""
 
 
-def _git_changes(tree: Path) -> bool:
-    return bool(_git("-C", str(tree), "status", "--porcelain", "-uno").stdout.strip())
-
-
 def download_sdist(temp: Path, pin: Pin, say: Console) -> Path:
     """Downloads the source distribution without building it. Raises :class:`UpstreamError`."""
     if find_spec("unearth") is None:
-        raise UpstreamError(
-            'the source distribution needs the package unearth: pip install -e ".[test]", then try again'
-        )
+        lacks = 'the source distribution needs the package unearth: pip install -e ".[test]"'
+        raise UpstreamError(f"{lacks}, then try again")
     command = [sys.executable, "-m", "unearth", f"vllm=={pin.version}", "--no-binary", "--download", str(temp)]
     if index := os.environ.get("PIP_INDEX_URL"):
         command += ["--index-url", index]
@@ -207,9 +198,8 @@ def unpack(archive: Path, tree: Path, pin: Pin = PIN, console: Console | None = 
     if digest != pin.sdist_sha256:
         raise UpstreamError(f"the archive's SHA-256 is {digest}, expected {pin.sdist_sha256}; nothing was unpacked")
     tree.mkdir(parents=True)
-    with tarfile.open(archive) as tar, _bar(console or Console(stderr=True)) as progress:
-        members = tar.getmembers()
-        for member in progress.track(members, description="unpacking"):
+    with tarfile.open(archive) as tar:
+        for member in track(tar.getmembers(), "unpacking", console=console or Console(stderr=True), transient=True):
             if name := safe_name(member):
                 _extract(tar, member, tree / name)
     return tree
@@ -228,19 +218,10 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None
 
 
 def safe_name(member: tarfile.TarInfo) -> str:
-    """The member's path below the archive's top folder, "" for the top itself. Raises :class:`UpstreamError` for
-    anything that could escape."""
+    """The path below the archive's top folder, "" for the top. Raises :class:`UpstreamError` for one that escapes."""
     parts = PurePosixPath(member.name).parts
     risky = member.name.startswith("/") or ".." in parts or "\\" in member.name or ":" in member.name
     if risky or not (member.isfile() or member.isdir()):
-        raise UpstreamError(
-            f"the archive holds {member.name!r}, which is no plain file below its folder; nothing was changed"
-        )
+        what = f"the archive holds {member.name!r}, which is no plain file below its folder"
+        raise UpstreamError(f"{what}; nothing was changed")
     return "/".join(parts[1:])
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield progress

@@ -16,8 +16,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 @dataclass
 class PinnedFile:
-    """One file. ``definitions_at`` and ``calls_at`` map a line to dotted names; both are empty where the file is not
-    Python."""
+    """``definitions_at`` and ``calls_at`` map a line to dotted names; both are empty where it is not Python."""
 
     path: Path
     lines: list[str]

@@ -31,11 +31,7 @@ class Release:
 
 
 def release(what: str, root: Path = ROOT, console: Console | None = None, pin: Pin = PIN) -> Release:
-    """The tree that ``what`` names: a folder that holds ``vllm/``, or a version such as 0.22.1.
-
-    A version comes from its source distribution, or from its git tag where that cannot be had, and is kept. Raises
-    :class:`UpstreamError`.
-    """
+    """A folder that holds ``vllm/``, or a version, fetched once and kept. Raises :class:`UpstreamError`."""
     folder = Path(what).expanduser()
     if folder.is_dir():
         if not (folder / "vllm").is_dir():

@@ -2,8 +2,7 @@
 
 About 6 GB of disk and some minutes; Linux x86-64 and Python 3.11 only, because that is what the build exists for. Run
 again, it goes on where it stopped, or says that all is there. ``COURSE_VLLM_PYTHON`` names an interpreter that has
-vLLM already; then nothing is installed.
-"""
+vLLM already; then nothing is installed."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ def reason(lines: list[str]) -> str:
 
 
 def add_shim(python: Path) -> None:
-    """Metadata of a distribution called ``vllm``, for which `vllm serve` asks; "+cpu" keeps the platform detection on
-    the CPU."""
+    """Metadata called ``vllm``, for which `vllm serve` asks; "+cpu" keeps the platform detection on the CPU."""
     command = [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
     site = Path(_run(command, "the new environment does not run").strip())
     shim = site / f"vllm-{PIN.version}+cpu.dist-info"
@@ -143,8 +141,7 @@ def add_shim(python: Path) -> None:
 
 
 def check(python: Path) -> str:
-    """Imports vLLM with an interpreter and returns its versions. Raises :class:`VllmError` where it does not work or
-    is another release."""
+    """The versions that an interpreter imports. Raises :class:`VllmError` where it cannot, or has another release."""
     env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
     env.pop("PYTHONPATH", None)
     out = _run([str(python), "-c", CHECK], f"{python} cannot import vLLM", env).strip().splitlines()

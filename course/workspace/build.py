@@ -2,8 +2,7 @@
 
 ``workspace/mini_vllm`` is a copy of ``mini_vllm``; the functions that ``build.toml`` lists for the phase keep
 signature and docstring and raise NotImplementedError with what to do. ``course build NN --test`` runs
-the tests that prove them, on the copy. What was written in a workspace of an earlier phase comes along.
-"""
+the tests that prove them, on the copy. What was written in a workspace of an earlier phase comes along."""
 
 from __future__ import annotations
 
@@ -97,10 +96,7 @@ def phase_build(number: int) -> PhaseBuild:
 
 def stub(source: str, messages: dict[str, str]) -> str:
     """``source`` in which the functions named by ``messages`` (dotted) have lost their bodies; all else stays as it
-    was, to the character.
-
-    Raises :class:`LabError` where a name is not a function of the source.
-    """
+    was, to the character. Raises :class:`LabError` where a name is not a function of the source."""
     found = dict(functions(ast.parse(source)))
     if missing := messages.keys() - found.keys():
         raise LabError(f"there is no function called {sorted(missing)[0]}")
@@ -137,8 +133,7 @@ def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files
 
 @dataclass(frozen=True)
 class Made:
-    """What ``make_workspace`` did: where an earlier workspace was put (None: there was no work in it), what of it was
-    carried over."""
+    """Where an earlier workspace was put (None: there was no work in it), what of it was carried over."""
 
     kept: Path | None
     carried: Carried
@@ -146,11 +141,9 @@ class Made:
 
 def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) -> Made:
     """Makes ``workspace/`` for a phase. Work of an earlier phase is carried into it, and the old folder is kept. It is
-    made beside, and takes its place when it is whole: whenever this is ended, nothing of hers is lost.
-
-    Raises :class:`LabError` where the workspace there is of this phase or a later one and was edited, and ``force``
-    is not given; with ``force`` everything is the engine's again.
-    """
+    made beside, and takes its place when it is whole: whenever this is ended, nothing of hers is lost. Raises
+    :class:`LabError` where the workspace there is of this phase or a later one and was edited, and ``force`` is not
+    given; with ``force`` everything is the engine's again."""
     target, draft, old = root / "workspace", root / ".course" / "workspace-new", root / ".course" / "workspace-old"
     with _alone(root):
         if not target.exists() and (draft / RECORD).is_file():
@@ -184,8 +177,7 @@ def _fill(draft: Path, phase: PhaseBuild, carried: Carried, root: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """No second `course build` meanwhile; files that cannot be read or written are named. The lock goes with the
-    process."""
+    """No second `course build` meanwhile; files that cannot be used are named. The lock goes with the process."""
     try:
         (root / ".course").mkdir(exist_ok=True)
         with (root / ".course" / "build.lock").open("w") as lock:

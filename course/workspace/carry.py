@@ -3,8 +3,7 @@
 A file that she edited is taken as it is, helpers and imports included; a function in it that she has not written yet
 is filled with the engine's own. Then the new phase takes out its bodies. Where the engine's file has changed since her
 workspace was made, or stands elsewhere now, or was cut in two, what is hers is put into the new file or files
-(``course.workspace.graft``). What cannot be carried is named: nothing of hers is dropped without a word.
-"""
+(``course.workspace.graft``). What cannot be carried is named: nothing of hers is dropped without a word."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Three texts are compared part by part (``course.workspace.members``): the file as the engine had it, hers, and the
 present ones.
-Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers.
-"""
+Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers."""
 
 from __future__ import annotations
 
@@ -157,9 +156,8 @@ class Graft:
     def _insert_all(self, new: list[m.Member]) -> None:
         """Each new part goes to the file whose parts use it, in her order: of several files to one that the others
         import. One that nobody uses goes to the first file, a statement that names nothing to what it uses."""
-        users = {
-            path: set[str]().union(*(m.used(piece.node) for piece in pieces)) for path, pieces in self.pieces.items()
-        }
+        nodes = {path: [piece.node for piece in pieces] for path, pieces in self.pieces.items()}
+        users = {path: set[str]().union(*map(m.used, mine)) for path, mine in nodes.items()}
         found: dict[str, list[str]] = {}
         for _ in new:  # a helper may be used by another helper
             for each in new:

@@ -1,8 +1,7 @@
 """The parts of a Python file that can be compared and put into another: functions, classes, assignments, statements.
 
 A part has a key ("Scheduler._clamp", "LIMIT"), the lines that it takes, and the text of these lines. What stands
-between parts, blank lines and loose comments, belongs to none.
-"""
+between parts, blank lines and loose comments, belongs to none."""
 
 from __future__ import annotations
 
@@ -160,8 +159,7 @@ class Imported:
 
 
 def imported(source: str) -> list[Imported]:
-    """What a file imports at its top level, or for type checkers; what an `if` or a `try` imports besides is part of
-    that statement. A star has the name "*"."""
+    """Imports at the top level and for type checkers; not those inside another `if` or a `try`. A star is "*"."""
     found = []
     for node in ast.parse(source).body:
         typing = is_typing(node)
@@ -189,8 +187,7 @@ def with_member(source: str, key: str, text: str) -> str:
 
 
 def with_new(source: str, member: Member, after: str) -> str:
-    """``source`` with a part that it lacks, behind the part called ``after``; "" for behind the imports, or at the
-    beginning of its class."""
+    """``source`` with a new part behind ``after``; "": behind the imports, or first in its class."""
     have, lines = members(source), lines_of(source)
     if after:
         place, big = have[after].last, member.kind in ("function", "class") or have[after].kind in ("function", "class")

@@ -18,9 +18,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     here = session.config.rootpath.resolve()
     if here not in Path(mini_vllm.__file__ or "").resolve().parents:
-        raise pytest.UsageError(
-            f"mini_vllm comes from {mini_vllm.__file__}, not from {here}: run pytest inside workspace/"
-        )
+        other = f"mini_vllm comes from {mini_vllm.__file__}, not from {here}"
+        raise pytest.UsageError(f"{other}: run pytest inside workspace/")
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -36,6 +35,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = outcome.get_result()
     if stub and report.failed:
         sentence, function, file, line = stub
-        report.longrepr = (
-            f"not written yet: {function}, {file.relative_to(here.parent).as_posix()}:{line}\n    {sentence}"
-        )
+        place = f"{file.relative_to(here.parent).as_posix()}:{line}"
+        report.longrepr = f"not written yet: {function}, {place}\n    {sentence}"

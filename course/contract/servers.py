@@ -1,0 +1,69 @@
+"""Processes that have imported what takes long, and answer one job a line: ``zygote`` and ``course.pages.blocks``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+Job = dict[str, Any]
+SERVERS: dict[tuple[str, Path], subprocess.Popen[str]] = {}
+ELSEWHERE = [0.0]
+"""Processor seconds of what a server did for this process, which does not wait for it."""
+
+
+def ask(module: str, root: Path, env: dict[str, str], job: Job, limit: float) -> Job:
+    """What ``python -m MODULE``, started in ``root`` where it is not there yet, answers to a job.
+
+    ``{"died": why}`` where it answers nothing, or not within ``limit`` seconds; then the next job gets a new one, as
+    after an interruption. It ends with this process, as its input ends.
+    """
+    if (module, root) not in SERVERS or SERVERS[module, root].poll() is not None:
+        command, pipes = [sys.executable, "-m", module], {"stdin": PIPE, "stdout": PIPE, "start_new_session": True}
+        SERVERS[module, root] = subprocess.Popen(command, cwd=root, env=env, encoding="utf-8", **pipes)  # type: ignore[call-overload]
+    server, line, late = SERVERS[module, root], "", threading.Event()
+    assert server.stdin is not None and server.stdout is not None
+    timer = threading.Timer(limit, lambda: (late.set(), end(server.pid)))
+    timer.start()
+    try:
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        line = server.stdout.readline()
+    except OSError:
+        line = ""
+    finally:
+        timer.cancel()
+        if not line:
+            del SERVERS[module, root]
+            end(server.pid)
+            status = server.wait()
+    if not line:
+        return {"died": f"no answer in {limit:.0f} s" if late.is_set() else f"exit status {status} of the server"}
+    answer = json.loads(line)
+    ELSEWHERE[0] += answer["cpu"]
+    return answer
+
+
+def serve(answer: Callable[[Job], Job]) -> None:
+    """Answers jobs until there are no more, each with the processor seconds of the children that ended meanwhile."""
+    cpu = 0.0
+    for line in sys.stdin:
+        made, times = answer(json.loads(line)), os.times()
+        before, cpu = cpu, times.children_user + times.children_system
+        sys.stdout.write(json.dumps(made | {"cpu": cpu - before}) + "\n")
+        sys.stdout.flush()
+
+
+def end(pid: int) -> None:
+    """Kills a process and its group; it is still to be waited for."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
