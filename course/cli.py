@@ -209,8 +209,8 @@ def verify(
             out.print(f"No lab differs from {escape(changed)}.")
             return
     wrong = verifier.run(chosen, mutation, out, json_file=json_file)
-    found = f"[red]{wrong} {'thing is' if wrong == 1 else 'things are'} wrong[/]"
-    out.print(found if wrong else "[green]all is well[/]")
+    text = f"[red]{wrong} {'thing is' if wrong == 1 else 'things are'} wrong[/]"
+    out.print(text if wrong else "[green]all is well[/]")
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -19,8 +19,7 @@ from course.labs import LabError, lab_of
 
 @dataclass(frozen=True)
 class Score:
-    """Result for one lab. ``timeouts`` of the killed ran out of time; ``argued`` mutants were left out because
-    ``equivalent.toml`` gives a reason."""
+    """One lab's. ``timeouts`` of the killed ran out of time; ``argued``: ``equivalent.toml`` says why they stand."""
 
     lab: str
     mutants: int

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE
@@ -29,9 +30,9 @@ def ask(module: str, root: Path, env: dict[str, str], job: Job, limit: float) ->
     if (module, root) not in SERVERS or SERVERS[module, root].poll() is not None:
         command, pipes = [sys.executable, "-m", module], {"stdin": PIPE, "stdout": PIPE, "start_new_session": True}
         SERVERS[module, root] = subprocess.Popen(command, cwd=root, env=env, encoding="utf-8", **pipes)  # type: ignore[call-overload]
-    server, line, late = SERVERS[module, root], "", threading.Event()
+    server, line, start = SERVERS[module, root], "", time.monotonic()
     assert server.stdin is not None and server.stdout is not None
-    timer = threading.Timer(limit, lambda: (late.set(), end(server.pid)))
+    timer = threading.Timer(limit, end, [server.pid])
     timer.start()
     try:
         server.stdin.write(json.dumps(job) + "\n")
@@ -46,7 +47,8 @@ def ask(module: str, root: Path, env: dict[str, str], job: Job, limit: float) ->
             end(server.pid)
             status = server.wait()
     if not line:
-        return {"died": f"no answer in {limit:.0f} s" if late.is_set() else f"exit status {status} of the server"}
+        late = time.monotonic() - start >= limit
+        return {"died": f"no answer in {limit:.0f} s" if late else f"exit status {status} of the server"}
     answer = json.loads(line)
     ELSEWHERE[0] += answer["cpu"]
     return answer

@@ -29,8 +29,7 @@ MEMORY_LIMIT = 8 << 30  # bytes of address space for one version: a runaway list
 
 @dataclass(frozen=True)
 class Variant:
-    """One version of a solution. ``tests``: names of the tests to run, all where empty; ``stop_early``: the first
-    failure is enough."""
+    """One version of a solution. ``tests`` to run, all where empty; ``stop_early``: the first failure is enough."""
 
     name: str
     source: str

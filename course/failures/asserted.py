@@ -96,8 +96,9 @@ def _elements(got: Any, wanted: Any, op: str = "==") -> str:
     if got.shape != wanted.shape and op == "==":
         return f"shape {got.shape}, expected {wanted.shape}"
     got, wanted = np.broadcast_arrays(got, wanted)
-    compare = {"==": np.isclose, "<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater}
-    good = compare[op](got, wanted)
+    ufuncs: dict[str, Any] = {"<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater}
+    ufuncs["=="] = np.isclose
+    good = ufuncs[op](got, wanted)
     bad = np.argwhere(~good)
     if not len(bad):
         return ""

@@ -127,8 +127,8 @@ def _junit(grades: Grades) -> str:
     problems = {submission.name: submission.problems for submission in grades.submissions}
     for row in grades.rows:
         failures, name = len(row.tests) - row.passed, _CONTROL.sub("?", f"{row.submission} {row.lab.key}")
-        counts = {"tests": str(len(row.tests)), "failures": str(failures), "errors": "0", "skipped": "0"}
-        suite = ElementTree.SubElement(top, "testsuite", name=name, **counts)
+        counts = {"name": name, "tests": str(len(row.tests)), "failures": str(failures), "errors": "0", "skipped": "0"}
+        suite = ElementTree.SubElement(top, "testsuite", counts)
         for test, (outcome, text) in row.tests.items():
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=_CONTROL.sub("?", test))
             if outcome != "passed" or row.status != "graded":

@@ -117,8 +117,7 @@ class Worker:
 
 
 def watch(lab: Lab, folder: Path, saves: Saves, note: Callable[[str], None], runs: int = 0) -> bool:
-    """Runs the lab's tests now and after each save; returns whether they all passed once, at once then. ``runs``: an
-    end after so many (0: none). A save during a run ends that run."""
+    """Runs the tests now and after each save, which ends a run, until all pass; ``runs``: at most so many (0: any)."""
     worker, count, since, saved = Worker(folder), 0, "the start", time.monotonic()
     try:
         while True:

@@ -80,10 +80,10 @@ def _answer(job: dict[str, Any], root: Path) -> dict[str, Any]:
 
 def _once(job: dict[str, Any], root: Path) -> dict[str, Any]:
     """A process for this page alone."""
-    command, options = [sys.executable, "-m", BLOCKS], {"cwd": root, "env": _environment(root), "encoding": "utf-8"}
-    options |= {"input": json.dumps(job), "timeout": job["timeout"], "capture_output": True, "check": False}
+    options: dict[str, Any] = {"cwd": root, "env": _environment(root), "encoding": "utf-8", "check": False}
+    options |= {"input": json.dumps(job), "timeout": job["timeout"], "capture_output": True}
     try:
-        done = subprocess.run(command, **options)
+        done = subprocess.run([sys.executable, "-m", BLOCKS], **options)
     except subprocess.TimeoutExpired:
         return {"late": True}
     lines = done.stdout.strip().splitlines()
