@@ -176,7 +176,7 @@ def _test_workspace(row: Any) -> int:
 def verify(
     labs: Annotated[list[str] | None, typer.Argument(help="only these labs or phases (checks of labs)")] = None,
     mutation: Annotated[
-        bool, typer.Option("--mutation", help="nothing but this: mutants; some seconds per lab")
+        bool, typer.Option("--mutation", help="nothing but this: mutate the solutions; some seconds per lab")
     ] = False,
     changed: Annotated[str, typer.Option(help="only labs that differ from this commit, for example HEAD~1")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="write the whole report to this file")] = None,
@@ -184,7 +184,7 @@ def verify(
     patch: Annotated[Path | None, typer.Option(help="with --bump: write the new line numbers as a diff")] = None,
     write: Annotated[bool, typer.Option("--write", help="with --bump: change the line numbers in the pages")] = False,
     durations: Annotated[
-        Path | None, typer.Option(help="only COURSE_DURATIONS' file beside what tests may cost")
+        Path | None, typer.Option(help="nothing but this: a file of COURSE_DURATIONS beside what tests may cost")
     ] = None,
 ) -> None:
     """The maintainer's checks: pages, citations, figures, captures, lab contracts, mistakes; or mutation."""
