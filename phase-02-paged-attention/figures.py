@@ -146,7 +146,7 @@ def staircase() -> Canvas:
     eng = LLMEngine(num_blocks=40, block_size=4, max_num_batched_tokens=64)
     plan = [(0, "a", 14, 26), (2, "b", 6, 12), (5, "c", 22, 10), (9, "d", 5, 24), (16, "e", 18, 8)]
     names, held, step = [name for _, name, _, _ in plan], [], 0
-    while step == 0 or eng.has_unfinished_requests() or any(at >= step for at, *_ in plan):
+    while step == 0 or eng.scheduler.has_unfinished_requests() or any(at >= step for at, *_ in plan):
         for at, name, length, outputs in plan:
             if at == step:
                 params = SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True)
@@ -238,8 +238,8 @@ def eager_registration() -> Canvas:
     b = _request(manager, "B", list(b"be kind. who?"))
     hits, cached = manager.get_computed_blocks(b)
     manager.allocate_slots(b, b.num_tokens - cached, cached, hits)
-    blocks = {name: manager.get_block_ids(name) for name in "AB"}
-    shared, ids = {block.block_id for block in hits}, sorted({*blocks["A"], *blocks["B"]})
+    blocks = {name: manager.get_block_ids(name)[0] for name in "AB"}
+    shared, ids = {block.block_id for block in hits.blocks[0]}, sorted({*blocks["A"], *blocks["B"]})
     page = Canvas("One step: B hits blocks that A has not written yet", 800, 400)
     lanes = (
         ("schedule", "full blocks get their hashes; B finds two of them, which are empty"),

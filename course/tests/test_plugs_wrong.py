@@ -153,6 +153,6 @@ def test_the_oracle_names_the_labs() -> None:
     engine = LLMEngine(num_blocks=32, block_size=4, with_labs="solution")
     engine.add_request("a", "hello world", greedy(8))
     engine.step()
-    engine.engine_core.model_runner.input_batch.block_table[0, :2] = [2, 1]
+    engine.engine_core.model_runner.input_batch.block_table[0].table[0, :2] = [2, 1]
     with pytest.raises(PartError, match=r"lab 02-01 \(block pool\).*the KV oracle says: request 'a' would read"):
         engine.step()
