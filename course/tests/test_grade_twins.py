@@ -80,7 +80,7 @@ def test_a_twin_is_withheld_under_every_name(lab: Lab) -> None:
             if is_one(value, own):
                 met.append(value)
                 assert why.startswith(f"{module.__name__}.{name}, ") and "the engine's own solution (" in why
-        if any(why for _, _, why in answers.values()):
+        if not all(is_one(value, own) for value, _, _ in answers.values()):  # models/qwen2.py has nothing but a twin
             assert any(not why for _, _, why in answers.values()), f"{module.__name__} hands out nothing at all"
     assert len(met) > len(lab.plug), "a plug has one name at least, and some have more"
 
