@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.payoff import picture
 from course.svg import Svg, draw_all
 from mini_vllm import KVCacheManager, LLMEngine, Request, SamplingParams, get_request_block_hasher

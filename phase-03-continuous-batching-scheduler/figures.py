@@ -7,11 +7,13 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from benchmarks.payoff import picture
-from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all
-from mini_vllm import LLMEngine, SamplingParams
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks.payoff import picture  # noqa: E402
+from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all  # noqa: E402
+from mini_vllm import LLMEngine, SamplingParams  # noqa: E402
+
 IMG = HERE / "img"
 Step = dict[str, tuple[int, int, int]]
 

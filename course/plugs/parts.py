@@ -193,9 +193,12 @@ def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_l
 def _make_attention(part: Part, say: Any, kv_cache: Any, num_heads: int, sliding_windows: Sequence[int | None]) -> Any:
     from course.plugs.model import LabAttention
     from mini_vllm.attention.backends.registry import get_attention_backend
+    from mini_vllm.attention.quantized_kv_cache import QuantizedKVCache
 
-    if any(window is not None for window in sliding_windows):
-        say(f"{part.plug.part:16} ours (lab {part.plug.lab} knows nothing of sliding windows)")
+    windows = any(window is not None for window in sliding_windows)
+    if windows or isinstance(kv_cache, QuantizedKVCache):
+        unlike = "sliding windows" if windows else "a KV cache in eight bits"
+        say(f"{part.plug.part:16} ours (lab {part.plug.lab} knows nothing of {unlike})")
         return get_attention_backend()(kv_cache, num_heads, sliding_windows)
     assert part.module is not None
     return LabAttention(part.module, part.watch, kv_cache, num_heads, sliding_windows)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from course.labs import ROOT, SOURCES, lab_folders
 from course.plugs import parts as plugs
 from course.plugs.milestone_checks import greedy, random_prompts
-from mini_vllm import LLM, SamplingParams
+from mini_vllm import LLM, AsyncLLM, EngineArgs, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 
 POCKET = ROOT / "models" / "pocket"
@@ -190,3 +190,20 @@ def test_the_table_of_labs_names_every_plug() -> None:
     assert here <= set(named)
     for plug in itertools.chain(*named.values()):
         pkgutil.resolve_name(plug)
+
+
+@pytest.mark.parametrize("lab, setting", [("00-05", {"load_format": "dummy"}), ("02-06", {"kv_cache_dtype": "int8"})])
+def test_settings_that_a_lab_knows_nothing_of_are_served_by_ours(lab, setting, capsys):
+    args = {"num_blocks": 64, "dtype": "float64", **setting}
+    params = SamplingParams(max_tokens=8, temperature=0.0)
+    tokens = [
+        [o.outputs[0].token_ids for o in LLM(POCKET, with_labs=labs, **args).generate(["a block", "two ranks"], params)]
+        for labs in (None, [lab, "solution"])
+    ]
+    assert tokens[0] == tokens[1] and f"ours (lab {lab} knows nothing of " in capsys.readouterr().err
+
+
+def test_engine_args_bring_the_labs_to_an_async_engine():
+    engine = AsyncLLM.from_engine_args(EngineArgs(model=POCKET, with_labs=["02-01", "solution"], num_blocks=64))
+    assert type(engine.engine_core.kv_cache_manager.block_pool).__name__ == "GuardedPool"
+    engine.shutdown()

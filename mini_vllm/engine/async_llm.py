@@ -77,6 +77,7 @@ class AsyncLLM(FrontEnd):
         return cls(
             engine_args.model,
             tokenizer=getattr(engine_args, "tokenizer", None),
+            with_labs=getattr(engine_args, "with_labs", None),
             enable_multiprocessing=enable_multiprocessing,
             config=engine_args.create_engine_config(),
         )

@@ -58,7 +58,8 @@ class LLMEngine(FrontEnd):
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:410 — `LLMEngine.collective_rpc`.
         """
-        return self.engine_core.model_executor.collective_rpc(method, timeout, args, kwargs)
+        core = self._core("collective_rpc", "What the core tells is at `stats`, `get_metrics()`, `core_client.ready`")
+        return core.model_executor.collective_rpc(method, timeout, args, kwargs)
 
     def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
         """`func` of each rank's part of the model, by rank.

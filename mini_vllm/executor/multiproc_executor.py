@@ -178,7 +178,16 @@ class MultiprocExecutor(Executor):
         self, method: Method, timeout: float | None = None, args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:  # fmt: skip
-        """As `Executor.collective_rpc`; a function goes by its name: it has to be importable, and may take its time."""
+        """As `Executor.collective_rpc`; a function goes by its name: it has to be importable, and may take its time.
+
+        Raises ValueError for a function of the script itself, before anything is sent: workers do not import that.
+        """
+        for given in (method, *args, *(kwargs or {}).values()):
+            if callable(given) and getattr(given, "__module__", None) == "__main__":
+                raise ValueError(
+                    f"{getattr(given, '__name__', given)!r} is defined in `__main__`, which workers do not import: put "
+                    f"it into a module, or set tensor_parallel_size=1 (got {self.config.tensor_parallel_size})"
+                )
         if timeout is None and isinstance(method, str):
             timeout = self._patience
         try:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.models.registry import get_model_class
+from mini_vllm.parameter import ArrayShard
 from mini_vllm.transformers_utils.config import HFConfig
 
 _LARGEST = 1e-3
@@ -21,7 +23,8 @@ def load_dummy_model(
     folder: str | Path, dtype: str = "float32", quantization: Any = None,
     group: TensorParallelGroup | None = None, enable_expert_parallel: bool = False,
 ) -> Any:  # fmt: skip
-    """The model that a folder's config.json describes, its weights uniform in ±0.001, the same in every run.
+    """The model that a folder's config.json describes, its weights uniform in ±0.001, the same in every run
+    and, whole or cut, with any number of ranks.
 
     Raises FileNotFoundError without a config.json; ValueError where it, or `quantization`, asks for quantized weights.
     Upstream: upstream/vllm/model_executor/model_loader/weight_utils.py:1451 — `initialize_dummy_weights`.
@@ -30,9 +33,10 @@ def load_dummy_model(
     if quantization or config.quantization_config:
         raise ValueError(f"load_format='dummy' must go without quantization so far, got {quantization!r}")
     model = get_model_class(config.architecture)(config, dtype, None, group, enable_expert_parallel)
-    rng = np.random.default_rng(1234)
     for name, dest in model.weights():
-        if not isinstance(dest, np.ndarray):
-            raise ValueError(f"load_format='dummy': {name} is no plain array")
-        dest[...] = rng.uniform(-_LARGEST, _LARGEST, dest.shape)
+        rng = np.random.default_rng([1234, crc32(name.encode())])
+        if isinstance(dest, ArrayShard):
+            dest.dest[...] = rng.uniform(-_LARGEST, _LARGEST, dest.shape)[dest.index]
+        elif dest is not None:  # None: another rank holds it
+            dest[...] = rng.uniform(-_LARGEST, _LARGEST, dest.shape)
     return model

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ class Trace:
         scheduler = self.engine.scheduler
         manager = self.engine.engine_core.kv_cache_manager
         pool = manager.block_pool
-        tables = {request.request_id: manager.get_block_ids(request.request_id) for request in scheduler.running}
+        tables = {r.request_id: list(chain(*manager.get_block_ids(r.request_id))) for r in scheduler.running}
         free = [block.block_id for block in islice(_free_blocks(pool), MAX_FREE_BLOCKS)]
         shown = sorted({*free, *(block for table in tables.values() for block in table)})
         return {

@@ -51,3 +51,7 @@ def __getattr__(name: str) -> Typer:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()["app"] = made = make_app()
     return made
+
+
+if __name__ == "__main__":
+    main()

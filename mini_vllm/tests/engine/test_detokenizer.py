@@ -152,6 +152,7 @@ def test_a_tokenizer_that_is_not_byte_level(tmp_path):
     assert "".join(stream(tokenizer, emoji[:2])[0]) == tokenizer.decode(emoji[:2])
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize(("spaces", "skip", "expected"), [(True, False, "hi <a> <b> you"),
                                                           (False, False, "hi <a><b> you"),
                                                           (False, True, "hi you"), (True, True, "hi you")])  # fmt: skip

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -316,3 +317,23 @@ def test_ctrl_c_in_the_midst_of_a_step_leaves_a_working_engine(llm, expected):
     assert tokens(llm, PROMPTS) == expected
     here, there = llm.llm_engine.collective_rpc(in_workers.batch_of)
     assert here == there
+
+
+def test_a_function_of_the_script_is_refused_before_anything_is_sent(llm, expected):
+    function = types.FunctionType((lambda model: None).__code__, {"__name__": "__main__"}, "mine")
+    with pytest.raises(ValueError, match="'mine' is defined in `__main__`, which workers do not import"):
+        llm.llm_engine.apply_model(function)
+    with pytest.raises(ValueError, match="'mine' is defined in `__main__`"):
+        llm.llm_engine.collective_rpc(function)
+    assert tokens(llm, PROMPTS) == expected
+
+
+def test_dummy_weights_are_those_of_one_rank(folder):
+    one, two = (make(folder, load_format="dummy", dtype="float64", tensor_parallel_size=n) for n in (1, 2))
+    assert tokens(two, PROMPTS) == tokens(one, PROMPTS)
+    params = SamplingParams(max_tokens=2, temperature=0.0, logprobs=5)
+    scores = [
+        {i: p.logprob for i, p in llm.generate(PROMPTS[:1], params)[0].outputs[0].logprobs[1].items()}
+        for llm in (one, two)
+    ]
+    assert len(set(scores[0].values())) > 1 and scores[1] == pytest.approx(scores[0], rel=1e-12)

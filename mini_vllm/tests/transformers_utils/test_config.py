@@ -213,6 +213,7 @@ ROPES = {
 }  # fmt: skip
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("name", ROPES)
 def test_two_spellings_of_rotary_positions_are_read_as_transformers_reads_them(name: str) -> None:
     transformers = pytest.importorskip("transformers", minversion="5.0")

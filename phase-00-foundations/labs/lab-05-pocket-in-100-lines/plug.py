@@ -87,6 +87,8 @@ def fit(module: Any, watch: Any, say: Callable[[str], None]) -> Callable[[Any, s
             why = f"tensor_parallel_size={config.tensor_parallel_size}"
         elif config.quantization:
             why = f"quantization={config.quantization!r}"
+        elif config.load_format != "auto":
+            why = f"load_format={config.load_format!r}"
         if why:
             say(f"{'model':16} ours (lab 00-05 knows nothing of {why})")
             return model
