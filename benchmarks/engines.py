@@ -29,7 +29,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks.common import ROOT, SHAPES, checkpoint, installed, limit_threads, machine, save, table
 from benchmarks.turns import Arm, ArmError
 
-ARMS = ("mini_vllm", "transformers", "vllm-eager", "vllm-compiled")
+ARMS = ("mini_vllm", "mini-plain", "transformers", "vllm-eager", "vllm-compiled")
 REST = 0.2
 """Seconds between two turns: after its last product the threads of a BLAS look for more work for a while."""
 _CONSOLE = Console(stderr=True)
@@ -78,8 +78,8 @@ def make_job(shape: str, folder: Path, args: argparse.Namespace) -> dict[str, An
 def start(name: str, job: dict[str, Any], args: argparse.Namespace) -> Arm | str:
     """The arm's process, or a string with the reason why there is none."""
     try:
-        if name == "mini_vllm":
-            return Arm("arm_mini.py", job, args.threads)
+        if name in ("mini_vllm", "mini-plain"):
+            return Arm("arm_mini.py", {**job, "eager": name == "mini-plain"}, args.threads)
         if name == "transformers":
             present = installed("torch", "transformers")
             return Arm("arm_transformers.py", job, args.threads) if present else "not installed"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import common, engines, grading, overhead, quantization, scaling, turns
-from benchmarks.bound import Bound
+from benchmarks.bound import PARTS, Bound, BoundOfRanks, time_of
 from mini_vllm import load_model, save_random_checkpoint
 
 TINY = {**common.SHAPES["pocket"], "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8,
@@ -54,8 +54,8 @@ def test_the_arm_of_mini_vllm(folder: Path) -> None:
     assert isinstance(result, dict), result
     assert len(result["batches"]["3"]["all"]) == len(result["batches"]["3"]["bounds"]) == 2
     rows = engines.rates(job, {"mini_vllm": result, "transformers": "not installed"})
-    batch, mini, transformers, _, _, bound, products, share, ratio, *_ = rows[1]
-    assert batch == 3 and transformers is None and ratio is None
+    batch, mini, plain, transformers, _, _, bound, products, share, _, ratio, *_ = rows[1]
+    assert batch == 3 and plain is transformers is ratio is None
     assert 0 < mini < bound < products
     turns_of_three = zip(result["batches"]["3"]["bounds"], result["batches"]["3"]["all"], strict=True)
     assert share == pytest.approx(np.median([least["total"] / seconds for least, seconds in turns_of_three]))
@@ -92,10 +92,22 @@ def test_vllm_is_left_out_with_a_note_where_it_is_absent(tmp_path: Path) -> None
 
 
 def test_bound_counts_prefill_and_decode(folder: Path) -> None:
-    parts = Bound(load_model(folder)).time(batch=2, prompt_len=6, output_len=5, repeats=1)
+    parts = time_of(Bound(load_model(folder)).parts(batch=2, prompt_len=6, output_len=5, repeats=1), output_len=5)
     per_step = parts["decode_products_per_step"]
     assert parts["products_only"] == pytest.approx(parts["prefill_products"] + 4 * per_step)
     assert parts["total"] == pytest.approx(parts["products_only"] + 4 * parts["attention_per_step"])
+
+
+def test_bound_of_ranks_has_shares_of_the_model(folder: Path) -> None:
+    """Rows of what makes heads, MLP and vocabulary, columns of what takes them: together as many numbers as the model's
+    weights have. And both ranks answer."""
+    model = load_model(folder)
+    whole, half = Bound(model), Bound(model, ranks=2)
+    sizes = [[w.size for layer in bound.layers for w in layer] + [bound.lm_head.size] for bound in (whole, half)]
+    assert sizes[0] == [2 * size for size in sizes[1]]
+    ranks = BoundOfRanks(str(folder), ranks=2)
+    first, second = (ranks.parts(batch, 6, 5, 3) for batch in (2, 8))
+    assert set(first) == set(second) == set(PARTS) and min(*first.values(), *second.values()) > 0
 
 
 def test_overhead_and_scaling_measure(folder: Path) -> None:
