@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -14,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import mini_vllm
-from mini_vllm import LLM, SamplingParams, load_model
+from mini_vllm import LLM, Checkpoint, SamplingParams, load_model
 
 
 def proc_bytes(file: str, field: str) -> int:
@@ -51,7 +52,6 @@ class MiniArm:
             enforce_eager=job.get("eager", False),
         )  # fmt: skip
         self.model: Any = self.llm.llm_engine.model
-        self._whole: Any = None  # the model of all ranks, for the bound
         self._bounds: list[Any] = []
 
     def warm_up(self, batch: int) -> dict[str, int]:
@@ -63,12 +63,12 @@ class MiniArm:
         rounds = -(-core.num_blocks // blocks) if self.job.get("fill_pool") and batch == max(self.job["batches"]) else 1
         for round_ in range(rounds):
             self.generate(batch, batch + 7919 * round_)
-        peak = max(peak_bytes(), bytes_of_all_ranks())
-        self._whole = self._whole or load_model(self.job["model"])
+        with Checkpoint(self.job["model"]) as checkpoint:
+            numbers = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
         return {
             "import": self.imported,
-            "peak": peak,
-            "weights": self._whole.num_parameters * self._whole.dtype.itemsize,
+            "peak": max(peak_bytes(), bytes_of_all_ranks()),
+            "weights": numbers * self.model.dtype.itemsize,
             "kv_pool": self.job["kv_bytes"],
         }
 
@@ -90,7 +90,7 @@ class MiniArm:
         question = batch, self.job["prompt_len"], self.job["output_len"], 21
         processes = self.job.get("processes", 1)
         if not self._bounds:
-            self._bounds = [Bound(self._whole)]
+            self._bounds = [Bound(load_model(self.job["model"]))]
             self._bounds += [BoundOfRanks(self.job["model"], processes)] if processes > 1 else []
         found = [time_of(bound.parts(*question), self.job["output_len"]) for bound in self._bounds]
         return min(found, key=lambda parts: parts["total"])
