@@ -1,6 +1,7 @@
 """Workers that die, hang, fail, are slow, or come to an end: who is told what, and what is left behind."""
 
 import gc
+import importlib
 import os
 import re
 import signal
@@ -277,8 +278,9 @@ def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tm
     assert 'put what the script does under `if __name__ == "__main__":`' in done.stderr
     assert re.search("rank 1 .* died in load_model after 0 tensors, with exit code 1", done.stderr.splitlines()[-1])
     guarded = body.replace("llm =", 'if __name__ == "__main__":\n    llm =')
-    file.write_text("import sys\nfrom mini_vllm import LLM\n" + guarded)
-    assert run([str(file), folder]).returncode == 0
+    called = "def two(worker): return 2\n" + guarded + "    assert llm.llm_engine.collective_rpc(two) == [2, 2]\n"
+    file.write_text("import sys\nfrom mini_vllm import LLM\n" + called)
+    assert run([str(file), folder]).returncode == 0  # and what the script defines can be called there
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -326,6 +328,23 @@ def test_a_function_of_the_script_is_refused_before_anything_is_sent(llm, expect
     with pytest.raises(ValueError, match="'mine' is defined in `__main__`"):
         llm.llm_engine.collective_rpc(function)
     assert tokens(llm, PROMPTS) == expected
+
+
+def test_a_call_that_a_worker_cannot_read_is_an_error_there_and_the_worker_lives(llm, expected, tmp_path, monkeypatch):
+    """A module that only the script can import; an argument whose class the script defines."""
+    (tmp_path / "only_here.py").write_text("def here(worker): return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = type("Mine", (), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", mine, raising=False)
+    workers, rpc = pids(llm), llm.llm_engine.collective_rpc
+    for call, reason in (
+        (lambda: rpc(importlib.import_module("only_here").here), "ModuleNotFoundError: No module named 'only_here'"),
+        (lambda: rpc(in_workers.echo, args=(mine(),)), "AttributeError: Can't get attribute 'Mine' on <module '__main"),
+    ):
+        with pytest.raises(RuntimeError, match=r"rank 1 \(pid \d+\) failed in .*this worker cannot read the call") as e:
+            call()
+        assert reason in str(e.value) and "a module that workers can import" in str(e.value)
+    assert pids(llm) == workers and not executor_of(llm).is_failed and tokens(llm, PROMPTS) == expected
 
 
 def test_dummy_weights_are_those_of_one_rank(folder):
