@@ -44,7 +44,8 @@ class EngineCore:
     """
 
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
-        self.config, self.parts = config, (parts := parts or EngineParts())
+        parts = parts or EngineParts()
+        self.config, self.parts = config, (parts := parts.fit(parts, config))
         self.resolved_model = ResolvedModel.of(model)
         self.max_model_len = config.resolve_max_model_len(self.resolved_model.max_model_len)
         self.sampler = parts.sampler()
