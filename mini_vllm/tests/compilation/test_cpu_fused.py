@@ -161,6 +161,12 @@ def test_whole_experts_on_two_ranks(name: str, tmp_path: Path) -> None:
 
 
 @needs_ranks
+def test_nf4_with_double_quantization_on_two_ranks(tmp_path: Path) -> None:
+    how = {"quantization": "nf4", "quantization_config": {"block_size": 32, "double_quant": True}}
+    same_as_one_rank(save_tiny("llama", tmp_path), (1, 33), 64 * 200, **how)
+
+
+@needs_ranks
 def test_many_tiles_between_two_meetings(tmp_path: Path) -> None:
     elements = cpu_scratch.exchange_elements(64)
     same_as_one_rank(save_tiny("llama", tmp_path), (2900,), elements)
@@ -181,7 +187,8 @@ def test_quantized_checkpoints_on_two_ranks(layout: str, tmp_path: Path) -> None
         return same_as_one_rank(tmp_path, (1, 33), 64 * 200)
     if layout == "fp8-blocks":  # 96 inputs in blocks of 32 for two ranks: refused, as upstream refuses it
         with pytest.raises(
-            AssertionError, match=r"tensor_parallel_size must divide the inputs of .*down_proj into whole"
+            AssertionError,
+            match=r"Weight input_size_per_partition = 48 is not divisible by .* block_k = 32\. \(.*down_p",
         ):
             on_two_ranks(tmp_path, (33,), 64 * 200)
         return
