@@ -285,8 +285,8 @@ rms_norm, silu_and_mul, new_tile = cpu_models.rms_norm, cpu_models.silu_and_mul,
     [
         (cpu_models, "rotate", swapped_halves, "llama"),
         (cpu_fused.Product, "into", without_bias, "qwen2"),
-        (cpu_models, "add_up", without_residual, "llama"),
-        (cpu_models, "add_up", without_output_bias, "opt"),
+        (cpu_fused, "add_up", without_residual, "llama"),
+        (cpu_fused, "add_up", without_output_bias, "opt"),
         (cpu_models, "rms_norm", other_eps, "llama"),
         (cpu_models, "rms_norm_heads", lambda x, weight, eps: None, "qwen3"),
         (cpu_models, "silu_and_mul", up_before_gate, "llama"),
@@ -321,7 +321,7 @@ def test_a_fault_in_the_fast_form_is_caught(
 def test_a_rank_that_does_not_wait_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ranks write the same side, or a rank adds up only its own part."""
     folder = save_tiny("llama", tmp_path)
-    monkeypatch.setattr(cpu_models, "add_up", lambda hidden, parts, bias: np.add(hidden, parts[0], out=hidden))
+    monkeypatch.setattr(cpu_fused, "add_up", lambda hidden, parts, bias: np.add(hidden, parts[0], out=hidden))
     with pytest.raises(AssertionError):
         on_two_ranks(folder, (5,), 64 * 512)
 
