@@ -73,7 +73,9 @@ def test_a_killed_core_ends_every_stream():
 
 
 @posix
-def test_a_stopped_core_is_noticed():
+def test_a_stopped_core_is_noticed(monkeypatch):
+    monkeypatch.setattr("mini_vllm.engine.async_mp_client.SILENCE_S", 0.1)
+
     async def body(llm):
         assert not await llm.check_health(60)
         stop(llm.core_client.manager.pid)
