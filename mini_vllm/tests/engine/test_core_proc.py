@@ -20,6 +20,10 @@ pytest.importorskip("msgspec")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
+def slowly(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def gone(pid, seconds=30.0):
     """True as soon as no process has this id (a zombie whose parent is not we counts as gone)."""
     end = time.monotonic() + seconds
@@ -96,7 +100,7 @@ def test_a_core_that_dies_in_a_step_says_how(prompt, match):
 
 
 @posix
-@pytest.mark.parametrize("call", ["stats", "step", "abort", "health", "nothing"])
+@pytest.mark.parametrize("call", ["stats", "step", *slowly("abort", "health", "nothing")])
 def test_a_death_that_nobody_was_waiting_for(call):
     """The next call says it, whichever it is."""
     engine = start(Trapped())
@@ -239,7 +243,7 @@ def test_a_front_end_that_dies_takes_its_core_along(how):
     process.stderr.close()
 
 
-@pytest.mark.parametrize("more", ["", "sys.exit(3)", "raise ValueError('x')", "os._exit(5)"], ids=repr)
+@pytest.mark.parametrize("more", ["os._exit(5)", "raise ValueError('x')", *slowly("", "sys.exit(3)")], ids=repr)
 def test_a_front_end_that_ends_takes_its_core_along(more):
     process, pid = script(more)
     with process.stdout, process.stderr:

@@ -253,7 +253,7 @@ def run(command, stdin=None, **kwargs):
     )
 
 
-@pytest.mark.parametrize("way", ["file", "stdin", "command"])
+@pytest.mark.parametrize("way", ["file", "stdin", pytest.param("command", marks=pytest.mark.slow)])
 def test_a_script_needs_no_guard_and_ends_without_a_word(folder, expected, tmp_path, way):
     """Workers do not import it; "once" would be there twice. Nothing is said on stderr at the end."""
     file = tmp_path / "script.py"
@@ -284,7 +284,9 @@ def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tm
     assert run([str(file), folder]).returncode == 0  # and what the script defines can be called there
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
     """Killed, or interrupted as by Ctrl-C in a terminal (the whole group), in the midst of its work."""
     file = tmp_path / "script.py"
