@@ -22,7 +22,8 @@ def measure(caching: bool, num_requests: int, prefix: int, own: int, new: int) -
     """One batch of requests in a fresh engine: total time, mean and worst TTFT, tokens through the model."""
     from mini_vllm import LLM, SamplingParams
 
-    llm = LLM(str(ROOT / "models" / "pocket"), enable_prefix_caching=caching, max_num_seqs=num_requests)
+    settings = {"enable_prefix_caching": caching, "max_num_seqs": num_requests, "disable_log_stats": False}
+    llm = LLM(str(ROOT / "models" / "pocket"), **settings)
     vocab = llm.llm_engine.model.vocab_size
     params = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True)
     llm.generate({"prompt_token_ids": make_prompts(1, 64, vocab, 99)[0]}, params)  # warm

@@ -25,7 +25,7 @@ QUERIES_AT_ONCE = 64
 
 class LabSampler(Sampler):
     """Our sampler with the choice of each row taken from lab 00-03. Masks, bias and penalties come before, as ever.
-    Subclasses made by `sampler_class` set `choose` and `watch`."""
+    The subclass that `assemble` makes sets `choose` and `watch`."""
 
     choose: Callable[..., int]
     watch: Watch
@@ -61,11 +61,6 @@ class LabSampler(Sampler):
         best = int(scores.argmax())
         greedy = f"sample returned {token} at temperature 0, the largest logit is that of {best} (row {row})"
         self.watch.require(temperature != 0.0 or token == best, greedy)
-
-
-def sampler_class(choose: Callable[..., int], watch: Watch) -> type[LabSampler]:
-    """A sampler around a learner's `sample`."""
-    return type("LabSampler", (LabSampler,), {"choose": staticmethod(choose), "watch": watch})
 
 
 class LabAttention:

@@ -8,10 +8,10 @@ import ast
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from course.labs import COURSE, IMPLS, ROOT, SOURCES, LabError, functions, load, stub_message, tomllib, wanted_impl
@@ -22,18 +22,22 @@ from mini_vllm.engine.parts import EngineParts, PartError, make_scheduler
 
 @dataclass(frozen=True)
 class Plug:
-    """A part of the engine and the lab functions that replace it ("Class.*": all methods that the lab defines)."""
+    """A part of the engine and the lab functions that replace it; the fields are those of `plugs.toml`."""
 
     part: str
     lab: str
-    needs: tuple[str, ...]
+    needs: Sequence[str]
+    field: str
+    only: dict[str, Any]
+
+    def unlike(self, config: Any) -> str:
+        """The first of these settings of which the lab knows nothing, "" where there is none."""
+        given = {name: attrgetter(name)(config) for name in self.only}
+        return next((f"{name}={given[name]!r}" for name in given if given[name] not in (self.only[name], None)), "")
 
 
 TABLE = COURSE / "plugs.toml"
-PLUGS = tuple(
-    Plug(row["part"], row["lab"], tuple(row["needs"]))
-    for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["parts"]
-)
+PLUGS = tuple(Plug(**row) for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["parts"])
 LABS = tuple(dict.fromkeys(plug.lab for plug in PLUGS))
 
 
@@ -45,7 +49,7 @@ class Part:
     plug: Plug
     state: str
     detail: str = ""
-    module: ModuleType | None = None
+    module: Any = None
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,11 +93,11 @@ def parse(with_labs: str | Sequence[str]) -> dict[str, str]:
 def find_parts(with_labs: str | Sequence[str] = "all", root: Path = ROOT) -> list[Part]:
     """One `Part` for each plug, in the order of the labs; each lab's file is executed once."""
     wanted = parse(with_labs)
-    modules: dict[str, ModuleType] = {}
+    modules: dict[str, Any] = {}
     return [_find(plug, wanted.get(plug.lab), modules, root) for plug in PLUGS]
 
 
-def _find(plug: Plug, impl: str | None, modules: dict[str, ModuleType], root: Path) -> Part:
+def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> Part:
     if impl is None:
         return Part(plug, "ours")
     found = sorted(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"))
@@ -101,8 +105,7 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, ModuleType], root: Pa
         return Part(plug, "absent")
     path = found[0]
     try:
-        unwritten = stubs(path)
-        for name, sentence in unwritten.items():
+        for name, sentence in stubs(path).items():
             if any(name == need or (need.endswith("*") and name.startswith(need[:-1])) for need in plug.needs):
                 return Part(plug, "not written", f"{name}: {sentence}")
         if plug.lab not in modules:
@@ -110,9 +113,9 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, ModuleType], root: Pa
         module = modules[plug.lab]
     except LabError as error:
         return Part(plug, "does not load", str(error))
-    missing = next((need for need in plug.needs if not hasattr(module, need.partition(".")[0])), None)
-    if missing:
-        return Part(plug, "not written", f"{path.name} has no {missing.partition('.')[0]}")
+    names = (need.partition(".")[0] for need in plug.needs)
+    if missing := next((name for name in names if not hasattr(module, name)), None):
+        return Part(plug, "not written", f"{path.name} has no {missing}")
     return Part(plug, "lab", path.relative_to(root).as_posix(), module)
 
 
@@ -141,13 +144,14 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
             say(f"{each.plug.part:16} {' '.join(each.origin.split())}")
     chosen: dict[str, Any] = {"origins": {each.plug.part: each.origin for each in found}}
     if part := by_name.get("sampling"):
-        from course.plugs.model import sampler_class
+        from course.plugs.model import LabSampler
 
-        chosen["sampler"] = sampler_class(_function(part, "sample"), part.watch)
+        own = {"choose": staticmethod(part.module.sample), "watch": part.watch}
+        chosen["sampler"] = type("LabSampler", (LabSampler,), own)
     if part := by_name.get("stop conditions"):
-        chosen["check_stop"] = guarded_stop(_function(part, "check_stop"), part.watch)
+        chosen["check_stop"] = guarded_stop(part.module.check_stop, part.watch)
     if part := by_name.get("block hash"):
-        chosen["hash_block_tokens"] = guarded_hash(_function(part, "hash_block_tokens"), part.watch)
+        chosen["hash_block_tokens"] = guarded_hash(part.module.hash_block_tokens, part.watch)
     pools: list[GuardedPool] = []
     if part := by_name.get("block pool") or by_name.get("free queue"):
         chosen["block_pool"] = partial(_make_pool, part, pools)
@@ -156,21 +160,32 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
     if part := by_name.get("scheduler step"):
         chosen["scheduler"] = partial(_make_scheduler, part, say)
     if part := by_name.get("model"):  # the glue is the lab's own: plug.py beside it
-        chosen["model"] = load(Path(_function(part, "__file__")).with_name("plug.py")).fit(part.module, part.watch, say)
-    return EngineParts(**chosen, on_start=partial(_on_start, by_name, pools))
+        plug = load(Path(part.module.__file__).with_name("plug.py"))
+        chosen["model"] = plug.fit(part.module, part.watch, partial(_ours, part, say))
+    return EngineParts(**chosen, fit=partial(_fit, by_name, say), on_start=partial(_on_start, by_name, pools))
 
 
-def _function(part: Part, name: str) -> Any:
-    return getattr(part.module, name)
+def _ours(part: Part, say: Any, why: str) -> str:
+    """Say that a lab cannot serve here, and of what it knows nothing."""
+    text = f"ours (lab {part.plug.lab} knows nothing of {why})"
+    say(f"{part.plug.part:16} {text}")
+    return text
+
+
+def _fit(by_name: dict[str, Part], say: Any, parts: EngineParts, config: Any) -> EngineParts:
+    """Ours again where a lab knows nothing of a setting."""
+    out = {name: _ours(part, say, why) for name, part in by_name.items() if (why := part.plug.unlike(config))}
+    fields = {by_name[name].plug.field for name in out}
+    return replace(parts, **{f: getattr(EngineParts(), f) for f in fields}, origins={**parts.origins, **out})
 
 
 def _make_pool(part: Part, pools: list[GuardedPool], num_blocks: int, enable_caching: bool = True) -> GuardedPool:
     """The learner's pool; our pool around her queue where only that is written."""
     if part.plug.part == "block pool":
-        pool = part.watch.call(_function(part, "BlockPool"), num_blocks, enable_caching)
+        pool = part.watch.call(part.module.BlockPool, num_blocks, enable_caching)
     else:
         pool = BlockPool(num_blocks, enable_caching)
-        pool.free_block_queue = part.watch.call(_function(part, "FreeKVCacheBlockQueue"), pool.blocks[1:])
+        pool.free_block_queue = part.watch.call(part.module.FreeKVCacheBlockQueue, pool.blocks[1:])
     pools.append(GuardedPool(pool, part.watch))
     return pools[-1]
 
@@ -178,16 +193,10 @@ def _make_pool(part: Part, pools: list[GuardedPool], num_blocks: int, enable_cac
 def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_len: int) -> Any:
     from course.plugs.scheduler import LabScheduler
 
-    unlike = {
-        "async_scheduling=True": config.async_scheduling,
-        "scheduling_policy='priority'": config.scheduling_policy != "fcfs",
-        "enable_chunked_prefill=False": not config.enable_chunked_prefill,
-    }
-    for setting, is_set in unlike.items():
-        if is_set:
-            say(f"{part.plug.part:16} ours (lab {part.plug.lab} knows nothing of {setting})")
-            return make_scheduler(config, manager, max_model_len)
-    return LabScheduler(_function(part, "schedule_step"), part.watch, config, manager, max_model_len)
+    if setting := part.plug.unlike(config):  # whoever calls without an engine has not asked `_fit`
+        _ours(part, say, setting)
+        return make_scheduler(config, manager, max_model_len)
+    return LabScheduler(part.module.schedule_step, part.watch, config, manager, max_model_len)
 
 
 def _make_attention(part: Part, say: Any, kv_cache: Any, num_heads: int, sliding_windows: Sequence[int | None]) -> Any:
@@ -197,10 +206,8 @@ def _make_attention(part: Part, say: Any, kv_cache: Any, num_heads: int, sliding
 
     windows = any(window is not None for window in sliding_windows)
     if windows or isinstance(kv_cache, QuantizedKVCache):
-        unlike = "sliding windows" if windows else "a KV cache in eight bits"
-        say(f"{part.plug.part:16} ours (lab {part.plug.lab} knows nothing of {unlike})")
+        _ours(part, say, "sliding windows" if windows else "a KV cache in eight bits")
         return get_attention_backend()(kv_cache, num_heads, sliding_windows)
-    assert part.module is not None
     return LabAttention(part.module, part.watch, kv_cache, num_heads, sliding_windows)
 
 
@@ -208,14 +215,10 @@ def _on_start(by_name: dict[str, Part], pools: list[GuardedPool], core: Any) -> 
     """Tell the pool's guard whose the blocks are, and let the KV oracle name the labs."""
     manager, oracle = core.kv_cache_manager, core.model_runner.kv_oracle
     if pools and manager.block_pool is pools[-1]:
-
-        def owner_of(block_id: int) -> str | None:
-            tables = manager.req_to_blocks
-            return next((i for i in tables if any(block_id in ids for ids in manager.get_block_ids(i))), None)
-
-        pools[-1].owner_of = owner_of
+        tables, ids_of = manager.req_to_blocks, manager.get_block_ids
+        pools[-1].owner_of = lambda id_: next((i for i in tables if any(id_ in ids for ids in ids_of(i))), None)
     names = ("block pool", "free queue", "block hash", "scheduler step")
-    suspects = [by_name[name] for name in names if name in by_name]
+    suspects = [p for name in names if (p := by_name.get(name)) and not p.plug.unlike(core.config)]
     if oracle is not None and suspects:
         check = oracle.on_step
 

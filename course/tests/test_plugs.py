@@ -17,6 +17,7 @@ from course.labs import ROOT, SOURCES, lab_folders
 from course.plugs import parts as plugs
 from course.plugs.milestone_checks import greedy, random_prompts
 from mini_vllm import LLM, AsyncLLM, EngineArgs, SamplingParams
+from mini_vllm.distributed import shared_memory
 from mini_vllm.engine.parts import EngineParts
 
 POCKET = ROOT / "models" / "pocket"
@@ -190,6 +191,49 @@ def test_the_table_of_labs_names_every_plug() -> None:
     assert here <= set(named)
     for plug in itertools.chain(*named.values()):
         pkgutil.resolve_name(plug)
+
+
+@pytest.mark.parametrize(
+    "settings, labs",
+    [
+        ({"tensor_parallel_size": 2}, {"sampling": "00-03", "model": "00-05", "paged attention": "02-06"}),
+        (
+            {"kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"}},
+            {"free queue": "02-01", "block pool": "02-01"},
+        ),
+    ],
+    ids=["two ranks", "KV cache events"],
+)
+def test_what_all_labs_together_do_not_know_is_served_by_ours_and_said(settings, labs, capsys):
+    """The other parts stay the labs'."""
+    all_present()
+    if "tensor_parallel_size" in settings and not shared_memory.is_supported():
+        pytest.skip("more than one rank needs Linux on x86-64")
+    llm = LLM(POCKET, with_labs="solution", num_blocks=64, dtype="float64", **settings)
+    params = SamplingParams(max_tokens=8, temperature=0.0)
+    tokens = [each.generate(["a block"], params)[0].outputs[0].token_ids for each in (llm, LLM(POCKET, num_blocks=64))]
+    said, core = capsys.readouterr().err, llm.llm_engine.engine_core
+    core.shutdown()
+    assert tokens[0] == tokens[1]
+    [setting] = settings
+    for part, origin in core.parts.origins.items():
+        assert origin.startswith("ours (lab " + labs[part] if part in labs else "lab "), (part, origin)
+        assert part not in labs or (f"{part:16} {origin}\n" in said and f"knows nothing of {setting[:9]}" in origin)
+
+
+def test_the_suite_makes_engines_of_lab_parts(tmp_path, monkeypatch):
+    """A name that moved once left the engine's own tests with our parts."""
+    file = tmp_path / "test_parts_here.py"
+    file.write_text(
+        "from mini_vllm import LLM\n"
+        "def test():\n"
+        "    origins = LLM(num_blocks=8).llm_engine.engine_core.parts.origins\n"
+        "    assert origins['stop conditions'].startswith('lab 01-05')\n"
+    )
+    names = {"COURSE_PLUGS": "01-05,solution", "COURSE_PLUG_PARTS": "stop conditions", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "course.plugs.suite", "-c", os.devnull, str(file)]
+    done = subprocess.run(command, env={**os.environ, **names}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("lab, setting", [("00-05", {"load_format": "dummy"}), ("02-06", {"kv_cache_dtype": "int8"})])

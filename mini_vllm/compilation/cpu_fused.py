@@ -74,9 +74,29 @@ class FusedDecoder(ABC):
     def project_qkv(self, layer: Any, tile: Tile) -> None:
         """From `tile.hidden` to `tile.rows`."""
 
-    @abstractmethod
     def finish_layer(self, layer: Any, tiles: list[Tile], mixed: Array) -> None:
-        """Output projection of attention (mixed: [tokens, Hq * D]), then the MLP, each added to the residual."""
+        """Output projection of attention (mixed: [tokens, Hq * D]), then the MLP, each added to the residual.
+
+        Ranks meet after each of the two. layer: has `o`, a `Product`, and `down_bias`, a column or None.
+        """
+        for tile in tiles:
+            project(layer.o.weight, mixed[tile.tokens].T, tile.o_parts[self.rank])
+        self.meet()
+        for tile in tiles:
+            add_up(tile.hidden, tile.o_parts, layer.o.bias)
+            self.mlp(layer, tile)
+        self.meet()
+        for tile in tiles:
+            add_up(tile.hidden, tile.down_parts, layer.down_bias)
+            self.end_layer(layer, tile)
+
+    @abstractmethod
+    def mlp(self, layer: Any, tile: Tile) -> None:
+        """From `tile.hidden`, to which attention has been added, to `tile.down_parts` of this rank."""
+
+    def end_layer(self, layer: Any, tile: Tile) -> None:
+        """After the MLP has been added: nothing more, as a rule."""
+        return
 
     @abstractmethod
     def finish_tile(self, tile: Tile) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.compilation.cpu_fused import FusedDecoder, Product, add_up
+from mini_vllm.compilation.cpu_fused import FusedDecoder, Product
 from mini_vllm.compilation.cpu_scratch import Tile
 from mini_vllm.models.llama import LlamaForCausalLM, MistralForCausalLM
 from mini_vllm.models.mixtral import MixtralForCausalLM, MixtralMoE
@@ -37,6 +37,7 @@ class LlamaLayerForm:
         self.moe = mlp if isinstance(mlp, MixtralMoE) else None
         if self.moe is None:
             self.gate_up, self.down = Product(mlp.gate_up_proj), Product(mlp.down_proj)
+        self.down_bias = None if self.moe is not None else self.down.bias
 
 
 class FusedLlama(FusedDecoder):
@@ -80,22 +81,9 @@ class FusedLlama(FusedDecoder):
         rotate(tile.pairs, tile.cos, tile.sin)
         np.copyto(tile.rows, tile.qkv.T)
 
-    def finish_layer(self, layer: LlamaLayerForm, tiles: list[Tile], mixed: Array) -> None:
+    def mlp(self, layer: LlamaLayerForm, tile: Tile) -> None:
         """See `FusedDecoder`."""
-        for tile in tiles:
-            project(layer.o.weight, mixed[tile.tokens].T, tile.o_parts[self.rank])
-        self.meet()
-        for tile in tiles:
-            add_up(tile.hidden, tile.o_parts, layer.o.bias)
-            rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
-            self._mlp(layer, tile)
-        self.meet()
-        bias = None if layer.moe is not None else layer.down.bias
-        for tile in tiles:
-            add_up(tile.hidden, tile.down_parts, bias)
-
-    def _mlp(self, layer: LlamaLayerForm, tile: Tile) -> None:
-        """From `tile.normed` to `tile.down_parts` of this rank."""
+        rms_norm(tile.hidden, layer.post_norm, self.config.norm_eps, tile.normed)
         down = tile.down_parts[self.rank]
         if layer.moe is not None:  # the experts' products are one kernel in both forms, and that one is token-major
             x = np.ascontiguousarray(tile.normed.T)
@@ -117,6 +105,7 @@ class OPTLayerForm:
     def __init__(self, layer: Any) -> None:
         self.qkv, self.o = Product(layer.self_attn.qkv_proj), Product(layer.self_attn.out_proj)
         self.fc1, self.fc2 = Product(layer.fc1), Product(layer.fc2)
+        self.down_bias = self.fc2.bias
         self.attn_norm, self.mlp_norm = _columns(layer.self_attn_layer_norm), _columns(layer.final_layer_norm)
 
 
@@ -146,21 +135,16 @@ class FusedOPT(FusedDecoder):
         layer.qkv.into(self._normed(layer.attn_norm, tile), tile.qkv)
         np.copyto(tile.rows, tile.qkv.T)
 
-    def finish_layer(self, layer: OPTLayerForm, tiles: list[Tile], mixed: Array) -> None:
+    def mlp(self, layer: OPTLayerForm, tile: Tile) -> None:
         """See `FusedDecoder`."""
-        for tile in tiles:
-            project(layer.o.weight, mixed[tile.tokens].T, tile.o_parts[self.rank])
-        self.meet()
-        for tile in tiles:
-            add_up(tile.hidden, tile.o_parts, layer.o.bias)
-            self._norm_after(layer.attn_norm, tile)
-            layer.fc1.into(self._normed(layer.mlp_norm, tile), tile.gate_up)
-            np.maximum(tile.gate_up, 0.0, out=tile.gate_up)
-            project(layer.fc2.weight, tile.gate_up, tile.down_parts[self.rank])
-        self.meet()
-        for tile in tiles:
-            add_up(tile.hidden, tile.down_parts, layer.fc2.bias)
-            self._norm_after(layer.mlp_norm, tile)
+        self._norm_after(layer.attn_norm, tile)
+        layer.fc1.into(self._normed(layer.mlp_norm, tile), tile.gate_up)
+        np.maximum(tile.gate_up, 0.0, out=tile.gate_up)
+        project(layer.fc2.weight, tile.gate_up, tile.down_parts[self.rank])
+
+    def end_layer(self, layer: OPTLayerForm, tile: Tile) -> None:
+        """See `FusedDecoder`."""
+        self._norm_after(layer.mlp_norm, tile)
 
     def finish_tile(self, tile: Tile) -> Array:
         """The last norm, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mini_vllm.config.utils import flag, whole_number
@@ -15,8 +16,12 @@ class CacheConfig:
 
     `num_blocks` counts the null block (upstream: `num_gpu_blocks_override`). Where it is None, as many blocks are
     made as `kv_cache_memory_bytes` holds; upstream takes what is left of the GPU's memory instead.
-    `gpu_memory_utilization`: the share of the machine's memory that the pool may take, above 0 and at most 1 (on a CPU
-    it is the CPU's memory, as upstream; weights come on top here). It counts where `kv_cache_memory_bytes` is unset.
+    `gpu_memory_utilization`: the share of the machine's memory that the engine may take, above 0 and at most 1 (the
+    CPU's memory on a CPU, as upstream): the pool gets what weights and all else leave of it. It counts where
+    `kv_cache_memory_bytes` is unset.
+    `prefix_caching_hash_algo`: upstream's hash of a block, "sha256", "sha256_cbor", "xxhash" or "xxhash_cbor" (the last
+    three need cbor2 or xxhash). None: ours, SHA-256 of the bytes themselves, which differs from each. Upstream's
+    default is "sha256".
     `kv_cache_dtype`: how keys and values are stored, "auto" (as they are computed), "int8", "fp8", …: see
     `layers/quantization/kv_cache.py`.
     """
@@ -24,6 +29,7 @@ class CacheConfig:
     block_size: int = 16
     num_blocks: int | None = None
     enable_prefix_caching: bool = True
+    prefix_caching_hash_algo: str | None = None
     kv_cache_memory_bytes: int = 1 << 30
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: float | None = None
@@ -38,3 +44,12 @@ class CacheConfig:
         if share is not None and not (is_real(share) and 0 < share <= 1):
             raise ValueError(f"gpu_memory_utilization must be above 0 and at most 1, got {shown(share)}")
         get_kv_quant_mode(self.kv_cache_dtype)
+        self.get_block_hasher()
+
+    def get_block_hasher(self) -> Callable[..., bytes] | None:
+        """What hashes a full block; None: ours. Raises as `get_hash_fn_by_name`."""
+        if self.prefix_caching_hash_algo is None:
+            return None
+        from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
+
+        return get_block_hasher(get_hash_fn_by_name(self.prefix_caching_hash_algo))

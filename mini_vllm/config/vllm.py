@@ -15,7 +15,7 @@ from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.utils.checks import shown
-from mini_vllm.utils.mem_utils import require_memory, total_memory
+from mini_vllm.utils.mem_utils import require_memory
 
 DTYPES = COMPUTE_DTYPES
 _BYTES_PER_BLOCK = 160
@@ -41,6 +41,7 @@ class EngineConfig:
     block_size: int = CacheConfig.block_size
     num_blocks: int | None = CacheConfig.num_blocks
     enable_prefix_caching: bool = CacheConfig.enable_prefix_caching
+    prefix_caching_hash_algo: str | None = CacheConfig.prefix_caching_hash_algo
     kv_cache_memory_bytes: int = CacheConfig.kv_cache_memory_bytes
     gpu_memory_utilization: float | None = CacheConfig.gpu_memory_utilization
     kv_cache_dtype: str = CacheConfig.kv_cache_dtype
@@ -151,11 +152,13 @@ class EngineConfig:
             )
         return length
 
-    def resolve_num_blocks(self, kv_bytes_per_block: int, max_model_len: int, needed_blocks: int | None = None) -> int:
+    def resolve_num_blocks(
+        self, kv_bytes_per_block: int, max_model_len: int, needed_blocks: int | None = None, memory: int | None = None
+    ) -> int:
         """Blocks in the pool, the null block included.
 
         `needed_blocks`: for one sequence of `max_model_len` tokens and the null block; by default one block for every
-        `block_size` tokens.
+        `block_size` tokens. `memory`: bytes for the pool; by default `kv_cache_memory_bytes`.
 
         Raises:
             ValueError: the memory given does not hold one sequence of `max_model_len` tokens. Upstream refuses to
@@ -172,26 +175,21 @@ class EngineConfig:
             oracle = max(needed, 1024) * self.block_size * 8
             require_memory(f"block_size={shown(self.block_size)}", oracle, "take a smaller one")
             return max(needed, 1024)
-        memory = self._kv_memory()
+        memory = self.kv_cache_memory_bytes if memory is None else memory
         num_blocks = memory // kv_bytes_per_block
         if num_blocks < needed:
             most = max(num_blocks - 1, 0) * self.block_size
             shorter = f" or set max_model_len to at most {most}" if most else ""
+            share = self.gpu_memory_utilization
+            named = (
+                f"kv_cache_memory_bytes={memory}"
+                if share is None
+                else (f"gpu_memory_utilization={share} leaves {memory} bytes for the KV cache, which")
+            )
             raise ValueError(
-                f"kv_cache_memory_bytes={memory} holds {most} tokens, but max_model_len is {max_model_len}: "
+                f"{named} holds {most} tokens, but max_model_len is {max_model_len}: "
                 f"allow {needed * kv_bytes_per_block} bytes{shorter}"
             )
         named = f"kv_cache_memory_bytes={shown(memory)}"
         require_memory(named, num_blocks * (kv_bytes_per_block + _BYTES_PER_BLOCK), "ask for less")
         return num_blocks
-
-    def _kv_memory(self) -> int:
-        """Bytes of the pool: `kv_cache_memory_bytes`, or the share of the machine's memory that was asked for.
-
-        Upstream takes the weights off that share, which there lies on a device of its own:
-        upstream/vllm/v1/worker/cpu_worker.py:156 — `CPUWorker.determine_available_memory`.
-        """
-        total = total_memory()
-        if self.gpu_memory_utilization is None or total is None:
-            return self.kv_cache_memory_bytes
-        return int(total * self.gpu_memory_utilization)

@@ -209,11 +209,14 @@ def resolve_kv_cache_block_sizes(kv_cache_groups: list[KVCacheGroupSpec]) -> tup
     return math.lcm(*sizes), math.gcd(*sizes)
 
 
-def get_kv_cache_config(kv_cache_specs: Sequence[Specs], config: Any, max_model_len: int) -> KVCacheConfig:
+def get_kv_cache_config(
+    kv_cache_specs: Sequence[Specs], config: Any, max_model_len: int, available_memory: int | None = None
+) -> KVCacheConfig:
     """The groups of a model, and as many blocks as the engine's settings (`EngineConfig`) allow.
 
     Args:
-        kv_cache_specs: what each rank's layers keep; the memory given is for all ranks together.
+        kv_cache_specs: what each rank's layers keep.
+        available_memory: bytes for all ranks together; by default `kv_cache_memory_bytes`.
 
     Captured graphs know one block table: for them a model with full and sliding layers is managed as one of full
     attention, as upstream does where it has to.
@@ -225,7 +228,8 @@ def get_kv_cache_config(kv_cache_specs: Sequence[Specs], config: Any, max_model_
     if not groups:
         groups = make_kv_cache_config(1, config.block_size).kv_cache_groups
     needed = max_blocks_per_request(groups, config.max_num_batched_tokens, max_model_len) + 1
-    num_blocks = config.resolve_num_blocks(bytes_per_block(groups) * len(kv_cache_specs), max_model_len, needed)
+    size = bytes_per_block(groups) * len(kv_cache_specs)
+    num_blocks = config.resolve_num_blocks(size, max_model_len, needed, available_memory)
     return get_kv_cache_config_from_groups(groups, num_blocks)
 
 

@@ -6,12 +6,10 @@ Upstream twin: `vllm/v1/core/kv_cache_utils.py`.
 from __future__ import annotations
 
 import hashlib
-import os
-import pickle
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
 from mini_vllm.request import BlockHasher, Request
 
@@ -73,7 +71,7 @@ def get_block_hash(key: bytes) -> bytes:
 
 def get_group_id(key: bytes) -> int:
     """The group alone. Upstream: upstream/vllm/v1/core/kv_cache_utils.py:72 — `get_group_id`."""
-    return int.from_bytes(key[-4:], "big") if len(key) % 32 == 4 else 0
+    return int.from_bytes(key[-4:], "big") if len(key) % 16 == 4 else 0
 
 
 def hash_block_tokens(
@@ -87,7 +85,7 @@ def hash_block_tokens(
         extra_keys: whatever else the content depends on (a cache salt; later an adapter, an image).
 
     Returns:
-        32 bytes (SHA-256).
+        32 bytes (SHA-256). Upstream's own are made where `prefix_caching_hash_algo` names one (`utils/hashing.py`).
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:541 — `hash_block_tokens`.
     """
@@ -96,36 +94,6 @@ def hash_block_tokens(
     if extra_keys:
         digest.update(repr(extra_keys).encode())
     return digest.digest()
-
-
-def get_none_hash() -> bytes:
-    """What upstream's hashes begin with: from PYTHONHASHSEED, where it is set.
-
-    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:97 — `init_none_hash`.
-    """
-    seed = os.environ.get("PYTHONHASHSEED")
-    return NONE_HASH if seed is None else _sha256(seed)
-
-
-def sha256_block_hasher(none_hash: bytes | None = None) -> Callable[..., bytes]:
-    """A stand-in for `hash_block_tokens` that gives upstream's own hashes (`prefix_caching_hash_algo="sha256"`).
-
-    Equal to those of a real engine that has the same PYTHONHASHSEED, so that whoever follows the KV cache events of
-    both sees equal blocks as equal. Ours differ because they can be made from bytes alone.
-
-    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:541 — `hash_block_tokens`.
-    """
-    first = get_none_hash() if none_hash is None else none_hash
-
-    def hash_block(parent: bytes | None, token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None = None) -> bytes:
-        return _sha256((parent or first, tuple(token_ids), extra_keys))
-
-    return hash_block
-
-
-def _sha256(value: Any) -> bytes:
-    """Upstream: upstream/vllm/utils/hashing.py:26 — `sha256`."""
-    return hashlib.sha256(pickle.dumps(value, protocol=5)).digest()
 
 
 def generate_block_hash_extra_keys(request: Request, start_token_idx: int) -> tuple[str, ...] | None:

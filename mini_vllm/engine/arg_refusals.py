@@ -65,7 +65,6 @@ _REFUSED = {
     "nothing here computes it": """
         enable_return_routed_experts kv_sharing_fast_prefill disable_sliding_window numa_bind numa_bind_nodes
         numa_bind_cpus""",
-    "hashes are sha256 of our own serialization": "prefix_caching_hash_algo=sha256",
     "safetensors files are mapped, whatever is said": """
         model_loader_extra_config ignore_patterns=original/**/* pt_load_map_location=cpu safetensors_load_strategy
         safetensors_prefetch_num_threads=8 safetensors_prefetch_block_size=16777216""",

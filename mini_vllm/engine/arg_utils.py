@@ -42,6 +42,7 @@ class EngineArgs:
     block_size: int | None = None
     num_blocks: int | None = None
     enable_prefix_caching: bool | None = None
+    prefix_caching_hash_algo: str | None = None
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float | None = None
     kv_cache_dtype: str | None = None

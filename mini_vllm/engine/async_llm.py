@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
@@ -60,27 +61,17 @@ class AsyncLLM(FrontEnd):
         tokenizer: Any = None,
         with_labs: Any = None,
         enable_multiprocessing: bool = False,
-        config: EngineConfig | None = None,
         **engine_args: Any,
     ) -> None:
         self.output_handler: asyncio.Task[None] | None = None
         self._death = _Death()
-        config = EngineConfig.from_args(**engine_args) if config is None else config
+        config = EngineConfig.from_args(**engine_args)
         super().__init__(model, tokenizer, with_labs, enable_multiprocessing, True, config)
 
     @classmethod
-    def from_engine_args(cls, engine_args: Any, enable_multiprocessing: bool = False) -> AsyncLLM:
-        """Make one from an `EngineArgs`.
-
-        Upstream: upstream/vllm/v1/engine/async_llm.py:232 — `AsyncLLM.from_engine_args`.
-        """
-        return cls(
-            engine_args.model,
-            tokenizer=getattr(engine_args, "tokenizer", None),
-            with_labs=getattr(engine_args, "with_labs", None),
-            enable_multiprocessing=enable_multiprocessing,
-            config=engine_args.create_engine_config(),
-        )
+    def from_engine_args(cls, engine_args: EngineArgs, enable_multiprocessing: bool = False) -> AsyncLLM:
+        """Upstream: upstream/vllm/v1/engine/async_llm.py:232 — `AsyncLLM.from_engine_args`."""
+        return cls(enable_multiprocessing=enable_multiprocessing, **engine_args.as_kwargs())
 
     @property
     def errored(self) -> bool:

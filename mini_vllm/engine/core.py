@@ -44,7 +44,8 @@ class EngineCore:
     """
 
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
-        self.config, self.parts = config, (parts := parts or EngineParts())
+        parts = parts or EngineParts()
+        self.config, self.parts = config, (parts := parts.fit(parts, config))
         self.resolved_model = ResolvedModel.of(model)
         self.max_model_len = config.resolve_max_model_len(self.resolved_model.max_model_len)
         self.sampler = parts.sampler()
@@ -67,7 +68,8 @@ class EngineCore:
         self.scheduler.kv_event_publisher = make_event_publisher(config.kv_events)
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
-        self.block_hasher = get_request_block_hasher(config.block_size, parts.hash_block_tokens) if caching else None
+        hash_block_tokens = parts.hash_block_tokens or config.cache.get_block_hasher()
+        self.block_hasher = get_request_block_hasher(config.block_size, hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
 
@@ -77,7 +79,8 @@ class EngineCore:
         Upstream: upstream/vllm/v1/engine/core.py:235 — `EngineCore._initialize_kv_caches`.
         """
         executor = self.model_executor
-        kv_cache_config = get_kv_cache_config(executor.get_kv_cache_specs(), self.config, self.max_model_len)
+        specs, memory = executor.get_kv_cache_specs(), executor.determine_available_memory()
+        kv_cache_config = get_kv_cache_config(specs, self.config, self.max_model_len, memory)
         executor.initialize_from_config(kv_cache_config)
         return kv_cache_config
 

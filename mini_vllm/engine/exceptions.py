@@ -22,7 +22,8 @@ class EngineDeadError(Exception):
     """
 
     def __init__(self, reason: str = "its process has ended") -> None:
-        super().__init__(f"EngineCore encountered an issue: {reason}. Make a new engine.")
+        advice = "" if "Make a new engine" in reason else " Make a new engine."
+        super().__init__(f"EngineCore encountered an issue: {reason.rstrip('.')}.{advice}")
         self.reason = reason
 
 

@@ -77,7 +77,9 @@ class MPClient(EngineCoreClient):
     Attributes:
         dead_error: why the core is gone, None while it lives.
         iteration_timeout_s: silence after which a core that owes an answer counts as dead: the environment's
-            `VLLM_ENGINE_ITERATION_TIMEOUT_S`, else 60, as upstream. A core in the middle of a long step is not silent.
+            `VLLM_ENGINE_ITERATION_TIMEOUT_S`, else 60, as upstream. A core in the middle of a long step is not silent,
+            since another thread answers; nor is one whose main thread waits for ever, which looks the same from here.
+            Upstream's client sees no more than that the process is there (`start_engine_core_monitor`).
 
     Raises:
         What the core raised when it was made; `EngineDeadError` if it ended without a word, `TimeoutError` after

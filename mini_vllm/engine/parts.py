@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
@@ -53,6 +54,7 @@ class EngineParts:
         model: (model, its folder or None, config) -> the model that is served.
         sampler: () -> a `Sampler`.
         attention: backend class, see `attention/backends/registry.py`; None: the one that `attention_backend` names.
+        fit: (parts, config) -> the parts that serve under these settings; called once, before any of them is made.
         on_start: called once with the finished `EngineCore`.
         origins: part -> where it comes from, in words; empty: all ours.
     """
@@ -64,6 +66,7 @@ class EngineParts:
     model: Callable[[Any, str | None, Any], Any] = lambda model, folder, config: model
     sampler: Callable[[], Sampler] = Sampler
     attention: Any = None
+    fit: Callable[[EngineParts, EngineConfig], EngineParts] = lambda parts, config: parts
     on_start: Callable[[Any], None] = lambda core: None
     origins: dict[str, str] = field(default_factory=dict)
 

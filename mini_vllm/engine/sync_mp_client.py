@@ -33,7 +33,7 @@ class SyncMPClient(MPClient):
             self._send(EngineCoreRequestType.ADD, *unsent)
             self._aborted.num_sent += 1
 
-    def _receive(self, seconds: float = SILENCE_S) -> EngineCoreOutputs | None:
+    def _receive(self, seconds: float) -> EngineCoreOutputs | None:
         if self._output.poll(int(seconds * 1000)):
             return self._take(self._output.recv_multipart())
         self._on_silence(seconds)
@@ -48,7 +48,7 @@ class SyncMPClient(MPClient):
                 return self._hand_on(self._backlog.popleft())
             if not self._in_flight:
                 return EngineCoreOutputs()
-            outputs = self._receive()
+            outputs = self._receive(SILENCE_S)
             if outputs is not None:
                 return self._hand_on(outputs)
 

@@ -29,7 +29,8 @@ class LLM(OfflineInferenceMixin, OfflineChatMixin):
         chat_template: a template, or a file with one, in place of the checkpoint's.
         with_labs: labs whose code takes the place of ours, "all" or ["02-01", …]: see `mini_vllm.engine.parts`.
         engine_args: `block_size`, `num_blocks`, `max_num_seqs`, `max_num_batched_tokens`, `attention_backend`,
-            `cudagraph_mode`, … (see `EngineArgs`); None means the default.
+            `cudagraph_mode`, … (see `EngineArgs`); None means the default. `disable_log_stats=False` has the metrics of
+            requests and `get_metrics`: upstream/vllm/entrypoints/llm.py:236 — "kwargs["disable_log_stats"] = True".
 
     Methods of upstream that later phases bring raise an AttributeError that names the phase.
 
@@ -51,6 +52,7 @@ class LLM(OfflineInferenceMixin, OfflineChatMixin):
         with_labs: Any = None,
         **engine_args: Any,
     ) -> None:
+        engine_args.setdefault("disable_log_stats", True)  # unlike the engines, as upstream
         self.llm_engine = LLMEngine(model, tokenizer=tokenizer, with_labs=with_labs, **engine_args)
         self.model_config = self.llm_engine.config.model_config
         self.chat_template = chat_template
@@ -60,8 +62,8 @@ class LLM(OfflineInferenceMixin, OfflineChatMixin):
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
-        """Upstream: upstream/vllm/entrypoints/llm.py:387 — `LLM.from_engine_args`."""
-        return cls(**engine_args.as_kwargs())
+        """Statistics are on by default here: upstream/vllm/entrypoints/llm.py:387 — `LLM.from_engine_args`."""
+        return cls(**{"disable_log_stats": False, **engine_args.as_kwargs()})
 
     def __getattr__(self, name: str) -> Any:
         raise missing_method(self, name)

@@ -18,6 +18,7 @@ from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.utils.mem_utils import memory_for_kv_cache, resident_memory
 from mini_vllm.worker.worker import WorkerParts
 
 Method = str | Callable[..., Any]
@@ -98,6 +99,21 @@ class Executor(ABC):
         Upstream: upstream/vllm/v1/executor/abstract.py:149 — `Executor.get_kv_cache_specs`.
         """
         return self.collective_rpc("get_kv_cache_spec")
+
+    def determine_available_memory(self) -> int | None:
+        """Bytes for the KV caches of all ranks together: what weights and all else that the ranks' processes hold leave
+        of `gpu_memory_utilization`. None: that is unset, or the number of blocks is.
+
+        Raises:
+            ValueError: nothing is left, or less is free.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:146 — `Executor.determine_available_memory`. Each rank has a
+        share of its own there, and takes a step before it counts; here step and scratch come on top.
+        """
+        share = self.config.gpu_memory_utilization
+        if share is None or self.config.num_blocks is not None:
+            return None
+        return memory_for_kv_cache(share, sum(self.collective_rpc(resident_memory)))
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Make the KV caches, and whatever has to be ready before the first step.

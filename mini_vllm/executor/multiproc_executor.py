@@ -81,6 +81,7 @@ class MultiprocExecutor(Executor):
         self.workers: list[WorkerProcHandle] = []
         self._finalizer = weakref.finalize(self, _end_workers, self.workers, os.getpid())
         self._number = 0
+        self._main_is_there = True  # unless a worker starts without it
         try:
             for rank in range(1, world_size):
                 self.workers.append(self._start_worker(rank))
@@ -123,13 +124,14 @@ class MultiprocExecutor(Executor):
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         settings = pickle.dumps((self.config, self.resolved_model))
+        self._main_is_there = b"__main__" in settings
         shared = (self.group, self.rpc_broadcast_mq, self.counters)
         proc = context.Process(
             target=worker_main, args=(rank, os.getpid(), settings, shared, theirs), daemon=True,
             name=f"mini_vllm rank {rank}",
         )  # fmt: skip
         try:
-            with main_left_alone(b"__main__" not in settings), one_thread_each():
+            with main_left_alone(not self._main_is_there), one_thread_each():
                 proc.start()
         finally:
             theirs.close()
@@ -180,9 +182,10 @@ class MultiprocExecutor(Executor):
     ) -> list[Any]:  # fmt: skip
         """As `Executor.collective_rpc`; a function goes by its name: it has to be importable, and may take its time.
 
-        Raises ValueError for a function of the script itself, before anything is sent: workers do not import that.
+        Raises ValueError for a function of the script itself, before anything is sent, where workers have not imported
+        that. RuntimeError where a worker cannot read the call for another reason; it lives on.
         """
-        for given in (method, *args, *(kwargs or {}).values()):
+        for given in () if self._main_is_there else (method, *args, *(kwargs or {}).values()):
             if callable(given) and getattr(given, "__module__", None) == "__main__":
                 raise ValueError(
                     f"{getattr(given, '__name__', given)!r} is defined in `__main__`, which workers do not import: put "
@@ -210,7 +213,8 @@ class MultiprocExecutor(Executor):
         name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
         replies.expect(number, name, self.config.execute_model_timeout_seconds if timeout == -1.0 else timeout)
         try:
-            self.rpc_broadcast_mq.enqueue((number, method, args, kwargs or {}, reply), self._wakers, replies.check)
+            call = pickle.dumps((method, args, kwargs or {}), pickle.HIGHEST_PROTOCOL)  # read where a failure is told
+            self.rpc_broadcast_mq.enqueue((number, call, reply), self._wakers, replies.check)
         except OSError:
             replies.look()  # a pipe is closed: it knows whose
             raise

@@ -9,6 +9,8 @@ import os
 import pickle
 import signal
 import traceback
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -59,13 +61,13 @@ class WorkerProc:
         from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 
         with one_blas_thread(), unshared():
-            self._call(0, self._load, (settings,), {}, True)
+            self._call(0, partial(self._load, settings), True)
             while True:
-                self.number, *call = self.queue.dequeue(self.rank - 1, self.connection, self._check_parent)
+                self.number, call, reply = self.queue.dequeue(self.rank - 1, self.connection, self._check_parent)
                 self.group.begin_step(self.number)
-                self._call(self.number, *call)
+                self._call(self.number, partial(self._run, call), reply)
 
-    def _load(self, _: Any, settings: bytes) -> None:
+    def _load(self, settings: bytes) -> None:
         from mini_vllm.worker.worker import Worker
 
         config, resolved_model = pickle.loads(settings)
@@ -77,11 +79,22 @@ class WorkerProc:
         self.counters[self._at(LOADED)] = done
         self._check_parent()
 
-    def _call(self, number: int, method: Any, args: Any, kwargs: Any, reply: bool) -> None:
+    def _run(self, call: bytes) -> Any:
+        """Read a call and run it. What it names may be unknown here: the call fails, the worker lives."""
+        try:
+            method, args, kwargs = pickle.loads(call)
+        except Exception as error:
+            raise pickle.UnpicklingError(
+                f"this worker cannot read the call ({type(error).__name__}: {error}): put what it names into a module "
+                "that workers can import"
+            ) from error
+        return run_method(self.worker, method, args, kwargs)
+
+    def _call(self, number: int, run: Callable[[], Any], reply: bool) -> None:
         """Run a call; a failure is always told, and breaks off the call on the other ranks."""
         answer = None
         try:
-            result = run_method(self.worker, method, args, kwargs)
+            result = run()
             if reply:
                 answer = pickle.dumps((number, OK, result))
         except BrokenOff:

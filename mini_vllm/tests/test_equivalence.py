@@ -103,32 +103,38 @@ def test_every_mechanism_was_really_at_work(model):
     assert tokens == expected and stats.num_preemptions > 0 and stats.prefix_cache.hits == 0
 
 
+@pytest.fixture(scope="module")
+def story(model):
+    """A prompt and the same backwards, how they go on, and how that reads where nothing is wrong."""
+    question = [{"role": "user", "content": "Tell me a story about a dragon and a lamp."}]
+    tokens = LLM(str(POCKET), num_blocks=64, max_model_len=512).render_chat(question)["prompt_token_ids"]
+    prompts = [{"prompt_token_ids": tokens}, {"prompt_token_ids": tokens[::-1]}]
+    params = [SamplingParams(temperature=1.0, seed=1, max_tokens=60, ignore_eos=True, logprobs=0)] * 2
+    clean = LLM(model, num_blocks=128, enable_prefix_caching=False)
+    return prompts, params, clean.generate(prompts, params, use_tqdm=False)
+
+
 @pytest.mark.parametrize("entry", range(4))
-def test_a_wrong_block_table_changes_the_tokens(model, entry):
+def test_a_wrong_block_table_changes_the_tokens(model, story, entry):
     """One entry points at its neighbour's block, after the prompt: the story takes another course, the other does not.
 
     The first blocks hold the template and the opening words; there only the probabilities move, by millions of times
     the rounding error.
     """
-    question = [{"role": "user", "content": "Tell me a story about a dragon and a lamp."}]
-    tokens = LLM(str(POCKET), num_blocks=64, max_model_len=512).render_chat(question)["prompt_token_ids"]
-    prompts = [tokens, tokens[::-1]]
-    params = [SamplingParams(temperature=1.0, seed=1, max_tokens=60, ignore_eos=True, logprobs=0)] * 2
-    clean = LLM(model, num_blocks=128, enable_prefix_caching=False)
-    expected = clean.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    prompts, params, expected = story
     llm = LLM(model, num_blocks=128, block_size=4, enable_prefix_caching=False)
     runner = llm.llm_engine.engine_core.model_runner
     original = runner.prepare_inputs
 
     def corrupted(*args):
         batch = runner.input_batch
-        if batch.num_tokens[0] > len(tokens):
+        if batch.num_tokens[0] > len(prompts[0]["prompt_token_ids"]):
             table = batch.block_table[0].table
             table[0, entry] = table[0, entry + 1]
         return original(*args)
 
     runner.prepare_inputs = corrupted
-    outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
     drift = [
         abs(ours.outputs[0].cumulative_logprob - it.outputs[0].cumulative_logprob)
         for ours, it in zip(outputs, expected, strict=True)

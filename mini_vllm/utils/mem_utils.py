@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 GIB = 1 << 30
@@ -26,6 +27,54 @@ def total_memory() -> int | None:
         if text.isdigit():
             found.append(int(text))
     return min(found, default=None)
+
+
+def available_memory() -> int | None:
+    """Bytes that could be taken now without swapping. None: not known."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def resident_memory(worker: object = None) -> int:
+    """Bytes of memory that this process holds; where the system does not say, the most it has ever held, or 0.
+
+    worker: nobody's business here; `Executor.collective_rpc` gives it.
+    """
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(ImportError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 0
+
+
+def memory_for_kv_cache(share: float, held: int) -> int | None:
+    """Bytes of that share of the machine's memory that are left for the KV cache. None: nobody knows the machine's.
+
+    Args:
+        share: `gpu_memory_utilization`. held: what the processes of the engine hold already.
+
+    Raises:
+        ValueError: nothing is left, or less is free than that.
+
+    Upstream: upstream/vllm/v1/worker/cpu_worker.py:156 — `CPUWorker.determine_available_memory`.
+    """
+    total, free = total_memory(), available_memory()
+    if total is None:
+        return None
+    left = int(total * share) - held
+    asked = f"gpu_memory_utilization={share} of {format_gib(total)} is {format_gib(int(total * share))}"
+    if left <= 0:
+        raise ValueError(f"{asked}, but the engine holds {format_gib(held)} before any KV cache: allow more")
+    if free is not None and left > free:
+        raise ValueError(
+            f"{asked}, {format_gib(left)} of it for the KV cache, but {format_gib(free)} are free: allow less"
+        )
+    return left
 
 
 def format_gib(num_bytes: int) -> str:

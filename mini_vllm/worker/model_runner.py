@@ -9,7 +9,7 @@ Upstream twin: `vllm/v1/worker/gpu_model_runner.py`, which samples a chunk of a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.groups import make_grouped_attention
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.quantized_kv_cache import make_kv_cache
-from mini_vllm.compilation.cpu_models import compiled_form
-from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig
@@ -28,6 +26,9 @@ from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.input_batch import InputBatch
 from mini_vllm.worker.states import RequestStates
+
+if TYPE_CHECKING:
+    from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class ModelRunner:
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
         self.attention: Any = None
         self.kv_cache: KVCache | None = None
-        program = (None if enforce_eager else compiled_form(model)) or model
+        program = model if enforce_eager or not model.num_layers else _compiled(model)
         self.forward, self.compute_logits = program.forward, program.compute_logits
         if model.num_layers:
             num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
@@ -215,3 +216,10 @@ class ModelRunner:
             errors[state.req_id] = f"NaN in the logits of request {state.req_id!r} at position {position}"
             if self.kv_cache is not None:
                 self.kv_cache.clear_blocks(self.input_batch.block_table.held_blocks(row))
+
+
+def _compiled(model: Any) -> Any:
+    """The fast form of a model, or the model itself where there is none; imported where it is wanted."""
+    from mini_vllm.compilation.cpu_models import compiled_form
+
+    return compiled_form(model) or model

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mini_vllm.compilation.cudagraph.manager import capture_graphs
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_spec
@@ -134,6 +133,10 @@ class Worker:
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:572 — `Worker.compile_or_warm_up_model`.
         """
+        if not self.config.resolved_cudagraph_mode:
+            return
+        from mini_vllm.compilation.cudagraph.manager import capture_graphs
+
         self.model_runner.graphs = capture_graphs(self.model_runner, self.config)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:

@@ -173,16 +173,13 @@ class CudaGraphManager:
         stats.unshared_bytes = self.buffers.nbytes + sum(entry.output.nbytes for entry in entries)
 
 
-def capture_graphs(model_runner: Any, config: Any) -> CudaGraphManager | None:
-    """The manager for a model runner and an `EngineConfig`, with its graphs captured; None: no graphs are wanted."""
-    mode = config.resolved_cudagraph_mode
-    if not mode:
-        return None
+def capture_graphs(model_runner: Any, config: Any) -> CudaGraphManager:
+    """The manager for a model runner and an `EngineConfig` that wants graphs, with its graphs captured."""
     manager = CudaGraphManager(
         model_runner.model,
         model_runner.attention,
         model_runner.forward,
-        mode=mode,
+        mode=config.resolved_cudagraph_mode,
         capture_sizes=config.resolved_capture_sizes,
         max_num_seqs=config.max_num_seqs,
         max_blocks=model_runner.input_batch.block_table[0].table.shape[1],

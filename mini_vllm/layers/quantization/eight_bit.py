@@ -2,13 +2,18 @@
 
 Codes become floats a few rows at a time, unscaled; the products are scaled afterwards, once per output. With a scheme
 for activations (W8A8) the input is rounded as well, and its scale joins the one of the row at the end.
+
+Under a `RowParallelLinear` a rank has a share of the inputs, and rounds what it has: a token's dynamic scale is that of
+the share, as upstream, where the method gets the rank's input too (upstream/vllm/model_executor/layers/linear.py:1556 —
+calls `self.quant_method.apply`). So W8A8 with two ranks is near one rank, not equal to it. Static scales, and those of
+blocks, do not depend on the ranks; nor do the weights' own, which upstream finds for each rank's part anew where it
+makes FP8 from floats.
 Upstream twins: `compressed_tensors/schemes/compressed_tensors_w8a8_int8.py`, `…_w8a8_fp8.py`, `fp8.py`, under
 `vllm/model_executor/layers/quantization/`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +22,12 @@ from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
 from mini_vllm.layers.quantization.primitives import quantize_per_channel
-from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, fp8_scale, quantize_fp8
+from mini_vllm.layers.quantization.utils.fp8_utils import (
+    decode_e4m3,
+    fp8_scale,
+    quantize_fp8,
+    validate_fp8_block_shape,
+)
 from mini_vllm.layers.utils import multiply_in_blocks
 from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
@@ -58,7 +68,6 @@ class EightBitMethod(QuantizeMethodBase):
         per_row = 1 if self.block is None else input_size // self.block[1]
         layer.weight_scale = np.empty((rows, per_row), np.float32)
         layer.input_scale = 0.0
-        layer.block_columns = 0 if self.block is None else self.block[1]
 
     def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Codes and scales as they are, or floats that are quantized in blocks of rows."""
@@ -93,20 +102,16 @@ class EightBitMethod(QuantizeMethodBase):
         raise NotImplementedError
 
     def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
-        """Rows and columns of the codes. A scale of a 2D block that the cut divides is repeated for smaller blocks."""
+        """Rows and columns of the codes, and their scales.
+
+        Raises:
+            ValueError: a cut that upstream refuses goes through a 2D block.
+        """
         layer.weight, layer.input_scale = np.ascontiguousarray(whole.weight[rows, columns]), whole.input_scale
-        layer.weight_scale, layer.block_columns = whole.weight_scale[rows], whole.block_columns
-        if self.block is None or columns == slice(0, whole.in_features):
-            return
-        size = math.gcd(self.block[1], columns.start, columns.stop)
-        if size != self.block[1] and self.activations is not None:
-            raise ValueError(
-                f"tensor_parallel_size must divide the inputs of {layer.prefix} into whole blocks of {self.block[1]}, "
-                f"which round their activations together, got {layer.context.tp_size} ranks for {whole.in_features}"
-            )
-        layer.block_columns = size
-        layer.weight_scale = np.repeat(layer.weight_scale, self.block[1] // size, axis=1)
-        layer.weight_scale = layer.weight_scale[:, columns.start // size : columns.stop // size]
+        layer.weight_scale = whole.weight_scale[rows]
+        if self.block is not None:
+            validate_fp8_block_shape(layer, self.block)
+            layer.weight_scale = layer.weight_scale[:, columns.start // self.block[1] : columns.stop // self.block[1]]
 
     def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
         """Codes times input in blocks of rows, then the scales.
@@ -129,7 +134,7 @@ class EightBitMethod(QuantizeMethodBase):
             return
         scale = layer.weight_scale[rows]
         if self.block is not None:
-            scale = np.repeat(scale, layer.block_columns, axis=1)
+            scale = np.repeat(scale, self.block[1], axis=1)
         out *= scale
 
     def _decode(self, codes: Array, out: Array) -> None:

@@ -252,7 +252,9 @@ class Nf4LinearMethod(QuantizeMethodBase):
 
     def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
         """Rows and columns of the codes. The scales become floats again, where they were quantized themselves, and are
-        repeated for smaller blocks, where the cut divides one."""
+        repeated for smaller blocks, where the cut divides one: levels and scales stay those of one rank. Upstream cuts
+        the floats first and quantizes each part by itself, scales included:
+        upstream/vllm/model_executor/model_loader/bitsandbytes_loader.py:436 — "compress_statistics=True"."""
         absmax, size = whole.absmax, whole.group_size
         if self.double_quant:
             absmax = dequantize_scales(absmax, whole.absmax_scale, whole.absmax_offset)

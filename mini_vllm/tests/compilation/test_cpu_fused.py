@@ -161,6 +161,12 @@ def test_whole_experts_on_two_ranks(name: str, tmp_path: Path) -> None:
 
 
 @needs_ranks
+def test_nf4_with_double_quantization_on_two_ranks(tmp_path: Path) -> None:
+    how = {"quantization": "nf4", "quantization_config": {"block_size": 32, "double_quant": True}}
+    same_as_one_rank(save_tiny("llama", tmp_path), (1, 33), 64 * 200, **how)
+
+
+@needs_ranks
 def test_many_tiles_between_two_meetings(tmp_path: Path) -> None:
     elements = cpu_scratch.exchange_elements(64)
     same_as_one_rank(save_tiny("llama", tmp_path), (2900,), elements)
@@ -181,7 +187,8 @@ def test_quantized_checkpoints_on_two_ranks(layout: str, tmp_path: Path) -> None
         return same_as_one_rank(tmp_path, (1, 33), 64 * 200)
     if layout == "fp8-blocks":  # 96 inputs in blocks of 32 for two ranks: refused, as upstream refuses it
         with pytest.raises(
-            AssertionError, match=r"tensor_parallel_size must divide the inputs of .*down_proj into whole"
+            AssertionError,
+            match=r"Weight input_size_per_partition = 48 is not divisible by .* block_k = 32\. \(.*down_p",
         ):
             on_two_ranks(tmp_path, (33,), 64 * 200)
         return
@@ -278,8 +285,8 @@ rms_norm, silu_and_mul, new_tile = cpu_models.rms_norm, cpu_models.silu_and_mul,
     [
         (cpu_models, "rotate", swapped_halves, "llama"),
         (cpu_fused.Product, "into", without_bias, "qwen2"),
-        (cpu_models, "add_up", without_residual, "llama"),
-        (cpu_models, "add_up", without_output_bias, "opt"),
+        (cpu_fused, "add_up", without_residual, "llama"),
+        (cpu_fused, "add_up", without_output_bias, "opt"),
         (cpu_models, "rms_norm", other_eps, "llama"),
         (cpu_models, "rms_norm_heads", lambda x, weight, eps: None, "qwen3"),
         (cpu_models, "silu_and_mul", up_before_gate, "llama"),
@@ -314,7 +321,7 @@ def test_a_fault_in_the_fast_form_is_caught(
 def test_a_rank_that_does_not_wait_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ranks write the same side, or a rank adds up only its own part."""
     folder = save_tiny("llama", tmp_path)
-    monkeypatch.setattr(cpu_models, "add_up", lambda hidden, parts, bias: np.add(hidden, parts[0], out=hidden))
+    monkeypatch.setattr(cpu_fused, "add_up", lambda hidden, parts, bias: np.add(hidden, parts[0], out=hidden))
     with pytest.raises(AssertionError):
         on_two_ranks(folder, (5,), 64 * 512)
 

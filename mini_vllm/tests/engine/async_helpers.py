@@ -4,15 +4,12 @@ import asyncio
 
 import pytest
 
-from mini_vllm import AsyncLLM, SamplingParams
+from mini_vllm import AsyncLLM
+from mini_vllm.tests.engine.engines import greedy
 from mini_vllm.tests.engine.trapped import Trapped
 
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["in-process", "own-process"])
 LONG = 1500
-
-
-def greedy(**kwargs):
-    return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": 8, **kwargs})
 
 
 def in_loop(elsewhere, body, model=None, **kwargs):

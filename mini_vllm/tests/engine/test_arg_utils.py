@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from mini_vllm import LLM, EngineArgs, LLMEngine
+from mini_vllm.distributed import shared_memory
 from mini_vllm.engine.arg_refusals import is_upstreams
 from mini_vllm.logger import warning_once
+from mini_vllm.utils import mem_utils
 
 UPSTREAM = Path(__file__).resolve().parents[3] / "upstream" / "vllm"
+POCKET = str(UPSTREAM.parents[1] / "models" / "pocket")
+needs_ranks = pytest.mark.skipif(not shared_memory.is_supported(), reason="two ranks need Linux on x86-64")
 needs_tree = pytest.mark.skipif(not UPSTREAM.is_dir(), reason="upstream/ is absent: run `course upstream`")
 
 
@@ -78,12 +82,39 @@ def test_other_types_are_computed_in_float32_and_said_once(dtype, caplog):
     assert len(said) == (0 if dtype == "float" else 1)
 
 
-def test_gpu_memory_utilization_is_a_share_of_the_machine(monkeypatch):
-    monkeypatch.setattr("mini_vllm.config.vllm.total_memory", lambda: 1 << 30)
-    config = EngineArgs(gpu_memory_utilization=0.25).create_engine_config()
-    assert config.resolve_num_blocks(1 << 20, 64) == 256
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_ranks)])
+def test_gpu_memory_utilization_is_a_share_of_the_machine_less_what_is_held(monkeypatch, ranks):
+    """Weights are in it. Two ranks share one machine: what each holds counts."""
+    total, free = 1 << 40, 1 << 39
+    monkeypatch.setattr(mem_utils, "total_memory", lambda: total)
+    monkeypatch.setattr(mem_utils, "available_memory", lambda: free)
+    before, share = mem_utils.resident_memory(), 2.0**-10  # 1 GiB
+    args = {"gpu_memory_utilization": share, "max_num_seqs": 2, "max_model_len": 64, "tensor_parallel_size": ranks}
+    core = LLM(POCKET, **args).llm_engine.engine_core
+    pool = core.num_blocks * 16 * 8 * core.model.num_layers * ranks * core.model.num_kv_heads * core.model.head_dim
+    held = (1 << 30) - pool
+    rest = core.model_executor.collective_rpc(mem_utils.resident_memory)[1:]
+    core.shutdown()
+    assert before + sum(rest) / 2 < held < before + sum(rest) + (200 << 20)
+    for known, message in (
+        ((1 << 30, free), r"gpu_memory_utilization=.* of 1.00 GiB is 0.00 GiB, but the engine holds .* allow more"),
+        ((total, 1 << 20), r"gpu_memory_utilization=.* for the KV cache, but 0.00 GiB are free: allow less"),
+    ):
+        total, free = known
+        with pytest.raises(ValueError, match=message):
+            LLM(POCKET, gpu_memory_utilization=share)
+    assert LLM(POCKET, gpu_memory_utilization=share, num_blocks=64).llm_engine.engine_core.num_blocks == 64
+
+
+def test_an_exact_size_wins_over_the_share_and_a_share_is_checked():
     both = EngineArgs(gpu_memory_utilization=0.25, kv_cache_memory_bytes=1 << 26).create_engine_config()
-    assert both.resolve_num_blocks(1 << 20, 64) == 64  # the exact number wins, as upstream
+    assert both.gpu_memory_utilization is None and both.resolve_num_blocks(1 << 20, 64) == 64  # as upstream
+    alone = EngineArgs(gpu_memory_utilization=0.25).create_engine_config()
+    assert alone.resolve_num_blocks(1 << 20, 64, memory=1 << 28) == 256
+    with pytest.raises(
+        ValueError, match=r"gpu_memory_utilization=0\.25 leaves 1048576 bytes for the KV cache, which hold"
+    ):
+        alone.resolve_num_blocks(1 << 20, 64, memory=1 << 20)
     for wrong in (0, -1, 1.1, float("nan"), "x", True):
         with pytest.raises(ValueError, match="gpu_memory_utilization must be above 0 and at most 1"):
             EngineArgs(gpu_memory_utilization=wrong).create_engine_config()

@@ -8,8 +8,7 @@ import threading
 
 import pytest
 
-from mini_vllm import AsyncLLM, EngineDeadError, EngineGenerateError
-from mini_vllm.config.vllm import EngineConfig
+from mini_vllm import AsyncLLM, EngineArgs, EngineDeadError, EngineGenerateError
 from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, in_loop
 from mini_vllm.tests.engine.trapped import Trapped, stop
 
@@ -74,7 +73,9 @@ def test_a_killed_core_ends_every_stream():
 
 
 @posix
-def test_a_stopped_core_is_noticed():
+def test_a_stopped_core_is_noticed(monkeypatch):
+    monkeypatch.setattr("mini_vllm.engine.async_mp_client.SILENCE_S", 0.1)
+
     async def body(llm):
         assert not await llm.check_health(60)
         stop(llm.core_client.manager.pid)
@@ -156,18 +157,17 @@ def test_another_fault_of_a_request_is_named_and_the_engine_goes_on(elsewhere):
     in_loop(elsewhere, body)
 
 
-def test_engine_args_make_an_engine():
-    class Args:
-        model, tokenizer = None, None
-
-        def create_engine_config(self):
-            return EngineConfig(num_blocks=32, block_size=4)
-
+def test_engine_args_make_an_engine(monkeypatch):
     async def main():
-        llm = AsyncLLM.from_engine_args(Args())
+        llm = AsyncLLM.from_engine_args(EngineArgs(num_blocks=32, block_size=4))
         outputs = await collect(llm, "a")
         assert llm.engine_core.num_blocks == 32 and llm.get_tokenizer() is llm.tokenizer
         llm.shutdown()
         return outputs
 
     assert asyncio.run(main())[-1].finished
+    taken = []
+    monkeypatch.setattr(AsyncLLM, "__init__", lambda self, **kwargs: taken.append(kwargs))
+    args = EngineArgs(model="x", tokenizer="y", with_labs="all", compilation_config=0, num_gpu_blocks_override=8)
+    AsyncLLM.from_engine_args(args, enable_multiprocessing=True)
+    assert taken == [{"enable_multiprocessing": True, **args.as_kwargs()}]  # nothing is picked out, nothing lost

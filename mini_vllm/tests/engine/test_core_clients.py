@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from mini_vllm import LLM, AsyncLLM, LLMEngine, RequestOutputKind, SamplingParams
+from mini_vllm.tests.engine.engines import greedy
 from mini_vllm.tests.engine.trapped import Trapped
 from mini_vllm.tests.helpers import POCKET
 
@@ -12,10 +13,6 @@ pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["in-process", "own-process"])
 SHARED = "the same long beginning for all, "
-
-
-def greedy(**kwargs):
-    return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": 8, **kwargs})
 
 
 def workload():

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm import LLM, EngineDeadError, LLMEngine, SamplingParams
+from mini_vllm import LLM, EngineDeadError
+from mini_vllm.tests.engine.engines import greedy, start
 from mini_vllm.tests.engine.trapped import Trapped, stop
 from mini_vllm.toy_model import ToyModel
 
@@ -19,12 +20,8 @@ pytest.importorskip("msgspec")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
-def greedy(**kwargs):
-    return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": 8, **kwargs})
-
-
-def start(model=None, **kwargs):
-    return LLMEngine(model, **{"num_blocks": 256, "enable_multiprocessing": True, **kwargs})
+def slowly(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def gone(pid, seconds=30.0):
@@ -103,7 +100,7 @@ def test_a_core_that_dies_in_a_step_says_how(prompt, match):
 
 
 @posix
-@pytest.mark.parametrize("call", ["stats", "step", "abort", "health", "nothing"])
+@pytest.mark.parametrize("call", ["stats", "step", *slowly("abort", "health", "nothing")])
 def test_a_death_that_nobody_was_waiting_for(call):
     """The next call says it, whichever it is."""
     engine = start(Trapped())
@@ -137,6 +134,7 @@ def test_the_cores_own_words_count_more_than_the_monitors():
 @posix
 def test_a_stopped_core_is_noticed(monkeypatch):
     monkeypatch.setenv("VLLM_ENGINE_ITERATION_TIMEOUT_S", "1")
+    monkeypatch.setattr("mini_vllm.engine.sync_mp_client.SILENCE_S", 0.1)
     engine = start(Trapped())
     assert engine.core_client.iteration_timeout_s == 1
     run_five(engine)
@@ -167,16 +165,15 @@ def test_health_of_a_stopped_core_that_goes_on():
 def test_a_long_step_is_a_sign_of_life(monkeypatch):
     monkeypatch.setattr("mini_vllm.engine.sync_mp_client.SILENCE_S", 0.05)
     engine = start(SlowToy())
-    engine.core_client.iteration_timeout_s = 0.2
+    engine.core_client.iteration_timeout_s = 1.0
     engine.add_request("a", "x", greedy(max_tokens=1))
-    engine.add_request("b", "x", greedy(max_tokens=1))
     while engine.has_unfinished_requests():
         engine.step()
 
 
 class SlowToy(ToyModel):
     def forward(self, *args, **kwargs):
-        time.sleep(1.0)
+        time.sleep(1.5)
         return super().forward(*args, **kwargs)
 
 
@@ -246,7 +243,7 @@ def test_a_front_end_that_dies_takes_its_core_along(how):
     process.stderr.close()
 
 
-@pytest.mark.parametrize("more", ["", "sys.exit(3)", "raise ValueError('x')", "os._exit(5)"], ids=repr)
+@pytest.mark.parametrize("more", ["os._exit(5)", "raise ValueError('x')", *slowly("", "sys.exit(3)")], ids=repr)
 def test_a_front_end_that_ends_takes_its_core_along(more):
     process, pid = script(more)
     with process.stdout, process.stderr:

@@ -5,21 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm import LLM, EngineDeadError, LLMEngine, SamplingParams
+from mini_vllm import LLM, EngineDeadError
+from mini_vllm.tests.engine.engines import greedy, start
 from mini_vllm.tests.engine.trapped import FailsToLoad
 from mini_vllm.toy_model import ToyModel
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals")
-
-
-def greedy(**kwargs):
-    return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": 8, **kwargs})
-
-
-def start(model=None, **kwargs):
-    return LLMEngine(model, **{"num_blocks": 256, "enable_multiprocessing": True, **kwargs})
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "1.5"])

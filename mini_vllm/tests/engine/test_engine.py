@@ -151,7 +151,7 @@ def test_prefix_cache_saves_tokens_and_says_so():
 
 
 def test_statistics_and_metrics():
-    llm = LLM(num_blocks=13, block_size=4, enable_prefix_caching=False)
+    llm = LLM(num_blocks=13, block_size=4, enable_prefix_caching=False, disable_log_stats=False)
     outputs = llm.generate(["hello world"] * 4, greedy(max_tokens=20))
     stats = llm.llm_engine.stats
     assert stats.num_generation_tokens == 80 and stats.finished == {"length": 4}

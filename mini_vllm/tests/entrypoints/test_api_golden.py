@@ -31,7 +31,8 @@ def params(**given):
 
 
 def test_metrics_have_upstreams_names_labels_buckets_and_counts():
-    llm = LLM(str(POCKET), num_blocks=256, max_num_seqs=8, max_num_batched_tokens=512)
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 512, "disable_log_stats": False}
+    llm = LLM(str(POCKET), num_blocks=256, **settings)
     llm.generate(RECORD["prompts"], params(max_tokens=5), use_tqdm=False)
     ours, theirs = llm.get_metrics(), [m for m in RECORD["metrics"] if m["name"] not in PERFORMANCE]
     assert [(type(m).__name__, m.name) for m in ours] == [(m["kind"], m["name"]) for m in theirs]

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from mini_vllm import LLM, LLMEngine, RequestOutputKind, SamplingParams, TextPrompt, TokensPrompt
+from mini_vllm import LLM, EngineArgs, LLMEngine, RequestOutputKind, SamplingParams, TextPrompt, TokensPrompt
 from mini_vllm.engine.arg_refusals import METHODS
 from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
@@ -117,11 +117,14 @@ def test_deltas_added_up_are_the_whole(flat):
 
 
 def test_metrics_of_a_request_have_upstreams_names_and_order():
-    metrics = LLM(num_blocks=32).generate("hi", OK)[0].metrics
+    metrics = LLM(num_blocks=32, disable_log_stats=False).generate("hi", OK)[0].metrics
     assert metrics.queued_ts <= metrics.scheduled_ts <= metrics.first_token_ts <= metrics.last_token_ts
     assert metrics.queued_ts > 0 and metrics.num_generation_tokens == 4 and metrics.first_token_latency > 0
     assert metrics.ttft == metrics.first_token_latency and metrics.arrival_time > 1e9
-    silent = LLM(num_blocks=32, disable_log_stats=True)
+    silent = LLM(num_blocks=32)
+    assert silent.llm_engine.config.disable_log_stats is True  # of `LLM` alone, as upstream
+    assert LLM.from_engine_args(EngineArgs(num_blocks=32)).llm_engine.config.disable_log_stats is False
+    assert LLMEngine(num_blocks=32).config.disable_log_stats is False
     assert silent.generate("hi", OK)[0].metrics is None
     with pytest.raises(ValueError, match="disable_log_stats must be False, got True"):
         silent.get_metrics()
@@ -138,7 +141,7 @@ def test_the_fields_of_a_requests_metrics_are_upstreams():
 
 
 def test_n_completions_are_counted_once():
-    llm = LLM(num_blocks=64)
+    llm = LLM(num_blocks=64, disable_log_stats=False)
     llm.generate("hi", SamplingParams(n=3, max_tokens=4, seed=1))
     found = {m.name: m for m in llm.get_metrics()}
     params_n = found["vllm:request_params_n"]

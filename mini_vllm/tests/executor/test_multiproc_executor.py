@@ -1,6 +1,7 @@
 """Workers that die, hang, fail, are slow, or come to an end: who is told what, and what is left behind."""
 
 import gc
+import importlib
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 pytestmark = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
 ROOT = Path(__file__).resolve().parents[3]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+ONE = SamplingParams(temperature=0.0, max_tokens=1)
 PROMPTS = [{"prompt_token_ids": [5, 6, 7]}, {"prompt_token_ids": [8, 9, 10]}]
 MARKED = [{"prompt_token_ids": [5, 499]}]
 
@@ -164,12 +166,12 @@ def test_a_stopped_worker_is_noticed_and_named(folder, expected):
 
 
 def test_a_worker_that_hangs_is_named_and_one_that_is_only_slow_is_waited_for(folder):
-    llm = make(folder, execute_model_timeout_seconds=2.0)
-    llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 1.2))  # three layers: longer than the limit
-    assert len(tokens(llm, MARKED)[0]) == 4
+    llm = make(folder, execute_model_timeout_seconds=1.5)
+    llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 0.6))  # three layers: longer than the limit
+    assert len(llm.generate(MARKED, ONE, use_tqdm=False)[0].outputs[0].token_ids) == 1
     llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(498, 1, 600))
     with pytest.raises(
-        RuntimeError, match=r"rank 1 .* no progress for 2 s in execute_model.* is there, but does not get"
+        RuntimeError, match=r"rank 1 .* no progress for 1.5 s in execute_model.* is there, but does not get"
     ):
         llm.generate([{"prompt_token_ids": [5, 498]}], GREEDY, use_tqdm=False)
 
@@ -251,7 +253,7 @@ def run(command, stdin=None, **kwargs):
     )
 
 
-@pytest.mark.parametrize("way", ["file", "stdin", "command"])
+@pytest.mark.parametrize("way", ["file", "stdin", pytest.param("command", marks=pytest.mark.slow)])
 def test_a_script_needs_no_guard_and_ends_without_a_word(folder, expected, tmp_path, way):
     """Workers do not import it; "once" would be there twice. Nothing is said on stderr at the end."""
     file = tmp_path / "script.py"
@@ -277,11 +279,14 @@ def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tm
     assert 'put what the script does under `if __name__ == "__main__":`' in done.stderr
     assert re.search("rank 1 .* died in load_model after 0 tensors, with exit code 1", done.stderr.splitlines()[-1])
     guarded = body.replace("llm =", 'if __name__ == "__main__":\n    llm =')
-    file.write_text("import sys\nfrom mini_vllm import LLM\n" + guarded)
-    assert run([str(file), folder]).returncode == 0
+    called = "def two(worker): return 2\n" + guarded + "    assert llm.llm_engine.collective_rpc(two) == [2, 2]\n"
+    file.write_text("import sys\nfrom mini_vllm import LLM\n" + called)
+    assert run([str(file), folder]).returncode == 0  # and what the script defines can be called there
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
     """Killed, or interrupted as by Ctrl-C in a terminal (the whole group), in the midst of its work."""
     file = tmp_path / "script.py"
@@ -308,8 +313,8 @@ def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
 
 
 def test_ctrl_c_in_the_midst_of_a_step_leaves_a_working_engine(llm, expected):
-    llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 0.4))
-    for delay in (0.01, 0.2, 0.5):
+    llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 0.2))
+    for delay in (0.01, 0.1, 0.25):
         with pytest.raises(KeyboardInterrupt):
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
             llm.generate(MARKED * 3, GREEDY, use_tqdm=False)
@@ -326,6 +331,23 @@ def test_a_function_of_the_script_is_refused_before_anything_is_sent(llm, expect
     with pytest.raises(ValueError, match="'mine' is defined in `__main__`"):
         llm.llm_engine.collective_rpc(function)
     assert tokens(llm, PROMPTS) == expected
+
+
+def test_a_call_that_a_worker_cannot_read_is_an_error_there_and_the_worker_lives(llm, expected, tmp_path, monkeypatch):
+    """A module that only the script can import; an argument whose class the script defines."""
+    (tmp_path / "only_here.py").write_text("def here(worker): return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = type("Mine", (), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", mine, raising=False)
+    workers, rpc = pids(llm), llm.llm_engine.collective_rpc
+    for call, reason in (
+        (lambda: rpc(importlib.import_module("only_here").here), "ModuleNotFoundError: No module named 'only_here'"),
+        (lambda: rpc(in_workers.echo, args=(mine(),)), "AttributeError: Can't get attribute 'Mine' on <module '__main"),
+    ):
+        with pytest.raises(RuntimeError, match=r"rank 1 \(pid \d+\) failed in .*this worker cannot read the call") as e:
+            call()
+        assert reason in str(e.value) and "a module that workers can import" in str(e.value)
+    assert pids(llm) == workers and not executor_of(llm).is_failed and tokens(llm, PROMPTS) == expected
 
 
 def test_dummy_weights_are_those_of_one_rank(folder):

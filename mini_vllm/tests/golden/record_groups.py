@@ -11,10 +11,7 @@ cache events, as they go over the wire. The known bugs (`upstream_patches.py`) a
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
-import platform
 import sys
 from collections import Counter
 from pathlib import Path
@@ -26,10 +23,9 @@ sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 import msgspec  # noqa: E402
 from group_workload import make_group_workload  # noqa: E402
-from record_scheduler import Recorder, stand_in_model  # noqa: E402
+from record_scheduler import Recorder, counts, stand_in_model, write  # noqa: E402
 from scheduler_workload import Workload, checksum  # noqa: E402
 from upstream_patches import PATCHES, applied  # noqa: E402
-from vllm import __version__  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
@@ -99,23 +95,13 @@ def main() -> None:
             features.update({*workload.features, kind, f"groups={len(workload.config['groups'])}"})
             events.update(recorder.events_seen)
     steps = [step for trace in traces for step in trace["steps"]]
-    document = {
-        "provenance": {
-            "vllm": __version__,
-            "python": platform.python_version(),
-            "command": f"record_groups.py {num_workloads}",
-            "workloads": len(traces),
-            "steps": len(steps),
-            "steps_with_preemption": sum(bool(step["preempted"]) for step in steps),
-            "events": dict(events),
-            "workloads_by_feature": dict(sorted(features.items())),
-            "patches": {name: patch.why for name, patch in PATCHES.items()},
-        },
-        "traces": traces,
+    more = {
+        **counts(traces, steps),
+        "events": dict(events),
+        "workloads_by_feature": dict(sorted(features.items())),
+        "patches": {name: patch.why for name, patch in PATCHES.items()},
     }
-    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
-    (HERE / "scheduler-groups.json.gz").write_bytes(data)
-    print(json.dumps(document["provenance"], indent=1), len(data), "bytes")
+    write("scheduler-groups.json.gz", f"record_groups.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

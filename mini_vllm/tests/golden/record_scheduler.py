@@ -220,6 +220,21 @@ class Recorder:
         self.scheduler.update_from_output(*self.in_flight.popleft())
 
 
+def counts(traces: list[Any], steps: list[dict[str, Any]]) -> dict[str, int]:
+    """What a document holds, for its provenance."""
+    preempted = sum(bool(step["preempted"]) for step in steps)
+    return {"workloads": len(traces), "steps": len(steps), "steps_with_preemption": preempted}
+
+
+def write(name: str, command: str, more: dict[str, Any], **content: Any) -> None:
+    """A golden document: where it comes from, with `more`, and its content. The same content is the same bytes."""
+    provenance = {"vllm": __version__, "python": platform.python_version(), "command": command, **more}
+    document = {"provenance": provenance, **content}
+    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+    (HERE / name).write_bytes(data)
+    print(json.dumps(provenance, indent=1), len(data), "bytes")
+
+
 def main() -> None:
     num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     init_none_hash(sha256)
@@ -230,21 +245,8 @@ def main() -> None:
             traces.append(Recorder(workload, folder).run())
             features.update(workload.features)
     steps = [step for trace in traces for step in trace]
-    document = {
-        "provenance": {
-            "vllm": __version__,
-            "python": platform.python_version(),
-            "command": f"record_scheduler.py {num_workloads}",
-            "workloads": len(traces),
-            "steps": len(steps),
-            "steps_with_preemption": sum(bool(step["preempted"]) for step in steps),
-            "workloads_by_feature": dict(sorted(features.items())),
-        },
-        "traces": traces,
-    }
-    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
-    (HERE / "scheduler-traces.json.gz").write_bytes(data)
-    print(json.dumps(document["provenance"], indent=1), len(data), "bytes")
+    more = {**counts(traces, steps), "workloads_by_feature": dict(sorted(features.items()))}
+    write("scheduler-traces.json.gz", f"record_scheduler.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ no other, so that where it parts from the patched trace is this bug's doing.
 
 from __future__ import annotations
 
-import gzip
-import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from record_scheduler import Recorder, stand_in_model  # noqa: E402
+from record_scheduler import Recorder, stand_in_model, write  # noqa: E402
 from scheduler_workload import make_pressed_workload  # noqa: E402
 from upstream_patches import PATCHES, applied  # noqa: E402
-from vllm import __version__  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
@@ -61,19 +57,9 @@ def main() -> None:
                 if parting is not None and len(traces) < wanted:
                     traces.append({"seed": tried, "parts_at": parting, "unpatched": unpatched, "patched": patched})
             tried += 1
-    document = {
-        "provenance": {
-            "vllm": __version__,
-            "python": platform.python_version(),
-            "command": f"record_scheduler_bugs.py {wanted}",
-            "seeds_tried": tried,
-            "patches": {name: patch.why for name, patch in PATCHES.items()},
-        },
-        "bugs": found,
-    }
-    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
-    (HERE / "scheduler-bugs.json.gz").write_bytes(data)
-    print({name: [(t["seed"], t["parts_at"]) for t in traces] for name, traces in found.items()}, tried, len(data))
+    more = {"seeds_tried": tried, "patches": {name: patch.why for name, patch in PATCHES.items()}}
+    write("scheduler-bugs.json.gz", f"record_scheduler_bugs.py {wanted}", more, bugs=found)
+    print({name: [(t["seed"], t["parts_at"]) for t in traces] for name, traces in found.items()})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
-from mini_vllm.core.kv_cache_utils import get_request_block_hasher, sha256_block_hasher
+from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.distributed.kv_events import to_wire
@@ -15,6 +15,7 @@ from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksum, pick, sampled_token
+from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
 
 
 def make_scheduler(config):
@@ -51,7 +52,7 @@ class Replay:
         self.workload = workload
         self.scheduler = make_scheduler(config)
         self.in_flight = deque()
-        hash_block = sha256_block_hasher() if "groups" in config else None
+        hash_block = get_block_hasher(get_hash_fn_by_name("sha256")) if "groups" in config else None
         size = self.scheduler.kv_cache_manager.hash_block_size
         self.hasher = get_request_block_hasher(size, hash_block) if config["caching"] else None
         self.num_sampled = Counter()

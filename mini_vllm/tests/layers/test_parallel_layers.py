@@ -12,11 +12,15 @@ from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.layers.context import ModelContext
 from mini_vllm.layers.linear import ColumnParallelLinear, QKVParallelLinear, ReplicatedLinear, RowParallelLinear
+from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization import get_quantization_config
+from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
+from mini_vllm.layers.quantization.eight_bit import Fp8LinearMethod, Int8LinearMethod
 from mini_vllm.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint
+from mini_vllm.parameter import ArraySource
 from mini_vllm.tests.compilation.test_cpu_fused import attention, distance
 from mini_vllm.tests.distributed.ranks import run_ranks
 from mini_vllm.tests.models.tiny_checkpoints import FAMILIES, save_tiny
@@ -139,6 +143,102 @@ def test_a_method_that_cannot_cut_columns_says_so() -> None:
         ValueError, match=r"must be 1 with Int8LinearMethod, which cannot cut the inputs of x\.down_proj"
     ):
         layer.load(np.ones((6, 8)))
+
+
+def parts_of(make: Any, quantization: str, config: dict[str, Any], source: Any) -> list[Any]:
+    """One layer, loaded on each of two ranks."""
+    made = []
+    for rank in range(2):
+        context = rank_of(2, rank)
+        object.__setattr__(context, "quant_config", get_quantization_config(quantization).from_config(config))
+        layer = make(context)
+        source(layer)
+        made.append(layer)
+    return made
+
+
+@pytest.mark.parametrize("block_size", [64, 32, -1])
+def test_nf4_with_double_quantization_is_the_weight_of_one_rank(block_size: int) -> None:
+    """Second-level blocks of 256 scales go over the ends of rows, and are cut anywhere."""
+    W = np.random.default_rng(0).standard_normal((24, 320)) * np.linspace(0.1, 3, 24)[:, None]
+    config = {"double_quant": True, "block_size": block_size}
+    quant_config = get_quantization_config("nf4").from_config(config)
+    whole = LinearWeights(320, 24, quant_config, "x.o_proj", dtype="float64").load(W).dequantized()
+    rows, columns = (
+        parts_of(make, "nf4", config, lambda layer: layer.load(W))
+        for make in (
+            lambda c: ColumnParallelLinear(320, [24], False, c, "x.fc1"),
+            lambda c: RowParallelLinear(320, 24, False, c, "x.o_proj"),
+        )
+    )
+    np.testing.assert_array_equal(np.concatenate([part.dequantized() for part in rows]), whole)
+    np.testing.assert_array_equal(np.concatenate([part.dequantized() for part in columns], axis=1), whole)
+    assert columns[0].group_size == {64: 32, 32: 32, -1: 160}[block_size]  # 160 inputs a rank
+    assert 0 < np.linalg.norm(whole - W) < 0.15 * np.linalg.norm(W)
+
+
+@pytest.mark.parametrize("activation_scheme", [None, "dynamic"])
+def test_a_cut_through_a_2d_block_is_refused_where_upstream_refuses_it(activation_scheme: str | None) -> None:
+    config: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [16, 16]}
+    config |= {"activation_scheme": activation_scheme} if activation_scheme else {}
+
+    def load(layer: Any) -> None:
+        rng, first = np.random.default_rng(0), 0
+        for size in layer.output_sizes:
+            scales = rng.random((-(-size // 16), layer.input_size // 16), np.float32)
+            codes = rng.integers(0, 120, (size, layer.input_size), np.uint8)
+            layer[first : first + size].load(ArraySource({"weight": codes, "weight_scale_inv": scales}))
+            first += size
+
+    for make, words in (
+        (
+            lambda c: RowParallelLinear(48, 8, False, c, "x.down"),
+            "Weight input_size_per_partition = 24 .* block_k = 16",
+        ),
+        (
+            lambda c: ColumnParallelLinear(32, [48], False, c, "x.fc1"),
+            "Weight output_partition_size = 24 .*block_n = 16",
+        ),
+    ):
+        with pytest.raises(ValueError, match=rf"{words}\. \(x\.\w+, tensor_parallel_size=2\)"):
+            parts_of(make, "fp8", config, load)
+    parts_of(lambda c: RowParallelLinear(64, 8, False, c, "x.down"), "fp8", config, load)
+    merged = parts_of(lambda c: ColumnParallelLinear(32, [48, 48], False, c, "x.gate_up_proj"), "fp8", config, load)
+    quant_config = merged[0].context.quant_config
+    whole = LinearWeights(32, 96, quant_config, "x.gate_up_proj", partitions=[48, 48], dtype="float64")
+    load(whole)
+    gate, up = np.split(whole.dequantized(), 2)
+    np.testing.assert_array_equal(merged[0].dequantized(), np.concatenate([gate[:24], up[:24]]))
+
+
+@pytest.mark.parametrize("quantization", ["ct-w8a8", "fp8-dynamic"])
+def test_each_rank_rounds_its_share_of_the_inputs(quantization: str) -> None:
+    """As upstream: a token's scale is that of the rank's inputs, which an outlier elsewhere does not coarsen."""
+    rng = np.random.default_rng(1)
+    W, x = rng.standard_normal((6, 32)), rng.standard_normal((5, 32))
+    x[:, 3] *= 1000  # on rank 0
+    scheme = ActivationScheme("int8" if quantization == "ct-w8a8" else "fp8")
+    method = (Int8LinearMethod if quantization == "ct-w8a8" else Fp8LinearMethod)(activations=scheme)
+    found, errors = [], []
+    for rank in range(2):
+        layer = RowParallelLinear(32, 6, False, rank_of(2, rank), "x.down_proj", reduce_results=False)
+        layer.quant_method = method
+        method.take_part(layer, whole_of(method, W), np.arange(6), layer.columns)
+        mine = x[:, layer.columns]
+        values, scale = quantize_activations(np.ascontiguousarray(mine.T), scheme)
+        found.append(layer.forward(mine))
+        np.testing.assert_allclose(found[-1].T, layer.dequantized() @ values * scale, rtol=1e-12)
+        errors.append(np.abs(found[-1] - mine @ W[:, layer.columns].T).max())
+    assert errors[1] < errors[0] / 30
+
+
+def whole_of(method: Any, W: np.ndarray) -> Any:
+    """The layer of one rank, stored as a method stores it."""
+    layer = LinearWeights(W.shape[1], len(W), prefix="x.down_proj", dtype="float64")
+    layer.quant_method = method
+    method.create_weights(layer, W.shape[1], [len(W)], "float64")
+    layer.load(W)
+    return layer
 
 
 def test_an_embedding_holds_zeros_where_it_is_padded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from contextlib import nullcontext
@@ -173,8 +174,11 @@ def test_dtype_is_checked(folder: Path) -> None:
         load_model(folder, dtype="float16")
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 9, 31, 32, 33, 64, 100, 128, 129])
-@pytest.mark.parametrize("shape", [(8, 4), (1408, 256), (4099, 300), (24, 100_000)])
+TOKENS = (1, 2, 3, 8, 9, 31, 32, 33, 64, 100, 128, 129)
+WIDE = [pytest.param((24, 100_000), tokens, marks=[] if tokens < 4 else [pytest.mark.slow]) for tokens in TOKENS]
+
+
+@pytest.mark.parametrize(("shape", "tokens"), [*itertools.product([(8, 4), (1408, 256), (4099, 300)], TOKENS), *WIDE])
 @pytest.mark.parametrize("core", [unshared, nullcontext], ids=["one-core", "all-cores"])
 def test_a_product_in_blocks_is_the_product(shape: tuple[int, int], tokens: int, core: Any) -> None:
     rng = np.random.default_rng(tokens)

@@ -49,7 +49,7 @@ def test_a_dense_model_has_none() -> None:
 
 
 @pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
-@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+@pytest.mark.parametrize("name", ["mixtral", pytest.param("qwen3-moe", marks=pytest.mark.slow)])
 def test_ranks_answer_as_real_vllm_does(name: str, tmp_path: Path) -> None:
     """Two ranks, with half of the heads and half of each expert; only one counts."""
     golden = load(name)

@@ -78,19 +78,12 @@ def unlike(folder: Path) -> str:
     return "" if (config.get("rope_parameters") or {}).get("rope_type", "default") == "default" else "scaled positions"
 
 
-def fit(module: Any, watch: Any, say: Callable[[str], None]) -> Callable[[Any, str | None, Any], Any]:
-    """(model, its folder, config) -> the learner's model, or ours where hers does not apply, and why."""
+def fit(module: Any, watch: Any, ours: Callable[[str], object]) -> Callable[[Any, str | None, Any], Any]:
+    """(model, its folder, config) -> the learner's model; or ours where hers does not apply, and `ours` is told why."""
 
     def choose(model: Any, folder: str | None, config: Any) -> Any:
-        why = "models without a checkpoint" if folder is None else unlike(Path(folder))
-        if config.tensor_parallel_size != 1:
-            why = f"tensor_parallel_size={config.tensor_parallel_size}"
-        elif config.quantization:
-            why = f"quantization={config.quantization!r}"
-        elif config.load_format != "auto":
-            why = f"load_format={config.load_format!r}"
-        if why:
-            say(f"{'model':16} ours (lab 00-05 knows nothing of {why})")
+        if why := "models without a checkpoint" if folder is None else unlike(Path(folder)):
+            ours(why)
             return model
         return LabModel(module, watch, model, Path(str(folder)))
 

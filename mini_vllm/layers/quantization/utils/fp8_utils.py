@@ -7,17 +7,44 @@ Upstream uses the hardware's conversion or torch's `float8_e4m3fn`, always after
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mini_vllm.utils.arrays import Array
+
+if TYPE_CHECKING:
+    from mini_vllm.layers.linear_weights import LinearWeights
 
 E4M3_MAX = 448.0
 E4M3_SMALLEST_NORMAL = 2.0**-6
 _NAN = 0x7F
 _REBIAS = (127 - 7) << 3  # exponent bias of float32 against that of E4M3, at the place of the code's exponent
 _ROUND_DENORMAL = np.float32(2.0**14)  # numbers from 2^14 on have a step of 2^-9 in float32
+
+
+def validate_fp8_block_shape(layer: LinearWeights, block_size: tuple[int, int]) -> None:
+    """Raises ValueError, in upstream's words, where ranks cut a layer's weight through a block of rows or columns.
+
+    Layers that stack several tensors (qkv, gate and up) are not looked at, as there
+    (upstream/vllm/model_executor/layers/linear.py:506 — `ColumnParallelLinear._maybe_allow_fp8_block_shape_mismatch`):
+    each row has its own copy of its block's scales here, so that a cut between two rows is no harm.
+
+    Upstream: upstream/vllm/model_executor/layers/quantization/utils/fp8_utils.py:1128 — `validate_fp8_block_shape`.
+    Experts are refused by other words there, and at one rank too where a block of rows holds gate and up:
+    upstream/vllm/model_executor/layers/quantization/fp8.py:645 — "The input_size of down's weight = ".
+    """
+    (block_n, block_k), where = block_size, f"{layer.prefix}, tensor_parallel_size={layer.context.tp_size}"
+    if layer.in_features != layer.input_size and layer.in_features % block_k:
+        raise ValueError(
+            f"Weight input_size_per_partition = {layer.in_features} is not divisible by weight quantization "
+            f"block_k = {block_k}. ({where})"
+        )
+    if layer.out_features != layer.output_size and len(layer.partitions) == 1 and layer.out_features % block_n:
+        raise ValueError(
+            f"Weight output_partition_size = {layer.out_features} is not divisible by weight quantization "
+            f"block_n = {block_n}. ({where})"
+        )
 
 
 def _decoding_table() -> Array:

@@ -37,7 +37,7 @@ def first_difference(seed):
     return "ours goes on" if replay.scheduler.has_unfinished_requests() else None
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, PARTS))])
 def test_every_decision_equals_real_vllm(part):
     for seed in range(part, len(golden()["traces"]), PARTS):
         difference = first_difference(seed)

@@ -32,7 +32,7 @@ def first_difference(workload, trace):
     return None
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, GROUPS))])
 def test_every_decision_equals_real_vllm(group):
     traces = golden()["traces"]
     for seed in range(group, len(traces), GROUPS):

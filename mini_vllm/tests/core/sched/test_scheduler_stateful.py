@@ -11,7 +11,14 @@ from mini_vllm.tests.helpers import check_scheduler, make_request, make_schedule
 pytest.importorskip("hypothesis", reason="hypothesis is in the extra `test`")
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 BLOCK_SIZE = 4
 ASYNC_DEPTH = 2
@@ -143,8 +150,20 @@ class AsyncSchedulerMachine(SchedulerMachine):
             assert manager.num_cached_block.get(request.request_id, 0) * BLOCK_SIZE <= request.num_tokens
 
 
-TestAsyncScheduler = AsyncSchedulerMachine.TestCase
-TestScheduler = SchedulerMachine.TestCase
-TestAsyncScheduler.settings = TestScheduler.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+MACHINES = pytest.mark.parametrize("machine", [SchedulerMachine, AsyncSchedulerMachine])
+
+
+def run(machine, examples):
+    common = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, **common))
+
+
+@MACHINES
+def test_every_state_keeps_the_invariants(machine):
+    run(machine, 50)
+
+
+@pytest.mark.slow
+@MACHINES
+def test_every_state_keeps_the_invariants_for_longer(machine):
+    run(machine, 200)
