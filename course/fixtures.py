@@ -9,6 +9,20 @@ from typing import Any
 import pytest
 
 
+def close(got: Any, want: Any, what: str, atol: float = 1e-12) -> None:
+    """One comparison of arrays for all labs: shape, type, then every number, without a relative tolerance."""
+    import numpy as np
+
+    want = np.asarray(want)
+    assert isinstance(got, np.ndarray), f"{what}: got {type(got).__name__}, expected an array"
+    assert got.shape == want.shape, f"{what}: got shape {got.shape}, expected {want.shape}"
+    assert got.dtype == want.dtype, f"{what}: got {got.dtype}, expected {want.dtype}"
+    assert not np.isnan(got).any(), f"{what}: {np.isnan(got).sum()} of {got.size} values are NaN"
+    with np.errstate(invalid="ignore"):
+        off = np.where(got == want, 0, abs(got - want)).max(initial=0)
+    assert off <= atol, f"{what}: got values off by up to {off:.3g}, expected at most {atol:g}"
+
+
 @pytest.fixture(scope="session")
 def greedy() -> Callable[[str, int], list[int]]:
     """``greedy(prompt, max_tokens)``: the toy model's most likely continuation, past EOS, by the engine as it comes."""
