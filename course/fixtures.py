@@ -1,4 +1,4 @@
-"""Pytest fixtures that several labs use; loaded by ``course.pytest_plugin``."""
+"""Pytest fixtures that several labs use, loaded by ``course.pytest_plugin``, and the one comparison of arrays."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import pytest
 
 
 def close(got: Any, want: Any, what: str, atol: float = 1e-12) -> None:
-    """One comparison of arrays for all labs: shape, type, then every number, without a relative tolerance."""
+    """One comparison of arrays for all labs: kind (no masked array), shape, type, then every number, without a relative
+    tolerance. NaN is close to nothing."""
     import numpy as np
 
     want = np.asarray(want)
-    assert isinstance(got, np.ndarray), f"{what}: got {type(got).__name__}, expected an array"
-    assert got.shape == want.shape, f"{what}: got shape {got.shape}, expected {want.shape}"
-    assert got.dtype == want.dtype, f"{what}: got {got.dtype}, expected {want.dtype}"
-    assert not np.isnan(got).any(), f"{what}: {np.isnan(got).sum()} of {got.size} values are NaN"
-    with np.errstate(invalid="ignore"):
-        off = np.where(got == want, 0, abs(got - want)).max(initial=0)
-    assert off <= atol, f"{what}: got values off by up to {off:.3g}, expected at most {atol:g}"
+    kinds = [f"{type(x).__name__} {np.shape(x)} {getattr(x, 'dtype', 'without a dtype')}" for x in (got, want)]
+    np.testing.assert_equal(*kinds, err_msg=f"{what}: kind, shape and type")
+    np.testing.assert_allclose(got, want, rtol=0, atol=atol, equal_nan=False, err_msg=what)
 
 
 @pytest.fixture(scope="session")
