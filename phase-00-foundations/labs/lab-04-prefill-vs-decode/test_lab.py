@@ -122,11 +122,13 @@ def test_your_prediction(impl) -> None:
 
 def test_critical_batch(impl) -> None:
     ridge = A100_PEAK / A100_BW
-    assert impl.critical_batch(N_8B, BF16, 0, KV_8B, ridge) == 156, "without context it is the ridge itself"
+    alone = impl.critical_batch(N_8B, BF16, 0, KV_8B, ridge)
+    assert alone == pytest.approx(156, rel=1e-12), f"without context it is the ridge itself, got {alone}"
     got = [impl.critical_batch(N_8B, BF16, context, KV_8B, ridge) for context in (128, 512, 700)]
     assert got == pytest.approx([186.5, 451.3, 1479.6], abs=0.1), f"context 128, 512, 700 tokens: got {got}"
     assert impl.critical_batch(N_8B, BF16, 700, KV_8B // 2, ridge) == pytest.approx(282.2, abs=0.1), "half the KV bytes"
-    assert impl.critical_batch(1, 1, 1, 1, 1.5) == 3.0, "a toy: 2 * 3 FLOPs over 1 + 3 bytes is 1.5"
+    toy = impl.critical_batch(1, 1, 1, 1, 1.5)
+    assert toy == pytest.approx(3.0, rel=1e-12), f"a toy: 2 * 3 FLOPs over 1 + 3 bytes is 1.5, so 3, got {toy}"
     assert impl.critical_batch(N_70B, 1, 512, 327_680, 295.5) == pytest.approx(228.8, abs=0.1), "another model and chip"
 
 
@@ -134,6 +136,8 @@ def test_from_some_context_on_no_batch_suffices(impl) -> None:
     """The limit is where one more sequence brings as much waiting as work: also exactly there."""
     ridge = A100_PEAK / A100_BW
     assert impl.critical_batch(N_8B, BF16, 782, KV_8B, ridge) > 200_000, "782 tokens: a batch that nobody has"
+    close = impl.critical_batch(2**40, 2, 1, 2**41 - 2, 1)
+    assert close == pytest.approx(2**40, rel=1e-9), f"two bytes below the limit there is still a batch, got {close}"
     for context in (783, 1024, 2000, 128_000):
         got = impl.critical_batch(N_8B, BF16, context, KV_8B, ridge)
         assert got == math.inf, f"context {context}: no batch reaches the ridge, expected infinity, got {got}"

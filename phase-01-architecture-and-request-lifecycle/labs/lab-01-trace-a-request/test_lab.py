@@ -23,6 +23,8 @@ def test_snapshot_is_what_stands_now(impl):
     request.num_computed_tokens = 4
     assert before.num_computed_tokens == 2, "an event must not change when the request does"
     assert (request.status, request.num_tokens) == (RequestStatus.PREEMPTED, 4), "looking changes nothing"
+    request.status, request.num_computed_tokens = RequestStatus.RUNNING, 1
+    assert impl.snapshot(request)[1:] == ("RUNNING", 1, 4), "back from preemption it runs, and is three tokens behind"
 
 
 def test_first_event_is_running_after_prefill(impl):

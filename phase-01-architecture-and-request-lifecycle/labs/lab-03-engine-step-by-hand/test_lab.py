@@ -109,9 +109,12 @@ def test_matches_under_chunked_prefill(impl, threshold, budget):
     assert by_hand(impl, PROMPTS, **kwargs) == reference(PROMPTS), "how the prompt is cut must not change the answer"
 
 
-def test_matches_under_preemption(impl):
-    kwargs = {"block_size": 4, "num_blocks": 8, "max_tokens": 9}
-    assert by_hand(impl, PROMPTS, **kwargs) == reference(PROMPTS, max_tokens=9)
+@pytest.mark.parametrize("threshold", [0, 1, 3])
+def test_matches_under_preemption(impl, threshold):
+    """Who comes back computes its outputs again as well, perhaps in pieces."""
+    kwargs = {"block_size": 4, "num_blocks": 8, "max_tokens": 9, "long_prefill_token_threshold": threshold}
+    mine, theirs = by_hand(impl, PROMPTS, **kwargs), reference(PROMPTS, max_tokens=9)
+    assert mine == theirs, f"pieces of {threshold or 'any size'}: got {mine}, expected {theirs}"
 
 
 def test_mid_prefill_chunk_emits_no_token(impl):

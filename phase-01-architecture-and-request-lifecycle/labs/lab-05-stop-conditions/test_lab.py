@@ -15,10 +15,6 @@ CONTEXT = 100
 VERDICTS = json.loads((Path(__file__).with_name("captured") / "verdicts.json").read_text(encoding="utf-8"))["verdicts"]
 
 
-class ReadTooFarError(Exception):
-    """More was taken from a stream than the request needed."""
-
-
 class Stream:
     """A stream of tokens that may not be read beyond `most` of them: who reads it whole is told, and costs no memory."""
 
@@ -31,7 +27,7 @@ class Stream:
     def __next__(self):
         self.taken += 1
         if self.taken > self.most:
-            raise ReadTooFarError(f"token {self.taken} was taken from the stream, and with token {self.most} it had ended")
+            raise EOFError(f"token {self.taken} was taken from the stream, and with token {self.most} it had ended")
         return next(self.tokens)
 
 
