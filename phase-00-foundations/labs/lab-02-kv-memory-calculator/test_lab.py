@@ -51,6 +51,8 @@ def test_bytes_of_a_config(impl, name: str) -> None:
     before = dict(config)
     got = impl.kv_bytes_of_config(config, dtype_bytes)
     assert got == expected, f"a config.json with {name}: expected {expected:,} bytes per token, got {got}"
+    if dtype_bytes == 2:
+        assert impl.kv_bytes_of_config(config) == expected, "two bytes a number unless told otherwise"
     assert isinstance(got, int), f"bytes are an int, got {type(got).__name__}"
     assert config == before, "the config was changed"
 
