@@ -26,7 +26,9 @@ def test_softmax_is_a_distribution_and_is_stable(impl) -> None:
     close(impl.softmax(LOGITS), PROBS, "softmax(log(p)) must give p back")
     for base in (1000.0, -1000.0):
         probs = impl.softmax(base + np.array([0.0, 1.0, -1.0]))
-        assert np.isfinite(probs).all(), f"logits near {base:.0f} gave {probs}. README, 'Background': e^1000 is no float"
+        assert np.isfinite(probs).all(), (
+            f"logits near {base:.0f} gave {probs}. README, 'Background': e^1000 is no float"
+        )
         close(probs, impl.softmax(np.array([0.0, 1.0, -1.0])), f"the same distances at {base:.0f}")
     assert probs[1] > probs[0] > probs[2], "order of the logits = order of the probabilities"
     assert impl.softmax(np.random.default_rng(0).standard_normal(5000)).sum() == pytest.approx(1.0, abs=1e-12)
@@ -195,8 +197,7 @@ def test_draw_is_the_exponential_race(impl) -> None:
         expected = int(np.argmax(probs / np.random.default_rng(seed).exponential(size=40)))
         got = impl.sample(logits, seed=seed)
         assert got == expected, (
-            f"seed {seed}: expected {expected}, got {got}. "
-            "README, 'Background': the largest of p / e, with one draw"
+            f"seed {seed}: expected {expected}, got {got}. README, 'Background': the largest of p / e, with one draw"
         )
         filtered = np.where(np.isin(np.arange(40), np.argsort(logits)[-5:]), probs, 0.0)
         ref, mine = np.random.default_rng(seed), np.random.default_rng(seed)

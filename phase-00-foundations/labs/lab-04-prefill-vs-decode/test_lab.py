@@ -60,7 +60,9 @@ def test_critical_batch_size_is_the_ridge(impl) -> None:
     assert bound == {155: True, 156: False, 157: False}, (
         f"expected the switch between 155 and 156 tokens, got {bound}. README: at the ridge itself the answer is False"
     )
-    assert impl.is_memory_bound(200, 295.5) is True and impl.is_memory_bound(200, 156) is False, "every chip has its own"
+    assert impl.is_memory_bound(200, 295.5) is True and impl.is_memory_bound(200, 156) is False, (
+        "every chip has its own"
+    )
     assert impl.attainable_flops(155, A100_PEAK, A100_BW) == 310e12
     got = impl.attainable_flops(200, H100_PEAK, H100_BW)
     assert got == pytest.approx(670e12), f"intensity 200 on an H100 is 670 TFLOP/s, below its roof; got {got}"

@@ -257,7 +257,9 @@ def test_a_token_is_held_when_all_layers_have_seen_it(impl):
         for layer in range(3):
             cache(layer, q[:tokens], k[:tokens], v[:tokens])
             lengths.append(len(cache))
-    assert lengths[2:] == [3, 3, 3, 5], f"after each layer the cache held {lengths[2:]}, expected 3 until all have seen 5"
+    assert lengths[2:] == [3, 3, 3, 5], (
+        f"after each layer the cache held {lengths[2:]}, expected 3 until all have seen 5"
+    )
 
 
 def test_a_cache_owns_its_memory(impl):

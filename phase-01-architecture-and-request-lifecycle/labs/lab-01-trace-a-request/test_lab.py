@@ -124,7 +124,9 @@ def test_twelve_requests_keep_their_order(impl):
     steps = impl.trace_requests(prompts, 2)
     assert prompts == kept, "the caller's list of prompts was changed"
     for step in steps:
-        assert [e.request_id for e in step] == [f"req-{i}" for i in range(12)], "req-10 comes after req-9, not after req-1"
+        assert [e.request_id for e in step] == [f"req-{i}" for i in range(12)], (
+            "req-10 comes after req-9, not after req-1"
+        )
     assert [e.num_computed_tokens for e in steps[0]] == list(range(12, 0, -1)), "each event is of its own prompt"
 
 

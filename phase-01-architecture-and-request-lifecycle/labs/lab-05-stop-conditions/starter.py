@@ -6,7 +6,7 @@ from mini_vllm import Request, RequestStatus  # noqa: F401  (RequestStatus is fo
 
 
 def predicted_hangs() -> set[str]:
-    """Your prediction, before any code runs: which of the captured verdicts leave a request in the real engine for ever?
+    """Your prediction, before any code runs: which captured verdicts leave a request in the real engine for ever?
 
     Returns:
         Their names, as they stand in `captured/verdicts.json`.
@@ -20,8 +20,8 @@ def check_stop(request: Request, max_model_len: int) -> bool:
     A token can end it: its model's end token, `sampling_params.eos_token_id` (None where that is ignored), or one of
     `sampling_params.stop_token_ids`. A limit can: `request.max_tokens` outputs, or a prompt and outputs that fill
     `max_model_len`. And `sampling_params.min_tokens` outputs are to come before any end. Which of these goes before
-    which, where two apply, `captured/verdicts.json` tells: vLLM's own answers, with which yours agree; except that every
-    request must come to an end. Where vLLM's never does, yours ends it as if it had no minimum.
+    which, where two apply, `captured/verdicts.json` tells: vLLM's own answers. Yours agree with them, except that every
+    request must come to an end. Where vLLM's never does, yours ends as if it had no minimum.
 
     Args:
         request: has at least one output token; not finished.

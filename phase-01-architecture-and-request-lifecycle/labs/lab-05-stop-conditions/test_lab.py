@@ -16,7 +16,7 @@ VERDICTS = json.loads((Path(__file__).with_name("captured") / "verdicts.json").r
 
 
 class Stream:
-    """A stream of tokens that may not be read beyond `most` of them: who reads it whole is told, and costs no memory."""
+    """Tokens of which no more than `most` may be taken: who reads the stream whole is told, and costs no memory."""
 
     def __init__(self, tokens, most):
         self.tokens, self.most, self.taken = iter(tokens), most, 0
@@ -91,8 +91,9 @@ def test_every_request_comes_to_an_end(impl):
             break
         engine.step()
     assert request.is_finished(), (
-        f"got {request.status.name} with {request.num_tokens} of 32 tokens after 60 steps, expected an end: the scheduler "
-        "cannot give it another token, and nobody asks your check again. This looks like *A gate without the exception*"
+        f"got {request.status.name} with {request.num_tokens} of 32 tokens after 60 steps, expected an end: the "
+        "scheduler cannot give it another token, and nobody asks your check again. "
+        "This looks like *A gate without the exception*"
     )
     assert (impl.finish_reason(request), request.num_tokens) == ("length", 32), "it ends when the context is full"
 
