@@ -13,6 +13,14 @@ BF16 = 2
 KV_8B = 131_072  # bytes per token, lab 00-02
 
 
+def test_your_prediction(impl) -> None:
+    """Compared before any value is shown: a wrong guess says only on which side it lies."""
+    guess = impl.predicted_context()
+    exact = 2 * N_8B / (A100_PEAK / A100_BW * KV_8B)
+    assert guess > 0.95 * exact, "your prediction is too low: with this much context some batch still suffices"
+    assert guess < 1.05 * exact, "your prediction is too high: with less context no batch suffices any more"
+
+
 def test_a100_ridge_point(impl) -> None:
     got = impl.ridge_point(A100_PEAK, A100_BW)
     assert got == 156.0, f"expected 312e12 / 2e12 = 156 FLOP per byte, got {got}. README, 'What you should see'"
@@ -112,14 +120,6 @@ def test_kv_reads_end_the_free_lunch(impl) -> None:
     context = impl.kv_crossover_context(N_8B, BF16, 64, KV_8B)
     at_crossover = impl.decode_tokens_per_second(N_8B, BF16, A100_BW, 64, 64 * context * KV_8B)
     assert at_crossover == pytest.approx(4000.0), "at the crossover the KV reads cost exactly half of the speed"
-
-
-def test_your_prediction(impl) -> None:
-    """Compared before any value is shown: a wrong guess says only on which side it lies."""
-    guess = impl.predicted_context()
-    exact = 2 * N_8B / (A100_PEAK / A100_BW * KV_8B)
-    assert guess > 0.95 * exact, "your prediction is too low: with this much context some batch still suffices"
-    assert guess < 1.05 * exact, "your prediction is too high: with less context no batch suffices any more"
 
 
 def test_critical_batch(impl) -> None:
