@@ -30,6 +30,7 @@ def test_a100_ridge_point(impl) -> None:
 def test_flops_and_bytes_of_a_step(impl) -> None:
     assert impl.step_flops(N_8B, 1) == 16e9, "one token: 2 FLOPs per parameter, 16 GFLOP. README, 'Background'"
     assert impl.step_flops(N_8B, 3) == 48e9, "three tokens: three times the arithmetic"
+    assert impl.step_flops(N_70B, 2) == 280e9, "another model: 2 * 70e9 * 2"
     assert impl.step_bytes(N_8B, BF16) == 16e9, "8e9 weights of 2 bytes: 16 GB"
     assert impl.step_bytes(N_8B, 0.5) == 4e9, "4-bit weights: 4 GB"
 
