@@ -90,7 +90,7 @@ def phase_nav(folder: Path) -> dict[str, Any]:
     for name, label in PHASE_PAGES.items():
         if (folder / name).is_file():
             entries.append({label: f"{folder.name}/{name}"})
-        if name == "02-mini-build.md" and (folder / "labs" / "README.md").is_file():
+        if name == "01-deep-dive.md" and (folder / "labs" / "README.md").is_file():
             labs = sorted((folder / "labs").glob("lab-*/README.md"))
             rows: list[Any] = [{"Overview": f"{folder.name}/labs/README.md"}]
             rows += [{lab_label(lab): lab.relative_to(ROOT).as_posix()} for lab in labs]

@@ -65,43 +65,38 @@ def check_arguments(prompt: list[int], n_new: int) -> None:
 
 
 def generate_no_cache(prompt: list[int], n_new: int) -> tuple[list[int], int]:
-    """Generate `n_new` tokens, computing the K and V of the whole context again at every step.
-
-    Step i (0, 1, ...) sees len(prompt) + i tokens and therefore costs len(prompt) + i units.
+    """Generate `n_new` tokens and remember no K or V from one step to the next.
 
     Args:
         prompt: token ids, at least one; not modified.
         n_new: how many tokens to generate, 0 or more.
 
     Returns:
-        (tokens, units): the prompt followed by the new tokens, and the units charged in all.
+        (tokens, units): a new list, the prompt followed by the new tokens; and the units that were charged in this
+        call. Every step pays for each token that its newest token looks at, once, and for nothing else.
 
     Raises:
         ValueError: see `check_arguments`.
     """
-    raise NotImplementedError(
-        "at each of the n_new steps call compute_kv for every token present, then append next_token(newest "
-        "token, those pairs)"
-    )
+    raise NotImplementedError("(tokens, units) of a generation that remembers nothing between its steps")
 
 
 def generate_with_cache(prompt: list[int], n_new: int) -> tuple[list[int], int]:
-    """Generate the same tokens with a KV cache: each token's K and V are computed exactly once.
+    """Generate the same tokens with a KV cache: no K and V is computed a second time.
 
-    Prefill first: the K and V of every prompt token, len(prompt) units, even when `n_new` is 0. Then decode: each step
-    reads the cache, appends one token, and puts that token's own K and V into the cache at once, 1 unit.
+    When a token's K and V enter the cache, as soon as the token exists or when a step first needs them, is for you to
+    decide. The cache lives as long as the call.
 
     Args:
         prompt: token ids, at least one; not modified.
         n_new: how many tokens to generate, 0 or more.
 
     Returns:
-        (tokens, units): the prompt followed by the new tokens, and the units charged in all.
+        (tokens, units): a new list, the prompt followed by the new tokens; and the units that were charged in this
+        call, one for each token that some query looks at. What none looks at (the last new token; the prompt, when
+        `n_new` is 0) may be paid for or not.
 
     Raises:
         ValueError: see `check_arguments`.
     """
-    raise NotImplementedError(
-        "call compute_kv once per prompt token into a list, then at each step append next_token(newest "
-        "token, list) and its own K and V"
-    )
+    raise NotImplementedError("(tokens, units) of a generation that computes no K and V twice")

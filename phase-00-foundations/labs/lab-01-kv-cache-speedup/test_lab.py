@@ -48,15 +48,19 @@ def test_no_cache_is_quadratic(impl) -> None:
 
 
 def test_cached_is_linear(impl) -> None:
+    lazy = set()
     for p, n in [(5, 10), (1, 1), (1, 30), (17, 8), (5, 1000)]:
         _, units = impl.generate_with_cache(list(range(p)), n)
-        assert units == p + n, (
-            f"P={p}, n={n}: expected {p} + {n} = {p + n} units, got {units}. "
-            "README, 'What to implement': P units of prefill, then 1 unit per new token"
+        assert p + n - 1 <= units <= p + n, (
+            f"P={p}, n={n}: expected {p} + {n} = {p + n} units, or one less, got {units}. "
+            "README, 'What to implement': no K and V is computed twice, and nothing else is charged"
         )
+        lazy.add(p + n - units)
+    assert len(lazy) == 1, "the last token was paid for in some runs and not in others: eager or lazy, but one of them"
 
 
-def test_every_position_is_computed_once_with_a_cache(impl, monkeypatch) -> None:
+def spied(impl, monkeypatch) -> list[tuple[int, int]]:
+    """A list that fills with (token, position) of each call of `compute_kv`."""
     calls: list[tuple[int, int]] = []
     real = impl.compute_kv
 
@@ -65,18 +69,41 @@ def test_every_position_is_computed_once_with_a_cache(impl, monkeypatch) -> None
         return real(tok, pos, work)
 
     monkeypatch.setattr(impl, "compute_kv", spy)
+    return calls
+
+
+def test_the_units_are_real_calls(impl, monkeypatch) -> None:
+    calls = spied(impl, monkeypatch)
     tokens, units = impl.generate_with_cache(PROMPT, 6)
-    assert calls == [(tok, pos) for pos, tok in enumerate(tokens)], (
+    wanted = [(tok, pos) for pos, tok in enumerate(tokens)]
+    assert sorted(calls, key=lambda call: call[1]) in (wanted, wanted[:-1]), (
         f"compute_kv was called with (token, position) {calls}. "
-        "README, 'Background': each token that ever exists gets its K and V once, at its own position"
+        "README, 'Background': each token gets its K and V once, at its own position"
     )
     assert units == len(calls), f"compute_kv ran {len(calls)} times but {units} units were reported"
 
     calls.clear()
-    _, units = impl.generate_no_cache(PROMPT, 6)
-    first = [pos for _, pos in calls].count(0)
-    assert first == 6, f"without a cache position 0 is computed once a step: expected 6 times, got {first}"
+    tokens, units = impl.generate_no_cache(PROMPT, 6)
     assert units == len(calls), f"compute_kv ran {len(calls)} times but {units} units were reported"
+    for seen in range(5, 11):
+        step, calls[:seen] = calls[:seen], []
+        assert sorted(step, key=lambda call: call[1]) == [(tok, pos) for pos, tok in enumerate(tokens[:seen])], (
+            f"without a cache the step that sees {seen} tokens computes all of them, got (token, position) {step}"
+        )
+
+
+def test_every_call_begins_with_nothing(impl, monkeypatch) -> None:
+    calls = spied(impl, monkeypatch)
+    for generate in (impl.generate_no_cache, impl.generate_with_cache):
+        costs = []
+        for _ in range(2):
+            calls.clear()
+            _, units = generate([7, 7, 9], 4)
+            costs.append((units, len(calls)))
+        assert costs[0] == costs[1], (
+            f"{generate.__name__}: (units, calls) of the same prompt were {costs[0]}, then {costs[1]}. "
+            "This looks like *A cache that outlives the call*"
+        )
 
 
 def test_work_ratio_grows_with_length(impl) -> None:
@@ -86,17 +113,17 @@ def test_work_ratio_grows_with_length(impl) -> None:
         _, cached = impl.generate_with_cache(PROMPT, n)
         ratios.append(plain / cached)
     assert ratios == sorted(ratios), f"expected the ratio to grow with n, got {ratios}"
-    assert ratios[0] == pytest.approx(95 / 15), f"n=10: expected 95 / 15 = 6.33, got {ratios[0]:.2f}"
-    assert ratios[2] == pytest.approx(504_500 / 1005), (
-        f"n=1000: expected 504,500 / 1,005 = 502, got {ratios[2]:.1f}. README, 'What you should see'"
+    assert 95 / 15 <= ratios[0] <= 95 / 14, f"n=10: expected 95 units over 15, or 14, got {ratios[0]:.2f}"
+    assert ratios[2] == pytest.approx(504_500 / 1005, rel=1.1e-3), (
+        f"n=1000: expected 504,500 over 1,005, or 1,004, got {ratios[2]:.1f}. README, 'What you should see'"
     )
 
 
-def test_no_new_tokens_still_pays_for_prefill(impl) -> None:
-    assert impl.generate_no_cache(PROMPT, 0) == (PROMPT, 0), "no step is run, so nothing is computed"
-    assert impl.generate_with_cache(PROMPT, 0) == (PROMPT, 5), (
-        "README, 'What to implement': prefill fills the cache before the first step, whether or not a step follows"
-    )
+def test_no_new_tokens(impl) -> None:
+    for generate, allowed in ((impl.generate_no_cache, (0,)), (impl.generate_with_cache, (0, 5))):
+        tokens, units = generate(PROMPT, 0)
+        assert tokens == PROMPT and tokens is not PROMPT, f"{generate.__name__}, n=0: the prompt alone, in a new list"
+        assert units in allowed, f"{generate.__name__}, n=0: no step looks at anything; got {units} units"
 
 
 def test_the_callers_prompt_is_left_alone(impl) -> None:

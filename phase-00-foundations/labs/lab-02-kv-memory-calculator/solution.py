@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int = 2) -> int:
     """Bytes of KV cache that one token occupies in the whole model.
@@ -20,6 +22,28 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_
     return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
 
 
+def kv_bytes_of_config(config: dict[str, Any], dtype_bytes: int = 2) -> int:
+    """The same figure from a model's `config.json`, whose keys the README lists.
+
+    Of two keys that could give a size, the one that names it counts. A key that is missing, or null, stands for what
+    was usual when the file was written: find out what that is.
+
+    Args:
+        config: what `json.load` makes of the file; not modified.
+        dtype_bytes: bytes of one number *in the cache*; the file's own dtype is that of the weights.
+
+    Returns:
+        Bytes per token.
+    """
+    heads = config["num_attention_heads"]
+    kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
+    if kv_heads is None:
+        kv_heads = heads
+    if head_dim is None:
+        head_dim = config["hidden_size"] // heads
+    return kv_bytes_per_token(config["num_hidden_layers"], kv_heads, head_dim, dtype_bytes)
+
+
 def kv_bytes_per_seq(per_token: int, seq_len: int) -> int:
     """Bytes of KV cache of one sequence of `seq_len` tokens, each of `per_token` bytes."""
     return per_token * seq_len
@@ -34,10 +58,10 @@ def max_concurrent_seqs(gpu_bytes: int, weight_bytes: int, per_seq: int) -> int:
         per_seq: KV bytes of one sequence, at least 1.
 
     Returns:
-        Whole sequences, rounded down; 0 when the weights leave no room. Never negative.
+        Whole sequences, exact for numbers of any size; 0 when the weights leave no room. Never negative.
 
     Raises:
-        ValueError: `per_seq` is below 1.
+        ValueError: "per_seq must be at least 1 byte, got 0", whether or not the weights leave room.
     """
     if per_seq < 1:
         raise ValueError(f"per_seq must be at least 1 byte, got {per_seq}")
@@ -58,10 +82,10 @@ def engine_capacity(
         block_size: tokens in a block.
 
     Returns:
-        (num_blocks, num_tokens, concurrency): blocks in the pool; the tokens figure of the log line
-        "GPU KV cache size: N tokens"; and the figure of "Maximum concurrency for M tokens per request: X".
-        Concurrency is num_blocks over the blocks of one longest sequence, as a float;
-        num_tokens is int(concurrency * max_model_len).
+        (num_blocks, num_tokens, concurrency): blocks in the pool; the figure of the log line
+        "GPU KV cache size: N tokens"; and that of "Maximum concurrency for M tokens per request: X".
+        `concurrency` is a float: how many sequences of the longest length the blocks hold, counted in blocks.
+        `num_tokens` is an int: the tokens of so many sequences of that length, a fraction of a token cut off.
     """
     num_blocks = available_bytes // (per_token * block_size)
     blocks_per_seq = -(-max_model_len // block_size)

@@ -11,17 +11,16 @@ MIN_TEMPERATURE = 0.01
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Turn scores into probabilities: exp(logit) over the sum of all exp(logit).
-
-    The largest logit is subtracted first. That changes no probability and keeps exp() from overflowing.
+    """Turn scores into probabilities: a logit that is larger by d stands for e^d times the probability.
 
     Args:
-        logits: [vocab] scores; -inf stands for "impossible" and gets probability 0.
+        logits: [vocab] scores of any size, an array or a list; -inf stands for "impossible".
 
     Returns:
-        [vocab] float64, non-negative, summing to 1. A new array.
+        [vocab] float64, summing to 1, without NaN however large or small the scores; exactly 0 for "impossible". A new
+        array.
     """
-    raise NotImplementedError("subtract the largest logit, take exp, divide by the sum")
+    raise NotImplementedError("probabilities that sum to 1, whatever the size of the scores")
 
 
 def apply_top_k(logits: np.ndarray, k: int) -> np.ndarray:
@@ -30,33 +29,29 @@ def apply_top_k(logits: np.ndarray, k: int) -> np.ndarray:
     Logits equal to the k-th largest are all kept, so that ties may leave more than `k`, as upstream does.
 
     Args:
-        logits: [vocab] scores.
+        logits: [vocab] scores, an array or a list.
         k: how many to keep; k <= 0 or k >= vocab keeps all.
 
     Returns:
         [vocab] float64. A new array; `logits` is not modified.
     """
-    raise NotImplementedError(
-        "find the k-th largest logit with np.partition and set every smaller one to -inf, in a copy"
-    )
+    raise NotImplementedError("the scores with all but the k largest, and their equals, set to -inf")
 
 
 def apply_top_p(logits: np.ndarray, p: float) -> np.ndarray:
     """Keep the smallest set of most likely tokens whose probabilities sum to at least `p`; set the others to -inf.
 
-    The token that crosses `p` is part of the set. At least one token is always kept.
+    The token that crosses `p` is part of the set. At least one token is always kept. Which of two equally likely tokens
+    is kept, where one suffices, is left open.
 
     Args:
-        logits: [vocab] scores.
+        logits: [vocab] scores, an array or a list.
         p: probability mass to keep, in [0, 1]; 1 keeps all, 0 keeps the one most likely token.
 
     Returns:
         [vocab] float64. A new array; `logits` is not modified.
     """
-    raise NotImplementedError(
-        "walk the tokens from the most likely down and set to -inf each one whose predecessors already sum "
-        "to p or more, in a copy"
-    )
+    raise NotImplementedError("the scores with all but the smallest sufficient set of tokens set to -inf")
 
 
 def sample(
@@ -66,15 +61,16 @@ def sample(
     top_p: float = 1.0,
     seed: int | np.random.Generator | None = None,
 ) -> int:
-    """Choose one token id.
+    """Choose one token id, as vLLM does.
 
-    Temperature 0 is greedy: the index of the largest logit (the lowest index among equals), no randomness, the other
-    knobs ignored. Otherwise: divide by the temperature (values below 0.01 count as 0.01), top-k, top-p, softmax, and
-    draw with probabilities p as `argmax(p / rng.exponential(size=vocab))`.
+    Temperature 0 is greedy: the largest logit, the lowest index among equals, and nothing is drawn. The other knobs are
+    checked all the same, and then change nothing. Above 0 the knobs work in vLLM's order: temperature, top-k, top-p.
+    The token is then drawn by an exponential race over the whole vocabulary: one call of `rng.exponential(size=vocab)`,
+    whatever was filtered out before.
 
     Args:
-        logits: [vocab] scores.
-        temperature: 0 for greedy, else > 0.
+        logits: [vocab] scores, an array or a list; not modified.
+        temperature: 0 for greedy, else > 0; values below 0.01 count as 0.01.
         top_k: see `apply_top_k`.
         top_p: in (0, 1]; see `apply_top_p`.
         seed: an int starts a new stream (the same int, the same token); a Generator is used and advanced; None draws
@@ -84,9 +80,7 @@ def sample(
         A token id, a plain int in [0, vocab).
 
     Raises:
-        ValueError: `temperature` is negative or NaN, or `top_p` is outside (0, 1].
+        ValueError: "temperature must be 0 or more, got -0.1", for NaN too; "top_p must be in (0, 1], got 1.5", for NaN
+            too and whatever the temperature.
     """
-    raise NotImplementedError(
-        "check the knobs, return argmax at temperature 0, else temperature, top-k, top-p, softmax, argmax(p "
-        "/ exponential)"
-    )
+    raise NotImplementedError("the id of the token that vLLM would choose with the same knobs and generator")

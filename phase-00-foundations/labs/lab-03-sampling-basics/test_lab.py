@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from course.fixtures import close
 from mini_vllm import Sampler, SamplingParams
 
 PROBS = np.array([0.5, 0.3, 0.15, 0.05])
@@ -22,25 +23,35 @@ def drawn(impl, logits: np.ndarray, **knobs) -> set[int]:
 
 
 def test_softmax_is_a_distribution_and_is_stable(impl) -> None:
-    probs = impl.softmax(LOGITS)
-    np.testing.assert_allclose(probs, PROBS, rtol=1e-12, err_msg="softmax(log(p)) must give p back")
-    big = impl.softmax(np.array([1000.0, 1001.0, 999.0]))
-    assert np.isfinite(big).all(), (
-        f"logits near 1000 gave {big}. README, 'Background': subtract the maximum before exp()"
-    )
-    np.testing.assert_allclose(big, impl.softmax(np.array([0.0, 1.0, -1.0])), rtol=1e-12)
-    assert big.sum() == pytest.approx(1.0) and big[1] > big[0] > big[2], (
-        "order of the logits = order of the probabilities"
-    )
-    masked = impl.softmax(np.array([0.0, -np.inf, 0.0]))
-    np.testing.assert_array_equal(masked, [0.5, 0.0, 0.5], err_msg="-inf must become probability 0 exactly")
+    close(impl.softmax(LOGITS), PROBS, "softmax(log(p)) must give p back")
+    for base in (1000.0, -1000.0):
+        probs = impl.softmax(base + np.array([0.0, 1.0, -1.0]))
+        assert np.isfinite(probs).all(), (
+            f"logits near {base:.0f} gave {probs}. README, 'Background': e^1000 is no float"
+        )
+        close(probs, impl.softmax(np.array([0.0, 1.0, -1.0])), f"the same distances at {base:.0f}")
+    assert probs[1] > probs[0] > probs[2], "order of the logits = order of the probabilities"
+    assert impl.softmax(np.random.default_rng(0).standard_normal(5000)).sum() == pytest.approx(1.0, abs=1e-12)
+    got = impl.softmax(np.array([0.0, -np.inf, 0.0]))
+    close(got, np.array([0.5, 0.0, 0.5]), "-inf must become probability 0 exactly", 0)
 
 
 def test_softmax_works_on_float32_and_lists(impl) -> None:
     for logits in (np.array([1, 2], dtype=np.float32), [1, 2]):
-        probs = impl.softmax(logits)
-        assert probs.dtype == np.float64, f"README: probabilities are float64, got {probs.dtype}"
-        assert probs[1] == pytest.approx(0.7310585786, abs=1e-9)
+        close(impl.softmax(logits), np.array([0.2689414214, 0.7310585786]), "probabilities, in float64", 1e-9)
+
+
+def test_filters_take_lists_and_give_float64(impl) -> None:
+    want = np.array([3.0, -np.inf, 2.0])
+    for logits in ([3, 1, 2], np.array([3, 1, 2]), np.array([3, 1, 2], dtype=np.float32)):
+        close(impl.apply_top_k(logits, 2), want, "top-k 2 of 3, 1, 2", 0)
+        close(impl.apply_top_k(logits, 0), np.array([3.0, 1.0, 2.0]), "top-k switched off", 0)
+        close(impl.apply_top_p(logits, 0.9), want, "top-p 0.9 of logits 3, 1, 2", 0)
+        close(impl.apply_top_p(logits, 1.0), np.array([3.0, 1.0, 2.0]), "top-p switched off", 0)
+    masked = np.array([0.0, -np.inf, 1.0, -np.inf])
+    close(impl.apply_top_k(masked, 3), masked, "top-k 3 of two tokens that are left", 0)
+    close(impl.apply_top_p(masked, 0.99), masked, "top-p of two tokens that are left, both needed", 0)
+    assert impl.sample([0.0, 9.0, 1.0], temperature=0.0) == 1, "sample takes a list too"
 
 
 def test_greedy_is_argmax_and_ignores_every_other_knob(impl) -> None:
@@ -64,7 +75,7 @@ def test_top_k_keeps_exactly_k(impl) -> None:
         assert (out[[i for i in range(5) if i not in ids]] == -np.inf).all(), "README: the others become -inf, not 0"
         assert all(out[i] == logits[i] for i in ids), "survivors keep their logits"
     for k in (0, -1, 5, 6):
-        np.testing.assert_array_equal(impl.apply_top_k(logits, k), logits, err_msg=f"k={k} switches top-k off")
+        close(impl.apply_top_k(logits, k), logits, f"k={k} switches top-k off", 0)
 
 
 def test_top_k_on_a_whole_vocabulary(impl) -> None:
@@ -96,9 +107,9 @@ def test_top_p_keeps_the_smallest_sufficient_nucleus(impl) -> None:
             f"p={p}: expected {ids}, got {kept(out)}. README, 'Background': the token that crosses p belongs to the set"
         )
         assert all(out[i] == LOGITS[i] for i in ids), "survivors keep their logits"
-    np.testing.assert_array_equal(impl.apply_top_p(LOGITS, 1.0), LOGITS, err_msg="p=1 switches top-p off")
+    close(impl.apply_top_p(LOGITS, 1.0), LOGITS, "p=1 switches top-p off", 0)
     tail = np.array([0.0, -100.0])
-    np.testing.assert_array_equal(impl.apply_top_p(tail, 1.0), tail, err_msg="p=1 keeps even a probability of 4e-44")
+    close(impl.apply_top_p(tail, 1.0), tail, "p=1 keeps even a probability of 4e-44", 0)
     assert kept(impl.apply_top_p(np.log(np.array([0.2, 0.4, 0.4])), 0.5)) == {1, 2}, "[0.2, 0.4, 0.4], p=0.5: keep two"
     shuffled = impl.apply_top_p(LOGITS[[2, 0, 3, 1]], 0.75)
     assert kept(shuffled) == {1, 3}, (
@@ -186,8 +197,15 @@ def test_draw_is_the_exponential_race(impl) -> None:
         expected = int(np.argmax(probs / np.random.default_rng(seed).exponential(size=40)))
         got = impl.sample(logits, seed=seed)
         assert got == expected, (
-            f"seed {seed}: expected {expected}, got {got}. "
-            "README, 'What to implement': argmax(p / exponential), one draw"
+            f"seed {seed}: expected {expected}, got {got}. README, 'Background': the largest of p / e, with one draw"
+        )
+        filtered = np.where(np.isin(np.arange(40), np.argsort(logits)[-5:]), probs, 0.0)
+        ref, mine = np.random.default_rng(seed), np.random.default_rng(seed)
+        expected = int(np.argmax(filtered / ref.exponential(size=40)))
+        got = impl.sample(logits, top_k=5, seed=mine)
+        assert got == expected and mine.bit_generator.state == ref.bit_generator.state, (
+            f"seed {seed}, top_k 5: expected {expected} and one draw of 40 numbers, got {got}. "
+            "README, 'Background': those that were filtered out run too"
         )
 
 
@@ -202,9 +220,10 @@ def test_bad_knobs_are_refused(impl) -> None:
     for bad in (-0.1, float("nan")):
         with pytest.raises(ValueError, match=rf"^temperature must be 0 or more, got {bad}$"):
             impl.sample(LOGITS, temperature=bad)
-    for bad in (0.0, -0.5, 1.5):
-        with pytest.raises(ValueError, match=rf"^top_p must be in \(0, 1\], got {bad}$"):
-            impl.sample(LOGITS, top_p=bad)
+    for bad in (0.0, -0.5, 1.5, float("nan")):
+        for temperature in (1.0, 0.0):
+            with pytest.raises(ValueError, match=rf"^top_p must be in \(0, 1\], got {bad}$"):
+                impl.sample(LOGITS, temperature=temperature, top_p=bad)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])

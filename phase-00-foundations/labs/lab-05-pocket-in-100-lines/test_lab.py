@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from course import fixtures
 from course.labs import load
 
 HERE = Path(__file__).resolve().parent
@@ -16,14 +17,7 @@ GATE = 1e-4  # float32, eight layers: measured 1e-5; the smallest listed mistake
 
 
 def close(got, want, what, atol=1e-6):
-    """Shape, type and values, without a relative tolerance."""
-    want = np.asarray(want)
-    assert isinstance(got, np.ndarray), f"{what}: got {type(got).__name__}, expected an array"
-    assert got.shape == want.shape, f"{what}: got shape {got.shape}, expected {want.shape}"
-    assert got.dtype == want.dtype, f"{what}: got {got.dtype}, expected {want.dtype}: what comes in decides the type"
-    assert np.isfinite(got).all(), f"{what}: got {(~np.isfinite(got)).sum()} values that are NaN or infinite"
-    off = np.abs(got - want).max(initial=0)
-    assert off <= atol, f"{what}: got values off by up to {off:.3g}, expected at most {atol:g}"
+    fixtures.close(got, want, what, atol)
 
 
 def normal(*shape, seed=0, dtype=np.float32):
@@ -255,6 +249,19 @@ def test_two_caches_do_not_mix(impl):
     close(got, Naive()(0, whole, keys, np.concatenate([v, v[:2]]))[3:], "3 tokens held, 2 new ones", 1e-5)
 
 
+def test_a_token_is_held_when_all_layers_have_seen_it(impl):
+    """`generate` asks for the length between two calls of `forward`; the engine may ask in the middle of one."""
+    cache, lengths = impl.KVCache(), []
+    q, k, v = normal(3, 4, 8), normal(3, 2, 8, seed=1), normal(3, 2, 8, seed=2)
+    for tokens in (3, 2):
+        for layer in range(3):
+            cache(layer, q[:tokens], k[:tokens], v[:tokens])
+            lengths.append(len(cache))
+    assert lengths[2:] == [3, 3, 3, 5], (
+        f"after each layer the cache held {lengths[2:]}, expected 3 until all have seen 5"
+    )
+
+
 def test_a_cache_owns_its_memory(impl):
     """The engine computes keys and values in scratch memory, which the next call overwrites."""
     cache = impl.KVCache()
@@ -263,7 +270,9 @@ def test_a_cache_owns_its_memory(impl):
     last = q[:1].copy(), k[:1].copy(), v[:1].copy()
     cache(0, q, k, v)
     k[:], v[:] = np.nan, np.nan
+    again = [array.copy() for array in last]
     close(cache(0, *last), want, "a cache whose caller has reused the arrays", 1e-5)
+    assert all(np.array_equal(a, b) for a, b in zip(last, again, strict=True)), "the cache changed its arguments"
 
 
 def test_the_config_counts(impl, checkpoint, truth):
@@ -279,14 +288,40 @@ def test_the_config_counts(impl, checkpoint, truth):
     for name, value in (("rope_theta", 500.0), ("rms_norm_eps", 0.5)):
         assert np.abs(run(**{name: value})[0] - base).max() > 1e-2, f"another {name} in the config changes nothing"
     assert run(num_hidden_layers=3)[1] == [0, 1, 2], "num_hidden_layers of the config is 3"
+    shapes = []
+
+    def attn(layer, q, k, v):
+        shapes.append((q.shape, k.shape, v.shape))
+        return np.zeros((4, 256), np.float32)
+
+    impl.forward({**config, "head_dim": 32, "num_hidden_layers": 1}, weights, ids, np.arange(4), attn)
+    assert shapes == [((4, 8, 32), (4, 4, 32), (4, 4, 32))], "head_dim 32 cuts the same matrices into 8 and 4 heads"
     other = {**config, "eos_token_id": int(impl.generate(config, weights, ids.tolist(), 1)[0])}
     assert len(impl.generate(other, weights, ids.tolist(), 9)) == 1, (
         "another eos_token_id in the config changes nothing"
     )
 
 
+def test_what_comes_in_decides_the_type(impl, checkpoint):
+    config, weights = checkpoint
+    wide = {name: array.astype(np.float64) for name, array in weights.items()}
+    kinds = []
+
+    def attn(layer, q, k, v):
+        kinds.extend((q.dtype, k.dtype, v.dtype))
+        return cache(layer, q, k, v)
+
+    cache = impl.KVCache()
+    hidden = impl.forward({**config, "num_hidden_layers": 1}, wide, np.array([5, 6]), np.arange(2), attn)
+    kinds += [hidden.dtype, impl.compute_logits(config, wide, hidden).dtype, cache(0, *[np.ones((1, 2, 64))] * 3).dtype]
+    assert set(kinds) == {np.dtype(np.float64)}, f"float64 weights: q, k, v, hidden, logits, attention are {kinds}"
+
+
 def test_ends(impl, checkpoint, engine):
     _, prompts, answers = engine
+    asked = {**checkpoint[0], "eos_token_id": prompts[1][0]}
+    got = impl.generate(asked, checkpoint[1], list(prompts[1]), 3)
+    assert got == list(answers[1][:3]), f"an end token in the prompt ends nothing: got {got}"
     for n in (0, 1, 5):
         got = impl.generate(*checkpoint, list(prompts[1]), n)
         assert got == list(answers[1][:n]), f"max_tokens={n}: got {got}"
@@ -301,8 +336,11 @@ def test_inputs_left_alone(impl, checkpoint, engine):
     """The weights are read-only here: `+=` on a view of the embedding raises."""
     prompt = list(engine[1][1])
     ids, positions = np.array(prompt), np.arange(len(prompt))
-    impl.generate(*checkpoint, prompt, 2)
-    impl.forward(*checkpoint, ids, positions, Naive())
+    config = dict(checkpoint[0])
+    impl.generate(config, checkpoint[1], prompt, 2)
+    impl.forward(config, checkpoint[1], ids, positions, Naive())
+    impl.compute_logits(config, checkpoint[1], normal(1, 256))
+    assert config == checkpoint[0], "the config was changed"
     assert prompt == list(engine[1][1]), "generate changed the list of prompt ids"
     assert ids.tolist() == prompt and positions.tolist() == list(range(len(prompt))), "forward changed its arguments"
     small = {name: array[:2] if "embed" in name else array for name, array in checkpoint[1].items()}

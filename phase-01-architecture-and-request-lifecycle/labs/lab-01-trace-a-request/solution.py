@@ -15,12 +15,12 @@ class Event(NamedTuple):
 
 
 def snapshot(request: Request) -> Event:
-    """The request's id, the name of its status, and its two counters, as they stand now."""
+    """The request's id, the name of its status, and its two counters, as they stand now; the request is not changed."""
     return Event(request.request_id, request.status.name, request.num_computed_tokens, request.num_tokens)
 
 
 def trace_request(prompt: str, max_tokens: int = 4, **engine_kwargs) -> list[Event]:
-    """Serve one prompt alone and take a snapshot after every step, the last one included.
+    """The life of one prompt that is served alone: what it looked like after every step, the last one included.
 
     Decoding is greedy and does not end at EOS, so the trace depends on nothing but lengths.
 
@@ -36,12 +36,13 @@ def trace_request(prompt: str, max_tokens: int = 4, **engine_kwargs) -> list[Eve
 
 
 def trace_requests(prompts: list[str], max_tokens: int = 4, **engine_kwargs) -> list[list[Event]]:
-    """Serve several prompts together; after every step take a snapshot of each of them.
+    """The lives of several prompts that are served together by one engine.
 
-    The requests are called "req-0", "req-1", ... in the order of the prompts; all are added before the first step.
+    The requests are called "req-0", "req-1", ... in the order of the prompts; all are there before the first step. What
+    is said of decoding at `trace_request` holds here too. `prompts` is not changed.
 
     Returns:
-        One list per step, holding one event per request in that order: the waiting and the finished ones too.
+        One list per step, with one event per prompt in the order of `prompts`: the waiting and the finished ones too.
     """
     engine = LLMEngine(**engine_kwargs)
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)

@@ -15,12 +15,12 @@ class Event(NamedTuple):
 
 
 def snapshot(request: Request) -> Event:
-    """The request's id, the name of its status, and its two counters, as they stand now."""
-    raise NotImplementedError("build an Event from request.request_id, request.status.name and the two counters")
+    """The request's id, the name of its status, and its two counters, as they stand now; the request is not changed."""
+    raise NotImplementedError("the four facts of the request, as they stand now")
 
 
 def trace_request(prompt: str, max_tokens: int = 4, **engine_kwargs) -> list[Event]:
-    """Serve one prompt alone and take a snapshot after every step, the last one included.
+    """The life of one prompt that is served alone: what it looked like after every step, the last one included.
 
     Decoding is greedy and does not end at EOS, so the trace depends on nothing but lengths.
 
@@ -32,17 +32,16 @@ def trace_request(prompt: str, max_tokens: int = 4, **engine_kwargs) -> list[Eve
     Returns:
         One event per step, in order.
     """
-    raise NotImplementedError("serve this one prompt and keep its event of every step, the last one included")
+    raise NotImplementedError("one event for every step of this prompt's life, the last one included")
 
 
 def trace_requests(prompts: list[str], max_tokens: int = 4, **engine_kwargs) -> list[list[Event]]:
-    """Serve several prompts together; after every step take a snapshot of each of them.
+    """The lives of several prompts that are served together by one engine.
 
-    The requests are called "req-0", "req-1", ... in the order of the prompts; all are added before the first step.
+    The requests are called "req-0", "req-1", ... in the order of the prompts; all are there before the first step. What
+    is said of decoding at `trace_request` holds here too. `prompts` is not changed.
 
     Returns:
-        One list per step, holding one event per request in that order: the waiting and the finished ones too.
+        One list per step, with one event per prompt in the order of `prompts`: the waiting and the finished ones too.
     """
-    raise NotImplementedError(
-        "add every prompt, hold its Request, and after each engine.step() take a snapshot of all of them"
-    )
+    raise NotImplementedError("for every step one event of every prompt, whatever has become of it")

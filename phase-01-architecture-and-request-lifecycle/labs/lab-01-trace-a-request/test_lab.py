@@ -11,6 +11,22 @@ def facts(events):
     return [(e.status, e.num_computed_tokens, e.num_tokens) for e in events]
 
 
+def test_snapshot_is_what_stands_now(impl):
+    from mini_vllm import Request, RequestStatus, SamplingParams
+
+    request = Request("some-id", [7, 8, 9], SamplingParams(max_tokens=5))
+    assert impl.snapshot(request) == impl.Event("some-id", "WAITING", 0, 3)
+    request.status, request.num_computed_tokens = RequestStatus.PREEMPTED, 2
+    request.append_output_token_ids(1)
+    before = impl.snapshot(request)
+    assert before == impl.Event("some-id", "PREEMPTED", 2, 4), "the name of the status, then computed, then existing"
+    request.num_computed_tokens = 4
+    assert before.num_computed_tokens == 2, "an event must not change when the request does"
+    assert (request.status, request.num_tokens) == (RequestStatus.PREEMPTED, 4), "looking changes nothing"
+    request.status, request.num_computed_tokens = RequestStatus.RUNNING, 1
+    assert impl.snapshot(request)[1:] == ("RUNNING", 1, 4), "back from preemption it runs, and is three tokens behind"
+
+
 def test_first_event_is_running_after_prefill(impl):
     first = impl.trace_request("hello")[0]
     assert first.status == "RUNNING", "one step admits the request and computes its whole prompt: WAITING is never seen"
@@ -100,6 +116,18 @@ def test_two_requests_side_by_side(impl):
         [("FINISHED_LENGTH_CAPPED", 6, 7), ("FINISHED_LENGTH_CAPPED", 3, 4)],
     ]
     assert [e.request_id for e in steps[0]] == ["req-0", "req-1"], "events stand in the order of the prompts"
+
+
+def test_twelve_requests_keep_their_order(impl):
+    prompts = ["x" * n for n in range(12, 0, -1)]
+    kept = list(prompts)
+    steps = impl.trace_requests(prompts, 2)
+    assert prompts == kept, "the caller's list of prompts was changed"
+    for step in steps:
+        assert [e.request_id for e in step] == [f"req-{i}" for i in range(12)], (
+            "req-10 comes after req-9, not after req-1"
+        )
+    assert [e.num_computed_tokens for e in steps[0]] == list(range(12, 0, -1)), "each event is of its own prompt"
 
 
 def test_waiting_is_seen_when_there_is_one_seat(impl):

@@ -32,7 +32,7 @@ class Summary(NamedTuple):
 
 
 class Startup(NamedTuple):
-    """What the lines of the start-up say; None where the log has no such line."""
+    """What a log tells of the engine that wrote it; None where it has no such line."""
 
     version: str | None
     async_scheduling: bool | None
@@ -50,13 +50,14 @@ _ITERATION = re.compile(
 def parse_iterations(log_text: str) -> list[IterationRecord]:
     """Every iteration line of a log, in the order of the log.
 
-    The lines may have any prefix (level, time, file, "(EngineCore pid=...)"); other lines are passed over.
+    The lines may have any prefix (level, time, file, "(EngineCore pid=...)"); other lines, and lines that were cut off,
+    are passed over.
     """
     return [IterationRecord(*map(int, m.groups()[:5]), float(m.group(6))) for m in _ITERATION.finditer(log_text)]
 
 
 def summarize(records: Iterable[IterationRecord]) -> Summary:
-    """Count the steps by kind and add up their tokens."""
+    """How many steps of each kind there are, and their tokens in all. `records` may be an iterator."""
     kinds = {(True, False): 0, (False, True): 0, (True, True): 0, (False, False): 0}
     context = generation = 0
     for record in records:
@@ -72,10 +73,11 @@ def _find(pattern: str, log_text: str) -> str | None:
 
 
 def parse_startup(log_text: str) -> Startup:
-    """Read the five facts out of a start-up log; the lines are listed in the README.
+    """The five facts that a start-up log tells; the lines are listed in the README.
 
-    Numbers may have thousands separators ("1,588,624 tokens"). Where several lines speak of async scheduling, the last
-    one counts: the engine's process settles its configuration after the front end has printed its own.
+    Numbers may have thousands separators ("1,588,624 tokens"). `async_scheduling` is whether the engine's loop ran so,
+    as far as the log can know. Several lines may speak of it, and contradict each other: `captured/cpu-default-one.log`
+    does, and `captured/cpu-default-one.json`, of the same run, has the truth.
     """
     version = _find(r"Initializing a V1 LLM engine \(v([^)]+)\)", log_text)
     states = re.findall(r"Asynchronous scheduling is (enabled|disabled)\.", log_text)
@@ -92,7 +94,7 @@ def parse_startup(log_text: str) -> Startup:
 
 
 def max_concurrency(num_blocks: int, block_size: int, max_model_len: int) -> float:
-    """How many requests of `max_model_len` tokens the pool holds at once: each needs whole blocks.
+    """How many requests of `max_model_len` tokens the pool holds at once, where blocks are not shared.
 
     The figure of vLLM's start-up log, before it is rounded to two digits.
     """

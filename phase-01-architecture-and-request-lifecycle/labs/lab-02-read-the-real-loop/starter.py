@@ -30,7 +30,7 @@ class Summary(NamedTuple):
 
 
 class Startup(NamedTuple):
-    """What the lines of the start-up say; None where the log has no such line."""
+    """What a log tells of the engine that wrote it; None where it has no such line."""
 
     version: str | None
     async_scheduling: bool | None
@@ -42,30 +42,30 @@ class Startup(NamedTuple):
 def parse_iterations(log_text: str) -> list[IterationRecord]:
     """Every iteration line of a log, in the order of the log.
 
-    The lines may have any prefix (level, time, file, "(EngineCore pid=...)"); other lines are passed over.
+    The lines may have any prefix (level, time, file, "(EngineCore pid=...)"); other lines, and lines that were cut off,
+    are passed over.
     """
-    raise NotImplementedError(
-        "find every iteration line with one regular expression and turn its six numbers into a record"
-    )
+    raise NotImplementedError("a record for each iteration line, in the order of the log")
 
 
 def summarize(records: Iterable[IterationRecord]) -> Summary:
-    """Count the steps by kind and add up their tokens."""
-    raise NotImplementedError("sort each record into prefill, decode, mixed or empty, and add up its tokens")
+    """How many steps of each kind there are, and their tokens in all. `records` may be an iterator."""
+    raise NotImplementedError("how many steps of each of the four kinds, and how many tokens of each of the two")
 
 
 def parse_startup(log_text: str) -> Startup:
-    """Read the five facts out of a start-up log; the lines are listed in the README.
+    """The five facts that a start-up log tells; the lines are listed in the README.
 
-    Numbers may have thousands separators ("1,588,624 tokens"). Where several lines speak of async scheduling, the last
-    one counts: the engine's process settles its configuration after the front end has printed its own.
+    Numbers may have thousands separators ("1,588,624 tokens"). `async_scheduling` is whether the engine's loop ran so,
+    as far as the log can know. Several lines may speak of it, and contradict each other: `captured/cpu-default-one.log`
+    does, and `captured/cpu-default-one.json`, of the same run, has the truth.
     """
-    raise NotImplementedError("search for the five lines of the README; None where one is missing")
+    raise NotImplementedError("the five facts that the log tells, None for those that it does not")
 
 
 def max_concurrency(num_blocks: int, block_size: int, max_model_len: int) -> float:
-    """How many requests of `max_model_len` tokens the pool holds at once: each needs whole blocks.
+    """How many requests of `max_model_len` tokens the pool holds at once, where blocks are not shared.
 
     The figure of vLLM's start-up log, before it is rounded to two digits.
     """
-    raise NotImplementedError("divide the blocks of the pool by the whole blocks of one request")
+    raise NotImplementedError("how many requests of the longest length the pool holds")

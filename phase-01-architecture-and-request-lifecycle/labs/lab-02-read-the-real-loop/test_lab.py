@@ -49,6 +49,12 @@ def test_prefix_and_other_lines_are_no_matter(impl):
     log += LINE.format(1, 0, 0, 1, 1, "10.00") + "\n"
     assert [r.index for r in impl.parse_iterations(log)] == [0, 1]
     assert impl.parse_iterations("EngineCore waiting for work.\n") == []
+    cut = LINE.format(3, 0, 0, 1, 1, "10.00")[:60]
+    assert impl.parse_iterations(f"{stamp}{cut}...\n{LINE.format(7, 1, 2, 0, 0, '3')}") == [
+        impl.IterationRecord(7, 1, 2, 0, 0, 3.0)
+    ], "a line that was cut off tells nothing, and takes nothing from the line after it"
+    log = "\n".join(LINE.format(i, 0, 0, 1, 1, "1.0") for i in (5, 0, 3))
+    assert [r.index for r in impl.parse_iterations(log)] == [5, 0, 3], "the order of the log: two engines may write one"
 
 
 def test_summary_kinds(impl):
@@ -70,10 +76,32 @@ def test_startup_of_an_empty_log(impl):
     assert impl.parse_startup("nothing here\n") == impl.Startup(None, None, None, None, None)
 
 
+STARTUP = """\
+(EngineCore pid=1) INFO 01-02 [core.py:113] Initializing a V1 LLM engine (v9.8.7rc1) with config: model='m', seed=0
+INFO 01-02 [scheduler.py:240] Chunked prefill is enabled with max_num_batched_tokens=77.
+INFO 01-02 [vllm.py:978] Asynchronous scheduling is {}.
+(EngineCore pid=1) INFO 01-02 [kv_cache_utils.py:1733] GPU KV cache size: {} tokens
+(EngineCore pid=1) INFO 01-02 [kv_cache_utils.py:1735] Maximum concurrency for {} tokens per request: {}x
+"""
+
+
+def test_startup_of_a_made_up_log(impl):
+    log = STARTUP.format("enabled", "1,234,567", "2,048", "602.82")
+    assert impl.parse_startup(log) == impl.Startup("9.8.7rc1", True, 77, 1_234_567, 602.82)
+    log = STARTUP.format("disabled", "640", "64", "10.00")
+    assert impl.parse_startup(log) == impl.Startup("9.8.7rc1", False, 77, 640, 10.0)
+    got = impl.parse_startup(log.splitlines()[3])
+    assert got == impl.Startup(None, None, None, 640, None), "one line tells one fact, and the others stay None"
+    kinds = [type(fact) for fact in impl.parse_startup(log)]
+    assert kinds == [str, bool, int, int, float], "facts, not pieces of text"
+
+
 def test_concurrency_counts_whole_blocks(impl):
     assert impl.max_concurrency(100, 16, 32) == 50.0
     assert impl.max_concurrency(100, 16, 33) == pytest.approx(100 / 3), "33 tokens occupy 3 blocks, not 2.0625"
     assert impl.max_concurrency(7, 16, 5) == 7.0, "the smallest request still takes a whole block"
+    assert impl.max_concurrency(100, 32, 33) == 50.0, "blocks of 32: 33 tokens occupy 2"
+    assert impl.max_concurrency(5, 1, 10) == 0.5, "the figure is a ratio, and below 1 where not even one fits"
 
 
 # ---- the captures from a CPU ---------------------------------------------------------------------------------------
@@ -106,6 +134,8 @@ def test_the_last_word_on_async_scheduling(impl):
         "the front end says enabled, the engine's process says disabled later: the second runs the loop"
     )
     assert impl.parse_startup(text("cpu-sync-one.log")).async_scheduling is False
+    said = "\n".join(f"INFO Asynchronous scheduling is {word}." for word in ("enabled", "disabled", "enabled"))
+    assert impl.parse_startup(said).async_scheduling is True, "three lines: the rule is about time, not about a word"
     assert facts("cpu-default-one.json")["async_scheduling_in_effect"] is False
 
 

@@ -32,28 +32,27 @@ class Batch(NamedTuple):
 
 
 def build_batch(output: SchedulerOutput, requests: dict[str, Request]) -> Batch:
-    """Lay the plan out as arrays.
+    """The plan as arrays: what the model is to compute in this step, and which rows of it matter.
 
-    `schedule()` has already moved each `num_computed_tokens` past this step's tokens: a request that was given n
-    tokens computes its tokens number `num_computed_tokens - n` up to, not including, `num_computed_tokens`.
+    The plan was made by `schedule()`, which has already counted this step's tokens into `num_computed_tokens`. Plan and
+    requests are not changed.
 
     Args:
         output: the plan; `num_scheduled_tokens` maps request id to n, in the order of scheduling. May be empty.
         requests: `scheduler.requests`.
     """
-    raise NotImplementedError("lay the scheduled tokens out in one flat row; the counters have already moved past them")
+    raise NotImplementedError("the tokens of this step in one flat row, with where each request ends in it")
 
 
 def engine_step(scheduler: Scheduler, model: ToyModel, sampler: Sampler) -> list[EngineCoreOutput]:
     """One beat: plan, compute, pick, keep the books.
 
-    Row i of the logits belongs to request i of the batch, and so does entry i of the answer. A request that has not
-    caught up (a chunk of a prompt) gets the empty list. The scheduler is told of every step, also of one in which
-    nothing was sampled or nothing was scheduled.
+    The model runs once, over the scheduled tokens alone, and makes logits for at most one row of each request. Every
+    request that has caught up gets one token, chosen with its own parameters; a request that has not (a chunk of a
+    prompt) gets the empty list. The scheduler is told of every step, also of one in which nothing was sampled or
+    nothing was scheduled.
 
     Returns:
         What `scheduler.update_from_output` returns.
     """
-    raise NotImplementedError(
-        "schedule, run the model on the batch, sample the rows that are due, and call update_from_output"
-    )
+    raise NotImplementedError("the reports of one step, after which every request is one step further")

@@ -70,7 +70,24 @@ def test_batch_of_an_empty_plan(impl):
     batch = impl.build_batch(engine.scheduler.schedule(), engine.scheduler.requests)
     assert batch.req_ids == [] and batch.due == []
     assert [a.shape for a in (batch.input_ids, batch.positions, batch.logits_indices)] == [(0,)] * 3
-    assert batch.logits_indices.dtype == np.int64, "an empty index array must still be of integers"
+    for name in ("input_ids", "positions", "logits_indices"):
+        assert getattr(batch, name).dtype == np.int64, f"{name}: an empty array must still be of integers"
+
+
+def test_order_of_the_plan_and_nothing_changed(impl):
+    """Eleven requests whose ids do not sort as they were scheduled."""
+    engine = LLMEngine()
+    for i in (10, 2, 1, 9, 0, 8, 3, 7, 4, 6, 5):
+        engine.add_request(f"r{i}", "x" * (i + 1), SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True))
+    output, requests = engine.scheduler.schedule(), engine.scheduler.requests
+    plan, texts = dict(output.num_scheduled_tokens), {rid: list(r.all_token_ids) for rid, r in requests.items()}
+    batch = impl.build_batch(output, requests)
+    assert batch.req_ids == list(plan), "rows stand in the order of scheduling, not in that of the names"
+    lengths = np.diff(batch.logits_indices, prepend=-1).tolist()
+    assert lengths == list(plan.values()), f"each request ends where its share ends: {lengths}, planned {plan}"
+    batch.req_ids.clear()
+    assert list(output.num_scheduled_tokens.items()) == list(plan.items()), "the plan was changed"
+    assert {rid: list(r.all_token_ids) for rid, r in requests.items()} == texts, "the requests were changed"
 
 
 def test_single_request_matches_reference(impl):
@@ -92,9 +109,12 @@ def test_matches_under_chunked_prefill(impl, threshold, budget):
     assert by_hand(impl, PROMPTS, **kwargs) == reference(PROMPTS), "how the prompt is cut must not change the answer"
 
 
-def test_matches_under_preemption(impl):
-    kwargs = {"block_size": 4, "num_blocks": 8, "max_tokens": 9}
-    assert by_hand(impl, PROMPTS, **kwargs) == reference(PROMPTS, max_tokens=9)
+@pytest.mark.parametrize("threshold", [0, 1, 3])
+def test_matches_under_preemption(impl, threshold):
+    """Who comes back computes its outputs again as well, perhaps in pieces."""
+    kwargs = {"block_size": 4, "num_blocks": 8, "max_tokens": 9, "long_prefill_token_threshold": threshold}
+    mine, theirs = by_hand(impl, PROMPTS, **kwargs), reference(PROMPTS, max_tokens=9)
+    assert mine == theirs, f"pieces of {threshold or 'any size'}: got {mine}, expected {theirs}"
 
 
 def test_mid_prefill_chunk_emits_no_token(impl):
@@ -132,6 +152,7 @@ def test_each_row_is_sampled_with_its_own_parameters(impl):
     given: list = []
     impl.engine_step(engine.scheduler, ToyModel(), Noting())
     assert given == [None, [65]], "row i is sampled with request i's parameters, once"
+    assert engine.scheduler.requests["bound"].output_token_ids == [65], "and the answer is that request's"
 
 
 def test_model_runs_once_a_step_over_the_scheduled_tokens_only(impl):
@@ -152,6 +173,11 @@ def test_model_runs_once_a_step_over_the_scheduled_tokens_only(impl):
         impl.engine_step(engine.scheduler, Counting(), Sampler())
     assert calls == [7, 2, 2], "one forward pass a step: 5 + 2 prompt tokens, then one token each"
     assert rows == [2, 2, 2], "logits for one row per request, not for every token"
+    calls.clear(), rows.clear()
+    engine = engine_with(["ab", "0123456789"], max_num_batched_tokens=6, max_num_seqs=2)
+    for _ in range(2):
+        impl.engine_step(engine.scheduler, Counting(), Sampler())
+    assert calls == [6, 6] and set(rows) <= {1, 2}, f"a decode beside a chunk: {calls} tokens, logits of {rows} rows"
 
 
 def test_every_step_is_reported_to_the_scheduler(impl):

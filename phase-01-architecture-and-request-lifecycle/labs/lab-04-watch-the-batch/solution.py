@@ -4,13 +4,15 @@ from mini_vllm import LLMEngine, SamplingParams, Scheduler
 
 
 def attach_probe(scheduler: Scheduler) -> list[dict[str, int]]:
-    """Wrap `scheduler.schedule` on this one object, and record what it plans.
+    """From now on, record what this one scheduler plans.
 
-    Each call of the wrapped method calls the original once, appends a copy of the plan's `num_scheduled_tokens` to
-    the returned list, and hands the plan on untouched. Plans without a token are not recorded.
+    To everybody who calls `scheduler.schedule()` nothing has changed: the plan is made once, and what comes out, the
+    plan or an exception, is what the scheduler made. Other schedulers are not touched, and a second probe on the same
+    one works beside the first.
 
     Returns:
-        The record: empty now, one dict (request id -> number of tokens) longer after each step.
+        The record: empty now, one dict (request id -> number of tokens) longer after each plan that has a token. What
+        stands in it stays as it is, whatever the scheduler does with its own dict.
     """
     steps: list[dict[str, int]] = []
     original = scheduler.schedule
@@ -29,7 +31,7 @@ def trace_batches(prompts: list[str], max_tokens: int = 4, **engine_kwargs) -> t
     """Serve all prompts together, greedily and past EOS, under the probe.
 
     Args:
-        prompts: all are added before the first step.
+        prompts: all are added before the first step; the list is not changed.
         max_tokens: of each request.
         engine_kwargs: passed to `LLMEngine` as they are.
 
@@ -48,5 +50,5 @@ def trace_batches(prompts: list[str], max_tokens: int = 4, **engine_kwargs) -> t
 
 
 def mixed_steps(steps: list[dict[str, int]]) -> list[int]:
-    """The numbers (from 0) of the steps that held both a decode (one token) and a larger share."""
+    """The numbers (from 0) of the steps that held both a decode (one token) and a larger share; `steps` stays as is."""
     return [i for i, step in enumerate(steps) if min(step.values()) == 1 < max(step.values())]

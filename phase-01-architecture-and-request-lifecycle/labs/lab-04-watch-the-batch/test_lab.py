@@ -54,6 +54,18 @@ def test_probe_is_on_one_object_only(impl):
     assert steps == [], "wrap the method of this object, not of its class"
 
 
+def test_two_probes_and_an_exception(impl):
+    scheduler = Fake([{"a": 2}])
+    first, second = impl.attach_probe(scheduler), impl.attach_probe(scheduler)
+    assert scheduler.schedule() is scheduler.output
+    assert (first, second, scheduler.calls) == ([{"a": 2}], [{"a": 2}], 1), "two probes, one plan, made once"
+    first[0]["a"] = 99
+    assert second == [{"a": 2}], "each probe has a record of its own"
+    with pytest.raises(StopIteration, match=r"^$"):
+        scheduler.schedule()  # the scheduler has no more plans: its own error, not the probe's
+    assert second == [{"a": 2}], "what was not planned is not recorded"
+
+
 def test_ample_budget_prefills_everyone_in_step_one(impl):
     ids, steps = impl.trace_batches([A, B])
     assert named(ids, steps) == [{"A": 11, "B": 7}, {"A": 1, "B": 1}, {"A": 1, "B": 1}, {"A": 1, "B": 1}]
@@ -82,6 +94,16 @@ def test_token_conservation_per_request(impl, budget, max_tokens):
         assert total == len(prompt) + max_tokens - 1, f"{prompt!r}: P + n - 1, because the last token is never computed"
 
 
+def test_ids_stand_in_the_order_of_the_prompts(impl):
+    prompts = ["x" * n for n in range(1, 12)]
+    kept = list(prompts)
+    ids, steps = impl.trace_batches(prompts, 1)
+    assert prompts == kept, "the caller's list of prompts was changed"
+    assert [steps[0][rid] for rid in ids] == list(range(1, 12)), "the eleventh id is that of the eleventh prompt"
+    ids, steps = impl.trace_batches(["same", "same"], 2)
+    assert len(set(ids)) == 2 and [len(step) for step in steps] == [2, 2], "equal prompts are two requests"
+
+
 @pytest.mark.parametrize("budget", [1, 5, 8, 13])
 def test_budget_is_never_exceeded(impl, budget):
     _, steps = impl.trace_batches([A, B, A + B], 6, max_num_batched_tokens=budget)
@@ -103,7 +125,9 @@ def test_mixed_batches_exist_under_load(impl):
 
 def test_mixed_steps_by_hand(impl):
     steps = [{"a": 5, "b": 7}, {"a": 1, "b": 1}, {"a": 1}, {"a": 1, "b": 2}, {"a": 9}, {"a": 9, "b": 1, "c": 1}]
+    kept = [dict(step) for step in steps]
     assert impl.mixed_steps(steps) == [3, 5]
+    assert steps == kept, "judging the steps changed them"
     assert impl.mixed_steps([]) == []
 
 

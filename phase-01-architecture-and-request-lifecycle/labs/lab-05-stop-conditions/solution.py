@@ -12,22 +12,31 @@ _REASONS = {
 }
 
 
+def predicted_hangs() -> set[str]:
+    """Your prediction, before any code runs: which captured verdicts leave a request in the real engine for ever?
+
+    Returns:
+        Their names, as they stand in `captured/verdicts.json`.
+    """
+    return {"a full context before the minimum", "a full context before the minimum, and the end token"}
+
+
 def check_stop(request: Request, max_model_len: int) -> bool:
     """Judge the token that was just appended; on an end, write the final status into the request.
 
-    The questions are asked in this order, and the first that says yes decides:
-      1. fewer than `min_tokens` outputs, and room left in the context: the request goes on;
-      2. the last token is `sampling_params.eos_token_id`: FINISHED_STOPPED;
-      3. it is one of `sampling_params.stop_token_ids`: FINISHED_STOPPED, and `stop_reason` is that id;
-      4. prompt and output fill `max_model_len`, or the outputs have reached `request.max_tokens`:
-         FINISHED_LENGTH_CAPPED.
+    A token can end it: its model's end token, `sampling_params.eos_token_id` (None where that is ignored), or one of
+    `sampling_params.stop_token_ids`. A limit can: `request.max_tokens` outputs, or a prompt and outputs that fill
+    `max_model_len`. And `sampling_params.min_tokens` outputs are to come before any end. Which of these goes before
+    which, where two apply, `captured/verdicts.json` tells: vLLM's own answers. Yours agree with them, except that every
+    request must come to an end. Where vLLM's never does, yours ends as if it had no minimum.
 
     Args:
         request: has at least one output token; not finished.
         max_model_len: tokens of prompt and output together that the model's context holds.
 
     Returns:
-        True when the request has ended. Otherwise False, and the request is unchanged.
+        True when the request has ended: FINISHED_STOPPED by a token, with `stop_reason` the id if it is one of
+        `stop_token_ids`' doing; FINISHED_LENGTH_CAPPED by a limit. Otherwise False, and the request is unchanged.
     """
     params = request.sampling_params
     if request.num_output_tokens < params.min_tokens and request.num_tokens < max_model_len:

@@ -1,6 +1,8 @@
 """Lab 01-05: exact ends, ties between them, the engine on your check, and a random comparison with mini_vllm."""
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,23 @@ from mini_vllm import LLMEngine, Request, RequestStatus, SamplingParams
 
 EOS = 256
 CONTEXT = 100
+VERDICTS = json.loads((Path(__file__).with_name("captured") / "verdicts.json").read_text(encoding="utf-8"))["verdicts"]
+
+
+class Stream:
+    """Tokens of which no more than `most` may be taken: who reads the stream whole is told, and costs no memory."""
+
+    def __init__(self, tokens, most):
+        self.tokens, self.most, self.taken = iter(tokens), most, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.taken += 1
+        if self.taken > self.most:
+            raise EOFError(f"token {self.taken} was taken from the stream, and with token {self.most} it had ended")
+        return next(self.tokens)
 
 
 def make(max_tokens=5, prompt=3, eos=EOS, **params):
@@ -27,30 +46,82 @@ def after(request, tokens):
     return request
 
 
+def hangs(verdict):
+    """Nothing can follow in a full context, and yet the request has not ended."""
+    return not verdict["ended"] and verdict["prompt"] + len(verdict["outputs"]) >= verdict["max_model_len"]
+
+
+def test_your_prediction(impl):
+    """Compared before any verdict of yours: it says how many are right, not which."""
+    mine, theirs = impl.predicted_hangs(), {v["name"] for v in VERDICTS if hangs(v)}
+    assert isinstance(mine, set), f"got {type(mine).__name__}, expected a set of names"
+    unknown = mine - {v["name"] for v in VERDICTS}
+    assert not unknown, f"got names that no captured verdict has, expected only those of the file: {sorted(unknown)}"
+    right, wrong = len(mine & theirs), len(mine - theirs)
+    if right < len(theirs) or wrong:
+        pytest.fail(
+            f"got {right} that hang and {wrong} that do not, expected all {len(theirs)} and no other: for each verdict "
+            "ask what the scheduler can do in the next step",
+            pytrace=False,
+        )
+
+
+@pytest.mark.parametrize("verdict", VERDICTS, ids=lambda v: v["name"])
+def test_vllms_verdicts(impl, verdict):
+    request = after(make(prompt=verdict["prompt"], **verdict["params"]), verdict["outputs"])
+    ended = impl.check_stop(request, verdict["max_model_len"])
+    assert type(ended) is bool, f"got {ended!r}, expected True or False: the caller may look at the value"
+    if hangs(verdict):
+        assert ended, f"{verdict['name']}: got False, expected an end: this looks like *A gate without the exception*"
+        (verdict,) = (v for v in VERDICTS if v["name"] == verdict["name"].replace(" before the minimum", ""))
+    mine = (ended, request.status.name, request.stop_reason)
+    theirs = (verdict["ended"], verdict["status"], verdict["stop_reason"])
+    assert mine == theirs, f"{verdict['name']} (ended, status, stop_reason): got {mine}, expected vLLM's {theirs}"
+
+
+def test_every_request_comes_to_an_end(impl):
+    """The engine with your check, and a request that has no room for its minimum."""
+    engine = LLMEngine(max_model_len=32)
+    engine.scheduler.check_stop = impl.check_stop
+    params = SamplingParams(temperature=0.0, max_tokens=100, min_tokens=50, ignore_eos=True)
+    engine.add_request("r", "x" * 10, params)
+    request = engine.scheduler.requests["r"]
+    for _ in range(60):
+        if not engine.has_unfinished_requests():
+            break
+        engine.step()
+    assert request.is_finished(), (
+        f"got {request.status.name} with {request.num_tokens} of 32 tokens after 60 steps, expected an end: the "
+        "scheduler cannot give it another token, and nobody asks your check again. "
+        "This looks like *A gate without the exception*"
+    )
+    assert (impl.finish_reason(request), request.num_tokens) == ("length", 32), "it ends when the context is full"
+
+
 def test_eos_stops_generation(impl):
-    stream = iter([10, 20, EOS, 30, 40])
+    stream = Stream([10, 20, EOS, 30, 40], 3)
     request = impl.run_until_stop(make(max_tokens=10), stream, CONTEXT)
     assert request.output_token_ids == [10, 20, EOS], "EOS itself is an output token, and nothing comes after it"
     assert request.status is RequestStatus.FINISHED_STOPPED
     assert impl.finish_reason(request) == "stop"
     assert request.stop_reason is None, "stop_reason is for stop ids and stop strings; for EOS it stays None"
-    assert list(stream) == [30, 40], "tokens after the end must not even be taken from the stream"
+    assert stream.taken == 3, "tokens after the end must not even be taken from the stream"
 
 
 def test_no_eos_hits_length_cap(impl):
-    request = impl.run_until_stop(make(max_tokens=4), itertools.count(10), CONTEXT)
+    request = impl.run_until_stop(make(max_tokens=4), Stream(itertools.count(10), 4), CONTEXT)
     assert request.output_token_ids == [10, 11, 12, 13], "max_tokens=4 means four outputs, no more and no fewer"
     assert request.status is RequestStatus.FINISHED_LENGTH_CAPPED
     assert impl.finish_reason(request) == "length"
 
 
 def test_max_tokens_counts_outputs_only(impl):
-    request = impl.run_until_stop(make(max_tokens=2, prompt=50), itertools.repeat(7), CONTEXT)
+    request = impl.run_until_stop(make(max_tokens=2, prompt=50), Stream(itertools.repeat(7), 2), CONTEXT)
     assert request.num_output_tokens == 2, "a prompt of 50 tokens takes nothing from max_tokens"
 
 
 def test_full_context_ends_it_too(impl):
-    request = impl.run_until_stop(make(max_tokens=50, prompt=6), itertools.repeat(7), max_model_len=10)
+    request = impl.run_until_stop(make(max_tokens=50, prompt=6), Stream(itertools.repeat(7), 4), max_model_len=10)
     assert (request.num_tokens, request.num_output_tokens) == (10, 4), "6 + 4 = 10 fill the context"
     assert impl.finish_reason(request) == "length"
 
@@ -73,7 +144,7 @@ def test_stop_token_on_the_boundary_reports_stop(impl):
 
 
 def test_stop_token_ids(impl):
-    stream = iter([1, 2, 43, 42, 3])
+    stream = Stream([1, 2, 43, 42, 3], 3)
     request = impl.run_until_stop(make(max_tokens=9, stop_token_ids=[42, 43]), stream, CONTEXT)
     assert request.output_token_ids == [1, 2, 43]
     assert request.status is RequestStatus.FINISHED_STOPPED
@@ -122,7 +193,7 @@ def test_min_tokens_boundary(impl):
 
 def test_min_tokens_cannot_outlive_the_context(impl):
     request = impl.run_until_stop(
-        make(max_tokens=50, min_tokens=50, prompt=6), itertools.repeat(7, 50), max_model_len=10
+        make(max_tokens=50, min_tokens=50, prompt=6), Stream(itertools.repeat(7), 4), max_model_len=10
     )
     assert request.num_tokens == 10, (
         "the 11th token has no place in the context: a request that goes on here never ends"
@@ -154,7 +225,22 @@ def test_every_end_has_its_word(impl):
     }
 
 
+def test_it_is_the_same_request_and_runs_while_it_is_fed(impl, monkeypatch):
+    request, seen = make(max_tokens=3), []
+    real = impl.check_stop
+
+    def spy(asked, max_model_len):
+        seen.append((asked is request, asked.status.name, asked.num_output_tokens, max_model_len))
+        return real(asked, max_model_len)
+
+    monkeypatch.setattr(impl, "check_stop", spy)
+    assert impl.run_until_stop(request, [5, 6, 7, 8], 77) is request, "the same request comes back"
+    assert seen == [(True, "RUNNING", n, 77) for n in (1, 2, 3)], "asked after each token, with the request RUNNING"
+
+
 def test_exhausted_stream_leaves_it_running(impl):
+    empty = impl.run_until_stop(make(), [], CONTEXT)
+    assert (empty.status, empty.output_token_ids) == (RequestStatus.RUNNING, []), "no token at all: RUNNING, no output"
     request = impl.run_until_stop(make(max_tokens=9), [1, 2], CONTEXT)
     assert request.status is RequestStatus.RUNNING
     assert request.output_token_ids == [1, 2]
@@ -186,6 +272,13 @@ def test_agrees_with_mini_vllm_on_random_requests(impl):
         assert facts[0] == facts[1], f"case {case}: {options}, max_model_len={max_model_len}, stream {tokens}"
         seen.add((mine.status, mine.stop_reason))
     assert len(seen) == 3, "the random cases must reach EOS, a stop id and a cap"
+
+
+@pytest.mark.real_vllm
+def test_live(real_run):
+    """The captured verdicts are those of the release on this machine, too."""
+    _, answers = real_run("none")
+    assert answers["verdicts"] == VERDICTS
 
 
 def test_the_engine_serves_with_your_check(impl):
