@@ -256,3 +256,12 @@ def test_lines_fold_and_paths_stay_whole() -> None:
     told = {"headline": "a " * 60, "rows": [["README", f"{'word ' * 20}\n{path}"]], "group": ""}
     lines = story.render(told, 60)
     assert all(len(line) <= 60 or path in line for line in lines) and any(line.endswith(path) for line in lines)
+
+
+def test_an_error_in_a_ring_of_causes_ends() -> None:
+    """An error that is the cause of its own context: looking for an unwritten function comes to an end."""
+    from course.pytest_plugin import unwritten
+
+    inner, outer = IndexError("inner"), RuntimeError("outer")
+    outer.__cause__, inner.__context__ = inner, outer
+    assert unwritten(inner, Path(__file__).with_name("starter.py")) is None
