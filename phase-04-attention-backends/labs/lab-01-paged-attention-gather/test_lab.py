@@ -86,7 +86,7 @@ def test_the_worked_example(impl):
 
 @pytest.mark.parametrize("cuts", [(3, 9), (1, 2), (6,), range(1, 12)])
 def test_tiles_leave_what_one_tile_leaves(impl, cuts):
-    """Field by field, after twelve keys in tiles of any size, forwards and backwards. The arguments stay as they are."""
+    """Field by field, after twelve keys in tiles of any size, forwards and backwards."""
     rng = np.random.default_rng(12)
     scores, values = rng.normal(size=12) * 5, rng.normal(size=(12, 3))
     m = scores.max()

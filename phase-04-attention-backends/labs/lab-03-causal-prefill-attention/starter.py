@@ -19,8 +19,8 @@ def dense_causal_attention(
         window: each query sees the last `window` keys up to its own; None: all of them.
 
     Returns:
-        [m, dv]: for each query the average of the values that it sees, weighed by the softmax of q·k / sqrt(d). Computed
-        in float64 whatever comes in; scores of any size are allowed.
+        [m, dv]: for each query the average of the values that it sees, weighed by the softmax of q·k / sqrt(d).
+        Computed in float64 whatever comes in; scores of any size are allowed.
     """
     raise NotImplementedError("for each query the weighted average of the values that it may see, and of no others")
 

@@ -20,7 +20,7 @@ class Summary(NamedTuple):
 
 
 def identity(dv: int) -> Summary:
-    """The summary of no keys at all, for values of dv numbers: merged with any other, on either side, it changes nothing.
+    """The summary of no keys, for values of dv numbers: merged with any other, on either side, it changes nothing.
 
     Its m is -inf, its denom 0.0, its acc [dv] zeros.
     """
@@ -119,8 +119,9 @@ def decode_rounds(
     """A model of a decode kernel's time: blocks of K and V that the busiest place on the chip reads in a row.
 
     Each request and KV head has a program for each of its `num_splits` parts, also where there are fewer blocks than
-    parts, and the largest part counts for all. A multiprocessor holds `programs_per_sm` programs at a time, the chip `num_sms` times as many; the next wave begins
-    when the one before has ended. The merge is left out, and so is the bandwidth of memory.
+    parts, and the largest part counts for all. A multiprocessor holds `programs_per_sm` programs at a time, the chip
+    `num_sms` times as many; the next wave begins when the one before has ended. The merge is left out, and so is the
+    bandwidth of memory.
     """
     programs = num_requests * num_kv_heads * num_splits
     waves = -(-programs // (num_sms * programs_per_sm))

@@ -48,9 +48,9 @@ def fused_traffic(rows: int, cols: int, itemsize: int, passes: int = 1) -> int:
 
 @triton.jit
 def _row_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
-    """One program per row, the whole row on the chip: each number read once, written once. BLOCK: a power of 2, >= cols.
+    """One program per row, the whole row on the chip: each number read once, written once.
 
-    x_stride, out_stride: numbers from a row's beginning to the next one's.
+    x_stride, out_stride: numbers from a row's beginning to the next one's. BLOCK: a power of 2, at least cols.
     """
     raise NotImplementedError("the softmax of this program's row, from one reading of it")
 
@@ -65,9 +65,10 @@ def softmax_triton(x: torch.Tensor) -> torch.Tensor:
     """Softmax of each row of x [rows, cols] in x's type, contiguous, computed in float32 and rounded once.
 
     As in `softmax_reference`, -inf has no weight, and a row of -inf alone gives zeros. Nothing but the numbers of x is
-    read and nothing but the result is written; x is neither changed nor copied. Rows may stand apart (`x.stride(0)` of any size, as in a slice of a wider matrix); the numbers of a row are
-    neighbours. Up to MAX_FUSED_COLS columns the row kernel runs, with the next power of 2; beyond, the tiled one.
-    A matrix without rows or without columns gives an empty result of its shape.
+    read and nothing but the result is written; x is neither changed nor copied. Rows may stand apart (`x.stride(0)` of
+    any size, as in a slice of a wider matrix); the numbers of a row are neighbours. Up to MAX_FUSED_COLS columns the
+    row kernel runs, with the next power of 2; beyond, the tiled one. A matrix without rows or without columns gives an
+    empty result of its shape.
 
     Raises:
         ValueError: x has not two dimensions ("x must have two dimensions, got shape (2, 3, 4)"); or x.stride(1) is not

@@ -50,8 +50,9 @@ class Watch:
         for place, name, original in self._before:
             setattr(place, name, original)
         cause = error
-        while cause is not None and type(cause).__name__ == "InterpreterError":  # one for each kernel that calls another
-            inner, cause.__cause__, cause.__context__ = cause.__cause__, None, None  # Python links the two, below, again
+        while cause is not None and type(cause).__name__ == "InterpreterError":  # one for each kernel that calls
+            inner = cause.__cause__
+            cause.__cause__ = cause.__context__ = None  # the raise below links the two again: no ring of causes
             cause = inner
         if cause is not None and cause is not error:  # the interpreter hides what went wrong in the kernel; show it
             cause.__context__ = None
