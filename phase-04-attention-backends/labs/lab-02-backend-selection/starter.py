@@ -99,8 +99,8 @@ def supports_kv_cache_dtype(name: str, device: Device, kv_cache_dtype: str) -> b
 def supports_sink(name: str, device: Device) -> bool:
     """Whether a backend has attention sinks on a device.
 
-    The rule is withheld: the captured verdicts tell. (FLASHINFER would have them on 10.x, with kernels that it downloads
-    from NVIDIA; we take them as not there, as the captures do.)
+    The rule is withheld: the captured verdicts tell. (FLASHINFER would have them on 10.x, with kernels that it
+    downloads from NVIDIA; we take them as not there, as the captures do.)
     """
     raise NotImplementedError("whether this backend has attention sinks on this device, as the captured verdicts say")
 
@@ -151,7 +151,8 @@ class Selection:
     """The answer. `log`: the lines that vLLM would print.
 
     reasons: what is against each candidate that was asked, in the order of asking; an empty list: nothing. Asked are
-        all candidates of `priorities`, in its order, also those behind the winner; after an override or on a CPU the one name alone.
+        all candidates of `priorities`, in its order, also those behind the winner; after an override or on a CPU the
+        one name alone.
     """
 
     name: str
