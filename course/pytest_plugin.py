@@ -129,7 +129,9 @@ def real_vllm_python() -> Path:
 def unwritten(error: BaseException | None, place: Path) -> tuple[str, str, Path, int] | None:
     """(sentence, function, file, line) where an error comes from a stub in ``place`` (a file or a folder), else None.
     Looks through ``pytest.raises(..., match=)`` too, whose complaint has the stub's error as its context."""
-    while error is not None:
+    seen: set[int] = set()  # causes and contexts may form a ring
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         if isinstance(error, NotImplementedError) and frames:
             code, line = frames[-1]

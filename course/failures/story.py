@@ -176,7 +176,7 @@ def _helper(
     if wanted := _wanted(test):
         node = teach.statement_at(test.path, test.line, ast.With)
         call = ("called as", _cut(_code(node.body[-1]))) if node else ("", "")
-        said = re.search(r"^\s*(?:Input|Actual message): (.*)$", text, re.M)
+        said = re.search(r"^(?:\s*(?:Input|Actual message): |- )(.*)$", text, re.M)  # "- ": a diff, of literal texts
         if said or text.startswith("DID NOT RAISE"):
             got = f"a text that does not match: {said[1]}" if said else "no exception"
             return "the wrong text" if said else "nothing was raised", [("got", got), ("expected", wanted), call]

@@ -256,3 +256,22 @@ def test_lines_fold_and_paths_stay_whole() -> None:
     told = {"headline": "a " * 60, "rows": [["README", f"{'word ' * 20}\n{path}"]], "group": ""}
     lines = story.render(told, 60)
     assert all(len(line) <= 60 or path in line for line in lines) and any(line.endswith(path) for line in lines)
+
+
+def test_an_error_in_a_ring_of_causes_ends() -> None:
+    """An error that is the cause of its own context: looking for an unwritten function comes to an end."""
+    from course.pytest_plugin import unwritten
+
+    inner, outer = IndexError("inner"), RuntimeError("outer")
+    outer.__cause__, inner.__context__ = inner, outer
+    assert unwritten(inner, Path(__file__).with_name("starter.py")) is None
+
+
+def test_a_literal_text_that_differs(run: Run, starter: Path) -> None:
+    """Of a pattern that is a literal text between ^ and $, pytest shows a diff; the story still says what was got."""
+    tests = starter.with_name("test_lab.py")
+    literal = tests.read_text(encoding="utf-8").replace('match="negative"', 'match="^by must not be negative$"')
+    assert literal != tests.read_text(encoding="utf-8")
+    tests.write_text(literal, encoding="utf-8")
+    starter.write_text(SOLUTION.replace('"by must not be negative"', '"no"'))
+    assert "got       a text that does not match: no" in rows(run("-q", FIRST, LAB_IMPL="starter").stdout)

@@ -16,7 +16,8 @@ def dense_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         v: [n, dv].
 
     Returns:
-        softmax(q k^T / sqrt(d)) v, [dv], in float64 whatever comes in. Scores of any size are allowed.
+        The average of the values, [dv], in which key i weighs exp(s_i) over the sum of these weights, with the scores
+        s_i = k_i·q / sqrt(d). Computed in float64 whatever comes in; scores of any size are allowed.
     """
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     scores = k @ q / np.sqrt(len(q))
@@ -27,17 +28,18 @@ def dense_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 def online_update(
     m: float, denom: float, acc: np.ndarray, scores: np.ndarray, values: np.ndarray
 ) -> tuple[float, float, np.ndarray]:
-    """Take one more tile of keys into the running state.
+    """Take one more tile of keys into the running state. No argument is changed.
 
     Args:
-        m: the largest score so far; -inf before the first.
-        denom: the weights exp(score - m) of all keys so far, added up.
-        acc: their values with these weights, added up, [dv]; not changed in place.
+        m: the largest score of all keys so far; -inf before the first.
+        denom: the sum of exp(score - m) over them; 0.0 before the first.
+        acc: the sum of exp(score - m) times the key's value over them, [dv]; zeros before the first.
         scores: the tile's scores, [t]; -inf marks a key that must not be seen.
         values: its values, [t, dv].
 
     Returns:
-        The new (m, denom, acc). A tile in which every score is -inf leaves the state as it was, even at the start.
+        (m, denom, acc) with the same meanings, of the keys so far and the tile's together: after any tiles in any order
+        what one tile with all the keys would have left. A tile of hidden keys changes nothing, even as the first.
 
     Upstream: upstream/vllm/v1/attention/ops/triton_attention_helpers.py:361 — `softmax_step`.
     """
@@ -52,7 +54,10 @@ def online_update(
 def paged_online_attention(
     q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, block_table: Sequence[int], seq_len: int
 ) -> np.ndarray:
-    """One query over the first `seq_len` tokens of a paged cache, block by block, without ever holding all scores.
+    """One query over the first `seq_len` tokens of a paged cache, never with the scores of more than one block at hand.
+
+    All that is known of the tokens so far is the state of `online_update`, which every score goes through; a call has
+    at most block_size of them. No argument is changed.
 
     Args:
         q: [d].
@@ -62,7 +67,8 @@ def paged_online_attention(
         seq_len: tokens to attend to.
 
     Returns:
-        [dv] in float64. Slots beyond `seq_len` may hold anything, NaN included, and are not read.
+        As `dense_attention` of these tokens, [dv], computed in float64. Slots beyond `seq_len` may hold anything, NaN
+        included.
 
     Raises:
         ValueError: seq_len is less than 1, or the table has fewer slots: "seq_len must be 1 to SLOTS, got SEQ_LEN".

@@ -108,9 +108,10 @@ def supports_kv_cache_dtype(name: str, device: Device, kv_cache_dtype: str) -> b
 
 
 def supports_sink(name: str, device: Device) -> bool:
-    """Attention sinks: TRITON_ATTN everywhere, FLASH_ATTN in versions 3 and 4, nobody else.
+    """Whether a backend has attention sinks on a device.
 
-    (FLASHINFER would on 10.x, with kernels that it downloads from NVIDIA; we take them as not there.)
+    The rule is withheld: the captured verdicts tell. (FLASHINFER would have them on 10.x, with kernels that it
+    downloads from NVIDIA; we take them as not there, as the captures do.)
     """
     return name == "TRITON_ATTN" or (name == "FLASH_ATTN" and flash_attn_version(device) in (3, 4))
 
@@ -131,9 +132,10 @@ def supports_compute_capability(name: str, device: Device) -> bool:
 def combination_reason(name: str, device: Device, config: SelectorConfig) -> str | None:
     """What a backend says beyond the general rules, in upstream's words; None: nothing.
 
-    FLASH_ATTN with sinks below 9.0: "sink not supported on compute capability < 9.0".
-    FLASH_ATTN_MLA outside 9.x: "FlashAttention MLA not supported on this device".
-    FLASHMLA outside 9.x: "FlashMLA Dense is only supported on Hopper devices."
+    FLASH_ATTN: "sink not supported on compute capability < 9.0".
+    FLASH_ATTN_MLA: "FlashAttention MLA not supported on this device".
+    FLASHMLA: "FlashMLA Dense is only supported on Hopper devices."
+    When each says it is withheld: the captured verdicts tell.
     """
     assert device.capability is not None
     hopper = device.capability[0] == 9
@@ -174,11 +176,10 @@ def validate(name: str, device: Device, config: SelectorConfig) -> list[str]:
 
 
 def priorities(device: Device, use_mla: bool) -> list[str]:
-    """The candidates, best first. 10.x has an order of its own.
+    """The candidates in SPECS for a model with or without MLA, best first.
 
-    Not MLA: FLASH_ATTN, FLASHINFER, TRITON_ATTN, FLEX_ATTENTION; on 10.x the first two change places.
-    MLA: FLASH_ATTN_MLA, FLASHMLA, FLASHINFER_MLA, TRITON_MLA; on 10.x FLASHINFER_MLA, CUTLASS_MLA, FLASH_ATTN_MLA,
-    FLASHMLA, TRITON_MLA.
+    10.x has an order of its own, and with MLA one candidate more than the others, which share theirs. Both orders are
+    withheld: the captured verdicts tell.
 
     Upstream: upstream/vllm/platforms/cuda.py:79 — `_get_backend_priorities`.
     """
@@ -196,8 +197,9 @@ def priorities(device: Device, use_mla: bool) -> list[str]:
 class Selection:
     """The answer. `log`: the lines that vLLM would print.
 
-    reasons: what is against each candidate that was asked, in their order; an empty list: nothing. The candidates are
-        the whole list of priorities, also those behind the winner; after an override or on a CPU the one name alone.
+    reasons: what is against each candidate that was asked, in the order of asking; an empty list: nothing. Asked are
+        all candidates of `priorities`, in its order, also those behind the winner; after an override or on a CPU the
+        one name alone.
     """
 
     name: str

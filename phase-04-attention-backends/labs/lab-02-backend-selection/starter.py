@@ -74,7 +74,7 @@ def flash_attn_version(device: Device) -> int | None:
 
     Upstream: upstream/vllm/v1/attention/backends/fa_utils.py:56 — `get_flash_attn_version`.
     """
-    raise NotImplementedError("read the version off the capability: 4 on 10.x, 3 on 9.x, 2 from 8.0 on, else None")
+    raise NotImplementedError("2, 3 or 4, as the generation has it, or None")
 
 
 def supports_head_size(name: str, device: Device, head_size: int) -> bool:
@@ -85,7 +85,7 @@ def supports_head_size(name: str, device: Device, head_size: int) -> bool:
 
     Upstream: upstream/vllm/v1/attention/backends/flash_attn.py:173 — `FlashAttentionBackend.supports_head_size`.
     """
-    raise NotImplementedError("let the spec's list decide where there is one, else the rule of the backend")
+    raise NotImplementedError("whether this backend has a kernel for heads of this size on this device")
 
 
 def supports_kv_cache_dtype(name: str, device: Device, kv_cache_dtype: str) -> bool:
@@ -93,31 +93,33 @@ def supports_kv_cache_dtype(name: str, device: Device, kv_cache_dtype: str) -> b
 
     Upstream: upstream/vllm/v1/attention/backends/flash_attn.py:183 — `FlashAttentionBackend.supports_kv_cache_dtype`.
     """
-    raise NotImplementedError("look into the spec's list; FLASH_ATTN takes fp8 with FlashAttention 3 alone")
+    raise NotImplementedError("whether this backend reads a KV cache of this type on this device")
 
 
 def supports_sink(name: str, device: Device) -> bool:
-    """Attention sinks: TRITON_ATTN everywhere, FLASH_ATTN in versions 3 and 4, nobody else.
+    """Whether a backend has attention sinks on a device.
 
-    (FLASHINFER would on 10.x, with kernels that it downloads from NVIDIA; we take them as not there.)
+    The rule is withheld: the captured verdicts tell. (FLASHINFER would have them on 10.x, with kernels that it
+    downloads from NVIDIA; we take them as not there, as the captures do.)
     """
-    raise NotImplementedError("say yes for TRITON_ATTN, and for FLASH_ATTN in versions 3 and 4")
+    raise NotImplementedError("whether this backend has attention sinks on this device, as the captured verdicts say")
 
 
 def supports_compute_capability(name: str, device: Device) -> bool:
     """FLASH_ATTN from 8.0; FLASHINFER 7.5 to 12.1; FLASH_ATTN_MLA 9.x; FLASHMLA 9.x, 10.x; FLASHINFER_MLA and
     CUTLASS_MLA 10.x; the others everywhere."""
-    raise NotImplementedError("compare the capability with what the backend asks for")
+    raise NotImplementedError("whether this backend runs on devices of this capability")
 
 
 def combination_reason(name: str, device: Device, config: SelectorConfig) -> str | None:
     """What a backend says beyond the general rules, in upstream's words; None: nothing.
 
-    FLASH_ATTN with sinks below 9.0: "sink not supported on compute capability < 9.0".
-    FLASH_ATTN_MLA outside 9.x: "FlashAttention MLA not supported on this device".
-    FLASHMLA outside 9.x: "FlashMLA Dense is only supported on Hopper devices."
+    FLASH_ATTN: "sink not supported on compute capability < 9.0".
+    FLASH_ATTN_MLA: "FlashAttention MLA not supported on this device".
+    FLASHMLA: "FlashMLA Dense is only supported on Hopper devices."
+    When each says it is withheld: the captured verdicts tell.
     """
-    raise NotImplementedError("return the backend's own objection in upstream's words, or None")
+    raise NotImplementedError("the backend's own objection in upstream's words, or None, as the captured verdicts say")
 
 
 def validate(name: str, device: Device, config: SelectorConfig) -> list[str]:
@@ -130,27 +132,27 @@ def validate(name: str, device: Device, config: SelectorConfig) -> list[str]:
 
     Upstream: upstream/vllm/v1/attention/backend.py:271 — `AttentionBackend.validate_configuration`.
     """
-    raise NotImplementedError("collect every reason against the backend, in upstream's words and order")
+    raise NotImplementedError("every reason against the backend, in upstream's words and order")
 
 
 def priorities(device: Device, use_mla: bool) -> list[str]:
-    """The candidates, best first. 10.x has an order of its own.
+    """The candidates in SPECS for a model with or without MLA, best first.
 
-    Not MLA: FLASH_ATTN, FLASHINFER, TRITON_ATTN, FLEX_ATTENTION; on 10.x the first two change places.
-    MLA: FLASH_ATTN_MLA, FLASHMLA, FLASHINFER_MLA, TRITON_MLA; on 10.x FLASHINFER_MLA, CUTLASS_MLA, FLASH_ATTN_MLA,
-    FLASHMLA, TRITON_MLA.
+    10.x has an order of its own, and with MLA one candidate more than the others, which share theirs. Both orders are
+    withheld: the captured verdicts tell.
 
     Upstream: upstream/vllm/platforms/cuda.py:79 — `_get_backend_priorities`.
     """
-    raise NotImplementedError("list the candidates, best first; 10.x has an order of its own")
+    raise NotImplementedError("the candidates, best first, as the captured verdicts list them")
 
 
 @dataclass
 class Selection:
     """The answer. `log`: the lines that vLLM would print.
 
-    reasons: what is against each candidate that was asked, in their order; an empty list: nothing. The candidates are
-        the whole list of priorities, also those behind the winner; after an override or on a CPU the one name alone.
+    reasons: what is against each candidate that was asked, in the order of asking; an empty list: nothing. Asked are
+        all candidates of `priorities`, in its order, also those behind the winner; after an override or on a CPU the
+        one name alone.
     """
 
     name: str
@@ -180,5 +182,5 @@ def select_backend(device: Device, config: SelectorConfig, override: str | None 
     Upstream: upstream/vllm/platforms/cuda.py:293 — `CudaPlatformBase.get_attn_backend_cls`.
     """
     raise NotImplementedError(
-        "take or refuse the override, else the first candidate without reasons; log what vLLM would log"
+        "the backend that vLLM takes, what was against each one asked, and the lines that it logs"
     )

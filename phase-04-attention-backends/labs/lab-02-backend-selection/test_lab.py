@@ -45,6 +45,15 @@ def test_every_reason_against_every_backend(impl, capability):
                 assert found == against, f"{name} on {GPUS[capability]} for {row[1:7]}"
 
 
+@pytest.mark.parametrize("use_mla", [False, True])
+@pytest.mark.parametrize("capability", GPUS)
+def test_the_order_of_the_candidates(impl, capability, use_mla):
+    """Where nobody can be taken, the real selector lists all candidates in its order; so do your priorities."""
+    refused = [row for row in rows_of(capability) if row[7] is None and row[5] is use_mla]
+    (real,) = {tuple(name for name in row[8] if name in impl.SPECS) for row in refused}
+    assert tuple(impl.priorities(device(impl, capability), use_mla)) == real
+
+
 @pytest.mark.parametrize("capability", GPUS)
 def test_every_choice(impl, capability):
     for row in rows_of(capability):
@@ -60,6 +69,7 @@ def test_every_choice(impl, capability):
         assert chosen.name == row[7], f"on {GPUS[capability]} for {row[1:7]}"
         ours = {name: against for name, against in verdicts(row).items() if name in impl.SPECS}
         assert chosen.reasons == ours
+        assert list(chosen.reasons) == impl.priorities(gpu, config.use_mla), "asked in the order of the candidates"
         assert chosen.log[:-1] == row[9:], "the warning about the block size"
 
 
@@ -189,6 +199,26 @@ def test_a_real_cpu_said_so(impl):
     assert "Unknown vLLM environment variable detected: VLLM_ATTENTION_BACKEND" in log
     with pytest.raises(ValueError, match=r"^MLA is not supported on CPU\.$"):
         impl.select_backend(cpu, impl.SelectorConfig(576, use_mla=True))
+
+
+@pytest.mark.parametrize(
+    ("capability", "settings", "expected"),
+    [
+        ("8.9", {"head_size": 136}, "FLASH_ATTN"),
+        ("9.0", {"head_size": 264}, "FLASH_ATTN"),
+        ("12.0", {"head_size": 264}, "TRITON_ATTN"),
+        ("8.0", {"head_size": 256, "kv_cache_dtype": "fp8"}, "FLASHINFER"),
+        ("10.0", {"head_size": 72, "has_sink": True}, "FLASH_ATTN"),
+        ("7.5", {"head_size": 256, "dtype": "float16", "has_sink": True, "block_size": 16}, "TRITON_ATTN"),
+        ("10.0", {"head_size": 320, "use_mla": True, "block_size": 128}, "FLASHINFER_MLA"),
+        ("10.0", {"head_size": 320, "use_mla": True, "block_size": 16}, "TRITON_MLA"),
+    ],
+)
+def test_models_that_were_not_asked(impl, capability, settings, expected):
+    """Configurations that no capture holds: rules find an answer, a look into the captures does not."""
+    config = impl.SelectorConfig(**settings)
+    assert [row for row in rows_of(capability) if config_of(impl, row) == config] == [], "not among the captured ones"
+    assert impl.select_backend(device(impl, capability), config).name == expected
 
 
 def test_generations_that_were_not_asked(impl):

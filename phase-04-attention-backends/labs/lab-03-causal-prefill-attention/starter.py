@@ -10,7 +10,7 @@ import numpy as np
 def dense_causal_attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, start_pos: int = 0, window: int | None = None
 ) -> np.ndarray:
-    """The judge: all scores at once, with a written-out mask.
+    """The judge: all scores at once. The query of position p sees the keys of positions 0 .. p, its own included.
 
     Args:
         q: [m, d], the queries of positions start_pos .. start_pos + m - 1.
@@ -19,20 +19,20 @@ def dense_causal_attention(
         window: each query sees the last `window` keys up to its own; None: all of them.
 
     Returns:
-        [m, dv] in float64.
+        [m, dv]: for each query the average of the values that it sees, weighed by the softmax of q·k / sqrt(d).
+        Computed in float64 whatever comes in; scores of any size are allowed.
     """
-    raise NotImplementedError(
-        "write out the mask of which key each query sees, set the other scores to -inf, and take the softmax of "
-        "each row"
-    )
+    raise NotImplementedError("for each query the weighted average of the values that it may see, and of no others")
 
 
 def paged_causal_prefill_attention(
     q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, block_table: Sequence[int], start_pos: int
 ) -> np.ndarray:
-    """The same from a paged cache, one query after the other: the query of position p attends to 0 .. p inclusive.
+    """The same from a paged cache, one query after the other, without a window.
 
-    The chunk's own keys and values are in the cache already. Read a block as `k_cache[block]`, `v_cache[block]`.
+    The chunk's own keys and values are in the cache already. A block is read as `k_cache[block]`, `v_cache[block]`: for
+    each query those of its own prefix, each once. Never is a number held for every key: memory does not grow with the
+    context. No argument is changed.
 
     Args:
         q: [m, d], positions start_pos .. start_pos + m - 1.
@@ -42,10 +42,10 @@ def paged_causal_prefill_attention(
         start_pos: tokens of the request that were computed in earlier steps.
 
     Returns:
-        [m, dv] in float64. Slots beyond the last query's position may hold anything, NaN included.
+        [m, dv], computed in float64. Slots beyond the last query's position may hold anything, NaN included.
     """
     raise NotImplementedError(
-        "give the query of position p the prefix 0 to p, and run the online softmax over its blocks"
+        "what dense_causal_attention gives, with every query reading the blocks of its own prefix once"
     )
 
 
@@ -64,25 +64,20 @@ def tile_bounds(first_pos: int, last_pos: int, tile_size: int, window: int | Non
 
     Upstream: upstream/vllm/v1/attention/ops/triton_attention_helpers.py:142 — `compute_tile_loop_bounds`.
     """
-    raise NotImplementedError(
-        "find the tile of the first key that the first query sees, and the tile of the last query"
-    )
+    raise NotImplementedError("the first tile that some query of the group may look at, and one past the last")
 
 
 def tiled_causal_prefill_attention(
     q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, block_table: Sequence[int], start_pos: int,
     query_tile: int = 4, window: int | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """The shape of a real kernel: tiles of queries outside, tiles of keys inside, each block read once per query tile.
+    """The shape of a real kernel: queries in groups of `query_tile`, and a block that is read serves its whole group.
 
-    Arguments and result as for `paged_causal_prefill_attention`. A block that `tile_bounds` leaves out is not read. m
-    and denom are [rows, 1] and acc [rows, dv] for the rows of a query tile; a row may see nothing of a tile, also of
-    its first one.
+    Arguments, result and memory as for `paged_causal_prefill_attention`. For each group exactly the blocks between its
+    `tile_bounds` are read, each once; a row of the group may see nothing of a block, of its first one too.
 
     Args:
-        query_tile: queries per tile; the last tile may have fewer.
+        query_tile: queries per group, counted from the chunk's first; the last group may have fewer.
         window: as for `tile_bounds`.
     """
-    raise NotImplementedError(
-        "for each tile of queries walk the tiles of keys once, mask inside the tile, and keep m, denom and acc per row"
-    )
+    raise NotImplementedError("the same numbers again, with every block read once for a whole group of queries")

@@ -20,12 +20,24 @@ class Summary(NamedTuple):
 
 
 def identity(dv: int) -> Summary:
-    """The summary of no keys at all: merged with any other it changes nothing. m is -inf."""
+    """The summary of no keys, for values of dv numbers: merged with any other, on either side, it changes nothing.
+
+    Its m is -inf, its denom 0.0, its acc [dv] zeros.
+    """
     return Summary(-np.inf, 0.0, np.zeros(dv))
 
 
 def attend_partial(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Summary:
-    """The summary of these keys for this query. q: [d]; k: [n, d]; v: [n, dv]; n may be 0. Computed in float64."""
+    """The summary of these keys for this query. No argument is changed.
+
+    Args:
+        q: [d].
+        k: [n, d]; n may be 0, and then the summary is the identity.
+        v: [n, dv].
+
+    Returns:
+        m and denom as floats, acc [dv], computed in float64 whatever comes in. Scores of any size are allowed.
+    """
     if not len(k):
         return identity(np.shape(v)[1])
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
@@ -36,7 +48,10 @@ def attend_partial(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Summary:
 
 
 def merge_two(a: Summary, b: Summary) -> Summary:
-    """The summary of both sets of keys together. Two identities give the identity.
+    """The summary of both sets of keys together: field by field what `attend_partial` of all of them gives.
+
+    Two identities give the identity. Both arguments stay as they are, arrays included: who has a summary may merge it
+    with several others.
 
     Upstream: upstream/vllm/v1/attention/ops/triton_unified_attention.py:646 — `reduce_segments`, which does it for 16.
     """
@@ -49,7 +64,10 @@ def merge_two(a: Summary, b: Summary) -> Summary:
 
 
 def merge_partials(parts: Iterable[Summary]) -> np.ndarray:
-    """Merge them all, then divide: the attention output [dv]. Identities among the parts change nothing.
+    """The attention output [dv] of all parts' keys together. Identities among the parts change nothing.
+
+    Args:
+        parts: the summaries, in any order; they are read once, and stay as they are.
 
     Raises:
         ValueError: no part has a key ("nothing to attend to").
@@ -63,7 +81,11 @@ def merge_partials(parts: Iterable[Summary]) -> np.ndarray:
 
 
 def partitioned_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, num_partitions: int) -> np.ndarray:
-    """Attention of one query over all keys, in `num_partitions` nearly equal runs of keys (some may be empty)."""
+    """Attention of one query over all keys, [dv], split over `num_partitions` partitions.
+
+    Each partition is summarised by one call of `attend_partial`; their sizes differ by one key at most. With more
+    partitions than keys some are empty, and those may be left out.
+    """
     runs = np.array_split(np.arange(len(k)), num_partitions)
     return merge_partials(attend_partial(q, k[run], v[run]) for run in runs)
 
@@ -78,7 +100,8 @@ def merge_attn_states(out_a: np.ndarray, lse_a: float, out_b: np.ndarray, lse_b:
         out_b, lse_b: the second part.
 
     Returns:
-        (output, lse) of both together. Scores of any size are allowed; so are two empty parts.
+        (output, lse) of both together. Scores of any size are allowed; so are two empty parts, whose output is finite
+        too. No argument is changed.
 
     Upstream: upstream/vllm/v1/attention/ops/merge_attn_states.py:9 — `merge_attn_states`.
     """
@@ -95,9 +118,10 @@ def decode_rounds(
 ) -> int:
     """A model of a decode kernel's time: blocks of K and V that the busiest place on the chip reads in a row.
 
-    Each request and KV head has a program for each of its `num_splits` parts, and the largest part counts for all. A
-    multiprocessor holds `programs_per_sm` programs at a time, the chip `num_sms` times as many; the next wave begins
-    when the one before has ended. The merge is left out, and so is the bandwidth of memory.
+    Each request and KV head has a program for each of its `num_splits` parts, also where there are fewer blocks than
+    parts, and the largest part counts for all. A multiprocessor holds `programs_per_sm` programs at a time, the chip
+    `num_sms` times as many; the next wave begins when the one before has ended. The merge is left out, and so is the
+    bandwidth of memory.
     """
     programs = num_requests * num_kv_heads * num_splits
     waves = -(-programs // (num_sms * programs_per_sm))

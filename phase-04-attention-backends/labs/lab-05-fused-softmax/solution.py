@@ -21,7 +21,14 @@ def row_warps(block: int) -> int:
 
 
 def softmax_reference(x: np.ndarray) -> np.ndarray:
-    """The judge: softmax of each row, in float64. x: [rows, cols], finite or -inf; a row of -inf alone gives zeros."""
+    """The judge: softmax of each row, [rows, cols], computed in float64 whatever comes in.
+
+    Args:
+        x: [rows, cols], finite or -inf, of any size; not changed.
+
+    Returns:
+        In each row exp(x) over the sum of exp(x) of that row; zeros for a row of -inf alone.
+    """
     x = np.asarray(x, np.float64)
     m = x.max(axis=1, keepdims=True)
     weights = np.exp(x - np.where(m > -np.inf, m, 0.0))
@@ -48,7 +55,10 @@ def fused_traffic(rows: int, cols: int, itemsize: int, passes: int = 1) -> int:
 
 @triton.jit
 def _row_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
-    """One program per row, the whole row in registers: read once, written once. BLOCK: a power of 2, >= cols."""
+    """One program per row, the whole row on the chip: each number read once, written once.
+
+    x_stride, out_stride: numbers from a row's beginning to the next one's. BLOCK: a power of 2, at least cols.
+    """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < cols
@@ -62,7 +72,7 @@ def _row_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr)
 
 @triton.jit
 def _tiled_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
-    """One program per row, tile by tile: first pass for maximum and sum together (lab 01), second pass to write."""
+    """One program per row of any length, never more than BLOCK numbers at hand: each read twice, written once."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     m, total = float("-inf"), 0.0
@@ -82,11 +92,13 @@ def _tiled_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexp
 
 
 def softmax_triton(x: torch.Tensor) -> torch.Tensor:
-    """Softmax of each row of x [rows, cols] in x's type, summed in float32.
+    """Softmax of each row of x [rows, cols] in x's type, contiguous, computed in float32 and rounded once.
 
-    Rows may stand apart (`x.stride(0)` of any size, as in a slice of a wider matrix); the numbers of a row are
-    neighbours. Up to MAX_FUSED_COLS columns the row kernel runs, with the next power of 2; beyond, the tiled one.
-    A matrix without rows or without columns gives an empty result of its shape.
+    As in `softmax_reference`, -inf has no weight, and a row of -inf alone gives zeros. Nothing but the numbers of x is
+    read and nothing but the result is written; x is neither changed nor copied. Rows may stand apart (`x.stride(0)` of
+    any size, as in a slice of a wider matrix); the numbers of a row are neighbours. Up to MAX_FUSED_COLS columns the
+    row kernel runs, with the next power of 2; beyond, the tiled one. A matrix without rows or without columns gives an
+    empty result of its shape.
 
     Raises:
         ValueError: x has not two dimensions ("x must have two dimensions, got shape (2, 3, 4)"); or x.stride(1) is not

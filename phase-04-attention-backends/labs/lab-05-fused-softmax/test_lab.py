@@ -1,11 +1,14 @@
 """Lab 04-05: the bytes of a softmax, and two kernels that move no more. In Triton's interpreter, or on a GPU."""
 
 import json
+import mmap
 import re
 from pathlib import Path
 
 import pytest
 
+from course.fixtures import close
+from course.labs import load
 from course.triton_cpu import triton_or_skip
 
 pytestmark = pytest.mark.needs_torch
@@ -15,6 +18,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
+Watch = load(HERE / "triton_count.py").Watch
+interpreter_only = pytest.mark.skipif(ON_GPU, reason="counts are taken in Triton's interpreter, not on a GPU")
 GATE = {torch.float32: 2e-6, torch.float16: 6e-4}
 
 
@@ -26,34 +31,51 @@ def matrix(rows, cols, dtype=torch.float32, seed=0, scale=3.0):
 def judge(x):
     """In float64 and by hand: no kernel, no torch.softmax."""
     x = x.double().cpu().numpy()
-    weights = np.exp(x - x.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    m = x.max(axis=1, keepdims=True)
+    weights = np.exp(x - np.where(m > -np.inf, m, 0.0))
+    total = weights.sum(axis=1, keepdims=True)
+    return weights / np.where(total > 0, total, 1.0)
 
 
 def check(impl, x):
-    out = impl.softmax_triton(x)
-    assert out.shape == x.shape and out.dtype == x.dtype and out.device == x.device
-    worst = np.abs(out.double().cpu().numpy() - judge(x)).max()
-    assert worst <= GATE[x.dtype], f"max|difference| to float64 is {worst:.1e}"
+    """Runs under watch: in the interpreter a wild address is an error before it is followed, and bytes are counted."""
+    before = x.clone()
+    with Watch() as seen:
+        out = impl.softmax_triton(x)
+    assert torch.equal(x, before), "x was changed by the call"
+    assert not x.numel() or seen.given(x), "no kernel was given x itself"
+    assert (out.dtype, out.device.type, out.is_contiguous()) == (x.dtype, x.device.type, True)
+    close(out.double().cpu().numpy(), judge(x), f"softmax of {tuple(x.shape)} in {x.dtype}", GATE[x.dtype])
+    return out, seen
 
 
 def test_reference(impl):
-    x = matrix(5, 33)
-    out = impl.softmax_reference(x.cpu().numpy())
-    assert out.dtype == np.float64 and np.allclose(out, judge(x), atol=1e-15)
+    x = matrix(5, 33).cpu().double().numpy()
+    before = x.copy()
+    close(impl.softmax_reference(x), judge(torch.from_numpy(x)), "the judge", 1e-15)
+    np.testing.assert_equal(x, before, err_msg="x stays as it was")
     far = impl.softmax_reference(np.array([[1000.0, 1000.0], [-2000.0, -2000.0], [0.0, 900.0]]))
-    assert np.allclose(far, [[0.5, 0.5], [0.5, 0.5], [0, 1]])
+    close(far, np.array([[0.5, 0.5], [0.5, 0.5], [0, 1]]), "scores far from zero")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_reference_computes_in_float64(impl, dtype):
+    x = np.random.default_rng(1).normal(size=(3, 400)).astype(dtype)
+    close(impl.softmax_reference(x), judge(torch.from_numpy(x)), f"the judge on {np.dtype(dtype)}", 1e-15)
 
 
 def test_reference_of_a_row_that_sees_nothing(impl):
     inf = float("inf")
-    assert impl.softmax_reference(np.array([[-inf, -inf], [-inf, 3.0]])).tolist() == [[0.0, 0.0], [0.0, 1.0]]
+    out = impl.softmax_reference(np.array([[-inf, -inf], [-inf, 3.0]]))
+    close(out, np.array([[0.0, 0.0], [0.0, 1.0]]), "a row of -inf alone, and a row with one number")
 
 
 def test_traffic_by_hand(impl):
     """2 rows of 3 numbers, one byte each: 6 per matrix, 2 per column."""
     assert impl.eager_traffic(2, 3, 1) == (6 + 2) + (8 + 6) + (6 + 6) + (6 + 2) + (8 + 6)
+    assert impl.eager_traffic(5, 7, 4) == 4 * (8 * 35 + 4 * 5)
     assert impl.fused_traffic(2, 3, 1) == 12 and impl.fused_traffic(2, 3, 1, passes=2) == 18
+    assert impl.fused_traffic(5, 7, 4, passes=3) == 4 * 4 * 35
 
 
 def test_traffic_of_the_readme(impl):
@@ -107,18 +129,18 @@ def test_masked_scores(impl, cols):
     x = matrix(3, cols, seed=5)
     x[0, : cols // 2] = float("-inf")
     x[1] = float("-inf")
-    out = impl.softmax_triton(x).double().cpu().numpy()
-    assert np.allclose(out[::2], judge(x[::2]), atol=2e-6)
-    assert (out[1] == 0).all() and (out[0, : cols // 2] == 0).all()
+    out, _ = check(impl, x)
+    assert out[1].count_nonzero() == 0 and out[0, : cols // 2].count_nonzero() == 0, "weights where nothing may be seen"
 
 
 @pytest.mark.parametrize("cols", [20, 8500])
 def test_rows_of_a_wider_matrix(impl, cols):
     """A slice: its rows stand further apart than its columns say, and what lies between is not touched."""
     wide = matrix(3, cols + 13, seed=6)
+    wide[:, :5] = wide[:, 5 + cols :] = float("nan")
     before = wide.clone()
     check(impl, wide[:, 5 : 5 + cols])
-    assert torch.equal(wide, before) and impl.softmax_triton(wide[:, :cols]).is_contiguous()
+    assert torch.equal(wide.nan_to_num(), before.nan_to_num()), "the numbers between the rows were written"
 
 
 @pytest.mark.parametrize("cols", [5, 8193])
@@ -129,12 +151,37 @@ def test_nothing_is_written_beyond_the_end(impl, cols, monkeypatch):
     def empty(*shape, **kwargs):
         if shape != ((3, cols),):
             return real(*shape, **kwargs)
-        buffers.append(torch.full((3 * cols + 8,), 7.0, **kwargs))
+        buffers.append(torch.full((3 * cols + 2 * 8192,), 7.0, **kwargs))
         return buffers[-1][: 3 * cols].view(3, cols)
 
     monkeypatch.setattr(torch, "empty", empty)
     check(impl, x)
-    assert all((buffer[3 * cols :] == 7).all() for buffer in buffers)
+    assert all((buffer[3 * cols :] == 7).all() for buffer in buffers), "what lies behind the result was written"
+
+
+@interpreter_only
+@pytest.mark.parametrize(("rows", "cols", "dtype", "walks"), [
+    (3, 40, torch.float32, 1), (2, 8192, torch.float16, 1), (2, 8193, torch.float32, 2), (1, 12_289, torch.float16, 2),
+])  # fmt: skip
+def test_the_kernels_move_what_the_account_says(impl, rows, cols, dtype, walks):
+    """Bytes that the kernel asks for and writes: short rows once and once, long rows twice and once."""
+    _, seen = check(impl, matrix(rows, cols, dtype, seed=cols))
+    size = rows * cols * dtype.itemsize
+    assert (seen.loaded, seen.stored) == (walks * size, size), "bytes loaded, bytes stored"
+    assert seen.loaded + seen.stored == impl.fused_traffic(rows, cols, dtype.itemsize, walks)
+
+
+@interpreter_only
+def test_rows_billions_of_numbers_apart(impl):
+    """Three rows, 2^30 numbers apart: the third begins at number 2^31, where a 32-bit product has turned negative."""
+    flags = getattr(mmap, "MAP_NORESERVE", 0) | getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    try:
+        memory = mmap.mmap(-1, 2 * (2**31 + 64), flags=flags)  # addresses; no page is touched but the three rows'
+    except (OSError, TypeError, ValueError):
+        pytest.skip("4 GiB of addresses cannot be had here")
+    apart = torch.frombuffer(memory, dtype=torch.float16).as_strided((3, 20), (2**30, 1))
+    apart.copy_(matrix(3, 20, torch.float16, seed=10))
+    check(impl, apart)
 
 
 class NotThisOne:
@@ -156,16 +203,16 @@ def test_what_is_refused(impl):
         impl.softmax_triton(torch.zeros(2, 3, 4))
     with pytest.raises(ValueError, match=r"^the numbers of a row must be neighbours, got stride 2$"):
         impl.softmax_triton(torch.zeros(3, 2).T)
-    assert impl.softmax_triton(torch.zeros(0, 7)).shape == (0, 7)
-    assert impl.softmax_triton(torch.zeros(0, 9000)).shape == (0, 9000)
-    assert impl.softmax_triton(torch.zeros(3, 0)).shape == (3, 0)
+    for shape in ((0, 7), (0, 9000), (3, 0)):
+        out = impl.softmax_triton(torch.zeros(shape, dtype=torch.float16))
+        assert (tuple(out.shape), out.dtype) == (shape, torch.float16), "an empty result of its shape, in x's type"
 
 
 def test_rows_sum_to_one_and_ignore_a_shift(impl):
     x = matrix(4, 50, seed=7)
-    out = impl.softmax_triton(x)
-    assert torch.allclose(out.sum(dim=1), torch.ones(4, device=x.device), atol=1e-6)
-    assert torch.allclose(impl.softmax_triton(x + 17.0), out, atol=1e-5)
+    out = impl.softmax_triton(x).cpu().numpy()
+    close(out.sum(axis=1), np.ones(4, np.float32), "sums of the rows", 1e-6)
+    close(impl.softmax_triton(x + 17.0).cpu().numpy(), out, "the same rows, 17 higher", 1e-5)
 
 
 @pytest.mark.provided

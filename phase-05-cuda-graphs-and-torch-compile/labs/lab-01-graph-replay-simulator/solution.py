@@ -49,7 +49,10 @@ class GraphEntry:
 
 
 def run_eager(ops: Sequence[Op], x: np.ndarray, launches: LaunchCounter) -> np.ndarray:
-    """Run the ops one after the other: one launch each, on every call."""
+    """The result of all ops in their order, each on the result of the one before. On every call a launch for each op.
+
+    x itself for no ops; x is never written.
+    """
     for op in ops:
         launches.bump()
         x = op(x)
@@ -75,12 +78,15 @@ class GraphRunner:
         return x.shape, x.dtype.name
 
     def capture(self, x: np.ndarray) -> GraphEntry:
-        """Record the ops on a copy of `x`: run each (one launch each) and note what it read and wrote.
+        """A recording of the ops for inputs like `x`, made by running each op once, with one launch each.
 
-        The result is stored under the key of `x`. No array of the entry belongs to the caller.
+        The entry is stored under the key of `x` and returned. Its kernels are the launches in their order: the first
+        reads the static input, each other one what the one before has written, and the last writes the output (without
+        ops the static input is the output). After the capture the output holds the result for `x`. No array of the
+        entry belongs to the caller. A refusal changes nothing.
 
         Raises:
-            RuntimeError: `capturing` is False ("capture is closed ...").
+            RuntimeError: `capturing` is False ("capture is closed, and there is no graph for KEY").
         """
         if not self.capturing:
             raise RuntimeError(f"capture is closed, and there is no graph for {self.key(x)}")
@@ -96,9 +102,13 @@ class GraphRunner:
         return entry
 
     def replay(self, entry: GraphEntry, x: np.ndarray) -> np.ndarray:
-        """Copy `x` into the static input, do all recorded work for ONE launch, return the entry's own output array.
+        """All recorded work for the numbers of `x`, for ONE launch.
 
-        Each kernel reads its recorded source and writes into its recorded target; nothing else is looked at.
+        Works on the entry's own arrays, in place: what a kernel reads and writes are the arrays of the recording, and
+        nothing is looked at but the entry and `x`, which is not written.
+
+        Returns:
+            The entry's output array, with the result for `x`.
         """
         np.copyto(entry.static_input, x)
         self.launches.bump()

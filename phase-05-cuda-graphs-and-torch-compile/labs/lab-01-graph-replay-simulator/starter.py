@@ -23,11 +23,11 @@ class LaunchCounter:
 
     def bump(self, k: int = 1) -> None:
         """Count `k` more launches."""
-        raise NotImplementedError("add k to n")
+        raise NotImplementedError("n, k larger")
 
     def reset(self) -> None:
         """Start again from zero."""
-        raise NotImplementedError("set n back to 0")
+        raise NotImplementedError("n as a new counter has it")
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,11 @@ class GraphEntry:
 
 
 def run_eager(ops: Sequence[Op], x: np.ndarray, launches: LaunchCounter) -> np.ndarray:
-    """Run the ops one after the other: one launch each, on every call."""
-    raise NotImplementedError("run each op on the result of the one before, and count one launch for each")
+    """The result of all ops in their order, each on the result of the one before. On every call a launch for each op.
+
+    x itself for no ops; x is never written.
+    """
+    raise NotImplementedError("what the last op gives, and one launch more on the counter for each op")
 
 
 class GraphRunner:
@@ -69,28 +72,31 @@ class GraphRunner:
 
     def key(self, x: np.ndarray) -> Key:
         """What must agree for a recording to fit: the shape and the name of the dtype."""
-        raise NotImplementedError("return the shape and the name of the dtype as a pair")
+        raise NotImplementedError("the shape of x, and the name of its dtype")
 
     def capture(self, x: np.ndarray) -> GraphEntry:
-        """Record the ops on a copy of `x`: run each (one launch each) and note what it read and wrote.
+        """A recording of the ops for inputs like `x`, made by running each op once, with one launch each.
 
-        The result is stored under the key of `x`. No array of the entry belongs to the caller.
+        The entry is stored under the key of `x` and returned. Its kernels are the launches in their order: the first
+        reads the static input, each other one what the one before has written, and the last writes the output (without
+        ops the static input is the output). After the capture the output holds the result for `x`. No array of the
+        entry belongs to the caller. A refusal changes nothing.
 
         Raises:
-            RuntimeError: `capturing` is False ("capture is closed ...").
+            RuntimeError: `capturing` is False ("capture is closed, and there is no graph for KEY").
         """
-        raise NotImplementedError(
-            "run the ops on a copy of x, and note for each the array that it read and the one that it wrote"
-        )
+        raise NotImplementedError("a stored recording of all ops, whose arrays belong to nobody else")
 
     def replay(self, entry: GraphEntry, x: np.ndarray) -> np.ndarray:
-        """Copy `x` into the static input, do all recorded work for ONE launch, return the entry's own output array.
+        """All recorded work for the numbers of `x`, for ONE launch.
 
-        Each kernel reads its recorded source and writes into its recorded target; nothing else is looked at.
+        Works on the entry's own arrays, in place: what a kernel reads and writes are the arrays of the recording, and
+        nothing is looked at but the entry and `x`, which is not written.
+
+        Returns:
+            The entry's output array, with the result for `x`.
         """
-        raise NotImplementedError(
-            "copy x into the static input, count one launch, and run each kernel from its source into its target"
-        )
+        raise NotImplementedError("the recording's own output array, holding the result for x, one launch later")
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Replay the recording for this key, or record one.
@@ -98,11 +104,9 @@ class GraphRunner:
         Returns:
             The entry's output array, each time the same object: the next call with this key overwrites it.
         """
-        raise NotImplementedError(
-            "look the key up: replay what is there, capture what is not, and return the entry's output"
-        )
+        raise NotImplementedError("the result for x, from a recording that is there or from one that is made now")
 
     @property
     def num_captured(self) -> int:
         """How many recordings there are."""
-        raise NotImplementedError("return the number of recordings")
+        raise NotImplementedError("how many recordings there are")

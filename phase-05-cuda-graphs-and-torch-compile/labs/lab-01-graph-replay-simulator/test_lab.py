@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -27,8 +29,10 @@ def test_launch_counter(impl):
     a.bump()
     a.bump(5)
     assert (a.n, b.n) == (6, 0), "each counter is its own; there is no global one"
+    a.bump(0)
+    assert a.n == 6, "no launch is no launch"
     a.reset()
-    assert a.n == 0
+    assert (a.n, b.n) == (0, 0)
 
 
 def test_eager_pays_one_launch_per_op(impl):
@@ -71,6 +75,7 @@ def test_graphs_win_when_overhead_dominates(impl):
 def test_key(impl):
     runner, _ = make(impl, TENFOLD)
     assert runner.key(np.zeros((2, 3), np.float32)) == ((2, 3), "float32")
+    assert runner.key(np.zeros((3, 2), np.float32)) == ((3, 2), "float32"), "another shape with as many numbers"
     assert runner.key(np.zeros(7, np.int64)) == ((7,), "int64")
 
 
@@ -82,6 +87,23 @@ def test_new_shape_triggers_recapture(impl):
     assert set(runner.graphs) == {((4,), "float32"), ((8,), "float32")}
     runner(ones(4)), runner(ones(8))
     assert launches.n == 6 and runner.num_captured == 2, "both are still there"
+
+
+def test_shapes_with_as_many_numbers_are_different_keys(impl):
+    runner, launches = make(impl, [lambda a: a.sum(axis=0), lambda a: a * 2])
+    for shape in ((2, 3), (3, 2), (2, 3)):
+        x = np.arange(6.0).reshape(shape)
+        np.testing.assert_array_equal(runner(x), x.sum(axis=0) * 2)
+    assert runner.num_captured == 2 and launches.n == 2 + 2 + 1
+
+
+def test_no_ops_at_all(impl):
+    """Nothing to launch is still a recording: made once, replayed for one launch, in an array of its own."""
+    runner, launches = make(impl, [])
+    x = ones(3)
+    assert not np.shares_memory(runner(x), x)
+    np.testing.assert_array_equal(runner(ones(3, 5)), ones(3, 5))
+    assert (runner.num_captured, launches.n) == (1, 1)
 
 
 def test_dtype_is_part_of_the_key(impl):
@@ -97,8 +119,17 @@ def test_entry_is_stored_and_returned(impl):
     entry = runner.capture(ones(4))
     assert runner.graphs[((4,), "float32")] is entry
     assert [kernel.op for kernel in entry.kernels] == TENFOLD
-    assert launches.n == 2
+    assert launches.n == 2 and isinstance(entry.kernels, tuple)
     np.testing.assert_array_equal(entry.output, ones(4, 10))
+
+
+def test_each_op_runs_once_a_call(impl):
+    """At capture and at replay: an op that counts its calls."""
+    calls = []
+    runner, _ = make(impl, [lambda a: calls.append("first") or a + 1, lambda a: calls.append("second") or a * 2])
+    for n in (1, 2, 3):
+        np.testing.assert_array_equal(runner(ones(2, n)), ones(2, 2 * (n + 1)))
+        assert calls == ["first", "second"] * n, "the ops, in the order of their calls"
 
 
 # ---- static buffers --------------------------------------------------------------------------------------------------
@@ -149,6 +180,11 @@ def test_caller_may_change_the_captured_input(impl):
     replayed = ones(4, 3)
     runner(replayed)
     np.testing.assert_array_equal(replayed, ones(4, 3))
+    runner, _ = make(impl, [lambda a: a, lambda a: a[::-1]])
+    views = np.arange(4.0)
+    entry = runner.capture(views)
+    shared = [np.shares_memory(views, a) for k in entry.kernels for a in (k.source, k.target)]
+    assert not any(shared), "ops that give views give views of the runner's copy"
 
 
 def test_output_is_overwritten_by_the_next_replay(impl):
@@ -178,9 +214,12 @@ def test_no_capture_after_the_start(impl):
     runner(ones(4))
     runner.capturing = False
     np.testing.assert_array_equal(runner(ones(4, 2)), ones(4, 20)), "known keys go on"
-    with pytest.raises(RuntimeError, match="capture is closed"):
-        runner(ones(5))
+    text = re.escape("capture is closed, and there is no graph for ((5,), 'float32')")
+    for refused in (runner, runner.capture):
+        with pytest.raises(RuntimeError, match=f"^{text}$"):
+            refused(ones(5))
     assert runner.num_captured == 1 and launches.n == 3, "nothing was launched for the refused one"
+    assert runner.capturing is False, "and the window is still closed"
 
 
 def test_starts_open_and_empty(impl):

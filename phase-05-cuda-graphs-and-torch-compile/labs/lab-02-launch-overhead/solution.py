@@ -28,15 +28,18 @@ def graph_launches(num_ops: int, num_calls: int, capture_cost_ops: int | None = 
 
 
 def crossover(num_ops: int, capture_cost_ops: int | None = None) -> int | None:
-    """The first number of calls for which the graph has cost strictly less than eager; None if that never happens."""
-    if num_ops <= 1:
-        return None
+    """The first number of calls, 1 or more, for which the graph has cost strictly less than eager; None if none has.
+
+    Costs are those of `eager_launches` and `graph_launches`, of any size: found without trying one number after another.
+    """
     capture = num_ops if capture_cost_ops is None else capture_cost_ops
+    if num_ops <= 1:
+        return 1 if capture < num_ops else None
     return max(1, (capture - 1) // (num_ops - 1) + 1)
 
 
 def asymptotic_speedup(num_ops: int) -> float:
-    """Eager launches over graph launches per call, after very many calls."""
+    """What eager launches over graph launches comes to, as the calls become ever more; a float."""
     return float(num_ops)
 
 
@@ -46,10 +49,11 @@ def launches_per_step(mode: str, num_layers: int, ops_per_layer: int, ops_per_sp
     Args:
         mode: "NONE", "PIECEWISE" or "FULL".
         ops_per_layer: kernels of a layer, those at the split point included.
-        ops_per_split: kernels at each split point, launched one by one in PIECEWISE: the KV update and attention.
+        ops_per_split: kernels at each split point, launched one by one in PIECEWISE: the KV update and attention. Each
+            layer has one split point, in its middle; what stands between two of them is one recording.
 
     Raises:
-        ValueError: another mode ("mode must be ...").
+        ValueError: another mode ("mode must be NONE, PIECEWISE or FULL, got 'MODE'").
     """
     if mode == "NONE":
         return num_layers * ops_per_layer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 def eager_launches(num_ops: int, num_calls: int) -> int:
     """Launches of `num_calls` calls of `num_ops` kernels, without graphs."""
-    raise NotImplementedError("every call launches every op")
+    raise NotImplementedError("the launches of all calls together")
 
 
 def graph_launches(num_ops: int, num_calls: int, capture_cost_ops: int | None = None) -> int:
@@ -21,19 +21,20 @@ def graph_launches(num_ops: int, num_calls: int, capture_cost_ops: int | None = 
     Returns:
         0 for no calls at all: nothing is recorded then.
     """
-    raise NotImplementedError("one recording call, then one launch for each further call; nothing for no calls")
+    raise NotImplementedError("the launches of all calls together, the recording one included")
 
 
 def crossover(num_ops: int, capture_cost_ops: int | None = None) -> int | None:
-    """The first number of calls for which the graph has cost strictly less than eager; None if that never happens."""
-    raise NotImplementedError(
-        "solve num_ops * k > capture + k - 1 for the smallest whole k, and say None where no k does"
-    )
+    """The first number of calls, 1 or more, for which the graph has cost strictly less than eager; None if none has.
+
+    Costs are those of `eager_launches` and `graph_launches`, of any size: found without trying one number after another.
+    """
+    raise NotImplementedError("the first number of calls that is cheaper with the graph, or None where no number is")
 
 
 def asymptotic_speedup(num_ops: int) -> float:
-    """Eager launches over graph launches per call, after very many calls."""
-    raise NotImplementedError("divide the launches per call of the two for ever more calls")
+    """What eager launches over graph launches comes to, as the calls become ever more; a float."""
+    raise NotImplementedError("the value that the ratio of launches comes ever nearer to")
 
 
 def launches_per_step(mode: str, num_layers: int, ops_per_layer: int, ops_per_split: int = 2) -> int:
@@ -42,26 +43,25 @@ def launches_per_step(mode: str, num_layers: int, ops_per_layer: int, ops_per_sp
     Args:
         mode: "NONE", "PIECEWISE" or "FULL".
         ops_per_layer: kernels of a layer, those at the split point included.
-        ops_per_split: kernels at each split point, launched one by one in PIECEWISE: the KV update and attention.
+        ops_per_split: kernels at each split point, launched one by one in PIECEWISE: the KV update and attention. Each
+            layer has one split point, in its middle; what stands between two of them is one recording.
 
     Raises:
-        ValueError: another mode ("mode must be ...").
+        ValueError: another mode ("mode must be NONE, PIECEWISE or FULL, got 'MODE'").
     """
-    raise NotImplementedError(
-        "count all kernels for NONE, replays and what stands between them for PIECEWISE, one for FULL"
-    )
+    raise NotImplementedError("how often the CPU launches something in one forward pass")
 
 
 def graph_objects(num_layers: int, num_piecewise_sizes: int, num_full_sizes: int) -> int:
     """Recordings that a start makes: every piece of the model for each piecewise size, and one per full size."""
-    raise NotImplementedError("count the pieces of the split model once per piecewise size and one graph per full size")
+    raise NotImplementedError("how many recordings exist after the start")
 
 
 def step_us(num_launches: int, launch_us: float, gpu_us: float) -> float:
     """Microseconds of a step: the CPU's lane or the GPU's, whichever is longer."""
-    raise NotImplementedError("take the longer of the CPU's launches and the GPU's work")
+    raise NotImplementedError("the length of a step in which two lanes work at the same time")
 
 
 def speedup(num_ops: int, launch_us: float, gpu_us: float, graph_launches: int = 1) -> float:
     """How many times faster a step is with `graph_launches` launches than with one per op; the GPU's work is equal."""
-    raise NotImplementedError("divide the step with one launch per op by the step with graph_launches launches")
+    raise NotImplementedError("the quotient of the step without a graph and the step with one")

@@ -47,21 +47,31 @@ def test_crossover_table(impl, factor, num_ops, expected):
 
 
 def test_one_op_never_pays(impl):
-    assert impl.crossover(1) is None and impl.crossover(1, 5) is None and impl.crossover(0) is None
+    assert impl.crossover(1) is None and impl.crossover(1, 5) is None and impl.crossover(1, 1) is None
+    assert impl.crossover(0) is None and impl.crossover(0, 0) is None and impl.crossover(0, 7) is None
     assert impl.graph_launches(1, 1000) == impl.eager_launches(1, 1000)
 
 
 def test_free_recording_pays_at_once(impl):
     assert impl.crossover(4, 0) == 1 and impl.crossover(2, 1) == 1
     assert impl.crossover(2, 2) == 2, "an equal count is no win yet"
+    assert impl.crossover(1, 0) == 1, "a replay costs what the op costs, and the recording was free: one launch ahead"
 
 
 def test_crossover_is_the_first_strict_win(impl):
     for num_ops, cost in itertools.product(range(2, 12), range(0, 60)):
         k = impl.crossover(num_ops, cost)
+        assert isinstance(k, int) and k >= 1, "a number of calls"
         assert impl.graph_launches(num_ops, k, cost) < impl.eager_launches(num_ops, k)
         if k > 1:
             assert impl.graph_launches(num_ops, k - 1, cost) >= impl.eager_launches(num_ops, k - 1)
+
+
+def test_costs_of_any_size(impl):
+    """Recordings that cost more than floats can count, or more than anybody would try one by one."""
+    assert impl.crossover(2, 10**6) == 10**6
+    assert impl.crossover(3, 2 * 10**17 + 4) == 10**17 + 2
+    assert impl.crossover(10**9, 5 * 10**9) == 6
 
 
 @pytest.mark.parametrize("num_ops", [2, 30, 300])
@@ -74,7 +84,8 @@ def test_the_ratio_climbs_to_the_ceiling(impl, num_ops):
 
 
 @pytest.mark.parametrize(
-    ("layers", "per_layer", "none", "piecewise"), [(32, 9, 288, 97), (12, 9, 108, 37), (28, 9, 252, 85), (1, 9, 9, 4)]
+    ("layers", "per_layer", "none", "piecewise"),
+    [(32, 9, 288, 97), (12, 9, 108, 37), (28, 9, 252, 85), (28, 12, 336, 85), (1, 9, 9, 4)],
 )
 def test_launches_of_a_step(impl, layers, per_layer, none, piecewise):
     assert impl.launches_per_step("NONE", layers, per_layer) == none
@@ -86,7 +97,7 @@ def test_what_stands_at_a_split(impl):
     assert impl.launches_per_step("PIECEWISE", 32, 9, ops_per_split=1) == 65, "33 replays, 32 attentions"
     assert impl.launches_per_step("PIECEWISE", 32, 9, ops_per_split=0) == 33, "the pieces alone: one more than layers"
     for mode in ("", "FULL_AND_PIECEWISE"):
-        with pytest.raises(ValueError, match="NONE, PIECEWISE or FULL"):
+        with pytest.raises(ValueError, match=f"^mode must be NONE, PIECEWISE or FULL, got {mode!r}$"):
             impl.launches_per_step(mode, 2, 9)
 
 
@@ -98,6 +109,7 @@ def test_graph_objects(impl):
 def test_the_longer_lane_is_the_step(impl):
     assert impl.step_us(300, 5.0, 1000.0) == 1500.0, "the CPU is the bottleneck: launch-bound"
     assert impl.step_us(300, 5.0, 9000.0) == 9000.0, "the GPU is"
+    assert impl.step_us(300, 8.8, 1500.0) == pytest.approx(2640.0), "on another machine a launch costs 8.8"
     assert impl.step_us(300, 5.0, 1500.0) == 1500.0, "they overlap: the sum would be 3000"
 
 

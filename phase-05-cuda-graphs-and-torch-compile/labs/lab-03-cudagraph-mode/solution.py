@@ -111,9 +111,10 @@ def runtime_mode_for(mode: str, is_decode: bool) -> str:
 
 
 def full_sizes(mode: str, sizes: Sequence[int], max_num_seqs: int, query_len: int = 1) -> list[int]:
-    """Sizes that get a FULL recording: all where mixed steps are FULL, else those that a decode step can fill exactly.
+    """Sizes that get a FULL recording, ascending, in a list of its own.
 
-    A decode step has between query_len and max_num_seqs * query_len tokens; sizes beyond either end are left out.
+    All where mixed steps are FULL. Where decodes alone are, those from the smallest to the fullest decode step: of one
+    request and of max_num_seqs, each with query_len tokens. Else none.
     """
     if mixed_mode(mode) == "FULL":
         return list(sizes)
@@ -139,7 +140,7 @@ def dispatch(
 
     Args:
         mode: already resolved.
-        sizes: captured sizes, ascending.
+        sizes: captured sizes, ascending; empty for mode NONE.
         uniform_decode: every request has exactly `query_len` tokens.
         full_allowed: False for steps with something that FULL cannot hold (cascade attention, encoder output).
     """
@@ -158,7 +159,10 @@ def dispatch(
 
 
 def capture_plan(mode: str, sizes: Sequence[int], max_num_seqs: int, query_len: int = 1) -> list[tuple[str, int]]:
-    """What the start records, in order: (concrete mode, size); all PIECEWISE first, then FULL; largest first."""
+    """What the start records, in order: (concrete mode, size). Everything that `dispatch` can answer but NONE is in it.
+
+    All PIECEWISE before all FULL, and each of the two in the order for which lab 05's pool is smallest.
+    """
     piecewise = list(sizes) if has_mode(mode, "PIECEWISE") else []
     full = full_sizes(mode, sizes, max_num_seqs, query_len)
     return [("PIECEWISE", size) for size in reversed(piecewise)] + [("FULL", size) for size in reversed(full)]

@@ -35,17 +35,17 @@ class BatchDescriptor:
 
 def separate_routine(mode: str) -> bool:
     """Does the mode treat pure decode steps otherwise than mixed ones?"""
-    raise NotImplementedError("say whether the mode is one of the two pairs")
+    raise NotImplementedError("whether the mode is one of the two pairs")
 
 
 def decode_mode(mode: str) -> str:
     """The concrete mode for a step in which every request decodes."""
-    raise NotImplementedError("return the first of the pair, or the mode itself")
+    raise NotImplementedError("one of the three concrete modes")
 
 
 def mixed_mode(mode: str) -> str:
     """The concrete mode for any other step."""
-    raise NotImplementedError("return the second of the pair, or the mode itself")
+    raise NotImplementedError("one of the three concrete modes")
 
 
 def has_mode(mode: str, target: str) -> bool:
@@ -54,17 +54,19 @@ def has_mode(mode: str, target: str) -> bool:
     Raises:
         ValueError: `target` is not concrete ("... is not a concrete mode").
     """
-    raise NotImplementedError("refuse a target that is not concrete, then look for it among the two")
+    raise NotImplementedError(
+        "whether some kind of step runs in the target mode, or a refusal of a target that is none"
+    )
 
 
 def requires_piecewise_compilation(mode: str) -> bool:
     """Must the compiler cut the model at attention before the first step?"""
-    raise NotImplementedError("ask has_mode for the mode that needs a model cut into pieces")
+    raise NotImplementedError("whether any step needs a model that was cut")
 
 
 def has_full_cudagraphs(mode: str) -> bool:
     """Is any step run as one recording?"""
-    raise NotImplementedError("ask has_mode for the mode that needs none")
+    raise NotImplementedError("whether any step needs a recording of the whole model")
 
 
 def resolve(mode: str, support: str, attention_split: bool = True, query_len: int = 1) -> str:
@@ -82,9 +84,7 @@ def resolve(mode: str, support: str, attention_split: bool = True, query_len: in
     Raises:
         ValueError: FULL was asked for, for all steps, of a backend that never can ("... is not supported ...").
     """
-    raise NotImplementedError(
-        "take back what the missing cuts forbid, then what the backend cannot hold, in the order of the docstring"
-    )
+    raise NotImplementedError("the mode that is left when cuts and backend have had their say, or a refusal")
 
 
 # ---- epoch 2: this step ----------------------------------------------------------------------------------------------
@@ -92,20 +92,21 @@ def resolve(mode: str, support: str, attention_split: bool = True, query_len: in
 
 def is_uniform_decode(num_scheduled_tokens: Sequence[int], query_len: int = 1) -> bool:
     """Has every request of the step exactly `query_len` tokens? (Nothing asks whether they are prompt or output.)"""
-    raise NotImplementedError("compare every share with query_len")
+    raise NotImplementedError("whether all shares are query_len")
 
 
 def runtime_mode_for(mode: str, is_decode: bool) -> str:
     """The concrete mode for a step of this kind, sizes left aside."""
-    raise NotImplementedError("choose between the two concrete modes")
+    raise NotImplementedError("the concrete mode of this kind of step")
 
 
 def full_sizes(mode: str, sizes: Sequence[int], max_num_seqs: int, query_len: int = 1) -> list[int]:
-    """Sizes that get a FULL recording: all where mixed steps are FULL, else those that a decode step can fill exactly.
+    """Sizes that get a FULL recording, ascending, in a list of its own.
 
-    A decode step has between query_len and max_num_seqs * query_len tokens; sizes beyond either end are left out.
+    All where mixed steps are FULL. Where decodes alone are, those from the smallest to the fullest decode step: of one
+    request and of max_num_seqs, each with query_len tokens. Else none.
     """
-    raise NotImplementedError("keep all sizes, those that a decode step can fill, or none")
+    raise NotImplementedError("the sizes of the FULL recordings that this mode makes")
 
 
 def dispatch(
@@ -125,15 +126,16 @@ def dispatch(
 
     Args:
         mode: already resolved.
-        sizes: captured sizes, ascending.
+        sizes: captured sizes, ascending; empty for mode NONE.
         uniform_decode: every request has exactly `query_len` tokens.
         full_allowed: False for steps with something that FULL cannot hold (cascade attention, encoder output).
     """
-    raise NotImplementedError(
-        "pad the tokens to a size, then look for a FULL recording, then for a PIECEWISE one, then give up"
-    )
+    raise NotImplementedError("the concrete mode of this step, and what its recording is filed under")
 
 
 def capture_plan(mode: str, sizes: Sequence[int], max_num_seqs: int, query_len: int = 1) -> list[tuple[str, int]]:
-    """What the start records, in order: (concrete mode, size); all PIECEWISE first, then FULL; largest first."""
-    raise NotImplementedError("list the PIECEWISE sizes, then the FULL ones, each from the largest down")
+    """What the start records, in order: (concrete mode, size). Everything that `dispatch` can answer but NONE is in it.
+
+    All PIECEWISE before all FULL, and each of the two in the order for which lab 05's pool is smallest.
+    """
+    raise NotImplementedError("every recording of the start, in the order in which they are made")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from pathlib import Path
@@ -15,6 +16,14 @@ CAPTURED = json.loads((Path(__file__).parent / "captured" / "cpu-decisions.json"
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 DEFAULT = "FULL_AND_PIECEWISE"
 SETUPS = [(s["mode"], s["sizes"], s["max_num_seqs"], s["query_len"]) for s in CAPTURED["dispatch"]]
+
+
+def call(function, *args, **kwargs):
+    """What the function returns; its arguments must come out as they went in."""
+    before = copy.deepcopy(args)
+    out = function(*args, **kwargs)
+    assert args == before, "the arguments stay as they were"
+    return out
 
 
 def ids(setup):
@@ -83,6 +92,18 @@ def test_full_for_everything_is_refused_not_downgraded(impl):
         impl.resolve(DEFAULT, "NEVER", attention_split=False)
 
 
+@pytest.mark.parametrize("query_len", [2, 3, 8])
+def test_any_number_of_drafts(impl, query_len):
+    """More than one token in a decode is speculation, whether there is one draft or seven."""
+    assert impl.resolve(DEFAULT, "UNIFORM_SINGLE_TOKEN_DECODE", True, query_len) == "PIECEWISE"
+    assert impl.resolve("FULL_DECODE_ONLY", "UNIFORM_SINGLE_TOKEN_DECODE", False, query_len) == "NONE"
+    assert impl.resolve(DEFAULT, "UNIFORM_BATCH", True, query_len) == DEFAULT
+    assert impl.is_uniform_decode([query_len] * 3, query_len) and not impl.is_uniform_decode([1] * 3, query_len)
+    sizes = [1, 2, 4, 8, 16, 24]
+    wanted = [size for size in sizes if query_len <= size <= 3 * query_len]
+    assert impl.full_sizes(DEFAULT, sizes, 3, query_len) == wanted
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_resolve_as_the_real_release(impl, mode):
     """Sixteen rows a mode: four supports, attention cut out or not, decodes of one token or of four."""
@@ -115,8 +136,11 @@ def test_a_last_chunk_of_one_token_counts_as_decode(impl):
 
 def test_which_sizes_get_a_full_graph(impl):
     sizes = [1, 2, 4, 8, 16]
-    assert impl.full_sizes(DEFAULT, sizes, 10) == [1, 2, 4, 8], "16 requests never decode at once: there are 10 seats"
+    assert call(impl.full_sizes, DEFAULT, sizes, 10) == [1, 2, 4, 8], "16 requests never decode at once: 10 seats"
     assert impl.full_sizes(DEFAULT, sizes, 16) == sizes and impl.full_sizes("FULL", sizes, 10) == sizes
+    for mode in (DEFAULT, "FULL"):
+        impl.full_sizes(mode, sizes, 16).clear()
+        assert sizes == [1, 2, 4, 8, 16], "the list that comes back is not the caller's"
     assert impl.full_sizes("PIECEWISE", sizes, 10) == impl.full_sizes("NONE", sizes, 10) == []
     assert impl.full_sizes("FULL_DECODE_ONLY", [1, 2, 4, 8, 12], 2, query_len=4) == [4, 8], "4 is one request"
 
@@ -147,7 +171,7 @@ def test_one_step_each(impl):
 def test_dispatch_as_the_real_release(impl, setup):
     mode, sizes, seats, query_len = (setup[name] for name in ("mode", "sizes", "max_num_seqs", "query_len"))
     for num_tokens, uniform, no_full, *expected in setup["decisions"]:
-        found, key = impl.dispatch(mode, sizes, seats, num_tokens, uniform, query_len, not no_full)
+        found, key = call(impl.dispatch, mode, sizes, seats, num_tokens, uniform, query_len, not no_full)
         assert [found, key.num_tokens, key.num_reqs, key.uniform] == expected, (num_tokens, uniform, no_full)
 
 
@@ -163,7 +187,7 @@ def test_the_second_runner_decides_the_same(impl, setup):
 @pytest.mark.parametrize("setup", CAPTURED["dispatch"], ids=ids)
 def test_capture_order_as_the_real_release(impl, setup):
     mode, sizes, seats, query_len = (setup[name] for name in ("mode", "sizes", "max_num_seqs", "query_len"))
-    plan = impl.capture_plan(mode, sizes, seats, query_len)
+    plan = call(impl.capture_plan, mode, sizes, seats, query_len)
     assert plan == [(found, num_tokens) for found, num_tokens, _, _ in setup["capture"]]
 
 

@@ -42,7 +42,8 @@ def parse_start_log(text: str) -> StartLog:
 
     The lines are "Capturing CUDA graphs (LABEL): ... DONE/TOTAL [", "Graph capturing finished in S secs, took G GiB",
     "Estimated CUDA graph memory: G GiB total", "torch.compile took S s in total", "Directly load the compiled graph",
-    "init engine (...) took S s". A bar that was drawn many times counts once, with its total.
+    "init engine (...) took S s", in any order and among many others; what no line says stays None. A bar that was drawn
+    many times counts once, with its total.
     """
     bars = re.findall(r"Capturing CUDA graphs \((?:[^()]*, )?(\w+)\):.*?\d+/(\d+) \[", text)
     captured = re.search(r"Graph capturing finished in (\d+) secs, took ([\d.]+) GiB", text)
@@ -82,7 +83,7 @@ def blocks_for_graphs(log: StartLog, block_bytes: int) -> int:
 
 
 def speedup_table(slow: Mapping[int, float], fast: Mapping[int, float]) -> dict[int, float]:
-    """How many times shorter a step is, for each batch size that both arms have, ascending."""
+    """How many times shorter the fast arm's step is, for each batch size that both arms have, ascending."""
     return {batch: slow[batch] / fast[batch] for batch in sorted(slow.keys() & fast.keys())}
 
 

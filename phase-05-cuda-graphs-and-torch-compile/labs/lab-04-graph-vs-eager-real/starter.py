@@ -42,11 +42,10 @@ def parse_start_log(text: str) -> StartLog:
 
     The lines are "Capturing CUDA graphs (LABEL): ... DONE/TOTAL [", "Graph capturing finished in S secs, took G GiB",
     "Estimated CUDA graph memory: G GiB total", "torch.compile took S s in total", "Directly load the compiled graph",
-    "init engine (...) took S s". A bar that was drawn many times counts once, with its total.
+    "init engine (...) took S s", in any order and among many others; what no line says stays None. A bar that was drawn
+    many times counts once, with its total.
     """
-    raise NotImplementedError(
-        "find the bars and the five other lines with regular expressions, and leave None where a line is missing"
-    )
+    raise NotImplementedError("what this log says of bars, seconds and memory; None for what it does not say")
 
 
 def number(pattern: str, text: str) -> float | None:
@@ -60,22 +59,22 @@ def mode_of(log: StartLog) -> str:
 
     A FULL bar alone leaves it open whether mixed steps have graphs too; call it "FULL".
     """
-    raise NotImplementedError("look at which of the two bars there are")
+    raise NotImplementedError("NONE, PIECEWISE, FULL or FULL_AND_PIECEWISE, as the bars have it")
 
 
 def graph_objects(log: StartLog, num_layers: int) -> int:
     """How many CUDA graphs the start made: a model cut at each layer's attention has num_layers + 1 pieces."""
-    raise NotImplementedError("count the pieces for each PIECEWISE descriptor and one graph for each FULL one")
+    raise NotImplementedError("the number of CUDA graphs that exist after this start")
 
 
 def blocks_for_graphs(log: StartLog, block_bytes: int) -> int:
     """KV blocks that the estimate costs, rounded to the nearest whole block; 0 where nothing was set aside."""
-    raise NotImplementedError("divide the bytes set aside by the bytes of a block, and round")
+    raise NotImplementedError("the KV blocks that this start has fewer, because memory was set aside for graphs")
 
 
 def speedup_table(slow: Mapping[int, float], fast: Mapping[int, float]) -> dict[int, float]:
-    """How many times shorter a step is, for each batch size that both arms have, ascending."""
-    raise NotImplementedError("divide slow by fast for every batch size of both")
+    """How many times shorter the fast arm's step is, for each batch size that both arms have, ascending."""
+    raise NotImplementedError("for each common batch size how many times shorter the step is")
 
 
 def check_shape(ratios: Mapping[int, float], tolerance: float = 0.05) -> list[str]:
@@ -84,7 +83,7 @@ def check_shape(ratios: Mapping[int, float], tolerance: float = 0.05) -> list[st
     The gain is largest at the smallest batch; from one batch to the next larger it does not rise; it is never a loss.
     Each comparison may miss by the share `tolerance`.
     """
-    raise NotImplementedError("compare the first with the largest, each with the one before, and the smallest with one")
+    raise NotImplementedError("the names of the broken claims, in the order of the docstring")
 
 
 def effects(ms: Mapping[str, float]) -> dict[str, float]:
@@ -94,29 +93,29 @@ def effects(ms: Mapping[str, float]) -> dict[str, float]:
         "compile": eager to compiled; "pieces": compiled to piecewise; "whole": piecewise to default; "all": eager to
         default. The first three multiply to the last.
     """
-    raise NotImplementedError("divide each arm by the next one")
+    raise NotImplementedError("the four factors, of which three multiply to the fourth")
 
 
 def is_launch_bound(ms: Mapping[int, float], growth: float = 1.5) -> bool:
     """Does the step's time hardly depend on its size? True if the largest batch takes at most `growth` times the
     smallest one's time. The GPU's work grows with the batch; the CPU's launches do not. (Neither does reading the
     weights: the answer means something only where the step is far longer than that.)"""
-    raise NotImplementedError("compare the largest batch's time with the smallest one's")
+    raise NotImplementedError("whether the step is nearly as long at the smallest batch as at the largest")
 
 
 def break_even_steps(extra_start_s: float, slow_ms: float, fast_ms: float) -> int | None:
     """Steps after which the faster arm has paid back its longer start; None where it is not faster."""
-    raise NotImplementedError("divide the longer start by what each step saves, and round up")
+    raise NotImplementedError("the first whole number of steps after which the longer start is paid back, or None")
 
 
 def us_per_launch(ms_per_step: float, launching_calls: float) -> float:
     """Microseconds of the step per call that launches something: the price of a launch where the CPU sets the pace."""
-    raise NotImplementedError("divide the step by its launching calls, in microseconds")
+    raise NotImplementedError("microseconds of the step for each launching call")
 
 
 def gpu_share(ms_per_step: float, gpu_busy_ms: float) -> float:
     """The share of the step in which the GPU has something to do, 0 to 1."""
-    raise NotImplementedError("divide the busy time by the step")
+    raise NotImplementedError("the busy part of the step, between 0 and 1")
 
 
 def interaction(eager: float, compiled: float, graph: float, both: float) -> float:
@@ -124,4 +123,4 @@ def interaction(eager: float, compiled: float, graph: float, both: float) -> flo
 
     1 means that they are independent, below 1 that they save the same thing twice.
     """
-    raise NotImplementedError("divide the gain of both by the product of the two single gains")
+    raise NotImplementedError("the joint gain as a share of what two independent gains would be")

@@ -93,6 +93,19 @@ def test_a_bar_is_drawn_many_times(impl):
     assert impl.parse_start_log(drawn).bars == {"FULL": 35}
 
 
+def test_lines_in_another_order(impl):
+    """A log by hand: each number is found by its own words, not by its place."""
+    text = """init engine (profile, create kv cache, warmup model) took 12.5 s (compilation: 3.0 s)
+    something else took 99.9 s
+    Graph capturing finished in 4 secs, took 0.30 GiB
+    torch.compile took 8.25 s in total
+    Estimated CUDA graph memory: 0.26 GiB total
+    Capturing CUDA graphs (FULL):  50%|#####     | 4/8 [00:00<00:01]
+    Loading weights took 1.5 s, took 7.00 GiB"""
+    assert impl.parse_start_log(text) == impl.StartLog({"FULL": 8}, 4.0, 0.30, 0.26, 8.25, False, 12.5)
+    assert impl.parse_start_log("took 3.0 s") == impl.StartLog(), "nobody says what took so long"
+
+
 def test_mode_by_its_bars(impl):
     assert (
         impl.mode_of(impl.parse_start_log(log("opt-warm")))
@@ -120,6 +133,8 @@ def test_the_pool_is_paid_in_kv_blocks(impl):
     found = impl.parse_start_log(log("opt-warm"))
     assert missing == 292 and abs(impl.blocks_for_graphs(found, OPT_BLOCK) - missing) <= 2
     assert impl.blocks_for_graphs(impl.StartLog(estimated_gib=0.5), 2**28) == 2
+    nearest = [impl.blocks_for_graphs(impl.StartLog(estimated_gib=gib), 2**30) for gib in (1.4, 1.6, 2.7)]
+    assert nearest == [1, 2, 3], "to the nearest block"
     assert impl.blocks_for_graphs(impl.parse_start_log(log("opt-eager")), OPT_BLOCK) == 0
 
 
@@ -132,7 +147,9 @@ def test_the_second_runner_does_not_pay_in_advance(impl):
 
 
 def test_speedup_table(impl):
-    table = impl.speedup_table(ms("opt-eager"), ms("opt-cold"))
+    arms = ms("opt-eager"), ms("opt-cold")
+    table = impl.speedup_table(*arms)
+    assert arms == (ms("opt-eager"), ms("opt-cold")), "the arms stay as they were"
     assert list(table) == [1, 8, 64]
     assert [round(ratio, 2) for ratio in table.values()] == [6.76, 4.96, 2.37]
     assert impl.speedup_table({4: 8.0, 1: 6.0, 9: 1.0}, {1: 3.0, 4: 2.0}) == {1: 2.0, 4: 4.0}
@@ -165,7 +182,9 @@ def test_noise_is_larger_than_five_percent_there(impl):
     ],
 )
 def test_claims(impl, ratios, broken):
+    before = dict(ratios)
     assert impl.check_shape(ratios) == broken
+    assert list(ratios.items()) == list(before.items()), "the table stays as it was"
 
 
 def test_tolerance_of_claims(impl):
@@ -203,6 +222,7 @@ def test_break_even(impl):
     assert impl.break_even_steps(1.0, 3.0, 1.0) == 500 and impl.break_even_steps(1.0, 4.0, 1.0) == 334
     assert impl.break_even_steps(1.0, 2.0, 2.0) is None and impl.break_even_steps(1.0, 2.0, 3.0) is None
     assert impl.break_even_steps(0.0, 3.0, 1.0) == 0
+    assert impl.break_even_steps(1.0, 2.00001, 2.0) == pytest.approx(10**8, rel=1e-6), "a small saving is one, too"
 
 
 # ---- bare torch: every arm, with its kernels, its launches and its busy time -----------------------------------------

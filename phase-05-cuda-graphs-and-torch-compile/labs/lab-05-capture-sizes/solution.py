@@ -38,7 +38,7 @@ def select_capture_size(num_tokens: int, sizes: Sequence[int]) -> int | None:
 
 
 def padded_tokens(num_tokens: int, sizes: Sequence[int]) -> int:
-    """Rows that carry nobody's token in this step; 0 where no graph is used, for then nothing is padded."""
+    """Rows of the launched size that carry nobody's token; 0 where no graph is used, for then nothing is padded."""
     size = select_capture_size(num_tokens, sizes)
     return 0 if size is None else size - num_tokens
 
@@ -49,13 +49,16 @@ def trace_waste(trace: Iterable[int], sizes: Sequence[int]) -> int:
 
 
 def waste_fraction(trace: Sequence[int], sizes: Sequence[int]) -> float:
-    """Padded rows per REAL row over a trace; 0.0 for a trace without tokens."""
+    """Padded rows per REAL row over a trace, steps without a graph included; 0.0 for a trace without tokens."""
     real = sum(trace)
     return trace_waste(trace, sizes) / real if real else 0.0
 
 
 def capture_order(sizes: Iterable[int]) -> list[int]:
-    """In which order to record: the largest first, so that the smaller ones fit into memory that is there already."""
+    """The sizes, each as often as it is given, in the order of recording for which `pool_bytes` is least.
+
+    Of several such orders any. The argument is read once and stays as it is.
+    """
     return sorted(sizes, reverse=True)
 
 
@@ -93,13 +96,14 @@ def fill_buffers(
 ) -> Buffers:
     """Write one step's tokens into the persistent arrays and make the padding harmless.
 
-    Positions of padded rows become 0, their slots -1; their input ids may be anything valid and stay as they are.
+    Positions of padded rows become 0, their slots -1; their input ids may be any valid id, 0 or what was there. Rows
+    from `size` on stay as they are.
 
     Returns:
         The first `size` rows of each array, as views: the addresses that the recording knows.
 
     Raises:
-        ValueError: more tokens than `size` ("... tokens do not fit ...").
+        ValueError: more tokens than `size` ("3 tokens do not fit into a graph of 2"); the arrays stay as they are.
     """
     n = len(input_ids)
     if n > size:
@@ -119,7 +123,10 @@ def write_kv(cache: np.ndarray, slot_mapping: np.ndarray, values: np.ndarray) ->
 
 
 def logits_indices(num_scheduled_tokens: Sequence[int]) -> list[int]:
-    """Rows to sample from: the last token of each request. Padded rows are behind them and never among them."""
+    """Rows to sample from, as ints: the row of each request's last token, in the order of the requests.
+
+    The step's rows are the requests' tokens, one request after the other; padded rows are behind them.
+    """
     indices, end = [], 0
     for share in num_scheduled_tokens:
         end += share

@@ -18,14 +18,12 @@ def max_capture_size(max_num_seqs: int, max_num_batched_tokens: int, decode_quer
     Args:
         decode_query_len: tokens of one decoding request in a step: 1, or 1 + drafts with speculation.
     """
-    raise NotImplementedError("take twice the tokens of a full decode step, and no more than 512 or the budget")
+    raise NotImplementedError("the largest number of tokens for which a graph is made by default")
 
 
 def default_capture_sizes(max_size: int) -> list[int]:
     """The ladder: 1, 2, 4, then every 8 below 256, then every 16; only what is not above `max_size`. Ascending."""
-    raise NotImplementedError(
-        "build 1, 2, 4, then steps of 8 below 256, then steps of 16, and keep what is not above max_size"
-    )
+    raise NotImplementedError("the sizes of the default ladder up to max_size, ascending")
 
 
 def select_capture_size(num_tokens: int, sizes: Sequence[int]) -> int | None:
@@ -34,27 +32,30 @@ def select_capture_size(num_tokens: int, sizes: Sequence[int]) -> int | None:
     Args:
         sizes: ascending, not empty.
     """
-    raise NotImplementedError("find the smallest size that is at least num_tokens, or return None")
+    raise NotImplementedError("the size that this step runs as, or None where it has no graph")
 
 
 def padded_tokens(num_tokens: int, sizes: Sequence[int]) -> int:
-    """Rows that carry nobody's token in this step; 0 where no graph is used, for then nothing is padded."""
-    raise NotImplementedError("subtract the tokens from the selected size, or return 0 without one")
+    """Rows of the launched size that carry nobody's token; 0 where no graph is used, for then nothing is padded."""
+    raise NotImplementedError("how many rows of this step carry nobody's token")
 
 
 def trace_waste(trace: Iterable[int], sizes: Sequence[int]) -> int:
     """Padded rows over all steps of a trace, given as the number of tokens in each step."""
-    raise NotImplementedError("sum the padded rows over the steps")
+    raise NotImplementedError("how many rows of all steps carry nobody's token")
 
 
 def waste_fraction(trace: Sequence[int], sizes: Sequence[int]) -> float:
-    """Padded rows per REAL row over a trace; 0.0 for a trace without tokens."""
-    raise NotImplementedError("divide the padded rows by the real ones")
+    """Padded rows per REAL row over a trace, steps without a graph included; 0.0 for a trace without tokens."""
+    raise NotImplementedError("padded rows over real rows, of all steps together")
 
 
 def capture_order(sizes: Iterable[int]) -> list[int]:
-    """In which order to record: the largest first, so that the smaller ones fit into memory that is there already."""
-    raise NotImplementedError("sort with the largest first")
+    """The sizes, each as often as it is given, in the order of recording for which `pool_bytes` is least.
+
+    Of several such orders any. The argument is read once and stays as it is.
+    """
+    raise NotImplementedError("the same sizes, in an order for which the pool is as small as it can be")
 
 
 def pool_bytes(order: Iterable[int], bytes_per_token: int) -> int:
@@ -64,9 +65,7 @@ def pool_bytes(order: Iterable[int], bytes_per_token: int) -> int:
     and their pieces are free: it takes the smallest free piece that is large enough, and only without one the pool
     grows by a new piece. (All recordings keep their addresses; only one of them runs at a time.)
     """
-    raise NotImplementedError(
-        "let each size take a free piece that is large enough, and add a piece only where there is none"
-    )
+    raise NotImplementedError("the bytes of the pool after the last recording")
 
 
 @dataclass(frozen=True)
@@ -89,17 +88,16 @@ def fill_buffers(
 ) -> Buffers:
     """Write one step's tokens into the persistent arrays and make the padding harmless.
 
-    Positions of padded rows become 0, their slots -1; their input ids may be anything valid and stay as they are.
+    Positions of padded rows become 0, their slots -1; their input ids may be any valid id, 0 or what was there. Rows
+    from `size` on stay as they are.
 
     Returns:
         The first `size` rows of each array, as views: the addresses that the recording knows.
 
     Raises:
-        ValueError: more tokens than `size` ("... tokens do not fit ...").
+        ValueError: more tokens than `size` ("3 tokens do not fit into a graph of 2"); the arrays stay as they are.
     """
-    raise NotImplementedError(
-        "copy the tokens to the front of each array, and write 0 and -1 into the positions and slots behind them"
-    )
+    raise NotImplementedError("the front of the persistent arrays, holding this step and rows that do no harm")
 
 
 def write_kv(cache: np.ndarray, slot_mapping: np.ndarray, values: np.ndarray) -> None:
@@ -109,5 +107,8 @@ def write_kv(cache: np.ndarray, slot_mapping: np.ndarray, values: np.ndarray) ->
 
 
 def logits_indices(num_scheduled_tokens: Sequence[int]) -> list[int]:
-    """Rows to sample from: the last token of each request. Padded rows are behind them and never among them."""
-    raise NotImplementedError("add the shares up; the last row of each request is one before the sum")
+    """Rows to sample from, as ints: the row of each request's last token, in the order of the requests.
+
+    The step's rows are the requests' tokens, one request after the other; padded rows are behind them.
+    """
+    raise NotImplementedError("one row for each request, the one of its last token")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 from pathlib import Path
 
@@ -12,6 +14,14 @@ import mini_vllm
 
 CAPTURED = json.loads((Path(__file__).parent / "captured" / "cpu-sizes.json").read_text(encoding="utf-8"))
 SMALL = [1, 2, 4, 8, 16, 24, 32, 40]
+
+
+def call(function, *args):
+    """What the function returns; its arguments must come out as they went in."""
+    before = copy.deepcopy(args)
+    out = function(*args)
+    np.testing.assert_equal(args, before, err_msg="the arguments stay as they were")
+    return out
 
 
 # ---- the ladder ------------------------------------------------------------------------------------------------------
@@ -35,6 +45,7 @@ def test_how_far_up(impl):
     assert impl.max_capture_size(1024, 16384) == 512 and impl.max_capture_size(256, 8192) == 512
     assert impl.max_capture_size(100, 8192) == 200, "twice the seats: room for a little prefill beside the decodes"
     assert impl.max_capture_size(1024, 300) == 300 and impl.max_capture_size(8, 2048, decode_query_len=4) == 64
+    assert impl.max_capture_size(100, 100, decode_query_len=4) == 100, "the budget binds with drafts, too"
 
 
 @pytest.mark.parametrize("row", CAPTURED["ladders"], ids=lambda row: f"{row['max_num_seqs']}-{row['drafts']}")
@@ -53,7 +64,7 @@ def test_ladders_of_the_real_release(impl, row):
 
 def test_exact_rung_pays_nothing(impl):
     for size in SMALL:
-        assert impl.select_capture_size(size, SMALL) == size and impl.padded_tokens(size, SMALL) == 0
+        assert call(impl.select_capture_size, size, SMALL) == size and call(impl.padded_tokens, size, SMALL) == 0
 
 
 def test_between_rungs_rounds_up(impl):
@@ -79,7 +90,7 @@ def test_oversize_batch_has_no_graph(impl):
 
 def test_trace_accounting(impl):
     trace = [33, 32, 31, 9, 3, 1, 500]
-    assert impl.trace_waste(trace, SMALL) == 7 + 0 + 1 + 7 + 1 + 0 + 0
+    assert call(impl.trace_waste, trace, SMALL) == 7 + 0 + 1 + 7 + 1 + 0 + 0
     assert impl.trace_waste([], SMALL) == 0
     assert impl.trace_waste(iter([33, 33]), SMALL) == 14
 
@@ -91,7 +102,8 @@ def test_waste_is_per_real_row(impl, step, fraction):
 
 
 def test_waste_of_a_trace_is_weighted(impl):
-    assert impl.waste_fraction([1, 33], SMALL) == pytest.approx(7 / 34), "not the mean of 0 and 21 %"
+    assert call(impl.waste_fraction, [33, 1], SMALL) == pytest.approx(7 / 34), "not the mean of 0 and 21 %"
+    assert impl.waste_fraction([500, 33], SMALL) == pytest.approx(7 / 533), "500 rows without a graph are real rows"
     assert impl.waste_fraction([], SMALL) == 0.0
 
 
@@ -107,9 +119,14 @@ def test_finer_ladder_trades_graphs_for_padding(impl):
 # ---- capture ---------------------------------------------------------------------------------------------------------
 
 
-def test_largest_first(impl):
-    assert impl.capture_order([1, 2, 4, 8]) == [8, 4, 2, 1]
-    assert impl.capture_order(iter([4, 1, 8])) == [8, 4, 1]
+def test_the_best_order(impl):
+    """Against all orders of five sizes, two of them alike; and from an iterator."""
+    sizes = [4, 1, 8, 2, 8]
+    best = min(impl.pool_bytes(order, 3) for order in itertools.permutations(sizes))
+    order = call(impl.capture_order, sizes)
+    assert sorted(order) == sorted(sizes), "each size as often as it was given"
+    assert impl.pool_bytes(order, 3) == best
+    assert sorted(impl.capture_order(iter([4, 1, 8]))) == [1, 4, 8] and impl.capture_order([]) == []
 
 
 def test_a_pool_that_is_filled_from_the_top(impl):
@@ -122,6 +139,7 @@ def test_pool_pieces(impl):
     assert impl.pool_bytes([4, 8, 4, 2], 1) == 12, "8 does not fit into 4; the rest fits into what is there"
     assert impl.pool_bytes([8, 8, 8], 2) == 16 and impl.pool_bytes([], 5) == 0
     assert impl.pool_bytes([2, 1, 3, 3], 1) == 5
+    assert call(impl.pool_bytes, [4, 2, 5, 3, 9], 10) == 180 and impl.pool_bytes(iter([2, 3]), 1) == 5
 
 
 # ---- padding that harms nobody ---------------------------------------------------------------------------------------
@@ -135,9 +153,13 @@ def test_fill(impl):
     whole = buffers(impl)
     step = impl.fill_buffers(whole, [7, 8, 9], [10, 11, 12], [40, 41, 42], 4)
     assert step.input_ids.tolist()[:3] == [7, 8, 9] and step.input_ids.shape == (4,)
+    assert step.input_ids[3] in (0, 99), "the id of a padded row is a valid one"
     assert step.positions.tolist() == [10, 11, 12, 0]
     assert step.slot_mapping.tolist() == [40, 41, 42, -1]
-    assert whole.slot_mapping[4:].tolist() == [99] * 12, "beyond the size nothing is touched: nothing is launched there"
+    for array in (whole.input_ids, whole.positions, whole.slot_mapping):
+        assert array[4:].tolist() == [99] * 12, "beyond the size nothing is touched: nothing is launched there"
+    step = impl.fill_buffers(whole, [], [], [], 2)
+    assert (step.positions.tolist(), step.slot_mapping.tolist()) == ([0, 0], [-1, -1]), "a step of nothing but padding"
 
 
 def test_the_views_are_the_persistent_arrays(impl):
@@ -165,13 +187,17 @@ def test_stale_slots_would_corrupt_another_request(impl):
 def test_a_full_graph_has_no_padding(impl):
     step = impl.fill_buffers(buffers(impl), [1, 2], [3, 4], [5, 6], 2)
     assert step.positions.tolist() == [3, 4] and step.slot_mapping.tolist() == [5, 6]
-    with pytest.raises(ValueError, match="3 tokens do not fit"):
-        impl.fill_buffers(buffers(impl), [1, 2, 3], [1, 2, 3], [1, 2, 3], 2)
+    whole = buffers(impl)
+    with pytest.raises(ValueError, match="^3 tokens do not fit into a graph of 2$"):
+        impl.fill_buffers(whole, [1, 2, 3], [1, 2, 3], [1, 2, 3], 2)
+    for array in (whole.input_ids, whole.positions, whole.slot_mapping):
+        assert array.tolist() == [99] * 16, "a refusal writes nothing"
 
 
 def test_padding_is_never_sampled(impl):
     assert impl.logits_indices([1, 1, 1]) == [0, 1, 2], "of a graph of 4 rows"
-    assert impl.logits_indices([5, 1, 3]) == [4, 5, 8] and impl.logits_indices([]) == []
+    assert call(impl.logits_indices, [5, 1, 3]) == [4, 5, 8] and impl.logits_indices([]) == []
+    assert all(isinstance(row, int | np.integer) for row in impl.logits_indices([5, 1, 3])), "rows are whole numbers"
 
 
 # ---- the engine's own ------------------------------------------------------------------------------------------------
