@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -46,7 +47,13 @@ class KVCacheBlock:
 
 
 class FreeKVCacheBlockQueue:
-    """Free blocks in the order in which they will be reused: a doubly linked list through the blocks themselves."""
+    """Free blocks in the order in which they will be reused: a doubly linked list through the blocks themselves.
+
+    Between the calls: each block in the queue has two neighbours, the fake ones at the ends included; a block outside
+    has no links (both are None); `num_free_blocks` is the number of real blocks in the queue. Taking or adding one
+    block reads and writes that block and its neighbours alone, however long the queue is. A refused call changes
+    nothing.
+    """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         self.num_free_blocks = len(blocks)
@@ -70,10 +77,10 @@ class FreeKVCacheBlockQueue:
         return first
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the first `n` blocks, in order; their links are None afterwards.
+        """Take the first `n` blocks, in order; `n` may be 0.
 
         Raises:
-            ValueError: "cannot pop N blocks: F are free", and nothing is taken.
+            ValueError: "cannot pop N blocks: F are free".
         """
         if n > self.num_free_blocks:
             raise ValueError(f"cannot pop {n} blocks: {self.num_free_blocks} are free")
@@ -91,7 +98,7 @@ class FreeKVCacheBlockQueue:
         return popped
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take this block out, wherever it stands, in O(1); its links are None afterwards.
+        """Take this block out, wherever it stands.
 
         Raises:
             RuntimeError: "block B is not in the free queue".
@@ -111,11 +118,15 @@ class FreeKVCacheBlockQueue:
         """Put the blocks at the end, in this order.
 
         Raises:
-            RuntimeError: "block B is already in the free queue".
+            RuntimeError: "block B is already in the free queue: it was freed twice", also for a block that is given
+                twice.
         """
+        given: set[int] = set()
         for block in blocks:
-            if block.prev_free_block is not None or block.next_free_block is not None:
-                raise RuntimeError(f"block {block.block_id} is already in the free queue")
+            if block.next_free_block is not None or block.block_id in given:
+                raise RuntimeError(f"block {block.block_id} is already in the free queue: it was freed twice")
+            given.add(block.block_id)
+        for block in blocks:
             last, tail = self.fake_free_list_tail.prev_free_block, self.fake_free_list_tail
             assert last is not None
             last.next_free_block, block.prev_free_block = block, last
@@ -138,7 +149,7 @@ def hash_block_tokens(
     """Hash of a full block and, through its parent, of every token before it.
 
     SHA-256 over: the parent's hash (`NONE_HASH` where there is none), then the token ids as 64-bit integers
-    (`array("q", ids).tobytes()`), then `repr(extra_keys).encode()` where there are any.
+    (`array("q", ids).tobytes()`), then `repr(extra_keys).encode()` where there are any (None and `()` are none).
 
     Args:
         parent_block_hash: hash of the block before, None for the first.
@@ -219,7 +230,7 @@ class BlockPool:
     ) -> None:
         """Give `blocks[num_cached_blocks:num_full_blocks]` the hashes of the same indices and make them findable.
 
-        Null blocks are skipped.
+        Null blocks are skipped. Setting a hash where there is one is an error, which the setter raises.
         """
         for index in range(num_cached_blocks, num_full_blocks):
             block = blocks[index]
@@ -250,24 +261,34 @@ class BlockPool:
         return found is not None
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Add one user to each block; one that nobody used leaves the free queue first."""
+        """Add one user to each block; one that nobody used leaves the free queue.
+
+        The null block may be among them: nothing happens to it, and what its `ref_cnt` says does not matter.
+        """
         for block in blocks:
-            if block.ref_cnt == 0 and not block.is_null:
+            if block.is_null:
+                continue
+            if block.ref_cnt == 0:
                 self.free_block_queue.remove(block)
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Take one user from each block; those without any join the free queue in the order given, hash and all.
 
+        The null block may be among them, as for `touch`. A block that is given twice loses two users.
+
         Raises:
-            RuntimeError: "block B was freed more often than it was taken".
+            RuntimeError: "block B was freed more often than it was taken", and nothing changes.
         """
-        blocks = list(ordered_blocks)
+        blocks = [block for block in ordered_blocks if not block.is_null]
+        leaving = Counter(block.block_id for block in blocks)
         for block in blocks:
-            if block.ref_cnt <= 0 and not block.is_null:
+            if leaving[block.block_id] > block.ref_cnt:
                 raise RuntimeError(f"block {block.block_id} was freed more often than it was taken")
+        for block in blocks:
             block.ref_cnt -= 1
-        self.free_block_queue.append_n([block for block in blocks if block.ref_cnt == 0 and not block.is_null])
+            if block.ref_cnt == 0:
+                self.free_block_queue.append(block)
 
     def evict_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Make the contents of these blocks unfindable, whoever uses them (provided)."""

@@ -46,7 +46,13 @@ class KVCacheBlock:
 
 
 class FreeKVCacheBlockQueue:
-    """Free blocks in the order in which they will be reused: a doubly linked list through the blocks themselves."""
+    """Free blocks in the order in which they will be reused: a doubly linked list through the blocks themselves.
+
+    Between the calls: each block in the queue has two neighbours, the fake ones at the ends included; a block outside
+    has no links (both are None); `num_free_blocks` is the number of real blocks in the queue. Taking or adding one
+    block reads and writes that block and its neighbours alone, however long the queue is. A refused call changes
+    nothing.
+    """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         self.num_free_blocks = len(blocks)
@@ -62,50 +68,40 @@ class FreeKVCacheBlockQueue:
         Raises:
             ValueError: "no free blocks".
         """
-        raise NotImplementedError(
-            "raise ValueError on an empty queue, else unlink the block behind the fake head, set its links to "
-            "None, count down and return it"
-        )
+        raise NotImplementedError("the block that stands first, taken out of the queue")
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the first `n` blocks, in order; their links are None afterwards.
+        """Take the first `n` blocks, in order; `n` may be 0.
 
         Raises:
-            ValueError: "cannot pop N blocks: F are free", and nothing is taken.
+            ValueError: "cannot pop N blocks: F are free".
         """
-        raise NotImplementedError(
-            "refuse if fewer are free, else walk n blocks from the fake head, set their links to None, and tie"
-            " the head to the block that follows"
-        )
+        raise NotImplementedError("the first n blocks in their order, taken out of the queue")
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take this block out, wherever it stands, in O(1); its links are None afterwards.
+        """Take this block out, wherever it stands.
 
         Raises:
             RuntimeError: "block B is not in the free queue".
         """
-        raise NotImplementedError(
-            "refuse a block without links, else tie its two neighbours together, set its links to None and count down"
-        )
+        raise NotImplementedError("the queue without this block, and this block without neighbours")
 
     def append(self, block: KVCacheBlock) -> None:
         """Put one block at the end. Raises as `append_n`."""
-        raise NotImplementedError("put one block before the fake tail, with append_n")
+        raise NotImplementedError("the queue with this block behind all others")
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put the blocks at the end, in this order.
 
         Raises:
-            RuntimeError: "block B is already in the free queue".
+            RuntimeError: "block B is already in the free queue: it was freed twice", also for a block that is given
+                twice.
         """
-        raise NotImplementedError(
-            "refuse a block that has links, else tie each block between the last real block and the fake tail "
-            "and count up"
-        )
+        raise NotImplementedError("the queue with these blocks behind all others, in the order given")
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
         """The blocks from first to last, without the two fake ones; the queue stays as it is."""
-        raise NotImplementedError("walk from the fake head to the fake tail and return the blocks in between")
+        raise NotImplementedError("the free blocks from first to last")
 
 
 def hash_block_tokens(
@@ -114,7 +110,7 @@ def hash_block_tokens(
     """Hash of a full block and, through its parent, of every token before it.
 
     SHA-256 over: the parent's hash (`NONE_HASH` where there is none), then the token ids as 64-bit integers
-    (`array("q", ids).tobytes()`), then `repr(extra_keys).encode()` where there are any.
+    (`array("q", ids).tobytes()`), then `repr(extra_keys).encode()` where there are any (None and `()` are none).
 
     Args:
         parent_block_hash: hash of the block before, None for the first.
@@ -124,9 +120,7 @@ def hash_block_tokens(
     Returns:
         32 bytes.
     """
-    raise NotImplementedError(
-        "SHA-256 over the parent's hash or NONE_HASH, the token ids as 64-bit integers, and the extra keys if any"
-    )
+    raise NotImplementedError("32 bytes that name these tokens and everything before them")
 
 
 class BlockHashToBlockMap:
@@ -182,7 +176,7 @@ class BlockPool:
 
     def get_cached_block(self, block_hash: bytes) -> KVCacheBlock | None:
         """The block that holds this content, in use or free, or None. Changes nothing."""
-        raise NotImplementedError("ask cached_block_hash_to_block for one block")
+        raise NotImplementedError("a block that holds this content, or None")
 
     def cache_full_blocks(
         self,
@@ -193,11 +187,9 @@ class BlockPool:
     ) -> None:
         """Give `blocks[num_cached_blocks:num_full_blocks]` the hashes of the same indices and make them findable.
 
-        Null blocks are skipped.
+        Null blocks are skipped. Setting a hash where there is one is an error, which the setter raises.
         """
-        raise NotImplementedError(
-            "for each index of the range set the block's hash and insert it into the map, skipping null blocks"
-        )
+        raise NotImplementedError("the full blocks of the range, findable by their hashes")
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take the first `num_blocks` of the free queue; each has `ref_cnt` 1 and its old content is forgotten.
@@ -205,27 +197,28 @@ class BlockPool:
         Raises:
             ValueError: "cannot get N blocks: F are free", and nothing changes.
         """
-        raise NotImplementedError(
-            "refuse if fewer are free, else pop them, evict each from the cache and give it one user"
-        )
+        raise NotImplementedError("blocks for one new user, with nothing left of their past")
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         """Make the block's content unfindable and reset its hash; returns whether it was findable."""
-        raise NotImplementedError("where the block has a hash, pop it from the map by hash and id and reset the hash")
+        raise NotImplementedError("whether this content could be found until now; from now on it cannot")
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Add one user to each block; one that nobody used leaves the free queue first."""
-        raise NotImplementedError("remove each block that has no user from the free queue, then add one user")
+        """Add one user to each block; one that nobody used leaves the free queue.
+
+        The null block may be among them: nothing happens to it, and what its `ref_cnt` says does not matter.
+        """
+        raise NotImplementedError("one more user for each block, and invariant I1 as true as before")
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Take one user from each block; those without any join the free queue in the order given, hash and all.
 
+        The null block may be among them, as for `touch`. A block that is given twice loses two users.
+
         Raises:
-            RuntimeError: "block B was freed more often than it was taken".
+            RuntimeError: "block B was freed more often than it was taken", and nothing changes.
         """
-        raise NotImplementedError(
-            "take one user from each block, refuse below zero, and append those at zero to the queue in the order given"
-        )
+        raise NotImplementedError("one user fewer for each block, and invariant I1 as true as before")
 
     def evict_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Make the contents of these blocks unfindable, whoever uses them (provided)."""
@@ -243,8 +236,8 @@ class BlockPool:
 
     def get_num_free_blocks(self) -> int:
         """Blocks that can be handed out now."""
-        raise NotImplementedError("return the queue's count of free blocks")
+        raise NotImplementedError("the number of blocks that can be handed out now")
 
     def get_usage(self) -> float:
         """Share of the usable blocks in use, from 0.0 to 1.0; the null block is not counted."""
-        raise NotImplementedError("one minus free blocks over usable blocks, the null block not counted")
+        raise NotImplementedError("the share of the usable blocks that are in use")

@@ -61,14 +61,16 @@ def test_queue_appends_at_the_end_even_when_empty(impl):
     blocks, queue = linked(impl, 3)
     taken = queue.popleft_n(3)
     queue.append(taken[1])
-    queue.append_n([taken[2], taken[0]])
+    behind = [taken[2], taken[0]]
+    queue.append_n(behind)
+    assert ids(behind) == [2, 0], "the list is the caller's"
     assert ids(queue.get_all_free_blocks()) == [1, 2, 0] and queue.num_free_blocks == 3
     assert queue.popleft() is blocks[1]
     queue.append_n([])
     assert ids(queue.get_all_free_blocks()) == [2, 0]
 
 
-def test_queue_removes_from_the_middle_in_constant_time(impl):
+def test_queue_removes_from_the_middle(impl):
     blocks, queue = linked(impl, 5)
     for block_id, left in [(2, [0, 1, 3, 4]), (0, [1, 3, 4]), (4, [1, 3])]:
         queue.remove(blocks[block_id])
@@ -76,26 +78,60 @@ def test_queue_removes_from_the_middle_in_constant_time(impl):
         assert blocks[block_id].prev_free_block is None and blocks[block_id].next_free_block is None
     assert queue.num_free_blocks == 2
 
-    # O(1) without a clock: cut the list beyond the neighbours; a removal that walks falls off the edge.
-    blocks, queue = linked(impl, 100)
-    queue.fake_free_list_head.next_free_block = queue.fake_free_list_tail.prev_free_block = None
-    queue.remove(blocks[50])
-    assert blocks[49].next_free_block is blocks[51] and blocks[51].prev_free_block is blocks[49]
+
+def test_queue_touches_the_neighbours_and_nobody_else(impl):
+    """Constant time without a clock: a note is made of each block whose links are read or written."""
+    touched = set()
+
+    class Watched(impl.KVCacheBlock):
+        def __getattribute__(self, name):
+            if name in LINKS:
+                touched.add(object.__getattribute__(self, "block_id"))
+            return object.__getattribute__(self, name)
+
+        def __setattr__(self, name, value):
+            if name in LINKS:
+                touched.add(object.__getattribute__(self, "block_id"))
+            super().__setattr__(name, value)
+
+    blocks = [Watched(i) for i in range(100)]
+    queue, new = impl.FreeKVCacheBlockQueue(blocks), Watched(100)
+    for call, allowed in (
+        (lambda: queue.remove(blocks[50]), {49, 50, 51}),
+        (queue.popleft, {0, 1}),
+        (lambda: queue.popleft_n(2), {1, 2, 3}),
+        (lambda: queue.append(new), {99, 100}),
+    ):
+        touched.clear()
+        call()
+        assert touched <= allowed, f"links of {len(touched)} blocks were looked at, these suffice: {sorted(allowed)}"
+
+
+LINKS = ("prev_free_block", "next_free_block")
+
+
+def links(blocks):
+    return [tuple(getattr(b, link) and getattr(b, link).block_id for link in LINKS) for b in blocks]
 
 
 def test_queue_refuses_what_would_corrupt_it(impl):
-    blocks, queue = linked(impl, 2)
-    first = queue.popleft()
-    with pytest.raises(RuntimeError, match=r"^block 0 is not in the free queue$"):
-        queue.remove(first)
-    with pytest.raises(RuntimeError, match=r"^block 1 is already in the free queue$"):
-        queue.append(blocks[1])
-    with pytest.raises(ValueError, match=r"^cannot pop 2 blocks: 1 are free$"):
-        queue.popleft_n(2)
-    assert ids(queue.get_all_free_blocks()) == [1], "a refusal changes nothing"
-    queue.popleft()
+    blocks, queue = linked(impl, 4)
+    first, second = queue.popleft(), queue.popleft()
+    before = links(blocks)
+    for refused, error, message in (
+        (lambda: queue.remove(first), RuntimeError, "block 0 is not in the free queue"),
+        (lambda: queue.append(blocks[3]), RuntimeError, "block 3 is already in the free queue: it was freed twice"),
+        (lambda: queue.append_n([first, blocks[2]]), RuntimeError, "block 2 is already in the free queue: it was"),
+        (lambda: queue.append_n([first, second, first]), RuntimeError, "block 0 is already in the free queue: it was"),
+        (lambda: queue.popleft_n(3), ValueError, "cannot pop 3 blocks: 2 are free"),
+    ):
+        with pytest.raises(error, match=f"^{message}"):
+            refused()
+        assert links(blocks) == before and queue.num_free_blocks == 2, f"a refusal changes nothing ({message})"
+    assert ids(queue.popleft_n(2)) == [2, 3]
     with pytest.raises(ValueError, match=r"^no free blocks$"):
         queue.popleft()
+    assert queue.popleft_n(0) == [] and queue.num_free_blocks == 0
 
 
 # ---- the hash --------------------------------------------------------------------------------------------------------
@@ -109,6 +145,7 @@ def test_prefix_hash_is_chained(impl):
     )
     assert impl.hash_block_tokens(None, [97, 98]) != impl.hash_block_tokens(None, [98, 97]), "order is content"
     assert impl.hash_block_tokens(None, [1], ("salt",)) != impl.hash_block_tokens(None, [1]), "extra keys are content"
+    assert impl.hash_block_tokens(None, [1], ()) == impl.hash_block_tokens(None, [1]), "no extra keys are no content"
 
 
 def test_hash_is_the_engines(impl):
@@ -132,6 +169,9 @@ def test_block_zero_is_never_handed_out(impl):
     assert pool.get_usage() == 1.0 and pool.get_num_free_blocks() == 0
     pool.free_blocks([pool.null_block, blocks[0]])
     assert queue_ids(pool) == [1] and pool.get_usage() == pytest.approx(2 / 3)
+    pool.touch([pool.null_block])
+    pool.free_blocks([pool.null_block, pool.null_block])
+    assert queue_ids(pool) == [1], "the null block is nobody's: it is passed over, however often it is freed"
 
 
 def test_overdraw_is_refused_and_changes_nothing(impl):
@@ -162,6 +202,20 @@ def test_a_block_is_free_only_without_users(impl):
     assert queue_ids(pool) == [2, 1]
     with pytest.raises(RuntimeError, match=r"^block 1 was freed more often than it was taken$"):
         pool.free_blocks([block])
+    check_invariants(pool)
+
+
+def test_a_refused_free_changes_nothing(impl):
+    pool = impl.BlockPool(5)
+    one, two = pool.get_new_blocks(2)
+    pool.touch([two])
+    for refused in ([one, pool.blocks[4]], [two, one, one], [two, two, two]):
+        before = queue_ids(pool), [b.ref_cnt for b in pool.blocks]
+        with pytest.raises(RuntimeError, match=r"was freed more often than it was taken$"):
+            pool.free_blocks(refused)
+        assert (queue_ids(pool), [b.ref_cnt for b in pool.blocks]) == before, f"freeing {ids(refused)} was refused"
+    pool.free_blocks([two, one, two])
+    assert sorted(queue_ids(pool)) == [1, 2, 3, 4], "both users of block 2 leave in one call, and it is free once"
 
 
 def test_equal_content_keeps_two_blocks(impl):

@@ -26,7 +26,7 @@ def first_fit(total_slots: int, taken: Sequence[Extent], length: int) -> int | N
 
     Args:
         total_slots: slots 0 .. total_slots - 1 exist.
-        taken: (start, length) of the runs in use, in any order, not overlapping.
+        taken: (start, length) of the runs in use, in any order, not overlapping; left as it is.
         length: slots wanted, at least 1.
 
     Returns:
@@ -46,7 +46,7 @@ def contiguous_admit(total_slots: int, max_len: int, used_lens: Sequence[int]) -
     Args:
         total_slots: slots in all.
         max_len: longest possible request; what it will really use is not known when it arrives.
-        used_lens: slots that each arrival ends up using, 1 .. max_len.
+        used_lens: slots that each arrival ends up using, 1 .. max_len, in the order of arrival; left as it is.
     """
     taken: list[Extent] = []
     wasted = 0
@@ -59,9 +59,10 @@ def contiguous_admit(total_slots: int, max_len: int, used_lens: Sequence[int]) -
 
 
 def paged_admit(total_slots: int, block_size: int, used_lens: Sequence[int]) -> Result:
-    """Give each request the blocks that its tokens need, wherever they lie; too few left: rejected, nothing taken.
+    """Give each request the fewest blocks that hold its tokens, wherever they lie; too few left: rejected.
 
-    Slots beyond the last whole block cannot be used by anyone and are not counted as wasted.
+    A rejected request takes nothing, and the next one is asked as before. Slots beyond the last whole block cannot be
+    used by anyone and are not counted as wasted. `used_lens` as in `contiguous_admit`.
     """
     free_blocks = total_slots // block_size
     admitted = wasted = 0
@@ -78,9 +79,8 @@ def paged_admit(total_slots: int, block_size: int, used_lens: Sequence[int]) -> 
 def sweep_block_sizes(
     total_slots: int, block_sizes: Sequence[int], used_lens: Sequence[int]
 ) -> dict[int, tuple[Result, int]]:
-    """For each block size: the result of `paged_admit`, and the block table entries of the admitted, together.
-
-    One entry names one block, so the entries are the blocks that were handed out.
+    """For each block size, in the order given: the result of `paged_admit`, and how many entries the block tables of
+    the admitted have together. One entry names one block.
     """
     rows = {}
     for size in block_sizes:

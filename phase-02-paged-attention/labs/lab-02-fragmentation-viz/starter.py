@@ -28,16 +28,13 @@ def first_fit(total_slots: int, taken: Sequence[Extent], length: int) -> int | N
 
     Args:
         total_slots: slots 0 .. total_slots - 1 exist.
-        taken: (start, length) of the runs in use, in any order, not overlapping.
+        taken: (start, length) of the runs in use, in any order, not overlapping; left as it is.
         length: slots wanted, at least 1.
 
     Returns:
         The start of the first gap that is long enough; None where none is, however many slots are free in all.
     """
-    raise NotImplementedError(
-        "walk the runs in use by their start, and return the beginning of the first gap of at least length "
-        "slots, the one behind the last run included"
-    )
+    raise NotImplementedError("the lowest start of a gap that is long enough, or None")
 
 
 def contiguous_admit(total_slots: int, max_len: int, used_lens: Sequence[int]) -> Result:
@@ -46,33 +43,27 @@ def contiguous_admit(total_slots: int, max_len: int, used_lens: Sequence[int]) -
     Args:
         total_slots: slots in all.
         max_len: longest possible request; what it will really use is not known when it arrives.
-        used_lens: slots that each arrival ends up using, 1 .. max_len.
+        used_lens: slots that each arrival ends up using, 1 .. max_len, in the order of arrival; left as it is.
     """
-    raise NotImplementedError(
-        "place a run of max_len with first_fit for each arrival, and count admitted, rejected and the slots "
-        "that stay empty"
-    )
+    raise NotImplementedError("who is admitted, who is not, and what the reservations of the admitted waste")
 
 
 def paged_admit(total_slots: int, block_size: int, used_lens: Sequence[int]) -> Result:
-    """Give each request the blocks that its tokens need, wherever they lie; too few left: rejected, nothing taken.
+    """Give each request the fewest blocks that hold its tokens, wherever they lie; too few left: rejected.
 
-    Slots beyond the last whole block cannot be used by anyone and are not counted as wasted.
+    A rejected request takes nothing, and the next one is asked as before. Slots beyond the last whole block cannot be
+    used by anyone and are not counted as wasted. `used_lens` as in `contiguous_admit`.
     """
-    raise NotImplementedError(
-        "take ceil(used / block_size) blocks for each arrival while that many are left, and count admitted, "
-        "rejected and the empty slots of the last blocks"
-    )
+    raise NotImplementedError("who is admitted, who is not, and what the blocks of the admitted waste")
 
 
 def sweep_block_sizes(
     total_slots: int, block_sizes: Sequence[int], used_lens: Sequence[int]
 ) -> dict[int, tuple[Result, int]]:
-    """For each block size: the result of `paged_admit`, and the block table entries of the admitted, together.
-
-    One entry names one block, so the entries are the blocks that were handed out.
+    """For each block size, in the order given: the result of `paged_admit`, and how many entries the block tables of
+    the admitted have together. One entry names one block.
     """
-    raise NotImplementedError("for each block size call paged_admit and count the blocks that it hands out")
+    raise NotImplementedError("for each block size what became of the arrivals, and how many table entries they take")
 
 
 def report() -> str:

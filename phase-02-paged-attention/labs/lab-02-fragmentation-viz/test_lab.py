@@ -11,6 +11,17 @@ def random_lengths(seed, high=512):
     return rng.integers(1, high + 1, int(rng.integers(1, 80))).tolist()
 
 
+def admitted_of(total_slots, block_size, used_lens):
+    """The lengths of those who fit, told token by token: a block is opened by each token that finds none with room."""
+    free, fit = total_slots // block_size, []
+    for used in used_lens:
+        opened = sum(1 for token in range(used) if token % block_size == 0)
+        if opened <= free:
+            free -= opened
+            fit.append(used)
+    return fit
+
+
 def test_worked_example(impl):
     used = [32] * 64
     contiguous, paged = impl.contiguous_admit(4096, 512, used), impl.paged_admit(4096, 16, used)
@@ -30,6 +41,8 @@ def test_first_fit_finds_the_lowest_gap(impl):
     assert impl.first_fit(100, [], 100) == 0 and impl.first_fit(100, [], 101) is None
     taken = [(30, 10), (0, 10), (60, 40)]
     assert impl.first_fit(100, taken, 20) == 10, "the runs come in any order"
+    assert taken == [(30, 10), (0, 10), (60, 40)], "the list of runs is the caller's, and was changed"
+    assert impl.first_fit(100, [(30, 10), (15, 10), (50, 10)], 10) == 0, "the lowest gap, not the one that fits best"
     assert impl.first_fit(100, taken, 21) is None and impl.first_fit(101, taken, 1) == 10
     assert impl.first_fit(100, [(0, 10), (30, 70)], 20) == 10, "a gap that fits exactly fits"
     assert impl.first_fit(100, [(5, 95)], 5) == 0, "the gap before the first run"
@@ -54,6 +67,8 @@ def test_contiguous_waste_is_what_was_reserved_and_not_used(impl, seed):
     assert result.admitted == min(8, len(used)), "every reservation has the same length, so 8 fit"
     assert result.wasted == sum(512 - n for n in used[: result.admitted])
     assert result.admitted + result.rejected == len(used), "nobody is dropped without being counted"
+    assert used == random_lengths(seed), "the list of arrivals is the caller's, and was changed"
+    assert impl.contiguous_admit(1000, 600, used[:3]).admitted == 1, "another memory, another reservation: one fits"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -63,6 +78,9 @@ def test_paged_waste_is_less_than_a_block_each(impl, seed, block_size):
     result = impl.paged_admit(4096, block_size, used)
     assert 0 <= result.wasted <= result.admitted * (block_size - 1), "only the last block of a request has room left"
     assert result.admitted + result.rejected == len(used)
+    _, entries = impl.sweep_block_sizes(4096, [block_size], used)[block_size]
+    assert entries * block_size == sum(admitted_of(4096, block_size, used)) + result.wasted, "entries name the blocks"
+    assert used == random_lengths(seed), "the list of arrivals is the caller's, and was changed"
     assert result.admitted >= impl.contiguous_admit(4096, 512, used).admitted
 
 
@@ -70,6 +88,7 @@ def test_a_rejected_request_takes_nothing(impl):
     assert impl.paged_admit(64, 16, [80, 64]) == impl.Result(1, 1, 0), "80 tokens need 5 of 4 blocks, 64 need all 4"
     assert impl.paged_admit(64, 16, [33, 33, 16]) == impl.Result(2, 1, 15), "3 blocks, then 3 of 1, then 1 of 1"
     assert impl.paged_admit(70, 16, [16] * 5) == impl.Result(4, 1, 0), "the 6 slots behind the last block are no block"
+    assert impl.paged_admit(15, 16, [1]) == impl.Result(0, 1, 0), "less than a block is no memory at all"
     assert impl.contiguous_admit(20, 10, []) == impl.Result(0, 0, 0)
 
 
@@ -83,6 +102,7 @@ def test_block_size_trades_waste_against_entries(impl):
         256: (16, 3568, 16),
     }
     assert list(rows) == [1, 4, 16, 64, 256]
+    assert list(impl.sweep_block_sizes(64, (16, 2), [3])) == [16, 2], "in the order given"
     assert impl.sweep_block_sizes(64, (16,), [33, 33, 16]) == {16: (impl.Result(2, 1, 15), 4)}, "rejected: no entries"
     assert impl.sweep_block_sizes(64, (16,), [40, 64, 10]) == {16: (impl.Result(2, 1, 14), 4)}
 

@@ -22,12 +22,18 @@ def usable_tokens(num_blocks: int, block_size: int) -> int:
 
 
 def max_concurrency(num_blocks: int, block_size: int, max_model_len: int) -> float:
-    """The log's "Maximum concurrency": all blocks over the blocks of one longest request."""
+    """The log's "Maximum concurrency": how many requests of `max_model_len` tokens all blocks would hold, not rounded.
+
+    A request takes whole blocks. As in the log, the null block is not left out.
+    """
     return num_blocks / -(-max_model_len // block_size)
 
 
 def fit_memory(util_a: float, blocks_a: int, util_b: float, blocks_b: int, block_bytes: int) -> tuple[float, float]:
-    """Solve blocks * block_bytes = total * util - fixed from two runs that differ in gpu_memory_utilization only.
+    """What a card has, and what a deployment spends on other things than blocks, from two starts.
+
+    The starts differ in gpu_memory_utilization only, and either may be the larger. Of the share of the card that a
+    start may use, everything but the cache takes the same number of bytes each time; the blocks take the rest.
 
     Returns:
         (total, fixed): the card's memory, and what everything but the cache takes of it, in bytes.
@@ -39,13 +45,13 @@ def fit_memory(util_a: float, blocks_a: int, util_b: float, blocks_b: int, block
 def cached_tokens(prompt_len: int, shared_len: int, block_size: int) -> int:
     """Tokens of a prompt that prefix caching saves when its first `shared_len` tokens are in the cache.
 
-    Whole blocks only, and at least one token of the prompt is always computed.
+    A cache is asked for whole blocks, and at least one token of the prompt is always computed.
     """
     return min(shared_len, prompt_len - 1) // block_size * block_size
 
 
 def expected_hit_rate(num_requests: int, prompt_len: int, block_size: int) -> float:
-    """Hit tokens over queried tokens for `num_requests` identical prompts and a cache that starts empty."""
+    """Hit tokens over queried tokens for `num_requests` identical prompts (at least one); the cache starts empty."""
     return (num_requests - 1) * cached_tokens(prompt_len, prompt_len, block_size) / (num_requests * prompt_len)
 
 
@@ -62,7 +68,7 @@ def serve_one(free: list[int], hits: list[int], num_new: int) -> tuple[list[int]
 
     Args:
         free: the free queue, first to be reused in front; not modified.
-        hits: blocks of the prompt that are found again, in the order of the prompt.
+        hits: blocks of the prompt that are found again, in the order of the prompt; all of them are free. Not modified.
         num_new: blocks that the request needs besides.
 
     Returns:

@@ -10,57 +10,55 @@ from __future__ import annotations
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
     """Bytes that one token leaves in the cache: a K and a V vector per layer and KV head."""
-    raise NotImplementedError("two vectors per layer and KV head, times their size in bytes")
+    raise NotImplementedError("the bytes that one token leaves in the cache, over all layers")
 
 
 def num_gpu_blocks(available_bytes: int, block_size: int, bytes_per_token: int) -> int:
     """Whole blocks that fit into the memory left for the cache; the null block is one of them."""
-    raise NotImplementedError("divide the available bytes by the bytes of a block, rounded down")
+    raise NotImplementedError("the whole blocks that fit into this memory")
 
 
 def usable_tokens(num_blocks: int, block_size: int) -> int:
     """Tokens that requests can really hold at once. The log's "KV cache size" is one block more: it counts block 0."""
-    raise NotImplementedError("leave out the null block")
+    raise NotImplementedError("the tokens that requests can hold at once")
 
 
 def max_concurrency(num_blocks: int, block_size: int, max_model_len: int) -> float:
-    """The log's "Maximum concurrency": all blocks over the blocks of one longest request."""
-    raise NotImplementedError(
-        "divide the blocks by the blocks of one request of max_model_len tokens, which are rounded up"
-    )
+    """The log's "Maximum concurrency": how many requests of `max_model_len` tokens all blocks would hold, not rounded.
+
+    A request takes whole blocks. As in the log, the null block is not left out.
+    """
+    raise NotImplementedError("how many requests of the greatest length the blocks would hold")
 
 
 def fit_memory(util_a: float, blocks_a: int, util_b: float, blocks_b: int, block_bytes: int) -> tuple[float, float]:
-    """Solve blocks * block_bytes = total * util - fixed from two runs that differ in gpu_memory_utilization only.
+    """What a card has, and what a deployment spends on other things than blocks, from two starts.
+
+    The starts differ in gpu_memory_utilization only, and either may be the larger. Of the share of the card that a
+    start may use, everything but the cache takes the same number of bytes each time; the blocks take the rest.
 
     Returns:
         (total, fixed): the card's memory, and what everything but the cache takes of it, in bytes.
     """
-    raise NotImplementedError(
-        "the slope between the two runs gives the total, and either run then gives the fixed part"
-    )
+    raise NotImplementedError("the card's memory, and what everything but the cache takes of it, in bytes")
 
 
 def cached_tokens(prompt_len: int, shared_len: int, block_size: int) -> int:
     """Tokens of a prompt that prefix caching saves when its first `shared_len` tokens are in the cache.
 
-    Whole blocks only, and at least one token of the prompt is always computed.
+    A cache is asked for whole blocks, and at least one token of the prompt is always computed.
     """
-    raise NotImplementedError(
-        "take what is shared, at most all but one token of the prompt, and round down to whole blocks"
-    )
+    raise NotImplementedError("the tokens of the prompt that need not be computed")
 
 
 def expected_hit_rate(num_requests: int, prompt_len: int, block_size: int) -> float:
-    """Hit tokens over queried tokens for `num_requests` identical prompts and a cache that starts empty."""
-    raise NotImplementedError("every request but the first hits its cached_tokens; divide by all tokens asked for")
+    """Hit tokens over queried tokens for `num_requests` identical prompts (at least one); the cache starts empty."""
+    raise NotImplementedError("the share of all prompt tokens that are found in the cache")
 
 
 def blocks_of_request(prompt_len: int, num_output_tokens: int, block_size: int) -> int:
     """Blocks that a request holds at its end. The last output token is never computed, so it needs no slot."""
-    raise NotImplementedError(
-        "round up the tokens that are computed, which is all but the last output token, to blocks"
-    )
+    raise NotImplementedError("the blocks that the request holds when its last token has been sampled")
 
 
 def serve_one(free: list[int], hits: list[int], num_new: int) -> tuple[list[int], list[int]]:
@@ -71,7 +69,7 @@ def serve_one(free: list[int], hits: list[int], num_new: int) -> tuple[list[int]
 
     Args:
         free: the free queue, first to be reused in front; not modified.
-        hits: blocks of the prompt that are found again, in the order of the prompt.
+        hits: blocks of the prompt that are found again, in the order of the prompt; all of them are free. Not modified.
         num_new: blocks that the request needs besides.
 
     Returns:
@@ -80,6 +78,4 @@ def serve_one(free: list[int], hits: list[int], num_new: int) -> tuple[list[int]
     Raises:
         ValueError: "N blocks wanted, F are free".
     """
-    raise NotImplementedError(
-        "take the hits out of the queue, new blocks from its front, and append the whole table reversed"
-    )
+    raise NotImplementedError("the request's block table at its end, and the free queue when it has gone")

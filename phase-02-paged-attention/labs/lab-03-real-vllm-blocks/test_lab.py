@@ -41,38 +41,58 @@ def test_bytes(impl):
     assert impl.kv_bytes_per_token(32, 8, 128, 2) == 131_072, "Llama-3-8B in bf16"
     assert impl.num_gpu_blocks(10 * OPT_BLOCK, 16, 36_864) == 10
     assert impl.num_gpu_blocks(10 * OPT_BLOCK - 1, 16, 36_864) == 9, "nine blocks and most of a tenth are nine blocks"
+    assert impl.num_gpu_blocks(10 * OPT_BLOCK, 128, 36_864) == 1, "a block of 128 tokens is eight times as large"
+    exact = impl.num_gpu_blocks(3 * 2**60 - 1, 1, 2**30)
+    assert exact == 3 * 2**30 - 1, f"whole numbers, without a detour over floats: expected {3 * 2**30 - 1}, got {exact}"
 
 
 def test_capacity(impl):
     assert impl.usable_tokens(8788, 16) == 140_592, "block 0 holds nobody's tokens"
     assert impl.max_concurrency(8788, 16, 2048) == pytest.approx(68.65625)
+    assert impl.usable_tokens(10, 128) == 1152, "another block size"
     assert impl.max_concurrency(100, 16, 33) == pytest.approx(100 / 3), "33 tokens occupy 3 blocks"
+    assert impl.max_concurrency(100, 8, 33) == 20.0, "and 5 blocks of 8"
+
+
+def test_two_starts_give_the_card(impl):
+    """A card of 1,000 bytes, 100 of them not for blocks, blocks of 10: 40 blocks at 0.5, 80 at 0.9."""
+    assert impl.fit_memory(0.5, 40, 0.9, 80, 10) == pytest.approx((1000.0, 100.0))
+    assert impl.fit_memory(0.9, 80, 0.5, 40, 10) == pytest.approx((1000.0, 100.0)), "the larger start first"
+    assert impl.fit_memory(0.25, 30, 0.75, 90, 20) == pytest.approx((2400.0, 0.0)), "half the card: 60 blocks of 20"
 
 
 def test_hits_on_paper(impl):
     assert impl.cached_tokens(1025, 1025, 16) == 1024
     assert impl.cached_tokens(1024, 1024, 16) == 1008, "the last token must be computed, and with it its block"
     assert impl.cached_tokens(1025, 520, 16) == 512 and impl.cached_tokens(6, 6, 16) == 0
+    assert [impl.cached_tokens(n, n, 128) for n in (1025, 1024)] == [1024, 896], "another block size"
+    assert impl.cached_tokens(100, 0, 16) == 0
     assert (
         impl.expected_hit_rate(8, 1025, 16) == pytest.approx(7 * 1024 / (8 * 1025)) == pytest.approx(0.8741, abs=5e-5)
     )
     assert impl.expected_hit_rate(8, 6, 16) == 0.0, "a prompt shorter than a block hits nothing, however often it comes"
     assert impl.expected_hit_rate(1, 1025, 16) == 0.0
+    last = impl.expected_hit_rate(8, 1024, 16)
+    assert last == pytest.approx(7 * 1008 / (8 * 1024)), f"63 of 64 blocks can be hit; got {last}"
+    assert impl.expected_hit_rate(2, 9, 4) == pytest.approx(8 / 18), "another block size, two requests"
 
 
 def test_blocks_of_a_request(impl):
     assert [impl.blocks_of_request(40, n, 16) for n in (1, 8, 9, 10, 25, 26)] == [3, 3, 3, 4, 4, 5]
     assert impl.blocks_of_request(1, 1, 16) == 1
+    assert [impl.blocks_of_request(40, n, 8) for n in (1, 2, 9, 10)] == [5, 6, 6, 7], "another block size"
 
 
 def test_one_request_through_the_queue(impl):
-    free = [4, 5, 6, 3, 2, 1]
+    free, hits = [4, 5, 6, 3, 2, 1], [1, 2]
     assert impl.serve_one(free, [], 2) == ([4, 5], [6, 3, 2, 1, 5, 4])
-    assert impl.serve_one(free, [1, 2], 1) == ([1, 2, 4], [5, 6, 3, 4, 2, 1])
-    assert impl.serve_one(free, [1, 2], 4) == ([1, 2, 4, 5, 6, 3], [3, 6, 5, 4, 2, 1])
-    assert free == [4, 5, 6, 3, 2, 1], "the caller's queue is left alone"
+    assert impl.serve_one(free, hits, 1) == ([1, 2, 4], [5, 6, 3, 4, 2, 1])
+    assert impl.serve_one(free, hits, 4) == ([1, 2, 4, 5, 6, 3], [3, 6, 5, 4, 2, 1])
+    assert impl.serve_one(free, [4, 5], 1) == ([4, 5, 6], [3, 2, 1, 6, 5, 4]), "hits at the front are not new blocks"
     with pytest.raises(ValueError, match=r"^5 blocks wanted, 4 are free$"):
-        impl.serve_one(free, [1, 2], 5)
+        impl.serve_one(free, hits, 5)
+    assert (free, hits) == ([4, 5, 6, 3, 2, 1], [1, 2]), "queue and hits are the caller's, and were changed"
+    assert impl.serve_one([7], [], 0) == ([], [7]), "a request that needs no block at all"
 
 
 # ---- an H200, OPT-125m's shape ---------------------------------------------------------------------------------------

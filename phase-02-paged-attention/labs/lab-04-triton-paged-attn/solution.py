@@ -36,10 +36,11 @@ def paged_attention_ref(
     seq_lens: torch.Tensor,
     acc_dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """The kernel's algorithm in torch: per request a loop over its logical blocks with an online softmax.
+    """The kernel's algorithm in torch: block by block, and what is remembered of the blocks before does not grow.
 
-    Never more than one block's keys and values are looked at: m is the maximum so far, l the sum of exponentials, acc
-    the weighted sum of values; a new maximum rescales l and acc. All arithmetic is done in `acc_dtype`.
+    No tensor that it makes is larger than the output, or than the keys of one block with a copy for each query head: a
+    request's scores, keys or values never stand side by side. All arithmetic is done in `acc_dtype`. Slots beyond
+    `seq_len`, and entries of a block table behind the last block, may hold anything.
 
     Returns:
         [num_seqs, num_heads, head_dim], in q's dtype.
@@ -72,8 +73,9 @@ def _paged_decode_kernel(
 ):  # fmt: skip
     """One program: one request (axis 0) and one KV head (axis 1) with the GROUP query heads that read it.
 
-    Walks the request TILE tokens at a time. GROUP_PAD (a power of two, at least 16, for tl.dot) rows of q are loaded;
-    those beyond GROUP are zeros. m, l and acc are float32. A token at or beyond seq_len must not count.
+    Walks the request TILE tokens at a time, and accumulates in float32. GROUP_PAD is the number of rows that tl.dot
+    gets (a power of two, at least 16); GROUP of them are real. A token at or beyond seq_len must not count, whatever
+    its slot holds. The parameters are a proposal: only your launcher calls this.
     """
     seq, kv_head = tl.program_id(0), tl.program_id(1)
     seq_len = tl.load(lens_ptr + seq)
@@ -112,7 +114,9 @@ def paged_attention_triton(
     seq_lens: torch.Tensor,
     tile: int = 64,
 ) -> torch.Tensor:
-    """Check the shapes and launch the kernel, one program per request and KV head.
+    """Attention of all requests by one launch of the kernel, one program per request and KV head.
+
+    No input is changed.
 
     Args:
         tile: tokens per loop turn; a power of two, at least 16, and independent of the block size.

@@ -24,10 +24,7 @@ def dense_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.
     Returns:
         [num_heads, head_dim], float64.
     """
-    raise NotImplementedError(
-        "in float64: give each query head its KV head, scale the scores by 1/sqrt(head_dim), softmax, weighted"
-        " sum of the values"
-    )
+    raise NotImplementedError("attention in float64, for others to be measured by")
 
 
 def paged_attention_ref(
@@ -38,17 +35,17 @@ def paged_attention_ref(
     seq_lens: torch.Tensor,
     acc_dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """The kernel's algorithm in torch: per request a loop over its logical blocks with an online softmax.
+    """The kernel's algorithm in torch: block by block, and what is remembered of the blocks before does not grow.
 
-    Never more than one block's keys and values are looked at: m is the maximum so far, l the sum of exponentials, acc
-    the weighted sum of values; a new maximum rescales l and acc. All arithmetic is done in `acc_dtype`.
+    No tensor that it makes is larger than the output, or than the keys of one block with a copy for each query head: a
+    request's scores, keys or values never stand side by side. All arithmetic is done in `acc_dtype`. Slots beyond
+    `seq_len`, and entries of a block table behind the last block, may hold anything.
 
     Returns:
         [num_seqs, num_heads, head_dim], in q's dtype.
     """
     raise NotImplementedError(
-        "for each request walk its logical blocks, look each up in the block table, cut the last one at "
-        "seq_len, and update m, l and acc"
+        "the same attention through the block tables, holding one block's keys and values at a time"
     )
 
 
@@ -60,13 +57,11 @@ def _paged_decode_kernel(
 ):  # fmt: skip
     """One program: one request (axis 0) and one KV head (axis 1) with the GROUP query heads that read it.
 
-    Walks the request TILE tokens at a time. GROUP_PAD (a power of two, at least 16, for tl.dot) rows of q are loaded;
-    those beyond GROUP are zeros. m, l and acc are float32. A token at or beyond seq_len must not count.
+    Walks the request TILE tokens at a time, and accumulates in float32. GROUP_PAD is the number of rows that tl.dot
+    gets (a power of two, at least 16); GROUP of them are real. A token at or beyond seq_len must not count, whatever
+    its slot holds. The parameters are a proposal: only your launcher calls this.
     """
-    raise NotImplementedError(
-        "load q, walk the tokens in tiles, turn token numbers into slots through the block table, mask what is"
-        " beyond seq_len, update m, l and acc, and store acc / l"
-    )
+    raise NotImplementedError("one request's and one KV head's share of the output, read through the block table")
 
 
 def paged_attention_triton(
@@ -77,7 +72,9 @@ def paged_attention_triton(
     seq_lens: torch.Tensor,
     tile: int = 64,
 ) -> torch.Tensor:
-    """Check the shapes and launch the kernel, one program per request and KV head.
+    """Attention of all requests by one launch of the kernel, one program per request and KV head.
+
+    No input is changed.
 
     Args:
         tile: tokens per loop turn; a power of two, at least 16, and independent of the block size.
@@ -88,6 +85,4 @@ def paged_attention_triton(
     Raises:
         ValueError: "num_heads H is not a multiple of num_kv_heads K".
     """
-    raise NotImplementedError(
-        "check the heads, make the output, and launch _paged_decode_kernel on the grid (num_seqs, num_kv_heads)"
-    )
+    raise NotImplementedError("attention of all requests, computed by _paged_decode_kernel")

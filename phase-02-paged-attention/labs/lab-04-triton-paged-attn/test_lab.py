@@ -16,6 +16,8 @@ if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so it must stand before the import
 pytest.importorskip("triton", reason='this lab needs triton: pip install -e ".[triton]"')
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  (after the skips)
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -94,8 +96,11 @@ def test_dense_is_the_judge(impl):
     for heads in [(4, 4), (4, 2), (3, 1)]:
         case = Case(0, [37], heads)
         out = impl.dense_attention(case.q[0], case.keys[0], case.values[0])
-        assert out.dtype == torch.float64
+        assert out.dtype == torch.float64 and out.shape == case.q[0].shape
         assert worst(out, case.judge()[0]) < 1e-12
+    far = Case(0, [37], dtype=torch.float32)
+    out = impl.dense_attention(1000 * far.q[0], far.keys[0], far.values[0])
+    assert torch.isfinite(out).all(), "scores of a thousand: exp without the maximum overflows in float64 too"
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)])
@@ -105,6 +110,43 @@ def test_torch_reference(impl, heads):
     out = impl.paged_attention_ref(*args)
     assert out.dtype == torch.float32 and worst(out, case.judge()) < 1e-5
     assert worst(impl.paged_attention_ref(*args, acc_dtype=torch.float64), case.judge()) < 2e-7
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes; views of given ones are not made."""
+
+    def __init__(self, *given):
+        super().__init__()
+        self.size, self.name, self.given = 0, "", {x.untyped_storage().data_ptr() for x in given}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            made = isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self.given
+            if made and x.numel() > self.size:
+                self.size, self.name = x.numel(), str(func)
+        return out
+
+
+def test_the_reference_holds_one_block_at_a_time(impl):
+    case = Case(12, [640], (4, 2), dtype=torch.float32)
+    args = (case.q, case.k_cache, case.v_cache, case.tables, case.lens)
+    before = [x.clone() for x in args]
+    with Largest(*args) as seen:
+        impl.paged_attention_ref(*args)
+    words = f"{seen.name} made a tensor of {seen.size} numbers; one block for 4 heads of 16 is {16 * 4 * 16}"
+    assert seen.size <= 16 * 4 * 16, f"{words}: was the request gathered as a whole?"
+    assert all(torch.equal(a, b) for a, b in zip(args, before, strict=True)), "its arguments were changed"
+
+
+@pytest.mark.parametrize(("block_size", "poison"), [(8, float("nan")), (5, 6e4), (32, float("inf"))])
+def test_the_reference_at_any_block_size(impl, block_size, poison):
+    case = Case(13, [1, 37, 32], block_size=block_size, dtype=torch.float32, poison=poison)
+    case.tables[case.tables == 0] = 10**6  # behind a request's last block
+    out = impl.paged_attention_ref(case.q, case.k_cache, case.v_cache, case.tables, case.lens)
+    assert out.shape == case.q.shape
+    error = worst(out, case.judge())
+    assert error < 1e-5, f"blocks of {block_size}, unwritten slots {poison}: off by {error:.1e}, allowed are 1e-05"
 
 
 def test_reference_computes_in_the_accumulators_type(impl):
@@ -168,6 +210,30 @@ def test_placement_is_invisible(impl):
     new_k, new_v = torch.full_like(kc, 7.0), torch.full_like(vc, 7.0)
     new_k[other[0, :3].long()], new_v[other[0, :3].long()] = kc[tables[0, :3].long()], vc[tables[0, :3].long()]
     assert torch.equal(impl.paged_attention_triton(q, new_k, new_v, other, lens), first)
+
+
+class Recorder:
+    """Stands where the kernel was: notes the grid of each launch, and launches."""
+
+    def __init__(self, kernel):
+        self.kernel, self.grids = kernel, []
+
+    def __getitem__(self, grid):
+        self.grids.append(tuple(grid({}) if callable(grid) else grid))
+        return self.kernel[grid]
+
+
+def test_the_kernel_does_the_work(impl, monkeypatch):
+    case, recorder = Case(14, [40, 7, 21], heads=(8, 2)), Recorder(impl._paged_decode_kernel)
+    monkeypatch.setattr(impl, "_paged_decode_kernel", recorder)
+    for name in ("dense_attention", "paged_attention_ref"):
+        monkeypatch.setattr(impl, name, None)
+    args = case.on_device()
+    before = [x.clone() for x in args]
+    impl.paged_attention_triton(*args)
+    grids = [tuple(x for x in grid if x != 1) for grid in recorder.grids]
+    assert grids == [(3, 2)], f"one launch of 3 requests x 2 KV heads was expected, got {recorder.grids}"
+    assert all(torch.equal(a, b) for a, b in zip(args, before, strict=True)), "the launch changed its inputs"
 
 
 def test_heads_that_do_not_divide_are_refused(impl):

@@ -10,6 +10,21 @@ from __future__ import annotations
 from mini_vllm import KVCacheManager, Request, RequestStatus, SamplingParams, get_request_block_hasher
 
 
+def predicted() -> tuple[list[int], int, list[int]]:
+    """Your prediction, with a pencil, before any of your code runs. Ten blocks (block 0 is the null block) of 4 tokens:
+
+        A arrives with 10 tokens.        B arrives with the first 9 of A's and 4 of its own.     A ends.
+        C arrives with 8 other tokens.   B ends.   D arrives with the same 10 tokens as A.   (Now!)   D ends.
+
+    Each prompt is computed in one step when it arrives, and nobody decodes.
+
+    Returns:
+        D's block table · at the moment "Now!", how many tokens a prompt may have at most that begins with B's 13 tokens
+        and is admitted · the free queue at the end, first to be reused in front.
+    """
+    return [1, 2, 8], 24, [9, 3, 5, 4, 8, 2, 1]
+
+
 def make_request(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> Request:
     """A request whose full blocks are hashed as they fill up (provided)."""
     params = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -17,13 +32,14 @@ def make_request(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> R
 
 
 def prefill(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> tuple[Request, int] | None:
-    """Admit a request and compute its whole prompt in one step.
+    """Admit a request and compute its whole prompt in one step, as a scheduler and a model would.
 
-    Five steps: make the request; ask the manager for its computed blocks; allocate slots for the rest, handing the hits
-    over; pretend that the model ran, so that every token of the prompt is computed; set it running.
+    What the cache holds of the prompt is neither allocated nor computed again. Afterwards the request is running, it
+    has slots for its whole prompt, and all of it counts as computed.
 
     Returns:
-        (request, cached): how many of its tokens were hits. None where it does not fit; then nothing has changed.
+        (request, cached): how many of its tokens were hits. None where it does not fit; then tables, users and queue
+        are as before.
     """
     request = make_request(kv, request_id, token_ids)
     hits, cached = kv.get_computed_blocks(request)
@@ -35,10 +51,10 @@ def prefill(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> tuple[
 
 
 def decode(kv: KVCacheManager, request: Request, token_id: int) -> bool:
-    """Append one sampled token and compute it.
+    """Append one sampled token and compute it, where the cache has a slot for it.
 
     Returns:
-        False where no slot can be had; the token stays appended, and it is not computed.
+        Whether it was computed. Where it was not, the token stays appended, and nothing else has changed.
     """
     request.append_output_token_ids(token_id)
     if kv.allocate_slots(request, 1) is None:
@@ -79,6 +95,9 @@ def block_states(kv: KVCacheManager) -> dict[int, str]:
 
 
 def cache_hit_rate(kv: KVCacheManager) -> float:
-    """Hit tokens over queried tokens since the manager was made; 0.0 before the first query."""
+    """Hit tokens over queried tokens since the manager was made; 0.0 before the first query.
+
+    The manager keeps both numbers in `kv.prefix_cache_stats`.
+    """
     stats = kv.prefix_cache_stats
     return stats.hits / stats.queries if stats.queries else 0.0

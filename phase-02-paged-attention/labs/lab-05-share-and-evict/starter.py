@@ -12,6 +12,21 @@ from __future__ import annotations
 from mini_vllm import KVCacheManager, Request, SamplingParams, get_request_block_hasher
 
 
+def predicted() -> tuple[list[int], int, list[int]]:
+    """Your prediction, with a pencil, before any of your code runs. Ten blocks (block 0 is the null block) of 4 tokens:
+
+        A arrives with 10 tokens.        B arrives with the first 9 of A's and 4 of its own.     A ends.
+        C arrives with 8 other tokens.   B ends.   D arrives with the same 10 tokens as A.   (Now!)   D ends.
+
+    Each prompt is computed in one step when it arrives, and nobody decodes.
+
+    Returns:
+        D's block table · at the moment "Now!", how many tokens a prompt may have at most that begins with B's 13 tokens
+        and is admitted · the free queue at the end, first to be reused in front.
+    """
+    raise NotImplementedError("a block table, a number of tokens and a free queue, from paper")
+
+
 def make_request(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> Request:
     """A request whose full blocks are hashed as they fill up (provided)."""
     params = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -19,44 +34,42 @@ def make_request(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> R
 
 
 def prefill(kv: KVCacheManager, request_id: str, token_ids: list[int]) -> tuple[Request, int] | None:
-    """Admit a request and compute its whole prompt in one step.
+    """Admit a request and compute its whole prompt in one step, as a scheduler and a model would.
 
-    Five steps: make the request; ask the manager for its computed blocks; allocate slots for the rest, handing the hits
-    over; pretend that the model ran, so that every token of the prompt is computed; set it running.
+    What the cache holds of the prompt is neither allocated nor computed again. Afterwards the request is running, it
+    has slots for its whole prompt, and all of it counts as computed.
 
     Returns:
-        (request, cached): how many of its tokens were hits. None where it does not fit; then nothing has changed.
+        (request, cached): how many of its tokens were hits. None where it does not fit; then tables, users and queue
+        are as before.
     """
     raise NotImplementedError(
-        "make the request, get its computed blocks, allocate slots for the rest with the hits, then count all "
-        "its tokens as computed and set it RUNNING; None where allocate_slots gives None"
+        "the admitted request with its whole prompt computed, and how much of it was found; or None"
     )
 
 
 def decode(kv: KVCacheManager, request: Request, token_id: int) -> bool:
-    """Append one sampled token and compute it.
+    """Append one sampled token and compute it, where the cache has a slot for it.
 
     Returns:
-        False where no slot can be had; the token stays appended, and it is not computed.
+        Whether it was computed. Where it was not, the token stays appended, and nothing else has changed.
     """
-    raise NotImplementedError(
-        "append the token, allocate one slot, and where that worked count one more token as computed"
-    )
+    raise NotImplementedError("whether the sampled token could be computed")
 
 
 def finish(kv: KVCacheManager, request: Request) -> None:
     """End the request by its length and give its blocks back."""
-    raise NotImplementedError("set the status to FINISHED_LENGTH_CAPPED and free the request's blocks")
+    raise NotImplementedError("an ended request that holds no blocks")
 
 
 def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
     """Users of each block of the request's table, in the order of the table."""
-    raise NotImplementedError("the ref_cnt of each block of the request's table")
+    raise NotImplementedError("the users of each block of the request's table")
 
 
 def free_order(kv: KVCacheManager) -> list[int]:
     """Block ids of the free queue, the one that will be reused first in front."""
-    raise NotImplementedError("the block ids of the pool's free queue from first to last")
+    raise NotImplementedError("the ids of the free blocks, first to be reused in front")
 
 
 def block_states(kv: KVCacheManager) -> dict[int, str]:
@@ -65,11 +78,12 @@ def block_states(kv: KVCacheManager) -> dict[int, str]:
     "used": one user · "shared": more than one · "cached": no user, and its content can still be found · "empty": no
     user and no content.
     """
-    raise NotImplementedError("name each block but block 0 by its ref_cnt and by whether it has a hash")
+    raise NotImplementedError("the state of each block but block 0")
 
 
 def cache_hit_rate(kv: KVCacheManager) -> float:
-    """Hit tokens over queried tokens since the manager was made; 0.0 before the first query."""
-    raise NotImplementedError(
-        "divide the hits of kv.prefix_cache_stats by its queries, and give 0.0 where there are none"
-    )
+    """Hit tokens over queried tokens since the manager was made; 0.0 before the first query.
+
+    The manager keeps both numbers in `kv.prefix_cache_stats`.
+    """
+    raise NotImplementedError("the share of the tokens asked for that were found")

@@ -1,4 +1,4 @@
-"""Lab 02-05: every reference count predicted before it is looked at."""
+"""Lab 02-05: a life predicted on paper, then every reference count asserted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,56 @@ from mini_vllm import KVCacheManager, KVMismatchError, KVOracle, OracleRow, Requ
 PROMPT = list(range(100, 132))  # 32 tokens, 8 blocks of 4
 
 
-def manager(num_blocks=30, caching=True):
-    return KVCacheManager(num_blocks, 4, caching)
+def manager(num_blocks=30, caching=True, block_size=4):
+    return KVCacheManager(num_blocks, block_size, caching)
 
 
 def table(kv, request):
     return kv.get_block_ids(request.request_id)[0]
+
+
+def told_by_the_engine(impl, length):
+    """The story of `predicted`, by the engine's manager alone: D's table, whether a prompt of `length` tokens that
+    begins as B's would be admitted then, and the queue at the end."""
+    kv, tables = manager(10), {}
+
+    def arrive(name, tokens):
+        request = impl.make_request(kv, name, tokens)
+        hits, cached = kv.get_computed_blocks(request)
+        if kv.allocate_slots(request, len(tokens) - cached, cached, hits) is None:
+            return None
+        request.num_computed_tokens = len(tokens)
+        tables[name] = list(table(kv, request))
+        return request
+
+    of_a, of_b = list(range(10)), [*range(9), 50, 51, 52, 53]
+    a, b = arrive("a", of_a), arrive("b", of_b)
+    kv.free(a)
+    arrive("c", list(range(60, 68)))
+    kv.free(b)
+    d = arrive("d", of_a)
+    if arrive("e", of_b + list(range(70, 57 + length))) is not None:
+        return tables["d"], True, None
+    kv.free(d)
+    return tables["d"], False, [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()]
+
+
+def test_your_prediction(impl):
+    """Compared before anything is shown: what is wrong is named, and what would be right is not."""
+    d_table, longest, queue = impl.predicted()
+    longest_possible = max(n for n in range(14, 40) if told_by_the_engine(impl, n)[1])
+    right_table, _, right_queue = told_by_the_engine(impl, longest_possible + 1)
+    wrong = []
+    if list(d_table) != right_table:
+        same = sum(x == y for x, y in zip(d_table, right_table))  # noqa: B905  (hers may be shorter)
+        wrong.append(f"D's block table (entries that are right: {same})")
+    if longest != longest_possible:
+        wrong.append(f"the longest prompt, which is too {'low' if longest < longest_possible else 'high'}")
+    if list(queue) != right_queue:
+        same = next((i for i, (x, y) in enumerate(zip(queue, right_queue)) if x != y), "all")  # noqa: B905
+        wrong.append(f"the free queue (right from the front: {same})")
+    if wrong:
+        pytest.fail(f"predicted() is wrong about {', and '.join(wrong)}", pytrace=False)
 
 
 def test_first_request_populates_cold_cache(impl):
@@ -35,6 +79,16 @@ def test_identical_prompt_shares_all_but_the_tail_block(impl):
     assert table(kv, b) == [1, 2, 3, 4, 5, 6, 7, 9], "seven shared ids, and one block of its own"
     assert impl.ref_counts(kv, b) == [2] * 7 + [1] and impl.ref_counts(kv, a) == [2] * 7 + [1]
     assert b.num_computed_tokens == 32
+
+
+@pytest.mark.parametrize(("block_size", "hit"), [(1, 31), (8, 24), (16, 16), (32, 0)])
+def test_hits_are_counted_in_tokens(impl, block_size, hit):
+    kv = manager(70, block_size=block_size)
+    impl.prefill(kv, "a", PROMPT)
+    b, cached = impl.prefill(kv, "b", PROMPT)
+    assert cached == hit, f"blocks of {block_size}: whole blocks of at most 31 tokens"
+    assert (len(table(kv, b)), b.num_computed_tokens) == (32 // block_size, 32), "slots for the prompt, and no more"
+    assert impl.ref_counts(kv, b) == [2] * (hit // block_size) + [1] * ((32 - hit) // block_size)
 
 
 def test_diverging_prompt_shares_only_the_common_prefix(impl):
@@ -137,8 +191,22 @@ def test_failed_allocation_leaves_no_trace(impl):
     assert impl.free_order(kv) == order and impl.block_states(kv) == states and "b" not in kv.req_to_blocks
     c, cached = impl.prefill(kv, "c", PROMPT + list(range(4)))
     assert cached == 32 and len(table(kv, c)) == 9, "with one block less it fits exactly"
+    states = impl.block_states(kv)
     assert impl.decode(kv, c, 5) is False
     assert (c.num_computed_tokens, c.num_tokens, len(table(kv, c))) == (36, 37, 9)
+    assert c.status == RequestStatus.RUNNING and impl.ref_counts(kv, c) == [1] * 9 and impl.block_states(kv) == states
+
+
+def test_looking_changes_nothing(impl):
+    kv = manager(12)
+    a, _ = impl.prefill(kv, "a", PROMPT[:10])
+    stats = kv.prefix_cache_stats
+    before = [(b.ref_cnt, b.block_hash) for b in kv.block_pool.blocks], table(kv, a), stats.queries, stats.hits
+    for _ in range(2):
+        assert impl.ref_counts(kv, a) == [1, 1, 1] and impl.free_order(kv) == list(range(4, 12))
+        assert list(impl.block_states(kv)) == list(range(1, 12)) and impl.cache_hit_rate(kv) == 0.0
+    after = [(b.ref_cnt, b.block_hash) for b in kv.block_pool.blocks], table(kv, a), stats.queries, stats.hits
+    assert before == after, "users, hashes, the table and the statistics are as before"
 
 
 def test_hit_rate_counts_tokens(impl):

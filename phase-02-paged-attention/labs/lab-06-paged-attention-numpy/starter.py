@@ -20,7 +20,7 @@ def build_slot_mapping(block_table: Array, block_size: int, start: int, num_toke
     """The write map: the slot of each token of this step.
 
     Args:
-        block_table: [num_blocks_of_request] physical block ids, logical block 0 first.
+        block_table: [num_blocks_of_request] physical block ids, logical block 0 first; any integer type.
         block_size: tokens per block.
         start: position of the first token of this step (tokens that were computed before).
         num_tokens: tokens of this step.
@@ -28,21 +28,22 @@ def build_slot_mapping(block_table: Array, block_size: int, start: int, num_toke
     Returns:
         [num_tokens] int64: the slots of positions start .. start + num_tokens - 1.
     """
-    raise NotImplementedError(
-        "for each position p of the step: block_table[p // block_size] * block_size + p % block_size, as int64"
-    )
+    raise NotImplementedError("the slots of the tokens of this step, as int64")
 
 
 def write_kv(k_cache: Array, v_cache: Array, new_k: Array, new_v: Array, slot_mapping: Array) -> None:
-    """Scatter the new keys and values [T, Hkv, D] into the caches, in place; slot -1 means "padding, write nothing"."""
+    """Put the new keys and values [T, Hkv, D] into their slots, in place; slot -1 means "padding, write nothing".
+
+    Only the caches change.
+    """
     raise NotImplementedError(
-        "assign the new keys and values to the rows that slot_mapping names, leaving out the tokens with slot -1"
+        "nothing; the caches hold the new keys and values in the slots named, and all else is as before"
     )
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax over the last axis, with the maximum subtracted first."""
-    raise NotImplementedError("subtract the maximum of the last axis, exponentiate, divide by the sum")
+    """exp of the scores over its sum along the last axis, also where exp alone would overflow; same shape and dtype."""
+    raise NotImplementedError("weights along the last axis that sum to 1, whatever the size of the scores")
 
 
 def paged_attention(
@@ -50,27 +51,25 @@ def paged_attention(
 ) -> Array:
     """Decode attention of one request: its newest token looks at all `seq_len` tokens, its own included.
 
-    Query head h reads KV head h // (Hq // Hkv); scores are scaled by 1 / sqrt(D).
+    Ordinary scaled dot-product attention, grouped heads included: neighbours share a KV head. What stands in slots that
+    hold none of these tokens must not matter, be it NaN; the same content in other blocks gives the same bits.
 
     Args:
         q: [Hq, D].
         k_cache, v_cache: [num_slots, Hkv, D].
-        block_table: [at least ceil(seq_len / block_size)]; what stands behind that must not matter.
-        seq_len: tokens of the request in the cache.
+        block_table: one entry for each block of the request, perhaps more; what stands behind its last must not matter.
+        seq_len: tokens of the request in the cache, at least 1.
 
     Returns:
-        [Hq, D].
+        [Hq, D], in the dtype that q and the caches share.
     """
-    raise NotImplementedError(
-        "gather the rows of positions 0 to seq_len - 1 through the block table, give each query head its KV "
-        "head, and do ordinary attention"
-    )
+    raise NotImplementedError("what the newest token gets by looking at the whole request")
 
 
 def paged_attention_batch(
     q: Array, k_cache: Array, v_cache: Array, block_tables: Array, seq_lens: Array, block_size: int
 ) -> Array:
-    """The same for R requests of different lengths at once.
+    """The same for R requests of different lengths, at least one.
 
     Args:
         q: [R, Hq, D].
@@ -78,6 +77,6 @@ def paged_attention_batch(
         seq_lens: [R], each at least 1.
 
     Returns:
-        [R, Hq, D].
+        [R, Hq, D], row r as if request r were alone.
     """
-    raise NotImplementedError("attention of each request over its own row of block_tables and its own length, stacked")
+    raise NotImplementedError("for each request what its newest token gets")

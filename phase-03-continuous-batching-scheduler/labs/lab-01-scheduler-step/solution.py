@@ -50,7 +50,7 @@ def clamp(num_new_tokens: int, token_budget: int, long_prefill_token_threshold: 
         long_prefill_token_threshold: cap for one request; 0 means no cap.
 
     Returns:
-        The smallest of the three, and never less than 0.
+        As many as it lacks and both limits allow; never less than 0.
     """
     if 0 < long_prefill_token_threshold < num_new_tokens:
         num_new_tokens = long_prefill_token_threshold
@@ -90,7 +90,7 @@ def schedule_step(
         request_id -> number of tokens (at least 1), in the order of scheduling.
 
     Raises:
-        ValueError: "waiting request 'R' has nothing to compute": it could never be sampled.
+        ValueError: "waiting request 'R' has nothing to compute": it could never be sampled. It stays where it is.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:329 — `Scheduler.schedule`.
     """
@@ -135,11 +135,11 @@ def advance(requests: Iterable[Any], plan: dict[str, int]) -> list[str]:
     """Count the planned tokens as computed, and say who gets a token from this step.
 
     Args:
-        requests: among them all of the plan; the others are left alone.
-        plan: what `schedule_step` returned.
+        requests: among them all of the plan; the others are left alone. They may come from an iterator.
+        plan: what `schedule_step` returned; left as it is.
 
     Returns:
-        The ids of the requests that have now caught up (`num_computed_tokens == num_tokens`), in the order of
+        The ids of those of the plan that have now caught up (`num_computed_tokens == num_tokens`), in the order of
         `requests`: exactly these are sampled.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:951 — `_update_after_schedule`.

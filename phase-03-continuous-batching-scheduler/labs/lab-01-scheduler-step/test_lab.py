@@ -40,6 +40,8 @@ def decoding(impl, *names, tokens=9):
         (0, 8, 16, 0),
         (-3, 8, 0, 0),
         (2, 8, 1, 1),
+        (9, 0, 0, 0),
+        (9, -2, 4, 0),
     ],
 )
 def test_clamp_chunks_and_budgets(impl, lacks, budget, threshold, expected):
@@ -113,6 +115,18 @@ def test_admission_stops_when_memory_exhausted(impl):
     assert [r.request_id for r in waiting] == ["B", "C"], "B waits, and C may not overtake it"
 
 
+def test_each_is_asked_once_in_the_order_of_the_plan(impl):
+    """The cache is asked for exactly the share, and nobody who gets nothing is asked at all."""
+    kv, running = Cramped(99), [impl.Req("idle", 9, 9), *decoding(impl, "P"), impl.Req("Q", 30, 10)]
+    assert plan(impl, running, prompts(impl, 8, 8), kv, budget=26, threshold=16) == {"P": 1, "Q": 16, "A": 8, "B": 1}
+    assert kv.asked == [("P", 1), ("Q", 16), ("A", 8), ("B", 1)], "asked for more, or more often, than is needed"
+
+
+def test_ids_need_not_sort(impl):
+    running = [impl.Req(name, 9, 8) for name in ("10", "9", "2")]
+    assert list(plan(impl, running, deque([impl.Req("1", 4), impl.Req("0", 4)]))) == ["10", "9", "2", "1", "0"]
+
+
 def test_a_refusal_at_the_head_blocks_the_queue(impl):
     kv, running, waiting = impl.FakeKV(4), [], prompts(impl, 9, 2)
     assert plan(impl, running, waiting, kv) == {}
@@ -125,8 +139,11 @@ def test_a_head_start_counts(impl):
 
 
 def test_a_waiting_request_with_nothing_to_compute_is_an_error(impl):
-    with pytest.raises(ValueError, match="nothing to compute"):
-        plan(impl, [], deque([impl.Req("full", 16, 16)]))
+    full, running = impl.Req("full", 16, 16), []
+    waiting = deque([full])
+    with pytest.raises(ValueError, match=r"^waiting request 'full' has nothing to compute$"):
+        plan(impl, running, waiting)
+    assert list(waiting) == [full] and running == [], "it stays where it is"
 
 
 def test_counters_are_left_alone(impl):
@@ -204,8 +221,11 @@ def test_an_empty_list_is_not_a_refusal(impl):
 
 def test_advance_moves_counters_and_names_who_is_due(impl):
     requests = [impl.Req("chunk", 20), impl.Req("done", 5), impl.Req("decode", 9, 8), impl.Req("idle", 4, 4)]
-    assert impl.advance(requests, {"decode": 1, "chunk": 16, "done": 5}) == ["done", "decode"]
+    made = {"decode": 1, "chunk": 16, "done": 5}
+    assert impl.advance(iter(requests), made) == ["done", "decode"], "of those in the plan, who has caught up"
     assert [r.num_computed_tokens for r in requests] == [16, 5, 9, 4]
+    assert made == {"decode": 1, "chunk": 16, "done": 5}, "the plan is the caller's, and was changed"
+    assert impl.advance(requests, {}) == [], "who had caught up before is not sampled again"
 
 
 def test_a_whole_life(impl):

@@ -21,17 +21,25 @@ def prefill_chunks(prompt_len: int, threshold: int, budget: int) -> list[int]:
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:656 — "if 0 < threshold < num_new_tokens:".
     """
-    if prompt_len < 1 or budget < 1 or threshold < 0:
-        raise ValueError(f"need prompt_len >= 1, budget >= 1, threshold >= 0; got {prompt_len}, {budget}, {threshold}")
-    chunk = min(threshold or budget, budget)
+    chunk = _chunk(prompt_len, threshold, budget)
     full, rest = divmod(prompt_len, chunk)
     return [chunk] * full + ([rest] if rest else [])
 
 
 def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
-    """Steps until the first token of that prompt: its TTFT, counted in steps. No loop is needed."""
-    chunk = min(threshold or budget, budget)
-    return -(-prompt_len // chunk)
+    """Steps until the first token of that prompt: its TTFT, counted in steps. No list is made, however long the prompt.
+
+    Raises:
+        ValueError: as `prefill_chunks`.
+    """
+    return -(-prompt_len // _chunk(prompt_len, threshold, budget))
+
+
+def _chunk(prompt_len: int, threshold: int, budget: int) -> int:
+    """The longest piece."""
+    if prompt_len < 1 or budget < 1 or threshold < 0:
+        raise ValueError(f"need prompt_len >= 1, budget >= 1, threshold >= 0; got {prompt_len}, {budget}, {threshold}")
+    return min(threshold or budget, budget)
 
 
 def measured_chunks(prompt: str, max_tokens: int = 8, **engine_kwargs) -> tuple[list[int], list[int]]:
@@ -62,16 +70,21 @@ def measured_chunks(prompt: str, max_tokens: int = 8, **engine_kwargs) -> tuple[
 def interleave(prompt_lens: list[int], threshold: int, budget: int) -> list[list[int]]:
     """Prefill shares of several prompts, first come first served, ample memory and seats, nobody decodes.
 
-    In each step the prompts are served in order; each gets min(what it lacks, threshold, what is left of the budget).
+    In each step the prompts are served in order, and each gets as much as both limits leave it.
 
     Args:
-        prompt_lens: tokens of each prompt, in the order of arrival.
+        prompt_lens: tokens of each prompt, in the order of arrival; left as it is.
         threshold, budget: as in `prefill_chunks`.
 
     Returns:
         One list per step, with one number per prompt (0: nothing in this step), until all prompts are computed. The
         output tokens of those that are ready earlier are left out of the account.
+
+    Raises:
+        ValueError: as `prefill_chunks`, for the first prompt that it would refuse.
     """
+    for prompt_len in prompt_lens:
+        _chunk(prompt_len, threshold, budget)
     missing = list(prompt_lens)
     steps = []
     while any(missing):

@@ -21,12 +21,16 @@ def prefill_chunks(prompt_len: int, threshold: int, budget: int) -> list[int]:
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:656 — "if 0 < threshold < num_new_tokens:".
     """
-    raise NotImplementedError("cut the prompt into pieces of the smaller of threshold (where there is one) and budget")
+    raise NotImplementedError("the tokens of each step of one prompt that has the engine to itself")
 
 
 def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
-    """Steps until the first token of that prompt: its TTFT, counted in steps. No loop is needed."""
-    raise NotImplementedError("divide the prompt by the chunk and round up")
+    """Steps until the first token of that prompt: its TTFT, counted in steps. No list is made, however long the prompt.
+
+    Raises:
+        ValueError: as `prefill_chunks`.
+    """
+    raise NotImplementedError("the number of steps until that prompt's first token")
 
 
 def measured_chunks(prompt: str, max_tokens: int = 8, **engine_kwargs) -> tuple[list[int], list[int]]:
@@ -41,22 +45,25 @@ def measured_chunks(prompt: str, max_tokens: int = 8, **engine_kwargs) -> tuple[
         The tokens computed in each step up to and including the one that gave the first output token, and the output
         token ids.
     """
-    raise NotImplementedError("step the engine and note how far num_computed_tokens moved until the first output token")
+    raise NotImplementedError(
+        "the tokens that the engine computed in each step up to the first output token, and all output ids"
+    )
 
 
 def interleave(prompt_lens: list[int], threshold: int, budget: int) -> list[list[int]]:
     """Prefill shares of several prompts, first come first served, ample memory and seats, nobody decodes.
 
-    In each step the prompts are served in order; each gets min(what it lacks, threshold, what is left of the budget).
+    In each step the prompts are served in order, and each gets as much as both limits leave it.
 
     Args:
-        prompt_lens: tokens of each prompt, in the order of arrival.
+        prompt_lens: tokens of each prompt, in the order of arrival; left as it is.
         threshold, budget: as in `prefill_chunks`.
 
     Returns:
         One list per step, with one number per prompt (0: nothing in this step), until all prompts are computed. The
         output tokens of those that are ready earlier are left out of the account.
+
+    Raises:
+        ValueError: as `prefill_chunks`, for the first prompt that it would refuse.
     """
-    raise NotImplementedError(
-        "serve the prompts in order, step by step, each within the threshold and what is left of the budget"
-    )
+    raise NotImplementedError("for each step the tokens that each prompt gets in it")

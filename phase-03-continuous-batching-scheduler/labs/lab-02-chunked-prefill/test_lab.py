@@ -29,12 +29,20 @@ def test_chunks(impl, prompt_len, threshold, budget, chunks):
 )
 def test_num_prefill_steps(impl, prompt_len, threshold, budget, steps):
     assert impl.num_prefill_steps(prompt_len, threshold, budget) == steps
+    assert impl.num_prefill_steps(10**15 + 1, 1000, 2048) == 10**12 + 1, "in closed form, and in whole numbers"
 
 
 @pytest.mark.parametrize("bad", [(0, 0, 8), (4, -1, 8), (4, 0, 0)])
 def test_nonsense_is_refused(impl, bad):
-    with pytest.raises(ValueError, match="prompt_len >= 1"):
-        impl.prefill_chunks(*bad)
+    prompt_len, threshold, budget = bad
+    message = rf"^need prompt_len >= 1, budget >= 1, threshold >= 0; got {prompt_len}, {budget}, {threshold}$"
+    for refused in (
+        lambda: impl.prefill_chunks(*bad),
+        lambda: impl.num_prefill_steps(*bad),
+        lambda: impl.interleave([5, prompt_len] if budget and threshold >= 0 else [prompt_len], threshold, budget),
+    ):
+        with pytest.raises(ValueError, match=message):
+            refused()
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 2048])
@@ -89,6 +97,8 @@ def test_measured_in_one_engine_of_its_own(impl, greedy):
 def test_two_prompts_share_the_budget(impl):
     assert impl.interleave([11, 7], 0, 8) == [[8, 0], [3, 5], [0, 2]]
     assert impl.interleave([100, 10], 16, 24) == [[16, 8], [16, 2], [16, 0], [16, 0], [16, 0], [16, 0], [4, 0]]
+    lengths = [5, 3]
+    assert impl.interleave(lengths, 4, 6) == [[4, 2], [1, 1]] and lengths == [5, 3], "the list is the caller's"
     assert impl.interleave([5], 0, 5) == [[5]]
     assert impl.interleave([], 0, 5) == []
 

@@ -47,10 +47,12 @@ def read_run(result: dict[str, Any]) -> Savings:
     """Summarise a captured run from the requests it lists.
 
     Args:
-        result: as `real_run.py` writes it; `result["requests"][i]` has `prompt_token_ids` and `num_cached_tokens`.
+        result: as `real_run.py` writes it; `result["requests"][i]` has `prompt_token_ids` and `num_cached_tokens`. At
+            least one request. Left as it is.
 
     Returns:
-        `queried` and `hit` are sums over all requests; `request_hit_rate` is the share of requests that hit at all.
+        `queried`, `hit` and `computed_prompt` count the prompt tokens of all requests; `token_hit_rate` is the share of
+        them that was found; `request_hit_rate` is the share of requests that hit at all.
     """
     lengths = [len(request["prompt_token_ids"]) for request in result["requests"]]
     hits = [request["num_cached_tokens"] for request in result["requests"]]
@@ -67,7 +69,8 @@ def predict(prompts: list[list[int]], block_size: int) -> list[int]:
     """Cached tokens of each prompt when all arrive together at an empty cache, in this order.
 
     A block can be found as soon as a step has given it its slots, so that a prompt hits what any earlier one has in
-    common with it, also one of the same step. The pool is large enough that nothing is evicted.
+    common with it, also one of the same step. The pool is large enough that nothing is evicted. `prompts` stays as it
+    is.
     """
     hits = []
     for i, prompt in enumerate(prompts):

@@ -19,7 +19,7 @@ class Savings:
 
 def common_prefix(a: list[int], b: list[int]) -> int:
     """Number of tokens that two sequences have in common from their beginning."""
-    raise NotImplementedError("count the leading positions at which the two agree")
+    raise NotImplementedError("how many leading tokens two sequences have in common")
 
 
 def expected_hits(prompt_len: int, shared: int, block_size: int) -> int:
@@ -35,30 +35,33 @@ def expected_hits(prompt_len: int, shared: int, block_size: int) -> int:
 
     Upstream: upstream/vllm/v1/core/kv_cache_manager.py:194 — `get_computed_blocks`.
     """
-    raise NotImplementedError("cap the shared tokens at prompt_len - 1 and round down to whole blocks")
+    raise NotImplementedError("the tokens of a prompt that the cache can serve")
 
 
 def read_run(result: dict[str, Any]) -> Savings:
     """Summarise a captured run from the requests it lists.
 
     Args:
-        result: as `real_run.py` writes it; `result["requests"][i]` has `prompt_token_ids` and `num_cached_tokens`.
+        result: as `real_run.py` writes it; `result["requests"][i]` has `prompt_token_ids` and `num_cached_tokens`. At
+            least one request. Left as it is.
 
     Returns:
-        `queried` and `hit` are sums over all requests; `request_hit_rate` is the share of requests that hit at all.
+        `queried`, `hit` and `computed_prompt` count the prompt tokens of all requests; `token_hit_rate` is the share of
+        them that was found; `request_hit_rate` is the share of requests that hit at all.
     """
-    raise NotImplementedError("add up prompt lengths and num_cached_tokens over the requests, and divide")
+    raise NotImplementedError("what a captured run looked up, found and computed, and its two rates")
 
 
 def predict(prompts: list[list[int]], block_size: int) -> list[int]:
     """Cached tokens of each prompt when all arrive together at an empty cache, in this order.
 
     A block can be found as soon as a step has given it its slots, so that a prompt hits what any earlier one has in
-    common with it, also one of the same step. The pool is large enough that nothing is evicted.
+    common with it, also one of the same step. The pool is large enough that nothing is evicted. `prompts` stays as it
+    is.
     """
-    raise NotImplementedError("for each prompt take the longest prefix that an earlier prompt shares, in whole blocks")
+    raise NotImplementedError("the cached tokens of each prompt, before anything has run")
 
 
 def kv_saved_bytes(num_requests: int, hit_tokens: int, bytes_per_token: int) -> int:
     """KV memory that sharing saves: all but the first request point at blocks that exist. 0 without requests."""
-    raise NotImplementedError("multiply, with one request fewer")
+    raise NotImplementedError("the bytes that sharing saves")

@@ -44,7 +44,8 @@ def test_expected_hits(impl, prompt_len, shared, block_size, hits):
 def test_common_prefix(impl):
     assert impl.common_prefix([1, 2, 3, 4], [1, 2, 9, 4]) == 2, "the 4 that agree again later do not count"
     assert impl.common_prefix([1, 2], [1, 2, 3]) == 2 and impl.common_prefix([], [1]) == 0
-    assert impl.common_prefix([5], [6]) == 0
+    assert impl.common_prefix([5], [6]) == 0 and impl.common_prefix([1, 2, 3], [1, 2]) == 2
+    assert impl.common_prefix([0, 0], [0, 0]) == 2, "token 0 is a token"
 
 
 def test_rates_of_the_worked_example(impl):
@@ -52,7 +53,7 @@ def test_rates_of_the_worked_example(impl):
     requests = [{"prompt_token_ids": [0] * 445, "num_cached_tokens": 416 * (i > 0)} for i in range(16)]
     savings = impl.read_run({"requests": requests})
     assert (savings.queried, savings.hit, savings.computed_prompt) == (7120, 6240, 880)
-    assert savings.token_hit_rate == pytest.approx(0.876, abs=5e-4)
+    assert savings.token_hit_rate == pytest.approx(6240 / 7120, rel=1e-12), "6,240 of 7,120 tokens, 87.6 %"
     assert savings.request_hit_rate == 15 / 16
     one = {"requests": [{"prompt_token_ids": [1, 2, 3], "num_cached_tokens": 1}]}
     assert impl.read_run(one).request_hit_rate == 1.0, "one token is a hit too (blocks of one)"
@@ -66,6 +67,16 @@ def test_long_prompts_weigh_more(impl):
     assert impl.read_run({"requests": requests}).token_hit_rate == 8 / 110, "of all tokens, not the mean of 0 and 0.8"
 
 
+def test_two_requests_weigh_alike(impl):
+    rows = [{"prompt_token_ids": [0] * n, "num_cached_tokens": hit} for n, hit in ((100, 16), (10, 8), (32, 0), (5, 0))]
+    result = {"requests": rows}
+    before = json.loads(json.dumps(result))
+    savings = impl.read_run(result)
+    assert (savings.queried, savings.hit, savings.computed_prompt) == (147, 24, 123)
+    assert savings.token_hit_rate == pytest.approx(24 / 147, rel=1e-12) and savings.request_hit_rate == 0.5
+    assert result == before, "the result is the caller's, and was changed"
+
+
 def test_kv_saved(impl):
     assert impl.kv_saved_bytes(16, 416, 12_288) == 76_677_120, "Qwen2.5-0.5B: 76.7 MB"
     assert impl.kv_saved_bytes(64, 416, 327_680) == 8_587_837_440, "Llama-3-70B, 64 users: 8.6 GB"
@@ -74,7 +85,12 @@ def test_kv_saved(impl):
 
 def test_predict_by_hand(impl):
     a, b, c = list(range(40)), [*range(20), *range(90, 99)], [7] * 33
-    assert impl.predict([a, b, c, c, a[:33], a[:32]], 8) == [0, 16, 0, 32, 32, 24]
+    given = [a, b, c, c, a[:33], a[:32]]
+    assert impl.predict(given, 8) == [0, 16, 0, 32, 32, 24]
+    assert given == [a, b, c, c, a[:33], a[:32]] and len(a) == 40, "the prompts are the caller's, and were changed"
+    assert impl.predict([[7] * 8 + [1], [7] * 12, [7] * 9], 4) == [0, 8, 8], "any earlier prompt, also a longer one"
+    tail = [*b[:20], *range(70, 90)]
+    assert impl.predict([a, tail, [*tail[:36], 5]], 8) == [0, 16, 32], "the one that shares most, not the first"
     assert impl.predict([], 8) == [] and impl.predict([[1, 2, 3], [1, 2, 3]], 1) == [0, 2]
 
 

@@ -38,8 +38,8 @@ def preempt_request(victim: Request, waiting: deque[Request], kv: KVCacheManager
 def choose_victim(running: list[Request], policy: str = "fcfs") -> int:
     """The index in `running` of the request that the policy can best spare.
 
-    "fcfs": the last one. "priority": the one with the largest (priority, arrival_time), a larger number
-    being less urgent; of equals the last one.
+    "fcfs": the last one. "priority": the least urgent, which is the one with the largest `priority`; of equally urgent
+    ones the latest `arrival_time`; of equals in both the last one. `running` stays as it is.
     """
     if policy == "priority":
         return max(reversed(range(len(running))), key=lambda i: (running[i].priority, running[i].arrival_time))
@@ -114,5 +114,8 @@ def _serve(prompts, num_blocks, block_size, max_tokens):
 
 
 def recomputed_tokens(prompts: list[str], max_tokens: int, report: Report) -> int:
-    """Tokens that the model computed a second time. Undisturbed, a request costs P + max_tokens - 1."""
-    return report.scheduled_tokens - sum(len(prompt) + max_tokens - 1 for prompt in prompts)
+    """Tokens that the model computed a second time in a run of `measure`.
+
+    The toy engine's tokens are a text's bytes.
+    """
+    return report.scheduled_tokens - sum(len(prompt.encode()) + max_tokens - 1 for prompt in prompts)

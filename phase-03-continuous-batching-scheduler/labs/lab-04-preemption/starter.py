@@ -28,16 +28,16 @@ def preempt_request(victim: Request, waiting: deque[Request], kv: KVCacheManager
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:929 — `_preempt_request`.
     """
-    raise NotImplementedError("free the blocks, set status and counters, and put the request at the front of waiting")
+    raise NotImplementedError("a preempted request at the front of the queue, with its words and without its blocks")
 
 
 def choose_victim(running: list[Request], policy: str = "fcfs") -> int:
     """The index in `running` of the request that the policy can best spare.
 
-    "fcfs": the last one. "priority": the one with the largest (priority, arrival_time), a larger number
-    being less urgent; of equals the last one.
+    "fcfs": the last one. "priority": the least urgent, which is the one with the largest `priority`; of equally urgent
+    ones the latest `arrival_time`; of equals in both the last one. `running` stays as it is.
     """
-    raise NotImplementedError("return the last index, or under priority that of the largest (priority, arrival_time)")
+    raise NotImplementedError("the index of the request that the policy can best spare")
 
 
 def make_room(
@@ -66,9 +66,7 @@ def make_room(
     Returns:
         The index at which the request stands now, or None where it was a victim itself and has no slots.
     """
-    raise NotImplementedError(
-        "while the cache refuses, remove a victim, take back its share, preempt it, and keep your own index true"
-    )
+    raise NotImplementedError("where the request stands when it has its slots, or None")
 
 
 def run(prompts: list[str], num_blocks: int, block_size: int, max_tokens: int) -> list[list[int]]:
@@ -77,14 +75,17 @@ def run(prompts: list[str], num_blocks: int, block_size: int, max_tokens: int) -
     Returns:
         The output token ids, in the order of the prompts.
     """
-    raise NotImplementedError("serve the prompts in an engine of this size and return the output token ids")
+    raise NotImplementedError("the output token ids of each prompt")
 
 
 def measure(prompts: list[str], num_blocks: int, block_size: int, max_tokens: int) -> Report:
     """The same run, told by its cost: steps, tokens that went through the model, preemptions."""
-    raise NotImplementedError("serve the prompts and return steps, scheduled tokens and preemptions from engine.stats")
+    raise NotImplementedError("the steps, tokens and preemptions of the run")
 
 
 def recomputed_tokens(prompts: list[str], max_tokens: int, report: Report) -> int:
-    """Tokens that the model computed a second time. Undisturbed, a request costs P + max_tokens - 1."""
-    raise NotImplementedError("subtract what the requests cost undisturbed from what was scheduled")
+    """Tokens that the model computed a second time in a run of `measure`.
+
+    The toy engine's tokens are a text's bytes.
+    """
+    raise NotImplementedError("the tokens that the model computed a second time")

@@ -67,6 +67,10 @@ def test_victims(impl):
     assert impl.choose_victim([a, b, c]) == 2 == impl.choose_victim([a, b, c], "fcfs")
     assert impl.choose_victim([a, b, c], "priority") == 0, "least urgent, and of those the latest"
     assert impl.choose_victim([b], "priority") == 0 and impl.choose_victim([b, c, a], "priority") == 2
+    crowd, twin = [b, a, c], request("d", 4, priority=5, arrival=2.0)
+    assert impl.choose_victim(crowd, "priority") == 1 and crowd == [b, a, c], "the list is the caller's"
+    assert impl.choose_victim([a, twin, b], "priority") == 1, "alike in both: the last one"
+    assert impl.choose_victim([request("n", 4, priority=-1), request("z", 4, priority=0)], "priority") == 1
 
 
 # ---- making room ---------------------------------------------------------------------------------------------------
@@ -179,6 +183,18 @@ def test_the_price_of_survival(impl):
     assert cramped == impl.Report(steps=15, scheduled_tokens=38, preemptions=1)
     assert roomy == impl.Report(steps=8, scheduled_tokens=30, preemptions=0)
     assert impl.recomputed_tokens([A, B], 8, cramped) == 8 and impl.recomputed_tokens([A, B], 8, roomy) == 0
+
+
+def test_tokens_are_bytes(impl):
+    report = impl.measure(["größer", "na"], 64, BLOCK, 3)
+    assert impl.recomputed_tokens(["größer", "na"], 3, report) == 0, "6 letters, 8 bytes: nothing was done twice"
+    other = impl.measure(["größer", "na"], 64, 2, 3)
+    assert other == report, "a roomy pool: the block size changes nothing"
+
+
+def test_the_block_size_reaches_the_pool(impl):
+    assert impl.measure([A, B], 5, 8, 8).preemptions == 0, "4 blocks of 8 are 32 slots"
+    assert impl.run([A, B], 5, 8, 8) == impl.run([A, B], 5, BLOCK, 8)
 
 
 def test_preemption_actually_happens_under_pressure():

@@ -24,8 +24,9 @@ def decode_step_costs(
 ) -> tuple[list[int], list[int]]:
     """The victim's steps while a long prompt comes in.
 
-    Request A ("hi") runs alone until its first token. Then the intruders arrive at once: prompts of `long_prompt_len`
-    equal letters, two output tokens each, each another letter (so that they share nothing). Budget 2048, default pool.
+    Request A ("hi") runs alone until its first token. Then the intruders arrive at once: each is one letter,
+    `long_prompt_len` times, and each is another letter, so that they share nothing; two output tokens each. Budget
+    2048, default pool.
 
     Args:
         threshold: `long_prefill_token_threshold`.
@@ -56,7 +57,7 @@ def percentile(costs: list[int], q: float) -> float:
     """The smallest cost that at least `q` percent of the steps do not exceed (nearest rank).
 
     Args:
-        costs: at least one.
+        costs: at least one, in any order; left as they are.
         q: above 0, at most 100.
 
     Raises:
@@ -64,9 +65,9 @@ def percentile(costs: list[int], q: float) -> float:
     """
     if not costs or not 0 < q <= 100:
         raise ValueError(f"need costs and 0 < q <= 100, got {len(costs)} costs, q={q}")
-    return sorted(costs)[math.ceil(q / 100 * len(costs)) - 1]
+    return sorted(costs)[math.ceil(q * len(costs) / 100) - 1]
 
 
 def feel(costs: list[int]) -> Feel:
-    """Summarise a series of step costs from the victim's seat."""
-    return Feel(max(costs), statistics.fmean(costs), percentile(costs, 50), percentile(costs, 99))
+    """Summarise a series of step costs from the victim's seat. Raises as `percentile`."""
+    return Feel(percentile(costs, 100), statistics.fmean(costs), percentile(costs, 50), percentile(costs, 99))

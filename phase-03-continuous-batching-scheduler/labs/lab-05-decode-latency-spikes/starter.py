@@ -24,8 +24,9 @@ def decode_step_costs(
 ) -> tuple[list[int], list[int]]:
     """The victim's steps while a long prompt comes in.
 
-    Request A ("hi") runs alone until its first token. Then the intruders arrive at once: prompts of `long_prompt_len`
-    equal letters, two output tokens each, each another letter (so that they share nothing). Budget 2048, default pool.
+    Request A ("hi") runs alone until its first token. Then the intruders arrive at once: each is one letter,
+    `long_prompt_len` times, and each is another letter, so that they share nothing; two output tokens each. Budget
+    2048, default pool.
 
     Args:
         threshold: `long_prefill_token_threshold`.
@@ -36,24 +37,22 @@ def decode_step_costs(
     Returns:
         For each step that gave A a token after its first: all tokens of that step, everybody's. And A's output ids.
     """
-    raise NotImplementedError(
-        "step A to its first token, add the intruders, then note the tokens of each further step until A has finished"
-    )
+    raise NotImplementedError("the tokens of each step in which A got one after its first, and A's output ids")
 
 
 def percentile(costs: list[int], q: float) -> float:
     """The smallest cost that at least `q` percent of the steps do not exceed (nearest rank).
 
     Args:
-        costs: at least one.
+        costs: at least one, in any order; left as they are.
         q: above 0, at most 100.
 
     Raises:
         ValueError: "need costs and 0 < q <= 100, got N costs, q=Q".
     """
-    raise NotImplementedError("sort, and take the element of rank ceil(q / 100 * n)")
+    raise NotImplementedError("the smallest cost that q percent of the steps do not exceed")
 
 
 def feel(costs: list[int]) -> Feel:
-    """Summarise a series of step costs from the victim's seat."""
-    raise NotImplementedError("fill in worst, mean and the two percentiles")
+    """Summarise a series of step costs from the victim's seat. Raises as `percentile`."""
+    raise NotImplementedError("worst, mean and the two percentiles")

@@ -78,7 +78,28 @@ def test_who_takes_part(impl, monkeypatch):
 
     monkeypatch.setattr(LLMEngine, "add_request", add_request)
     impl.decode_step_costs(0, 20, 4, num_intruders=3)
-    assert seen == [("hi", 4, 0.0, True), *((letter * 20, 2, 0.0, True) for letter in "bcd")]
+    prompts, limits = [row[0] for row in seen], [row[1:] for row in seen]
+    assert prompts[0] == "hi" and limits == [(4, 0.0, True), *[(2, 0.0, True)] * 3]
+    letters = {prompt[0] for prompt in prompts[1:]}
+    assert len(letters) == 3, f"three intruders of three letters, got {prompts[1:]}"
+    assert prompts[1:] == [prompt[0] * 20 for prompt in prompts[1:]], f"one letter 20 times each, got {prompts[1:]}"
+
+
+def test_the_engine_of_the_experiment(impl, monkeypatch):
+    """Budget 2,048 and the default pool: a smaller budget would hide the spike, a smaller pool would preempt."""
+    from mini_vllm import LLMEngine
+
+    seen, original = [], LLMEngine.__init__
+
+    def made(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        config, pool = self.scheduler.config, self.scheduler.kv_cache_manager.block_pool
+        seen.append((config.max_num_batched_tokens, config.long_prefill_token_threshold, pool.num_gpu_blocks))
+
+    default = LLMEngine().scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+    monkeypatch.setattr(LLMEngine, "__init__", made)
+    impl.decode_step_costs(24, 30, 3)
+    assert seen == [(2048, 24, default)], "one engine: its budget, its threshold, its pool"
 
 
 @pytest.mark.parametrize(
@@ -100,10 +121,22 @@ def test_percentile(impl, costs, q, expected):
     assert costs == before, "the list is the caller's"
 
 
-@pytest.mark.parametrize(("costs", "q"), [([], 50), ([1], 0), ([1], 100.5)])
+@pytest.mark.parametrize("n", [50, 100, 200, 700])
+def test_every_percentile(impl, n):
+    """By counting: the smallest cost that at least q percent of the steps do not exceed, in whole numbers."""
+    costs = list(range(1, n + 1))
+    for q in range(1, 101):
+        want = next(cost for cost in costs if 100 * cost >= q * n)
+        got = impl.percentile(costs, q)
+        assert got == want, f"p{q} of 1 to {n}: got {got}, expected {want}: {want} of {n} are {100 * want / n:g} %"
+
+
+@pytest.mark.parametrize(("costs", "q"), [([], 50), ([1], 0), ([1], 100.5), ([1, 2], -1)])
 def test_percentile_of_nothing(impl, costs, q):
-    with pytest.raises(ValueError, match="0 < q <= 100"):
+    with pytest.raises(ValueError, match=rf"^need costs and 0 < q <= 100, got {len(costs)} costs, q={q}$"):
         impl.percentile(costs, q)
+    with pytest.raises(ValueError, match=r"^need costs and 0 < q <= 100, got 0 costs"):
+        impl.feel([])
 
 
 def test_how_it_feels(impl):

@@ -16,7 +16,7 @@ def run_and_count(
     """Serve all prompts together, greedily and past EOS.
 
     Args:
-        prompts: all are added before the first step.
+        prompts: all are added before the first step; perhaps none.
         enable_caching: `enable_prefix_caching` of the engine.
         block_size, num_blocks: of the pool.
         max_tokens: of each request.
@@ -55,7 +55,7 @@ def predicted_cost(prompts: list[list[int]], block_size: int, max_tokens: int, e
     One token of a prompt is always left to compute.
 
     Args:
-        prompts: token ids, in the order of arrival.
+        prompts: token ids, in the order of arrival; left as they are.
         block_size: tokens per block.
         max_tokens: of each request, at least 1.
         enable_caching: False: every prompt pays in full.

@@ -16,7 +16,7 @@ def run_and_count(
     """Serve all prompts together, greedily and past EOS.
 
     Args:
-        prompts: all are added before the first step.
+        prompts: all are added before the first step; perhaps none.
         enable_caching: `enable_prefix_caching` of the engine.
         block_size, num_blocks: of the pool.
         max_tokens: of each request.
@@ -25,9 +25,7 @@ def run_and_count(
     Returns:
         The tokens that went through the model, over all steps and requests; the output ids in the order of the prompts.
     """
-    raise NotImplementedError(
-        "serve the prompts, add up total_num_scheduled_tokens over all steps, and return the sum and the output ids"
-    )
+    raise NotImplementedError("the tokens that went through the model, and each prompt's output ids")
 
 
 def predicted_cost(prompts: list[list[int]], block_size: int, max_tokens: int, enable_caching: bool = True) -> int:
@@ -38,7 +36,7 @@ def predicted_cost(prompts: list[list[int]], block_size: int, max_tokens: int, e
     One token of a prompt is always left to compute.
 
     Args:
-        prompts: token ids, in the order of arrival.
+        prompts: token ids, in the order of arrival; left as they are.
         block_size: tokens per block.
         max_tokens: of each request, at least 1.
         enable_caching: False: every prompt pays in full.
@@ -46,9 +44,7 @@ def predicted_cost(prompts: list[list[int]], block_size: int, max_tokens: int, e
     Returns:
         Tokens through the model: of each request its prompt less its hits, and `max_tokens - 1` decoded ones.
     """
-    raise NotImplementedError(
-        "keep the set of all known block-aligned beginnings, and charge each prompt for what is not in it"
-    )
+    raise NotImplementedError("the tokens that would go through the model")
 
 
 def chat_costs(system_len: int, question_len: int, answer_len: int, turns: int, block_size: int = 4) -> list[int]:
@@ -66,6 +62,4 @@ def chat_costs(system_len: int, question_len: int, answer_len: int, turns: int, 
     Returns:
         One number per turn: prompt tokens that were not found, and `answer_len - 1` decoded ones.
     """
-    raise NotImplementedError(
-        "per turn: the prompt is the history and a question, the hits are whole blocks of what was computed so far"
-    )
+    raise NotImplementedError("for each turn the tokens that go through the model")

@@ -57,6 +57,7 @@ def test_one_token_is_always_left(impl):
 def test_arguments_reach_the_engine(impl, greedy):
     assert impl.run_and_count(PROMPTS[:2], True, block_size=16, max_tokens=1)[0] == 65 + 1
     assert impl.run_and_count(PROMPTS[:2], True, 32, 2, 64)[0] == 66 + 2
+    assert impl.run_and_count([], True) == (0, []), "nobody came"
     with pytest.raises(ValueError, match="KV cache holds 28"):
         impl.run_and_count(PROMPTS[:1], True, num_blocks=8)
     assert impl.run_and_count(["ab"], False, max_tokens=600) == (2 + 599, [greedy("ab", 600)]), "greedy, past EOS"
@@ -88,6 +89,12 @@ def test_forecast_of_the_workload(impl):
     assert impl.predicted_cost(ids(PROMPTS), 4, 4, enable_caching=False) == 544
     assert impl.predicted_cost(ids([SYSTEM] * 8), 4, 4) == 116
     assert impl.predicted_cost([[1, 2, 3]], 4, 1) == 3 and impl.predicted_cost([], 4, 4) == 0
+    given = ids(PROMPTS[:3])
+    impl.predicted_cost(given, 4, 4)
+    assert given == ids(PROMPTS[:3]), "the prompts are the caller's, and were changed"
+    zeros = [[0] * 9, [0] * 9, [0] * 6]
+    assert impl.predicted_cost(zeros, 4, 1) == 9 + 1 + 2, "token 0 is a token; any earlier prompt may be the donor"
+    assert impl.predicted_cost(zeros, 3, 2) == 10 + 4 + 4, "blocks of three: of 9 known tokens 6 are hit, of 6 three"
 
 
 def test_equal_blocks_at_another_place_are_no_hit(impl):

@@ -124,7 +124,7 @@ def run(jobs: list[Job], depth: int) -> Trace:
     In each round: plan a step for all jobs that miss something. If the plan is not empty and fewer than `depth` steps
     are now in flight, go on planning; else take in the oldest step: every job that was promised a token in it takes the
     next one of its script, unless it has finished meanwhile. It ends when all jobs have finished; steps that are still
-    in flight then are wasted as a whole.
+    in flight then are wasted as a whole. Scripts are read, not used up.
 
     Returns:
         All plans that were sent to the GPU (none is empty), and the tokens in them that belonged to a job which had

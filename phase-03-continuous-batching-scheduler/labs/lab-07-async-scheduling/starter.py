@@ -52,9 +52,7 @@ def timeline(cpu_ms: float, gpu_ms: float, steps: int, depth: int) -> list[Span]
     two does one thing at a time. Step k may be planned when step k - 1 has been planned and step k - depth has left
     the GPU. depth 1 is `EngineCore.step`, depth 2 is `step_with_batch_queue`.
     """
-    raise NotImplementedError(
-        "for each step find when the CPU may start planning it and when the GPU may start computing it"
-    )
+    raise NotImplementedError("for each step when it was planned and when the GPU worked on it")
 
 
 def cpu_and_gpu(sync_ms: float, async_ms: float) -> tuple[float, float]:
@@ -66,9 +64,7 @@ def cpu_and_gpu(sync_ms: float, async_ms: float) -> tuple[float, float]:
         ValueError: "no cpu <= gpu has the sum S and the maximum A" (async slower than sync, or more than twice as
             fast).
     """
-    raise NotImplementedError(
-        "take the async time as the GPU time and the difference as the CPU time, after checking that they fit"
-    )
+    raise NotImplementedError("the CPU's and the GPU's share of a step")
 
 
 def surely_over(job: Job) -> bool:
@@ -76,7 +72,7 @@ def surely_over(job: Job) -> bool:
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:379 — "Async scheduling: Avoid scheduling an extra step".
     """
-    raise NotImplementedError("compare the outputs, known and promised, with max_tokens")
+    raise NotImplementedError("whether another step for this job would be wasted")
 
 
 def missing(job: Job) -> int:
@@ -84,9 +80,7 @@ def missing(job: Job) -> int:
 
     0 for a job that has finished or is surely over.
     """
-    raise NotImplementedError(
-        "count promised tokens as existing and subtract what is computed; 0 where nothing more is needed"
-    )
+    raise NotImplementedError("the tokens that the next step should compute for the job")
 
 
 def after_schedule(job: Job, num_scheduled: int) -> bool:
@@ -97,7 +91,7 @@ def after_schedule(job: Job, num_scheduled: int) -> bool:
 
     Upstream: upstream/vllm/v1/core/sched/async_scheduler.py:18 — `_update_after_schedule`.
     """
-    raise NotImplementedError("advance the counter, and promise a token if the job has caught up")
+    raise NotImplementedError("whether this step will sample a token for the job")
 
 
 def take(job: Job, token: int) -> None:
@@ -105,7 +99,7 @@ def take(job: Job, token: int) -> None:
 
     Upstream: upstream/vllm/v1/core/sched/async_scheduler.py:37 — `_update_request_with_output`.
     """
-    raise NotImplementedError("append the token, take its promise back, and see whether the job has finished")
+    raise NotImplementedError("the job with this token in the place of a promise")
 
 
 def run(jobs: list[Job], depth: int) -> Trace:
@@ -114,7 +108,7 @@ def run(jobs: list[Job], depth: int) -> Trace:
     In each round: plan a step for all jobs that miss something. If the plan is not empty and fewer than `depth` steps
     are now in flight, go on planning; else take in the oldest step: every job that was promised a token in it takes the
     next one of its script, unless it has finished meanwhile. It ends when all jobs have finished; steps that are still
-    in flight then are wasted as a whole.
+    in flight then are wasted as a whole. Scripts are read, not used up.
 
     Returns:
         All plans that were sent to the GPU (none is empty), and the tokens in them that belonged to a job which had
@@ -122,6 +116,4 @@ def run(jobs: list[Job], depth: int) -> Trace:
 
     Upstream: upstream/vllm/v1/engine/core.py:469 — `EngineCore.step_with_batch_queue`.
     """
-    raise NotImplementedError(
-        "plan as long as fewer than depth steps are in flight, then take in the oldest, and count what was for nothing"
-    )
+    raise NotImplementedError("all plans that were sent to the GPU, and the tokens in them that were for nothing")

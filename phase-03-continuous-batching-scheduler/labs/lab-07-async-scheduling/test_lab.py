@@ -72,7 +72,7 @@ def test_what_two_times_can_tell(impl):
 
 @pytest.mark.parametrize("pair", [(4, 5), (9, 4)])
 def test_times_that_fit_no_pair(impl, pair):
-    with pytest.raises(ValueError, match="no cpu <= gpu"):
+    with pytest.raises(ValueError, match=f"^no cpu <= gpu has the sum {pair[0]} and the maximum {pair[1]}$"):
         impl.cpu_and_gpu(*pair)
 
 
@@ -149,6 +149,31 @@ def test_the_last_steps_in_flight_count(impl):
 
 def test_nobody(impl):
     assert impl.run([], 2) == impl.Trace([], 0)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_depth_changes_no_token(impl, depth):
+    """However many steps are in flight: the same outputs, the same useful work, and scripts as they were."""
+    specs = [("10", 4, [5, 6, impl.EOS, 9], 9), ("9", 1, [impl.EOS], 3), ("2", 6, [7] * 4, 4), ("1", 2, [8], 1)]
+    jobs = [job(impl, *spec) for spec in specs]
+    trace = impl.run(jobs, depth)
+    assert [j.output for j in jobs] == [[5, 6, 0], [0], [7] * 4, [8]]
+    assert [j.script for j in jobs] == [spec[2] for spec in specs], "a script was used up"
+    assert all(j.finished for j in jobs) and list(trace.plans[0]) == ["10", "9", "2", "1"]
+    useful = sum(j.prompt_len + len(j.output) - 1 for j in jobs)
+    assert sum(sum(plan.values()) for plan in trace.plans) - trace.wasted == useful
+    assert all(plan and all(plan.values()) for plan in trace.plans), "an empty plan, or a row without tokens"
+
+
+def test_the_books_do_not_look_ahead(impl):
+    """Asking changes nothing, and a job's end is known when its token is taken, not from its script."""
+    a = job(impl, "a", 4, [impl.EOS])
+    before = dict(vars(a))
+    assert (impl.missing(a), impl.surely_over(a)) == (4, False) and vars(a) == before
+    impl.after_schedule(a, 4)
+    assert impl.missing(a) == 1, "its first token will be EOS: only the model knows that"
+    impl.take(a, impl.EOS)
+    assert a.finished and a.script == [impl.EOS]
 
 
 def script_of(rng, impl):

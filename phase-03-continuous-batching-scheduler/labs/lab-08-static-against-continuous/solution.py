@@ -47,8 +47,11 @@ def static_policy(num_unfinished: int, waiting: tuple[Job, ...], seats: int) -> 
 
 
 def continuous_policy(num_unfinished: int, waiting: tuple[Job, ...], seats: int) -> list[Job]:
-    """No seat stays empty while a job waits, and no more than `seats` are taken. Who is next is your decision."""
-    return list(waiting[: seats - num_unfinished])
+    """No seat stays empty while a job waits, and no more than `seats` are taken. Who is next is your decision.
+
+    There may be fewer seats than unfinished jobs: then nobody enters.
+    """
+    return list(waiting[: max(seats - num_unfinished, 0)])
 
 
 def admit(policy: Policy, num_unfinished: int, waiting: list[Job], seats: int) -> list[Job]:

@@ -47,7 +47,10 @@ def static_policy(num_unfinished: int, waiting: tuple[Job, ...], seats: int) -> 
 
 
 def continuous_policy(num_unfinished: int, waiting: tuple[Job, ...], seats: int) -> list[Job]:
-    """No seat stays empty while a job waits, and no more than `seats` are taken. Who is next is your decision."""
+    """No seat stays empty while a job waits, and no more than `seats` are taken. Who is next is your decision.
+
+    There may be fewer seats than unfinished jobs: then nobody enters.
+    """
     raise NotImplementedError("the jobs that take the free seats")
 
 

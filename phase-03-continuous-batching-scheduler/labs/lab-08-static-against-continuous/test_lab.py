@@ -74,6 +74,39 @@ def runs(impl):
     return Runs(impl)
 
 
+def told(jobs, seats, refill):
+    """Milliseconds by the two costs of `captured/step_cost.json`, without any code of hers."""
+    waiting, left, ms = list(jobs), [], 0.0
+    while waiting or left:
+        free = seats - len(left) if refill or not left else 0
+        new, waiting = waiting[:free], waiting[free:]
+        rows = len(left) + sum(len(job.prompt_token_ids) for job in new)
+        ms += COST["fixed_ms"] + COST["per_row_ms"] * rows
+        left = [missing - 1 for missing in [*left, *(job.max_tokens for job in new)] if missing > 1]
+    return ms
+
+
+def test_your_prediction(impl):
+    """Compared before anything is shown: a wrong guess says only on which side it lies."""
+    mine = impl.predicted_gain()
+    want = told(the_mix(impl), 8, False) / told(the_mix(impl), 8, True)
+    if not 0.95 * want <= mine <= 1.05 * want:
+        side = "too high: which part of a step's cost is paid per row?" if mine > want else "too low"
+        pytest.fail(f"predicted_gain() is {mine}, and that is {side}", pytrace=False)
+
+
+def test_the_two_doors(impl):
+    """Each policy alone, asked as `serve` asks it."""
+    jobs = tuple(make_jobs(impl, 1, 5)[0])
+    for unfinished, seats, static, continuous in ((0, 3, 3, 3), (1, 3, 0, 2), (3, 3, 0, 0), (0, 9, 5, 5), (4, 3, 0, 0)):
+        for policy, want in ((impl.static_policy, static), (impl.continuous_policy, continuous)):
+            got = policy(unfinished, jobs, seats)
+            words = f"{policy.__name__}, {unfinished} unfinished, 5 waiting, {seats} seats"
+            assert len(got) == want, f"{words}: lets in {len(got)}, expected {want}"
+            assert len(set(got)) == len(got) and set(got) <= set(jobs), f"{words}: each once, of those who wait"
+    assert impl.static_policy(0, (), 3) == impl.continuous_policy(2, (), 3) == [], "nobody waits"
+
+
 def test_every_job_is_served_whole(impl, runs):
     for (seed, name), jobs, _, served in runs.all():
         got = {name: len(ids) for name, ids in served.token_ids.items()}
@@ -130,7 +163,9 @@ def test_serve_asks_the_policy(impl):
     jobs = [impl.Job(name, (1, 2, 3, 4), n) for name, n in (("a", 3), ("b", 1), ("c", 2))]
     steps = impl.serve(engine(), jobs, last_come, 5).steps
     assert [list(step) for step in steps] == [["c"], ["c", "b"], ["a"], ["a"], ["a"]], "who ran in each step"
-    assert impl.predict_steps(jobs, last_come, 5) == [4, 5, 4, 1, 1], "rows of each step"
+    assert impl.predict_steps(tuple(jobs), last_come, 5) == [4, 5, 4, 1, 1], "rows of each step"
+    chunky = impl.serve(engine(max_num_batched_tokens=64), tuple(jobs), continuous_fifo, 3).steps
+    assert chunky[0] == {"a": 4, "b": 4, "c": 4}, "the shares of a step, by the job's own name"
 
 
 def test_the_rows_are_the_same(impl):
@@ -247,12 +282,3 @@ def test_leaves_things_alone(impl):
 def test_no_jobs(impl):
     assert impl.serve(engine(), [], impl.static_policy, 2) == impl.Served({}, [])
     assert impl.predict_steps([], impl.continuous_policy, 2) == []
-
-
-def test_your_prediction(impl):
-    mine = impl.predicted_gain()
-    rows = both(impl, the_mix(impl), 8)
-    want = impl.gain(*rows, COST["fixed_ms"], COST["per_row_ms"])
-    if not 0.95 * want <= mine <= 1.05 * want:
-        side = "too high: which part of a step's cost is paid per row?" if mine > want else "too low"
-        pytest.fail(f"predicted_gain() is {mine}, and that is {side}", pytrace=False)
