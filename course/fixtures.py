@@ -1,4 +1,4 @@
-"""Pytest fixtures that several labs use; loaded by ``course.pytest_plugin``."""
+"""Pytest fixtures that several labs use, loaded by ``course.pytest_plugin``, and the one comparison of arrays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+def close(got: Any, want: Any, what: str, atol: float = 1e-12) -> None:
+    """One comparison of arrays for all labs: kind (no masked array), shape, type, then every number, without a relative
+    tolerance. NaN is close to nothing."""
+    import numpy as np
+
+    want = np.asarray(want)
+    kinds = [f"{type(x).__name__} {np.shape(x)} {getattr(x, 'dtype', 'without a dtype')}" for x in (got, want)]
+    np.testing.assert_equal(*kinds, err_msg=f"{what}: kind, shape and type")
+    np.testing.assert_allclose(got, want, rtol=0, atol=atol, equal_nan=False, err_msg=what)
 
 
 @pytest.fixture(scope="session")
