@@ -60,8 +60,11 @@ def serve(answer: Callable[[Job], Job]) -> None:
     for line in sys.stdin:
         made, times = answer(json.loads(line)), os.times()
         before, cpu = cpu, times.children_user + times.children_system
-        sys.stdout.write(json.dumps(made | {"cpu": cpu - before}) + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(json.dumps(made | {"cpu": cpu - before}) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever asked was ended meanwhile: there is nobody to tell
+            os._exit(0)
 
 
 def end(pid: int) -> None:
