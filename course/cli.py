@@ -84,6 +84,8 @@ def test(
     code = subprocess.run([*command, *targets(labs)], cwd=ROOT, env=env, check=False).returncode
     if len(labs) == 1 and not solution and code in (0, 1):
         number = learner.number(labs[0])
+        if code:
+            learner.say_looks(labs[0])
         done = f"compare: course diff {number}; then: course next"
         learner.say(done if code == 0 else f"stuck? course hint {number}")
     raise typer.Exit(code)

@@ -91,7 +91,7 @@ def watch(
         saves = watcher.Saves(chosen.folder, poll)
         say(f"Watching {chosen.phase}/labs/{chosen.slug} ({saves.kind}).")
         try:
-            watcher.watch(chosen, chosen.folder, saves, _note)
+            watcher.watch(chosen, chosen.folder, saves, lambda text: _note(text, chosen))
         except KeyboardInterrupt:
             say()
             return
@@ -106,19 +106,24 @@ def watch(
         chosen = following
 
 
-def _note(text: str) -> None:
+def _note(text: str, lab: Lab) -> None:
     """A line of the watcher; each run begins on an empty screen, where there is one (what scrolled off stays)."""
     if text.endswith(": running") and out.is_terminal and not out.is_dumb_terminal:
         out.clear()
     say(f"-- {text}")
+    if text.startswith("waiting"):
+        say_looks(lab)
 
 
 def hint(
     lab: Annotated[str, LAB] = "",
     again: Annotated[bool, typer.Option("--again", help="the hints that you have seen, once more")] = False,
 ) -> None:
-    """A lab's hints, one more each time, each more telling."""
+    """A lab's hints, one more each time, each more telling: first what helps with the first red test."""
     chosen = one_lab(lab)
+    red = hints.red_tests(chosen)
+    if not again:
+        say_looks(chosen)
     shown, total = hints.next_hints(chosen, again)
     if not shown and again:
         say(f"You have seen no hint of {chosen.name} yet: course hint {number(chosen)}")
@@ -128,8 +133,18 @@ def hint(
             f"The reference: course diff {number(chosen)}"
         )
     for n, each in shown:
-        out.print(f"[bold]{chosen.name}, hint {n} of {total}[/]", highlight=False)
+        named = next((test for test in red if test in each.tests), "")
+        words = f", for {named}" if named and not again else ""
+        out.print(f"[bold]{chosen.name}, hint {n} of {total}{words}[/]", highlight=False)
         out.print(Markdown(f"**{each.title}**\n\n{each.text}", hyperlinks=False))
+
+
+def say_looks(lab: Lab) -> None:
+    """Names the listed mistakes that the lab's last run looks like, where it does."""
+    from course.loop.looks import looks_like
+
+    if found := looks_like(lab):
+        say(f"this looks like {' or '.join(f'*{words}*' for words in found)} (the README's common mistakes)")
 
 
 def diff(lab: Annotated[str, LAB] = "") -> None:
