@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from course.contract import equivalent, mistakes, mutation, rules
+from course.contract import equivalent, minutes, mistakes, mutation, rules
 from course.contract.mutation import Score
 from course.labs import ROOT, Lab, LabError, all_labs, lab_folders, lab_of
 from course.pages import citations, glossary_check, provenance, shape, snippets
@@ -57,6 +57,7 @@ def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
         Check("citations", lambda: check_citations(root), lambda: _no_tree(root)),
         Check("captures say where they come from", lambda: provenance.check(root)),
         Check("labs.toml has every lab", lambda: check_rows(root)),
+        Check("minutes of labs are those of the rule", _over_labs(minutes.check, folders)),
         Check("starters and solutions in step", _over_labs(rules.check_lab, folders)),
         Check("starters red for the right reason", lambda: rules.check_starters(folders, root)),
         Check("listed mistakes are caught, by failures that teach", _over_labs(mistakes.check_mistakes, folders)),
