@@ -32,7 +32,7 @@ OTHERS = 15.0
 def spent() -> float:
     """Processor seconds of this process, of the children that it has waited for, and those of the servers."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system + ELSEWHERE[0]
+    return times.user + times.system + times.children_user + times.children_system + sum(ELSEWHERE.values())
 
 
 def unit() -> float:

@@ -17,8 +17,8 @@ from typing import Any
 
 Job = dict[str, Any]
 SERVERS: dict[tuple[str, Path], subprocess.Popen[str]] = {}
-ELSEWHERE = [0.0]
-"""Processor seconds of what a server did for this process, which does not wait for it."""
+ELSEWHERE: dict[int, float] = {}
+"""Processor seconds of what each server did for this process, until it is waited for and they are counted as its own."""
 
 
 def ask(module: str, root: Path, env: dict[str, str], job: Job, limit: float) -> Job:
@@ -46,11 +46,12 @@ def ask(module: str, root: Path, env: dict[str, str], job: Job, limit: float) ->
             del SERVERS[module, root]
             end(server.pid)
             status = server.wait()
+            ELSEWHERE.pop(server.pid, None)
     if not line:
         late = time.monotonic() - start >= limit
         return {"died": f"no answer in {limit:.0f} s" if late else f"exit status {status} of the server"}
     answer = json.loads(line)
-    ELSEWHERE[0] += answer["cpu"]
+    ELSEWHERE[server.pid] = ELSEWHERE.get(server.pid, 0.0) + answer["cpu"]
     return answer
 
 

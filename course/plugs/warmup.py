@@ -14,7 +14,6 @@ from typing import Any
 
 from course.labs import SOURCES, functions
 from course.plugs.parts import Part, assemble
-from mini_vllm.engine.parts import PartError
 
 SIZES = {"block_size": 4, "num_blocks": 10, "max_num_batched_tokens": 16, "max_num_seqs": 4}
 UNSEEN = ("model", "paged attention")  # the toy model has neither
@@ -24,7 +23,9 @@ OUTPUTS = (3, 8, 8, 8)
 
 def warm_up(found: Sequence[Part], say: Callable[[str], Any]) -> None:
     """Runs the requests on the parts that come from labs, compares their tokens with ours', and says what was left
-    out. Raises :class:`PartError` where a part breaks a rule."""
+    out. Raises `PartError` where a part breaks a rule."""
+    from course.plugs.milestone import time_limit
+
     mine = [replace(part) for part in found if part.state == "lab" and part.plug.part not in UNSEEN]
     if not mine:
         return
@@ -34,36 +35,37 @@ def warm_up(found: Sequence[Part], say: Callable[[str], Any]) -> None:
         if event == "call":
             ran.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
+    whose = next((part for part in mine if part.plug.part in ("block pool", "free queue")), mine[0])
     sys.setprofile(note)
     try:
-        tokens = _serve(assemble(mine, quiet=True))
+        with time_limit(SECONDS):
+            tokens, usage = _serve(assemble(mine, quiet=True))
+    except TimeoutError as error:
+        raise whose.watch.error(str(error)) from None
     finally:
         sys.setprofile(None)
-    labs = ", ".join(dict.fromkeys(part.plug.lab for part in mine))
-    if tokens != _serve(None):
+    whose.watch.require(usage == 0.0, f"get_usage() is {usage:.4g} when all requests have ended")
+    if (tokens, usage) != _serve(None):
+        labs = ", ".join(dict.fromkeys(part.plug.lab for part in mine))
         say(f"{'warm-up':16} lab {labs}: the tokens are not ours; `course milestone` says which part")
     missed = list(dict.fromkeys(name for part in mine for name in _functions(part, ran)))
     said = f"not exercised: {', '.join(missed)}" if missed else "every function was called"
     say(f"{'warm-up':16} {2 * len(OUTPUTS)} requests with one beginning in a small pool; {said}")
 
 
-def _serve(parts: Any) -> list[list[int]]:
-    from course.plugs.milestone import time_limit
+def _serve(parts: Any) -> tuple[list[list[int]], float]:
+    """Tokens of the requests, twice, and what part of the pool is in use afterwards."""
     from mini_vllm import LLM, SamplingParams
 
     prompts = [{"prompt_token_ids": [20] * 8 + [30 + i] * i} for i in range(len(OUTPUTS))]
     params = [SamplingParams(max_tokens=n, temperature=0.0, ignore_eos=True) for n in OUTPUTS]
     params[0] = SamplingParams(max_tokens=OUTPUTS[0], top_k=9, top_p=0.9, seed=1, ignore_eos=True)
     llm = LLM(with_labs=parts, **SIZES)
-    try:
-        with time_limit(SECONDS):
-            made = [output for _ in range(2) for output in llm.generate(prompts, params, use_tqdm=False)]
-            pool = llm.llm_engine.engine_core.kv_cache_manager.block_pool
-            if pool.get_usage() or not pool.reset_prefix_cache():
-                raise PartError("the warm-up: blocks are in use when all requests have ended")
-    except TimeoutError as error:
-        raise PartError(f"the warm-up: {error}") from None
-    return [output.outputs[0].token_ids for output in made]
+    made = [output for _ in range(2) for output in llm.generate(prompts, params, use_tqdm=False)]
+    pool = llm.llm_engine.engine_core.kv_cache_manager.block_pool
+    usage = pool.get_usage()
+    pool.reset_prefix_cache()
+    return [output.outputs[0].token_ids for output in made], usage
 
 
 def _functions(part: Part, ran: set[tuple[str, int]]) -> list[str]:
