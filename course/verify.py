@@ -218,11 +218,8 @@ def _cells(score: Score, good: bool) -> list[str]:
 
 def as_json(rows: Sequence[Row], scores: Sequence[tuple[Lab, Score | str]], wrong: int, root: Path) -> dict:
     """The whole report."""
-    return {
-        "wrong": wrong,
-        "checks": [{**vars(row), "problems": [_problem_json(p, root) for p in row.problems]} for row in rows],
-        "mutation": [_score_json(lab, score) for lab, score in scores],
-    }
+    found = [vars(row) | {"problems": [_problem_json(p, root) for p in row.problems]} for row in rows]
+    return {"wrong": wrong, "checks": found, "mutation": [_score_json(lab, score) for lab, score in scores]}
 
 
 def _problem_json(problem: Problem, root: Path) -> dict:
@@ -234,12 +231,8 @@ def _score_json(lab: Lab, score: Score | str) -> dict:
     if isinstance(score, str):
         return {"lab": lab.key, "error": score}
     file = f"{lab.phase}/labs/{lab.slug}/solution.py"
-    survivors = [
-        {"file": file, "line": m.line, "column": m.column + 1, "function": m.function, "change": m.change}
-        for m in score.survivors
-    ]
-    facts = {name: getattr(score, name) for name in ("mutants", "killed", "timeouts", "argued", "seconds")}
-    return {"lab": lab.key, **facts, "score": round(score.share, 4), "survivors": survivors}
+    survivors = [vars(m) | {"file": file, "column": m.column + 1, "source": None} for m in score.survivors]
+    return vars(score) | {"lab": lab.key, "score": round(score.share, 4), "survivors": survivors}
 
 
 def changed_labs(root: Path = ROOT, base: str = "HEAD~1") -> list[Path]:

@@ -15,7 +15,7 @@ SCALARS = {"int", "float", "bool", "str", "None"}
 EMPTY = {"int", "float", "str", "bytes", "list", "tuple", "dict", "set", "Sequence", "Mapping"}
 FILLED = {"list", "deque", "Sequence", "Iterable", "dict", "Array", "ndarray"}
 FLOATS = {"float", "Array", "ndarray", "Tensor"}
-HELPERS = '''
+HELPERS = """
 
 def _spoiled(given):
     if hasattr(given, "flat"):
@@ -29,7 +29,7 @@ def _spoiled(given):
 def _off(result):
     bits = getattr(getattr(result, "dtype", None), "itemsize", 8)
     return result * (1 + {8: 4e-6, 4: 1e-3}.get(bits, 0.03))
-'''
+"""
 """Behind every mutant's source: how an argument is changed, and a float made a little wrong (by more than its type's
 rounding, by less than a careless tolerance)."""
 

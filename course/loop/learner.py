@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, stub_message
+from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, parsed, stub_message
 from course.loop import hints, record
 from course.loop.outcomes import digest, recall
 
@@ -71,11 +71,8 @@ def next_(lab: Annotated[str, LAB] = "") -> None:
 
 def to_write(starter: Path) -> list[tuple[int, str, str]]:
     """(line, function, sentence) of every stub; empty where the file does not parse."""
-    try:
-        tree = ast.parse(starter.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    return [(node.lineno, name, text) for name, node in functions(tree) if (text := stub_message(node)) is not None]
+    found = functions(parsed(starter) or ast.Module())
+    return [(node.lineno, name, text) for name, node in found if (text := stub_message(node)) is not None]
 
 
 def watch(

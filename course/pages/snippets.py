@@ -65,7 +65,9 @@ def run_page(page: Page, root: Path = ROOT, timeout: float = TIMEOUT) -> list[Pr
         result = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
     if not result:
         late = f"ran longer than {timeout:.0f} s" if "no answer in" in done.stderr else "ended their process"
-        return [Problem(page.path, blocks[0][0], f"the python blocks of this page {late}: {done.stderr.strip()[-300:]}")]
+        return [
+            Problem(page.path, blocks[0][0], f"the python blocks of this page {late}: {done.stderr.strip()[-300:]}")
+        ]
     if "error" in result:
         return [Problem(page.path, result["line"], result["error"])]
     return _compare(page, todo, result["printed"])

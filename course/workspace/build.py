@@ -27,21 +27,8 @@ from mini_vllm.moved import read
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
 REPLAYED = ("__init__.py", "replay.py", "scheduler_workload.py", "scheduler-traces.json.gz")
-SETTINGS = """\
-# Made by `course build`: the copy of mini_vllm in this folder wins over the installed one.
-[pytest]
-addopts = --import-mode=importlib -ra
-pythonpath = .
-timeout = 120
-markers =
-    gpu: needs an NVIDIA GPU (skipped without one)
-    slow: long replays and property runs
-    needs_torch: needs torch, transformers, triton, tokenizers or the like
-"""
-CONFTEST = """\
-# Made by `course build`: short reports for what is not written yet.
-pytest_plugins = ["course.workspace"]
-"""
+PYTEST = COURSE / "workspace" / "settings.ini"
+CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written yet\n'
 
 
 @dataclass(frozen=True)
@@ -127,7 +114,7 @@ def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files
         path = target / file
         messages = {build.name: build.message for build in builds if build.file == file}
         path.write_text(stub(path.read_text(encoding="utf-8"), messages), encoding="utf-8")
-    (target / "pytest.ini").write_text(SETTINGS, encoding="utf-8")
+    shutil.copy(PYTEST, target / "pytest.ini")
     (target / "conftest.py").write_text(CONFTEST, encoding="utf-8")
 
 
