@@ -84,6 +84,8 @@ def test(
     code = subprocess.run([*command, *targets(labs)], cwd=ROOT, env=env, check=False).returncode
     if len(labs) == 1 and not solution and code in (0, 1):
         number = learner.number(labs[0])
+        if code:
+            learner.say_looks(labs[0])
         done = f"compare: course diff {number}; then: course next"
         learner.say(done if code == 0 else f"stuck? course hint {number}")
     raise typer.Exit(code)
@@ -181,7 +183,6 @@ def verify(
     changed: Annotated[str, typer.Option(help="only labs that differ from this commit, for example HEAD~1")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="write the whole report to this file")] = None,
     bump: Annotated[str, typer.Option(help="nothing but this: citations against another release (or folder)")] = "",
-    patch: Annotated[Path | None, typer.Option(help="with --bump: write the new line numbers as a diff")] = None,
     write: Annotated[bool, typer.Option("--write", help="with --bump: change the line numbers in the pages")] = False,
     durations: Annotated[
         Path | None, typer.Option(help="nothing but this: a file of COURSE_DURATIONS beside what tests may cost")
@@ -197,10 +198,10 @@ def verify(
     if bump:
         from course.upstream.bump_report import against
 
-        against(bump, out, patch, write, json_file)
+        against(bump, out, write, json_file)
         return
-    if patch or write:
-        raise LabError("--patch and --write belong to --bump, for example `course verify --bump 0.23.0 --write`")
+    if write:
+        raise LabError("--write belongs to --bump, for example `course verify --bump 0.23.0 --write`")
     chosen = [lab for name in labs or () for lab in find_labs(name)]
     if changed:
         found = [lab_of(folder) for folder in verifier.changed_labs(base=changed)]

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from course.contract.servers import ELSEWHERE
+from course.contract.zygote import ELSEWHERE
 from course.labs import LabError
 
 UNIT, EVERY = 0.004, 2.0

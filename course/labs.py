@@ -132,19 +132,26 @@ def edited_starters(root: Path = ROOT) -> frozenset[Path]:
     except (OSError, subprocess.TimeoutExpired):
         rows = []
     changed = {root / row[3:] for row in rows if "M" in row[:2]}
-    return frozenset(changed | {folder / "starter.py" for folder in lab_folders(root) if _holds_work(folder)})
+    states = {folder / "starter.py": written(folder) for folder in lab_folders(root)}
+    return frozenset(changed | {path for path, state in states.items() if state and (state[0] or not state[1])})
 
 
-def _holds_work(folder: Path) -> bool:
-    """Whether some function of the starter is neither a stub nor the solution's, or no stub is left."""
+def parsed(source: Path | str | bytes) -> ast.Module | None:
+    """The tree of a file or a text that may be anything; None where it is missing, or does not parse."""
     try:
-        mine, theirs = (dict(functions(ast.parse((folder / f"{i}.py").read_bytes()))) for i in ("starter", "solution"))
+        return ast.parse(source.read_bytes() if isinstance(source, Path) else source)
     except (OSError, SyntaxError, ValueError):
-        return False
+        return None
+
+
+def written(folder: Path) -> tuple[int, int] | None:
+    """How many of the solution's functions a starter has in other words, and how many are stubs; None where one of the
+    two files does not parse."""
+    trees = [parsed(folder / f"{name}.py") for name in ("starter", "solution")]
+    mine, theirs = (dict(functions(tree)) if tree else {} for tree in trees)
     stubs = {name for name, node in mine.items() if stub_message(node) is not None}
-    return not stubs or any(
-        name in theirs and name not in stubs and ast.dump(node) != ast.dump(theirs[name]) for name, node in mine.items()
-    )
+    own = [n for n in mine.keys() & theirs.keys() - stubs if ast.dump(mine[n]) != ast.dump(theirs[n])]
+    return (len(own), len(stubs)) if all(trees) else None
 
 
 def find_labs(text: str) -> list[Lab]:

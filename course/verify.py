@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from course.contract import equivalent, mistakes, mutation, rules
+from course.contract import equivalent, minutes, mistakes, mutation, rules
 from course.contract.mutation import Score
 from course.labs import ROOT, Lab, LabError, all_labs, lab_folders, lab_of
 from course.pages import citations, glossary_check, provenance, shape, snippets
@@ -57,6 +57,7 @@ def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
         Check("citations", lambda: check_citations(root), lambda: _no_tree(root)),
         Check("captures say where they come from", lambda: provenance.check(root)),
         Check("labs.toml has every lab", lambda: check_rows(root)),
+        Check("minutes of labs are those of the rule", _over_labs(minutes.check, folders)),
         Check("starters and solutions in step", _over_labs(rules.check_lab, folders)),
         Check("starters red for the right reason", lambda: rules.check_starters(folders, root)),
         Check("listed mistakes are caught, by failures that teach", _over_labs(mistakes.check_mistakes, folders)),
@@ -217,11 +218,8 @@ def _cells(score: Score, good: bool) -> list[str]:
 
 def as_json(rows: Sequence[Row], scores: Sequence[tuple[Lab, Score | str]], wrong: int, root: Path) -> dict:
     """The whole report."""
-    return {
-        "wrong": wrong,
-        "checks": [{**vars(row), "problems": [_problem_json(p, root) for p in row.problems]} for row in rows],
-        "mutation": [_score_json(lab, score) for lab, score in scores],
-    }
+    found = [vars(row) | {"problems": [_problem_json(p, root) for p in row.problems]} for row in rows]
+    return {"wrong": wrong, "checks": found, "mutation": [_score_json(lab, score) for lab, score in scores]}
 
 
 def _problem_json(problem: Problem, root: Path) -> dict:
@@ -233,12 +231,8 @@ def _score_json(lab: Lab, score: Score | str) -> dict:
     if isinstance(score, str):
         return {"lab": lab.key, "error": score}
     file = f"{lab.phase}/labs/{lab.slug}/solution.py"
-    survivors = [
-        {"file": file, "line": m.line, "column": m.column + 1, "function": m.function, "change": m.change}
-        for m in score.survivors
-    ]
-    facts = {name: getattr(score, name) for name in ("mutants", "killed", "timeouts", "argued", "seconds")}
-    return {"lab": lab.key, **facts, "score": round(score.share, 4), "survivors": survivors}
+    survivors = [vars(m) | {"file": file, "column": m.column + 1, "source": None} for m in score.survivors]
+    return vars(score) | {"lab": lab.key, "score": round(score.share, 4), "survivors": survivors}
 
 
 def changed_labs(root: Path = ROOT, base: str = "HEAD~1") -> list[Path]:

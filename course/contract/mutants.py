@@ -5,37 +5,22 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from course.contract.operators import HELPERS, Site, faults
 from course.labs import functions
 
-_COMPARE: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.GtE),
-    ast.LtE: (ast.Lt, ast.Gt),
-    ast.Gt: (ast.GtE, ast.LtE),
-    ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
-}
-_BINARY: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Add,
-    ast.Pow: ast.Mult,
-    ast.MatMult: ast.Add,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-}
+_ORDERS = """
+    Lt LtE GtE, LtE Lt Gt, Gt GtE LtE, GtE Gt Lt, Eq NotEq, NotEq Eq, Is IsNot, IsNot Is, In NotIn, NotIn In
+"""
+_COMPARE = {getattr(ast, old): [getattr(ast, n) for n in new] for old, *new in map(str.split, _ORDERS.split(","))}
+_PAIRS = """
+    Add Sub, Sub Add, Mult Add, Div Mult, FloorDiv Mult, Mod Add, Pow Mult, MatMult Add, BitAnd BitOr, BitOr BitAnd,
+    LShift RShift, RShift LShift
+"""
+_BINARY = {getattr(ast, old): getattr(ast, new) for old, new in map(str.split, _PAIRS.split(","))}
 _NEVER = {"annotation", "returns", "decorator_list"}
 
 
@@ -55,17 +40,20 @@ class Mutant:
         return f"{self.function}: {self.change}"
 
 
-def mutants(source: str, names: set[str]) -> Iterator[Mutant]:
-    """Every mutant of the functions called ``names`` (dotted) of a source."""
+def mutants(source: str, names: set[str], texts: bool = True) -> Iterator[Mutant]:
+    """Every mutant of the functions called ``names`` (dotted) of a source; without their own sources, which take long
+    to write, where not ``texts``."""
     tree, lines = ast.parse(source), source.splitlines()
     for name, node in functions(tree):
         if name in names:
-            for old, change in _sites(node, ast.get_docstring(node, clean=False) is not None):
+            documented = ast.get_docstring(node, clean=False) is not None
+            for old, change in itertools.chain(_sites(node, documented), faults(node)):
                 text = lines[old.lineno - 1].encode()[: old.col_offset]
-                yield Mutant(name, old.lineno, len(text.decode()), change, ast.unparse(tree))
+                made = ast.unparse(tree) + HELPERS if texts else ""
+                yield Mutant(name, old.lineno, len(text.decode()), change, made)
 
 
-def _sites(parent: ast.AST, skip_first: bool = False) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+def _sites(parent: ast.AST, skip_first: bool = False) -> Iterator[Site]:
     """Changes the tree in place, one site at a time, and yields (what stood there, change) while the change stands."""
     if isinstance(parent, (ast.Raise, ast.JoinedStr)):
         return
@@ -80,7 +68,7 @@ def _sites(parent: ast.AST, skip_first: bool = False) -> Iterator[tuple[ast.expr
             yield from _replace(value, functools.partial(setattr, parent, name))
 
 
-def _replace(child: ast.AST, put: Callable[[ast.AST], None]) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+def _replace(child: ast.AST, put: Callable[[ast.AST], None]) -> Iterator[Site]:
     if isinstance(child, (ast.expr, ast.stmt)):
         for new in _expressions(child) if isinstance(child, ast.expr) else _statements(child):
             put(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from course.contract import zygote
 from course.contract.warm import environment
 from course.grade.screen import imported
 from course.labs import ROOT, LabError, functions, lab_of, stub_message
+from course.loop.hints import read_hints
 from course.pages.markdown import Problem
 
 
@@ -126,12 +128,21 @@ def check_raises(folder: Path) -> list[Problem]:
     return problems
 
 
+def check_hints(folder: Path) -> list[Problem]:
+    """The tests that a README's hints name are there."""
+    readme, named = folder / "README.md", set[str]()
+    with contextlib.suppress(LabError):  # no hints at all: the shape of the folder is another check's
+        named = {test for hint in read_hints(readme) for test in hint.tests}
+    unknown = sorted(named - {name for name, _ in functions(parse_file(folder / "test_lab.py"))}) if named else []
+    return [Problem(readme, 1, f"a hint names {name}, which is no test of the lab") for name in unknown]
+
+
 def check_lab(folder: Path) -> list[Problem]:
     """All checks that read a lab without running it."""
     missing = [n for n in ("starter.py", "solution.py", "test_lab.py") if not (folder / n).is_file()]
     if missing:
         return [Problem(folder / name, 1, "missing") for name in missing]
-    checks = (check_signatures, check_stubs, check_imports, check_raises)
+    checks = (check_signatures, check_stubs, check_imports, check_raises, check_hints)
     return [problem for check in checks for problem in check(folder)]
 
 

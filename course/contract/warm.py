@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from course import labs
-from course.contract import servers, zygote
+from course.contract import zygote
 from course.labs import DEFAULT_TIMEOUT, ROOT, LabError
 
 MEMORY_LIMIT = 8 << 30  # bytes of address space for one version: a runaway list ends here
@@ -144,7 +144,7 @@ class _Forker:
                 continue
             text = os.read(reader, 1 << 20) if reader in ready else b""
             outcome, failed, lacks = json.loads(text) if text else ("timeout" if late else "died", [], [])
-            servers.end(pid)
+            zygote.end(pid)
             os.waitpid(pid, 0)
             os.close(reader)
             done.append((Verdict(variant.name, outcome, tuple(failed), round(seconds, 3), tuple(lacks)), reader))

@@ -1,64 +1,135 @@
-"""Python processes that need not import pytest anew: ``python`` is ``subprocess.run`` of ``python -m``, by a fork.
+"""Python processes that need not import numpy, pytest and the engine anew: ``python`` is ``subprocess.run`` of
+``python -m``, by a fork.
 
-One process (``python -m course.contract.zygote``) has imported what every run of pytest imports, and forks for each
-run: a third of a second less. It ends with the process that asked. Without ``os.fork`` each run is a process from the
-start."""
+One process (``python -m course.contract.zygote``) has imported them, and forks for each run; what a run has started
+ends with it, and the process with the one that asked. Without ``os.fork`` each run is a process from the start."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from subprocess import PIPE, CompletedProcess
 from typing import Any
 
-from course.contract import servers
 from course.labs import ROOT
 
 LIMIT = 3600.0
 """Seconds for one run: all starters take a minute or two; this ends a run that waits for ever."""
+SERVER: list[subprocess.Popen[str]] = []
+ELSEWHERE = [0.0]
+"""Processor seconds of what the server did for this process, until it is waited for and they are counted as its own."""
 
 
-def python(module: str, args: list[str], cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """What ``python -m MODULE ARGS`` says in a folder and an environment, and its exit status."""
-    command = [sys.executable, "-m", module, *args]
+def python(module: str, args: list[str], cwd: Path, env: dict[str, str], limit: float = 0.0) -> CompletedProcess[str]:
+    """What ``python -m MODULE ARGS`` says in a folder and an environment, and its exit status; -1, and the reason at
+    the end of ``stderr``, where it is ended after ``limit`` seconds, or dies with the process that forks."""
+    command, limit = [sys.executable, "-m", module, *args], limit or LIMIT
+    late = f"no answer in {limit:.0f} s"
     if not hasattr(os, "fork"):
-        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        try:
+            return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=limit, check=False)
+        except subprocess.TimeoutExpired:
+            return CompletedProcess(command, -1, "", late)
     with tempfile.TemporaryDirectory() as temp:
         places = [str(Path(temp, name)) for name in ("out", "err")]
-        job = {"module": module, "args": args, "cwd": str(cwd), "env": env, "places": places}
-        answer = servers.ask("course.contract.zygote", ROOT, own, job, LIMIT)
+        job = {"module": module, "args": args, "cwd": str(cwd), "env": env, "places": places, "limit": limit}
+        code, died = _ask(job)
         out, err = (Path(p).read_text("utf-8", errors="replace") if Path(p).is_file() else "" for p in places)
-    return subprocess.CompletedProcess(command, answer.get("code", -1), out, err + answer.get("died", ""))
+    return CompletedProcess(command, -1 if code is None else code, out, err + (died or (late if code is None else "")))
+
+
+def _ask(job: dict[str, Any]) -> tuple[int | None, str]:
+    """Exit status of a job, None where it was late, and why the server died, where it did: then the next job gets a new
+    one, as after an interruption."""
+    if not SERVER or SERVER[0].poll() is not None:
+        own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "course.contract.zygote"]
+        pipes: dict[str, Any] = {"stdin": PIPE, "stdout": PIPE, "encoding": "utf-8", "start_new_session": True}
+        SERVER[:] = [subprocess.Popen(command, cwd=ROOT, env=own, **pipes)]
+    server, line = SERVER[0], ""
+    assert server.stdin is not None and server.stdout is not None
+    try:
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        line = server.stdout.readline()
+    except OSError:
+        line = ""
+    finally:
+        if not line:
+            server.terminate()
+            SERVER.clear()
+            ELSEWHERE[0] = 0.0
+            status = server.wait()
+    if not line:
+        return -1, f"exit status {status} of the server"
+    code, cpu = json.loads(line)
+    ELSEWHERE[0] += cpu
+    return code, ""
 
 
 def serve() -> None:
-    """Imports what every run of pytest imports, and answers jobs."""
+    """Imports what every run of pytest and most pages import, and answers jobs until there are no more, each with the
+    processor seconds of the children that ended meanwhile."""
     import _pytest.junitxml
     import _pytest.legacypath
     import _pytest.unraisableexception
-    import numpy
     import pytest_timeout
 
-    import course.failures.story  # noqa: F401
+    import course.failures.story
+    import mini_vllm
 
-    _ = (_pytest, numpy, pytest_timeout)
-    servers.serve(_forked)
+    _ = (_pytest, pytest_timeout, course.failures.story, mini_vllm.LLM)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    cpu = 0.0
+    for line in sys.stdin:
+        code, times = _forked(json.loads(line)), os.times()
+        before, cpu = cpu, times.children_user + times.children_system
+        try:
+            sys.stdout.write(json.dumps([code, cpu - before]) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever asked was ended meanwhile: there is nobody to tell
+            os._exit(0)
 
 
-def _forked(job: dict[str, Any]) -> dict[str, Any]:
-    pid = os.fork()
+def _forked(job: dict[str, Any]) -> int | None:
+    """Exit status of a job, None where it was late."""
+    asker, until, pid = os.getppid(), time.monotonic() + job["limit"], os.fork()
     if pid == 0:
         _child(job)
-    return {"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
+    try:
+        while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+            if time.monotonic() > until:
+                return None
+            if os.getppid() != asker:  # nobody waits for it any more
+                sys.exit(0)
+            time.sleep(0.005)
+        return os.waitstatus_to_exitcode(found[1])
+    finally:
+        end(pid)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def end(pid: int) -> None:
+    """Kills a process and its group; it is still to be waited for."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def _child(job: dict[str, Any]) -> None:
     code = 1
     try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         modes = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         handles = [os.open(os.devnull, os.O_RDONLY), *(os.open(place, modes, 0o600) for place in job["places"])]
         for place, handle in enumerate(handles):

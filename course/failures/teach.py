@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from course.labs import functions, short
+from course.labs import functions, parsed, short
 
 TITLE = "what this test says"
 Node = TypeVar("Node", bound=ast.AST)
@@ -68,20 +68,13 @@ def statement_at(path: Path, line: int, kind: type[Node]) -> Node | None:
 
 
 def _walk(path: Path) -> Iterator[ast.AST]:
-    try:
-        return ast.walk(ast.parse(path.read_bytes()))
-    except (OSError, SyntaxError, ValueError):
-        return iter(())
+    return ast.walk(parsed(path) or ast.Module())
 
 
 def signatures(path: Path) -> dict[str, str]:
     """Functions and methods of a file -> their parameters without annotations; empty where it does not parse."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return {}
     found = {}
-    for name, node in functions(tree):
+    for name, node in functions(parsed(path) or ast.Module()):
         for each in ast.walk(node.args):
             if isinstance(each, ast.arg):
                 each.annotation = None
@@ -93,10 +86,10 @@ def changed_names(starter: Path, solution: Path) -> dict[str, str]:
     """Public names that the lab calls and that differ from the reference's: name -> a sentence."""
     from course.contract.rules import public
 
-    try:
-        mine, theirs = (public(ast.parse(path.read_bytes())) for path in (starter, solution))
-    except (OSError, SyntaxError, ValueError):
+    trees = parsed(starter), parsed(solution)
+    if not all(trees):
         return {}
+    mine, theirs = map(public, filter(None, trees))
     if not mine:
         return dict.fromkeys(theirs, "starter.py defines nothing: `course reset` brings the original back")
     have, want = signatures(starter), signatures(solution)
@@ -135,14 +128,8 @@ def hang(trace: TracebackType | None, folder: Path, test_file: Path) -> str:
 
 def _loop(path: Path, line: int, kinds: Sequence[type[ast.stmt]]) -> tuple[int, str] | None:
     """(line, head) of the innermost loop around a line."""
-    best: ast.stmt | None = None
-    for node in _walk(path):
-        if not isinstance(node, ast.stmt) or not isinstance(node, tuple(kinds)):
-            continue
-        if not node.lineno <= line <= (node.end_lineno or node.lineno):
-            continue
-        if best is None or node.lineno > best.lineno:
-            best = node
-    if best is None:
+    around = [node for kind in kinds if (node := statement_at(path, line, kind)) is not None]
+    if not around:
         return None
+    best = max(around, key=lambda node: node.lineno)
     return best.lineno, path.read_text(encoding="utf-8").splitlines()[best.lineno - 1].strip()

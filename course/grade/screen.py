@@ -9,37 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-_HARMLESS = """
-    __future__ abc array base64 binascii bisect calendar cmath collections colorsys contextlib copy dataclasses datetime
-    decimal difflib enum fractions functools graphlib hashlib heapq itertools json math numbers operator pprint random
-    re reprlib statistics string struct textwrap time types typing unicodedata warnings weakref zlib
-"""
-HARMLESS_MODULES = frozenset(_HARMLESS.split())
-"""Modules of the standard library that every lab may import; another one only where the lab's own files do, or where
-`course/labs.toml` or the instructor allows it."""
+from course.labs import COURSE, tomllib
 
-_NAMES = """
-    __import__ __annotations__ __builtins__ __loader__ __spec__ breakpoint compile eval exec exit globals input locals
-    open quit vars
-"""
-RISKY_NAMES = frozenset(_NAMES.split())
-_ATTRIBUTES = """
-    __annotations__ __base__ __bases__ __builtins__ __closure__ __code__ __defaults__ __dict__ __func__ __getattribute__
-    __globals__ __import__ __kwdefaults__ __loader__ __mro__ __objclass__ __reduce__ __reduce_ex__ __self__ __spec__
-    __subclasses__ __traceback__ __wrapped__ _evaluate ag_code ag_frame cr_code cr_frame ctypes ctypeslib f_back
-    f_builtins f_code f_globals f_locals fromfile genfromtxt gi_code gi_frame loadtxt memmap mro tb_frame tb_next tofile
-    with_traceback _os _sys os sys
-"""
-RISKY_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
-_FORGING = """
-    __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __abs__ __neg__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__
-    __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__ __rpow__ __matmul__ __rmatmul__
-    __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __array__ __array_function__ __array_interface__ __array_struct__
-    __array_ufunc__ __array_wrap__ __buffer__ __class__ __instancecheck__ __subclasscheck__ __del__
-"""
-FORGING = frozenset(_FORGING.split())
-"""Methods with which a wrong answer can pass for a right one (an object that equals everything), unless the lab's own
-files define them."""
+_WORDS = tomllib.loads((COURSE / "walls.toml").read_text(encoding="utf-8"))
+HARMLESS_MODULES, RISKY_NAMES = (frozenset(_WORDS[name].split()) for name in ("harmless_modules", "risky_names"))
+RISKY_ATTRIBUTES, FORGING = (frozenset(_WORDS[name].split()) for name in ("risky_attributes", "forging"))
 _IN_STRINGS = (RISKY_ATTRIBUTES | FORGING) - {"os", "sys", "mro", "ctypes", "__class__"}
 
 

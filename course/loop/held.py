@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from course.contract.rules import parse_file, public
-from course.labs import LAB_PATH
+from course.contract.rules import public
+from course.labs import LAB_PATH, parsed
 from course.loop.outcomes import digest
 
 DOTTED = re.compile(r"\bmini_vllm(?:\.\w+)*\.(\w+)")
@@ -24,9 +24,8 @@ SILENT = ("ctx", "kind", "type_comment", "type_ignores", "type_params")
 
 def contract(folder: Path) -> str:
     """Digest of what a lab asks for, by its tests and ``solution.py``'s names; "" where these do not parse."""
-    try:
-        tests, solution = (parse_file(folder / name) for name in ("test_lab.py", "solution.py"))
-    except (OSError, SyntaxError, ValueError):
+    tests, solution = parsed(folder / "test_lab.py"), parsed(folder / "solution.py")
+    if tests is None or solution is None:
         return ""
     names = sorted((name, DOTTED.sub(r"\1", text)) for name, (text, _) in public(solution).items())
     return digest("\n".join([_written(tests), *(f"{name} {text}" for name, text in names)]))

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, stub_message
+from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, parsed, stub_message
 from course.loop import hints, record
 from course.loop.outcomes import digest, recall
 
@@ -71,11 +71,8 @@ def next_(lab: Annotated[str, LAB] = "") -> None:
 
 def to_write(starter: Path) -> list[tuple[int, str, str]]:
     """(line, function, sentence) of every stub; empty where the file does not parse."""
-    try:
-        tree = ast.parse(starter.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    return [(node.lineno, name, text) for name, node in functions(tree) if (text := stub_message(node)) is not None]
+    found = functions(parsed(starter) or ast.Module())
+    return [(node.lineno, name, text) for name, node in found if (text := stub_message(node)) is not None]
 
 
 def watch(
@@ -91,7 +88,7 @@ def watch(
         saves = watcher.Saves(chosen.folder, poll)
         say(f"Watching {chosen.phase}/labs/{chosen.slug} ({saves.kind}).")
         try:
-            watcher.watch(chosen, chosen.folder, saves, _note)
+            watcher.watch(chosen, chosen.folder, saves, lambda text: _note(text, chosen))
         except KeyboardInterrupt:
             say()
             return
@@ -106,19 +103,24 @@ def watch(
         chosen = following
 
 
-def _note(text: str) -> None:
+def _note(text: str, lab: Lab) -> None:
     """A line of the watcher; each run begins on an empty screen, where there is one (what scrolled off stays)."""
     if text.endswith(": running") and out.is_terminal and not out.is_dumb_terminal:
         out.clear()
     say(f"-- {text}")
+    if text.startswith("waiting"):
+        say_looks(lab)
 
 
 def hint(
     lab: Annotated[str, LAB] = "",
     again: Annotated[bool, typer.Option("--again", help="the hints that you have seen, once more")] = False,
 ) -> None:
-    """A lab's hints, one more each time, each more telling."""
+    """A lab's hints, one more each time, each more telling: first what helps with the first red test."""
     chosen = one_lab(lab)
+    red = hints.red_tests(chosen)
+    if not again:
+        say_looks(chosen)
     shown, total = hints.next_hints(chosen, again)
     if not shown and again:
         say(f"You have seen no hint of {chosen.name} yet: course hint {number(chosen)}")
@@ -128,8 +130,18 @@ def hint(
             f"The reference: course diff {number(chosen)}"
         )
     for n, each in shown:
-        out.print(f"[bold]{chosen.name}, hint {n} of {total}[/]", highlight=False)
+        named = next((test for test in red if test in each.tests), "")
+        words = f", for {named}" if named and not again else ""
+        out.print(f"[bold]{chosen.name}, hint {n} of {total}{words}[/]", highlight=False)
         out.print(Markdown(f"**{each.title}**\n\n{each.text}", hyperlinks=False))
+
+
+def say_looks(lab: Lab) -> None:
+    """Names the listed mistakes that the lab's last run looks like, where it does."""
+    from course.loop.looks import looks_like
+
+    if found := looks_like(lab):
+        say(f"this looks like {' or '.join(f'*{words}*' for words in found)} (the README's common mistakes)")
 
 
 def diff(lab: Annotated[str, LAB] = "") -> None:

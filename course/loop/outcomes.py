@@ -51,6 +51,16 @@ class LabOutcome:
             return "not started"
         return f"{passed} of {len(self.tests) - skipped}"
 
+    def failed(self) -> dict[str, list[str]]:
+        """Tests that failed, in order: ``red`` on what is written, ``open`` on what is not, or not run after a hang."""
+        found: dict[str, list[str]] = {"red": [], "open": []}
+        for test in self.tests.values():
+            if test.outcome in ("failed", "error"):
+                kind = "open" if test.stub is not None or "NotRun" in test.message else "red"
+                found[kind].append(test.nodeid.rpartition("::")[2].partition("[")[0])
+        red = list(dict.fromkeys(found["red"]))
+        return {"red": red, "open": [name for name in dict.fromkeys(found["open"]) if name not in red]}
+
     def line(self) -> str:
         """``00-03 sampling-basics      4 of 7``."""
         tests, skipped = len(self.tests), self.count("skipped")
@@ -105,6 +115,7 @@ def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
         if lab.state == "does not load" and before.get("state") == "done" and before.get("starter") == digest(starter):
             continue  # what it imports has moved; `course update` puts that right, and the lab is done as it was
         rows[lab.lab.key] = {"starter": digest(starter), "state": lab.state, "passed": passed, "total": total}
+        rows[lab.lab.key] |= lab.failed()
     stamp(rows, root, [lab.lab.key for lab in labs])
     write_json(path, rows)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.labs import ROOT, Lab, functions, lab_folders, lab_of, stub_message
+from course.labs import ROOT, Lab, lab_folders, lab_of, written
 from course.loop.held import is_earlier
 from course.loop.outcomes import digest, recall
 
@@ -33,21 +32,15 @@ def lab_progress(folder: Path, record: dict[str, dict]) -> LabProgress:
     """State of one lab from its files and the record."""
     lab = lab_of(folder)
     assert lab is not None
-    starter, solution = folder / "starter.py", folder / "solution.py"
-    try:
-        mine = dict(functions(ast.parse(starter.read_text(encoding="utf-8"))))
-        theirs = dict(functions(ast.parse(solution.read_text(encoding="utf-8"))))
-    except (OSError, SyntaxError, ValueError):
+    if (state_of := written(folder)) is None:
         return LabProgress(lab, "does not load", 0, 0)
-    stubs = sum(stub_message(node) is not None for node in mine.values())
-    own = sum(name in theirs and ast.dump(node) != ast.dump(theirs[name]) for name, node in mine.items()) - stubs
+    own, stubs = state_of
     row = record.get(lab.key, {})
-    stale = bool(row) and row.get("starter") != digest(starter)
+    stale = bool(row) and row.get("starter") != digest(folder / "starter.py")
     if row and not stale and row["state"] != "not started":
         state = EARLIER if row["state"] == DONE and is_earlier(row, folder) else row["state"]
-        return LabProgress(lab, state, max(own, 0), stubs + max(own, 0))
-    state = "not started" if own <= 0 and stubs else "begun"
-    return LabProgress(lab, state, max(own, 0), stubs + max(own, 0), stale)
+        return LabProgress(lab, state, own, stubs + own)
+    return LabProgress(lab, "not started" if not own and stubs else "begun", own, stubs + own, stale)
 
 
 def all_progress(root: Path = ROOT) -> list[LabProgress]:

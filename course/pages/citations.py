@@ -14,19 +14,10 @@ the place may hold ``what`` instead: ``| `upstream/PATH:LINE` | `Symbol` | ... |
 Nothing else counts: a place without a ``what`` is an error, and so is ``upstream/PATH:LINE`` outside backticks. A file
 or folder may be named without a line (`` `upstream/PATH` ``); it must exist.
 
-What is checked:
-
-``Symbol``
-    is defined on LINE, which is the line of its ``def``, ``class`` or assignment, not that of a decorator. A dotted
-    name is compared from its end: ``Request.num_tokens`` is the ``num_tokens`` of a class ``Request``; ``self.x = ...``
-    in a method of ``A`` defines ``A.x`` and ``self.x``. A trailing ``()`` is ignored. For FIRST-LAST the definition
-    starts on FIRST and reaches at least to LAST. In a file that is not Python the line must hold the name as a whole
-    word.
-calls ``Symbol``
-    a call of it stands on LINE (or begins there), compared from its end too; for FIRST-LAST on one of the lines.
-"quoted text"
-    stands on LINE, or across FIRST-LAST, word for word; runs of white space count as one space. At least three
-    characters.
+``Symbol`` is defined on LINE (of its ``def``, ``class`` or assignment, not of a decorator; names are compared from their
+end, ``self.x = ...`` in a method of ``A`` defines ``A.x``), a call of it stands or begins there, the text stands there
+word for word. For FIRST-LAST a definition starts on FIRST and reaches at least to LAST, the others stand in between. In
+a file that is not Python the line must hold the name as a whole word.
 
 Lists of lines are written out: `` `upstream/PATH:81` — `A`, `:117` — `A.f` ``.
 

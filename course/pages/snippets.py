@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from course.contract import servers
+from course.contract import zygote
 from course.labs import ROOT
 from course.pages.markdown import Page, Problem
 
 TIMEOUT = 300.0  # a page takes a second; this ends one that hangs, on a busy machine too
 LANGUAGES = ("python", "py")
-BLOCKS = "course.pages.blocks"
 
 
 @dataclass(frozen=True)
@@ -61,33 +58,19 @@ def run_page(page: Page, root: Path = ROOT, timeout: float = TIMEOUT) -> list[Pr
     blocks = [(step.line, step.text) for step in todo if not step.shows]
     if not blocks:
         return [Problem(page.path, s.line, "<!-- output --> without a python block before it") for s in todo]
-    result = _answer({"page": str(page.path), "blocks": blocks, "timeout": timeout}, root)
-    if "late" in result:
-        return [Problem(page.path, blocks[0][0], f"the python blocks of this page ran longer than {timeout:.0f} s")]
-    if "died" in result:
-        return [Problem(page.path, blocks[0][0], f"the process that ran the blocks died: {result['died']}")]
+    with tempfile.TemporaryDirectory() as temp:
+        job, answer = Path(temp, "job.json"), Path(temp, "answer.json")
+        job.write_text(json.dumps({"page": str(page.path), "blocks": blocks}), encoding="utf-8")
+        done = zygote.python("course.pages.blocks", [str(job), str(answer)], root, _environment(root), timeout)
+        result = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
+    if not result:
+        late = f"ran longer than {timeout:.0f} s" if "no answer in" in done.stderr else "ended their process"
+        return [
+            Problem(page.path, blocks[0][0], f"the python blocks of this page {late}: {done.stderr.strip()[-300:]}")
+        ]
     if "error" in result:
         return [Problem(page.path, result["line"], result["error"])]
     return _compare(page, todo, result["printed"])
-
-
-def _answer(job: dict[str, Any], root: Path) -> dict[str, Any]:
-    """What ``course.pages.blocks`` says to a job, in a process that is there already where one can be."""
-    if not hasattr(os, "fork"):
-        return _once(job, root)
-    return servers.ask(BLOCKS, root, _environment(root), job, 2 * job["timeout"] + TIMEOUT)
-
-
-def _once(job: dict[str, Any], root: Path) -> dict[str, Any]:
-    """A process for this page alone."""
-    options: dict[str, Any] = {"cwd": root, "env": _environment(root), "encoding": "utf-8", "check": False}
-    options |= {"input": json.dumps(job), "timeout": job["timeout"], "capture_output": True}
-    try:
-        done = subprocess.run([sys.executable, "-m", BLOCKS], **options)
-    except subprocess.TimeoutExpired:
-        return {"late": True}
-    lines = done.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if lines else {"died": done.stderr.strip()[-300:]}
 
 
 def _environment(root: Path) -> dict[str, str]:

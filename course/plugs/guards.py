@@ -10,19 +10,10 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from course.labs import COURSE, tomllib
 from mini_vllm.engine.parts import PartError
 
-RULES = {
-    "I1": "a block is in the free queue exactly when its ref_cnt is 0, the null block aside",
-    "I2": "block ids are stable: a request's table only grows at its end",
-    "I3": "a hash, and an entry in the index, exist for full blocks only, and for the content they hold now",
-    "I4": "free and cached are compatible; touch() brings such a block back",
-    "S1": "an unfinished request is in exactly one of waiting and running",
-    "S2": "the shares of a plan sum to at most max_num_batched_tokens",
-    "S3": "len(running) <= max_num_seqs",
-    "S4": "a request gets a token exactly when its share made num_computed_tokens equal to num_tokens",
-    "S5": "preemption frees the blocks and resets num_computed_tokens to 0; output tokens are kept",
-}
+RULES: dict[str, str] = tomllib.loads((COURSE / "plugs.toml").read_text(encoding="utf-8"))["rules"]
 SMALL_POOL = 256
 """Pools up to this size are walked from end to end after every call, larger ones every `WALK_EVERY` calls."""
 WALK_EVERY = 512

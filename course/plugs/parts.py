@@ -131,8 +131,15 @@ def stubs(path: Path) -> dict[str, str]:
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
-    """The engine's parts, the written ones from the labs, guarded; one line a part to stderr, unless `quiet`."""
-    return assemble(find_parts(with_labs, root), quiet)
+    """The engine's parts, the written ones from the labs, guarded and warmed up (`course.plugs.warmup`); one line a part
+    to stderr. `quiet`: without all that."""
+    found = find_parts(with_labs, root)
+    made = assemble(found, quiet)
+    if not quiet:
+        from course.plugs.warmup import warm_up
+
+        warm_up(found, lambda text: print(text, file=sys.stderr))
+    return made
 
 
 def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:

@@ -171,7 +171,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], wrong) -> None:
     assert CliRunner().invoke(app, [*args, "--with-labs"]).exit_code == 0
     wrong("02-01", "        block = self.fake", "        raise IndexError(n)\n        block = self.fake")
     broken = CliRunner().invoke(app, [*args, "--with-labs=solution"])
-    assert broken.exit_code == 2 and "lab 02-01 (block pool): get_new_blocks raised IndexError: 1" in broken.output
+    assert broken.exit_code == 2 and "lab 02-01 (block pool): get_new_blocks raised IndexError: " in broken.output
     assert "Traceback" not in broken.output
 
 

@@ -1,8 +1,7 @@
-"""What `course verify --bump` says and writes: the list, the table per page, a patch, the new line numbers."""
+"""What `course verify --bump` says and writes: the list, the table per page, the new line numbers."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import re
@@ -63,21 +62,6 @@ def changes(all_fates: Sequence[Fate]) -> dict[Path, tuple[str, str]]:
     return found
 
 
-def patch(changed: dict[Path, tuple[str, str]], root: Path = ROOT) -> str:
-    """The changes as one diff for ``git apply``."""
-    parts = []
-    for path, (old, new) in changed.items():
-        name = path.relative_to(root).as_posix()
-        lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
-        parts += [line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines]
-    return "".join(parts)
-
-
-def _lines(text: str) -> list[str]:
-    """Lines as git counts them."""
-    return [line for line in re.split(r"(?<=\n)", text) if line]
-
-
 def _by_page(all_fates: Sequence[Fate]) -> dict[Path, list[Fate]]:
     pages: dict[Path, list[Fate]] = {}
     for fate in all_fates:
@@ -129,33 +113,28 @@ def as_json(all_fates: Sequence[Fate], old: str, new: str, root: Path = ROOT) ->
     """The whole finding."""
     rows = [
         {
+            **{name: getattr(fate.citation, name) for name in ("line", "kind")},
+            **{name: getattr(fate, name) for name in ("place", "state", "note")},
             "page": fate.page.relative_to(root).as_posix(),
-            "line": fate.citation.line,
-            "place": fate.place,
-            "kind": fate.citation.kind,
             "what": fate.citation.what if fate.citation.kind != "excerpt" else "",
-            "state": fate.state,
             "new": [fate.first, fate.last] if fate.state in (STANDS, MOVED) and fate.first else None,
-            "note": fate.note,
         }
         for fate in all_fates
     ]
     return {"from": old, "to": new, "counts": dict(Counter(fate.state for fate in all_fates)), "citations": rows}
 
 
-def against(what: str, console: Console, patch_file: Path | None, write: bool, json_file: Path | None) -> None:
+def against(what: str, console: Console, write: bool, json_file: Path | None) -> None:
     """The command, against ``upstream/`` as it is now. Raises :class:`UpstreamError` or :class:`LabError`."""
     tree = pinned_tree(ROOT)
     if tree is None:
         raise LabError("upstream/ is absent: run `course upstream`, so that there is something to compare with")
-    report = compare(Release(PIN.version, tree), release(what), console, patch_file, write)
+    report = compare(Release(PIN.version, tree), release(what), console, write)
     if json_file:
         json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def compare(
-    old: Release, new: Release, console: Console, patch_file: Path | None, write: bool, root: Path = ROOT
-) -> dict:
+def compare(old: Release, new: Release, console: Console, write: bool, root: Path = ROOT) -> dict:
     """Follows every citation, reports, and writes what was asked for; returns :func:`as_json`."""
     with console.status(f"following the citations into {new.name}"):
         found = fates(old.tree, new.tree, root)
@@ -166,16 +145,13 @@ def compare(
         if value:
             console.print(f"{new.name}: {name} {value}", highlight=False, soft_wrap=True)
     changed = changes(found)
-    if patch_file:
-        patch_file.write_bytes(patch(changed, root).encode("utf-8"))
-        console.print(f"{len(changed)} files change; the patch is {escape(str(patch_file))}", soft_wrap=True)
     if write:
         for path, (_, text) in changed.items():
             path.write_bytes(text.encode("utf-8"))
         moved = sum(fate.state == MOVED for fate in found)
         console.print(f"{moved} line numbers changed in {len(changed)} files", soft_wrap=True)
     elif any(fate.state == MOVED for fate in found):
-        console.print("--write changes the line numbers of what has moved, --patch FILE writes them as a diff")
+        console.print("--write changes the line numbers of what has moved, and `git diff` shows them")
     left = sum(fate.state not in (STANDS, MOVED) for fate in found)
     needed = f"{left} citations need a human: read the new release there, and cite anew what the page still says"
     console.print(needed if left else "[green]every citation stands or has moved[/]", soft_wrap=True)

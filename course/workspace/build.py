@@ -26,21 +26,9 @@ from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
-SETTINGS = """\
-# Made by `course build`: the copy of mini_vllm in this folder wins over the installed one.
-[pytest]
-addopts = --import-mode=importlib -ra
-pythonpath = .
-timeout = 120
-markers =
-    gpu: needs an NVIDIA GPU (skipped without one)
-    slow: long replays and property runs
-    needs_torch: needs torch, transformers, triton, tokenizers or the like
-"""
-CONFTEST = """\
-# Made by `course build`: short reports for what is not written yet.
-pytest_plugins = ["course.workspace"]
-"""
+REPLAYED = ("__init__.py", "replay.py", "scheduler_workload.py", "scheduler-traces.json.gz")
+PYTEST = COURSE / "workspace" / "settings.ini"
+CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written yet\n'
 
 
 @dataclass(frozen=True)
@@ -118,8 +106,7 @@ def stub(source: str, messages: dict[str, str]) -> str:
 def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files: dict[str, str] | None = None) -> None:
     """Puts a copy of ``root/mini_vllm`` with stubs, and pytest's settings, into ``target``; ``files`` (path -> source)
     take the place of the engine's own before the bodies are taken out."""
-    ignored = shutil.ignore_patterns("__pycache__", "golden")
-    shutil.copytree(root / "mini_vllm", target / "mini_vllm", ignore=ignored)
+    shutil.copytree(root / "mini_vllm", target / "mini_vllm", ignore=_left_out)
     for name, source in (files or {}).items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text(source, encoding="utf-8")
@@ -127,8 +114,13 @@ def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files
         path = target / file
         messages = {build.name: build.message for build in builds if build.file == file}
         path.write_text(stub(path.read_text(encoding="utf-8"), messages), encoding="utf-8")
-    (target / "pytest.ini").write_text(SETTINGS, encoding="utf-8")
+    shutil.copy(PYTEST, target / "pytest.ini")
     (target / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+
+
+def _left_out(folder: str, names: list[str]) -> list[str]:
+    """Caches, and the recordings but for the one that is replayed."""
+    return [n for n in names if n == "__pycache__" or (Path(folder).name == "golden" and n not in REPLAYED)]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Pytest plugin of ``workspace/``: makes sure that the copy is what runs, and reports unwritten functions in one
-line."""
+"""Pytest plugin of ``workspace/``: makes sure that the copy is what runs, reports unwritten functions in one line, and
+tells what fails for one reason once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from course.failures.shown import arrange
 from course.pytest_plugin import unwritten
 
 
@@ -33,7 +34,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if stub:
         options.tbstyle = "auto"
     report = outcome.get_result()
-    if stub and report.failed:
+    if not told or not report.failed or call.excinfo is None:
+        return
+    last = call.excinfo.traceback[-1]
+    if stub:
         sentence, function, file, line = stub
         place = f"{file.relative_to(here.parent).as_posix()}:{line}"
         report.longrepr = f"not written yet: {function}, {place}\n    {sentence}"
+        report.course = {"group": report.longrepr}
+    elif here in Path(last.path).parents and "tests" not in Path(last.path).relative_to(here).parts:
+        report.course = {"group": f"{last.path}:{last.lineno} {call.excinfo.typename}", "waits": "tests fail there"}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One cause is shown once; the names of all red tests stand in the summary."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and session.config.option.tbstyle == "auto":
+        arrange(reporter.stats, {})
