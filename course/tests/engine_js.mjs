@@ -11,6 +11,7 @@ const { Scheduler } = await load("core/sched/scheduler.js");
 const { record_trace } = await load("core/sched/trace.js");
 const { apply_chat_template } = await load("engine/chat_template.js");
 const { LLMEngine } = await load("engine/llm_engine.js");
+const { Playground, compare } = await load("engine/playground.js");
 const { Request } = await load("request.js");
 const sampler = await load("sample/sampler.js");
 const { BPETokenizer } = await load("tokenizers/bpe.js");
@@ -19,11 +20,13 @@ const pocket = (name) => readFileSync(`${root}/models/pocket/${name}`);
 const json = (name) => JSON.parse(pocket(name).toString("utf8"));
 const tokenizer = new BPETokenizer(json("tokenizer.json"));
 
-function make_engine(args) {
-  const weights = pocket("model.safetensors");
-  const bytes = weights.buffer.slice(weights.byteOffset, weights.byteOffset + weights.byteLength);
-  return new LLMEngine({ config: json("config.json"), tokenizer: json("tokenizer.json"), weights: bytes }, args);
+function checkpoint() {
+  const file = pocket("model.safetensors");
+  const weights = file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength);
+  return { config: json("config.json"), tokenizer: json("tokenizer.json"), weights };
 }
+
+const make_engine = (args) => new LLMEngine(checkpoint(), args);
 
 const HASHES = { fnv1a: undefined, constant: () => 7, sum: (seed, ids) => ids.reduce((a, b) => a + b, seed) % 3 };
 const MUTATIONS = {
@@ -126,6 +129,33 @@ function run({ engine: args, arrivals }) {
   return { answers, steps: trace.steps, requests: requests.map((request) => trace.describe(request)) };
 }
 
+/** What the page does: before certain steps questions are asked or the pool is resized. */
+function play({ engine, events }) {
+  const playground = new Playground(checkpoint(), engine), steps = [], said = [], texts = {};
+  for (let at = 0; at === 0 || playground.has_unfinished_requests(); at++) {
+    for (const { ask, pool } of events[at] ?? []) {
+      try {
+        if (ask) playground.ask(ask.id, ask.messages, ask.params);
+        else said.push(playground.set_num_usable_blocks(pool));
+      } catch (error) {
+        said.push(error.message);
+      }
+    }
+    const step = playground.step();
+    if (step) steps.push(step);
+    for (const [id, pieces] of Object.entries(step?.sampled ?? {})) texts[id] = (texts[id] ?? "") + pieces.join("");
+  }
+  return { steps, said, texts, num_free: playground.manager.block_pool.get_num_free_blocks() };
+}
+
+/** The page's own comparison with answers.json. */
+function compare_all({ recorded, engine }) {
+  const comparison = compare(make_engine(engine), recorded);
+  let state;
+  while (!(state = comparison.next()).done);
+  return state.value;
+}
+
 /** Seconds to the first token and tokens per second after it, of one request that runs alone. */
 function measure({ prompt_token_ids, max_tokens, repeats }) {
   const engine = make_engine({ enable_prefix_caching: false }), found = [];
@@ -157,7 +187,7 @@ const JOBS = {
     const random = sampler.make_generator(params.seed);
     return Array.from({ length: draws }, () => sampler.sample(Float32Array.from(logits), params, random));
   },
-  run, measure,
+  run, play, compare: compare_all, measure,
 };
 
 const jobs = JSON.parse(readFileSync(0, "utf8"));

@@ -20,7 +20,6 @@ const FINISHED_REASONS = {
  * @property {number} [top_k] 0: off
  * @property {number} [top_p] 1: off
  * @property {number} [seed] of the request's own random numbers; 0
- * @property {number} [min_tokens] 0
  * @property {number[]} [stop_token_ids] none
  * @property {number | null} [eos_token_id] the model's; null: nothing but length ends the answer
  */

@@ -51,7 +51,7 @@ export class BlockPool {
     this.blocks = Array.from({ length: num_gpu_blocks }, (_, block_id) => new KVCacheBlock(block_id));
     this.free_block_queue = new FreeKVCacheBlockQueue(this.blocks);
     this.cached_block_hash_to_block = new BlockHashToBlockMap();
-    [this.null_block] = this.free_block_queue.popleft_n(1);
+    this.null_block = this.free_block_queue.popleft_n(1)[0];
     this.null_block.is_null = true;
   }
 

@@ -25,7 +25,9 @@ export function read_safetensors(buffer) {
 function to_float32(bytes, dtype) {
   if (dtype === "F32") return new Float32Array(bytes);
   if (dtype !== "F16") throw new Error(`dtype ${dtype}: only F16 and F32 are read here`);
-  return Float32Array.from(new Uint16Array(bytes), (bits) => HALF[bits]);
+  const halves = new Uint16Array(bytes), values = new Float32Array(halves.length);
+  for (let i = 0; i < halves.length; i++) values[i] = HALF[halves[i]]; // `from` with a function takes ten times as long
+  return values;
 }
 
 /** The value of each of the 65,536 half-precision numbers. */
