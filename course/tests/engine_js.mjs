@@ -156,18 +156,6 @@ function compare_all({ recorded, engine }) {
   return state.value;
 }
 
-/** Seconds to the first token and tokens per second after it, of one request that runs alone. */
-function measure({ prompt_token_ids, max_tokens, repeats }) {
-  const engine = make_engine({ enable_prefix_caching: false }), found = [];
-  for (let repeat = 0; repeat < repeats; repeat++) {
-    engine.add_request("r", prompt_token_ids, { max_tokens, temperature: 0, eos_token_id: null });
-    const times = [performance.now()];
-    while (engine.has_unfinished_requests()) if (engine.step().length) times.push(performance.now());
-    found.push({ first_token_s: (times[1] - times[0]) / 1e3, tokens_per_s: (1e3 * (max_tokens - 1)) / (times.at(-1) - times[1]) });
-  }
-  return found;
-}
-
 const JOBS = {
   replay: ({ workload, steps, ...options }) => {
     const replay = new Replay(workload, options);
@@ -187,7 +175,7 @@ const JOBS = {
     const random = sampler.make_generator(params.seed);
     return Array.from({ length: draws }, () => sampler.sample(Float32Array.from(logits), params, random));
   },
-  run, play, compare: compare_all, measure,
+  run, play, compare: compare_all,
 };
 
 const jobs = JSON.parse(readFileSync(0, "utf8"));
