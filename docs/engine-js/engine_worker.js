@@ -1,7 +1,7 @@
 // The engine's Web Worker: messages in, steps out. It never runs longer than one step before it looks at its messages.
 //
-// From the page: open, ask, abort, pool, pace, pause, step, compare. To the page: progress, ready, step, pool, refused, idle, compared,
-// failed. docs/widgets/engine.js is the other end.
+// From the page: open, ask, abort, pool, pace, pause, step, compare. To the page: progress, ready, asked, refused, step, idle,
+// pool, comparing, compared, failed. docs/widgets/engine.js is the other end.
 
 import { LLMEngine } from "./engine/llm_engine.js";
 import { Playground, compare } from "./engine/playground.js";
@@ -55,7 +55,12 @@ async function run() {
     await (left > 0 ? sleep(left) : breathe());
   }
   running = false;
-  if (!playground.has_unfinished_requests()) post("idle");
+  rest();
+}
+
+/** Says that there is nothing to do, if so. */
+function rest() {
+  if (!playground.has_unfinished_requests()) post("idle", { step: playground.look() });
 }
 
 function step() {
@@ -72,6 +77,7 @@ const HANDLERS = {
     checkpoint = { config, tokenizer, weights: await download(new URL("model.safetensors", model)) };
     playground = new Playground(checkpoint, ARGS);
     post("ready", { config: { model: "pocket", enable_prefix_caching: true, ...ARGS } });
+    rest();
   },
   ask({ id, messages, params }) {
     try {
@@ -83,10 +89,11 @@ const HANDLERS = {
   },
   abort({ id }) {
     playground.engine.abort_request(id);
-    post("aborted", { id });
+    rest();
   },
   pool({ num_blocks }) {
     post("pool", { num_blocks: playground.set_num_usable_blocks(num_blocks) });
+    rest();
   },
   pace({ milliseconds }) {
     pace = milliseconds;
@@ -96,8 +103,9 @@ const HANDLERS = {
     return run();
   },
   step() {
-    if (playground.has_unfinished_requests()) step();
-    if (!playground.has_unfinished_requests()) post("idle");
+    if (!playground.has_unfinished_requests()) return;
+    step();
+    rest();
   },
   async compare({ answers }) {
     const recorded = (await (await fetch(answers)).json()).answers;

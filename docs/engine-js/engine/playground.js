@@ -60,6 +60,12 @@ export class Playground {
     return this.trace.steps.length ? { ...this.trace.steps[0], withheld } : null;
   }
 
+  /** What it looks like between two steps. @returns {PlayedStep} */
+  look() {
+    const withheld = this.withheld.blocks.map((block) => block.block_id);
+    return { ...this.trace.state(), scheduled: {}, preempted: [], cached: {}, sampled: {}, finished: {}, withheld };
+  }
+
   has_unfinished_requests() {
     return this.engine.has_unfinished_requests();
   }

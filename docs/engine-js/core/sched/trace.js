@@ -33,7 +33,7 @@ export class Trace {
   planned(output) {
     if (!output.total_num_scheduled_tokens && !output.preempted_req_ids.size) return null;
     const step = {
-      ...this._state(),
+      ...this.state(),
       scheduled: Object.fromEntries(output.num_scheduled_tokens),
       preempted: [...output.preempted_req_ids].sort(),
       cached: Object.fromEntries(output.scheduled_new_reqs.map((request) => [request.req_id, request.num_computed_tokens])),
@@ -44,7 +44,8 @@ export class Trace {
     return step;
   }
 
-  _state() {
+  /** Queues, counters and blocks as they are now. */
+  state() {
     const { scheduler } = this.engine;
     const manager = scheduler.kv_cache_manager;
     const pool = manager.block_pool;
