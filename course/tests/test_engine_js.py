@@ -254,6 +254,32 @@ def test_a_question_that_cannot_fit_is_refused_in_words() -> None:
     assert list(result["texts"]) == ["B"]
 
 
+def test_the_pages_examples_show_what_the_page_says() -> None:
+    page = (ROOT / "docs/browser.md").read_text(encoding="utf-8")
+    widget = (ROOT / "docs/widgets/engine.js").read_text(encoding="utf-8")
+    worker = (ENGINE / "engine_worker.js").read_text(encoding="utf-8")
+    system = {"role": "system", "content": re.search(r'SYSTEM = "(.*)"', widget)[1]}  # type: ignore[index]
+    args = re.search(r"ARGS = {(.*)}", worker)[1]  # type: ignore[index]
+    engine = {name: int(value) for name, value in re.findall(r"(\w+): (\d+)", args)}
+    jobs = []
+    for label in ("Two at once", "The same question twice", "Three in a pool of 16"):
+        [(pool, texts)] = re.findall(rf'"{label}", (?:pool: (\d+), )?ask: (\[.*?\])', widget)
+        asked = [question(name, text) for name, text in zip("ABC", json.loads(texts), strict=False)]
+        for one in asked:
+            one["ask"]["messages"].insert(0, system)
+        jobs.append({"job": "play", "engine": engine, "events": {0: [{"pool": int(pool or 64)}, *asked]}})
+    two, same, three = (result["steps"] for result in node(*jobs))
+    turn = f"<|bos|><|system|>\n{system['content']}<|end|>\n"
+    assert len(BPETokenizer.from_folder(POCKET).encode(turn, add_special_tokens=False)) == 17 and "of 17 tokens" in page
+    assert two[0]["cached"] == {"A": 0, "B": 16} and two[0]["scheduled"] == {"A": 29, "B": 3}
+    assert list(two[0]["sampled"]) == ["A"] and "B" in two[1]["sampled"]
+    assert same[0]["cached"] == {"A": 0, "B": 24} and same[0]["counters"]["A"] == [28, 28] and "have 28 tokens" in page
+    assert [name for step in three for name in step["preempted"]] == ["C", "B"]
+    [back] = [step for step in three[45:] if {"B", "C"} <= set(step["scheduled"])][:1]
+    found = {name: back["counters"][name][0] - back["scheduled"][name] for name in "BC"}
+    assert found == {"B": 56, "C": 16} and not back["preempted"]
+
+
 def test_the_pages_comparison_counts_what_is_equal() -> None:
     rows = [dict(recorded()["answers"][i]) for i in (13, 27, 17, 21)]
     rows[1]["token_ids"] = [*rows[1]["token_ids"][:-1], 99]

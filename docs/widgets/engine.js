@@ -28,7 +28,8 @@
       this.asked = new Map(); // id -> its card
       this.idle = true;
       this.spent = { tokens: 0, milliseconds: 0 };
-      this.status = h("p", { class: "mv-said", role: "status" });
+      this.status = h("p", { role: "status" });
+      this.spoken = h("p", { class: "mv-spoken", role: "status" }); // answers as a whole, for who hears them
       this.welcome();
     }
 
@@ -71,7 +72,7 @@
       const picture = h("div", { class: "mv-live" });
       this.host.replaceChildren(
         h("div", { class: "mv-bar" }, h("span", { class: "mv-title", text: "The engine, in this page" }), this.makeButtons()),
-        this.makeForm(), this.makeExamples(), this.makeKnobs(), this.status, this.answers, picture, this.makeComparison(),
+        this.makeForm(), this.makeExamples(), this.makeKnobs(), this.status, this.answers, this.spoken, picture, this.makeComparison(),
       );
       this.player = new window.MiniLivePlayer(picture, config);
       this.status.textContent = "pocket is here. Ask one question, or two at once.";
@@ -105,11 +106,11 @@
       this.pace = select(Object.keys(PACES), "10 steps a second");
       this.pace.addEventListener("change", () => this.send("pace", { milliseconds: PACES[this.pace.value] }));
       this.shared = select(["the same for all", "none"], "the same for all");
-      return h("div", { class: "mv-controls" },
-        control("Blocks in the pool", this.pool, (n) => `${n} of ${MOST}`),
-        control("Longest answer", this.longest, (n) => `${n} tokens`),
-        control("Temperature", this.temperature, (t) => (Number(t) ? t : "greedy")),
-        control("Pace", this.pace), control("System turn", this.shared));
+      const first = [control("Blocks in the pool", this.pool, (n) => `${n} of ${MOST}`), control("Pace", this.pace)];
+      const more = [control("Longest answer", this.longest, (n) => `${n} tokens`),
+        control("Temperature", this.temperature, (t) => (Number(t) ? t : "greedy")), control("System turn", this.shared)];
+      return h("div", {}, h("div", { class: "mv-controls" }, ...first),
+        h("details", { class: "mv-more" }, h("summary", { text: "More knobs" }), h("div", { class: "mv-controls" }, ...more)));
     }
 
     makeButtons() {
@@ -202,7 +203,7 @@
       const card = this.asked.get(id);
       card.done = true;
       card.state.textContent = { stop: `${card.tokens} tokens`, length: `${card.tokens} tokens, cut off`, abort: "stopped", refused: "refused" }[reason];
-      if (reason === "stop" || reason === "length") this.status.textContent = `${id}: ${card.text.textContent}`;
+      if (reason === "stop" || reason === "length") this.spoken.textContent = `${id}: ${card.text.textContent}`;
     }
 
     on_idle({ step }) {

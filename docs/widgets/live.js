@@ -18,15 +18,20 @@
       return [];
     }
 
+    // The player's parts in another order: the blocks first, and what looks back last.
     build() {
+      super.build();
+      const head = (part) => part.previousElementSibling;
+      const [back, blocks, free, budget] = [head(this.said), head(this.blocks), head(this.free), head(this.budget)];
+      const table = this.rows.parentElement;
       this.queue = h("p", { class: "mv-queue" });
       this.history = h("table", { class: "mv-table mv-steps" });
-      super.build();
       this.said.setAttribute("aria-live", "off"); // ten steps a second are not for reading aloud
-      this.said.after(this.queue, this.about);
-      this.host.append(
+      this.host.replaceChildren(
+        this.said, this.queue, blocks, this.blocks, free, this.free, table, budget, this.budget,
         h("div", { class: "mv-head" }, h("span", { text: "Tokens that each request was given, step by step" })),
         h("div", { class: "mv-scroll", tabindex: 0, role: "region", "aria-label": "tokens of each request, step by step" }, this.history),
+        h("div", { class: "mv-head" }, h("span", { text: "Look back" })), back, this.about,
       );
     }
 
@@ -36,6 +41,7 @@
       this.trace.requests = [];
       this.trace.steps = this.trace.steps.slice(-1);
       this.colour = {};
+      this.about.textContent = "";
       this.show(0);
     }
 

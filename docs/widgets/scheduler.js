@@ -183,7 +183,7 @@
         return h("span", { class: `${kind}${findable.has(block) ? " mv-findable" : ""}${by.length > 1 ? " mv-shared" : ""}`,
           title: `block ${block}: ${words}${findable.has(block) ? ", findable by its hash" : ""}`, text: block });
       }));
-      this.freeText.textContent = `${number(this.step.num_free)} of ${number(total - 1)} free · dot: findable by its hash · ring: shared`;
+      this.freeText.textContent = `${number(this.step.num_free)} of ${number(total - 1 - withheld.size)} free · dot: findable by its hash · ring: shared`;
       this.blocks.setAttribute("aria-label", this.freeText.textContent);
       const more = this.step.num_free - this.step.free.length;
       this.free.textContent = (this.step.free.join(" → ") || "empty") + (more > 0 ? ` → … ${number(more)} more` : "");
