@@ -79,11 +79,14 @@ const HANDLERS = {
     post("ready", { config: { model: "pocket", enable_prefix_caching: true, ...ARGS } });
     rest();
   },
-  ask({ id, messages, params }) {
-    try {
-      post("asked", { id, ...playground.ask(id, messages, params) });
-    } catch (error) {
-      post("refused", { id, message: /** @type {Error} */ (error).message });
+  /** All of them are queued before the next step. */
+  ask({ questions }) {
+    for (const { id, messages, params } of questions) {
+      try {
+        post("asked", { id, ...playground.ask(id, messages, params) });
+      } catch (error) {
+        post("refused", { id, message: /** @type {Error} */ (error).message });
+      }
     }
     return run();
   },

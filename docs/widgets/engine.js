@@ -26,7 +26,7 @@
     constructor(host) {
       this.host = host;
       this.asked = new Map(); // id -> its card
-      this.idle = true;
+      this.unanswered = 0;
       this.spent = { tokens: 0, milliseconds: 0 };
       this.status = h("p", { role: "status" });
       this.spoken = h("p", { class: "mv-spoken", role: "status" }); // answers as a whole, for who hears them
@@ -68,7 +68,7 @@
     }
 
     on_ready({ config }) {
-      this.answers = h("ol", { class: "mv-answers", "aria-label": "answers" });
+      this.answers = h("ol", { class: "mv-answers", tabindex: 0, "aria-label": "answers" });
       const picture = h("div", { class: "mv-live" });
       this.host.replaceChildren(
         h("div", { class: "mv-bar" }, h("span", { class: "mv-title", text: "The engine, in this page" }), this.makeButtons()),
@@ -109,8 +109,12 @@
       const first = [control("Blocks in the pool", this.pool, (n) => `${n} of ${MOST}`), control("Pace", this.pace)];
       const more = [control("Longest answer", this.longest, (n) => `${n} tokens`),
         control("Temperature", this.temperature, (t) => (Number(t) ? t : "greedy")), control("System turn", this.shared)];
-      return h("div", {}, h("div", { class: "mv-controls" }, ...first),
-        h("details", { class: "mv-more" }, h("summary", { text: "More knobs" }), h("div", { class: "mv-controls" }, ...more)));
+      const hidden = h("div", { class: "mv-controls", hidden: true }, ...more);
+      const open = button("More knobs", () => {
+        hidden.hidden = !hidden.hidden;
+        open.setAttribute("aria-expanded", String(!hidden.hidden));
+      }, { "aria-expanded": "false" });
+      return h("div", {}, h("div", { class: "mv-controls" }, ...first, open), hidden);
     }
 
     makeButtons() {
@@ -147,18 +151,19 @@
 
     ask(questions, longest = Number(this.longest.value)) {
       if (!questions.length) return;
-      if (this.idle) {
+      if (!this.unanswered) {
         this.player.clear();
         this.spent = { tokens: 0, milliseconds: 0 };
       }
-      this.idle = false;
-      for (const question of questions) {
+      this.unanswered += questions.length;
+      this.status.textContent = "";
+      const system = this.shared.value === "none" ? [] : [{ role: "system", content: SYSTEM }];
+      this.send("ask", { questions: questions.map((question) => {
         const id = nameOf(this.asked.size), colour = this.asked.size % 8;
         this.addCard(id, question, colour);
-        const system = this.shared.value === "none" ? [] : [{ role: "system", content: SYSTEM }];
         const params = { max_tokens: longest, temperature: Number(this.temperature.value), seed: this.asked.size };
-        this.send("ask", { id, messages: [...system, { role: "user", content: question }], params });
-      }
+        return { id, messages: [...system, { role: "user", content: question }], params };
+      }) });
     }
 
     addCard(id, question, colour) {
@@ -182,6 +187,7 @@
     on_step({ step, milliseconds }) {
       for (const [id, pieces] of Object.entries(step.sampled)) {
         const card = this.asked.get(id);
+        if (card.done) continue;
         card.text.append(...pieces);
         card.tokens += pieces.length;
         this.spent.tokens += pieces.length;
@@ -194,6 +200,7 @@
 
     setState(id, step) {
       const card = this.asked.get(id);
+      if (card.done) return;
       const word = step.running.includes(id) ? "running" : step.preempted.includes(id) || card.preempted ? "preempted" : "waiting";
       card.preempted ||= step.preempted.includes(id);
       card.state.textContent = `${word}, ${card.tokens} tokens`;
@@ -201,14 +208,16 @@
 
     end(id, reason) {
       const card = this.asked.get(id);
+      if (card.done) return; // stopped while its last step was under way
       card.done = true;
+      this.unanswered -= 1;
       card.state.textContent = { stop: `${card.tokens} tokens`, length: `${card.tokens} tokens, cut off`, abort: "stopped", refused: "refused" }[reason];
       if (reason === "stop" || reason === "length") this.spoken.textContent = `${id}: ${card.text.textContent}`;
     }
 
     on_idle({ step }) {
-      this.idle = true;
       this.player.append(step);
+      if (this.unanswered) return; // asked while this message was under way
       const { tokens, milliseconds } = this.spent;
       if (tokens) this.player.about.textContent = `${number(tokens)} tokens in ${number(milliseconds)} ms of work.`;
       this.host.setAttribute("data-idle", this.asked.size);

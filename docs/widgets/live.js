@@ -87,6 +87,7 @@
       const rows = this.trace.requests.map(({ id }) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `mv-chip mv-c${this.colour[id]}`, text: id })),
         ...steps.map((step) => this.cell(step, id))));
       this.history.replaceChildren(h("thead", {}, h("tr", {}, h("th", { scope: "col", text: "step" }), ...heads)), h("tbody", {}, ...rows));
+      this.history.parentElement.scrollLeft = this.history.offsetWidth;
     }
 
     cell(step, id) {
