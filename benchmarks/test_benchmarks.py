@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import common, engines, grading, overhead, quantization, scaling, turns
+from benchmarks import browser, common, engines, grading, overhead, quantization, scaling, turns
 from benchmarks.bound import PARTS, Bound, BoundOfRanks, time_of
 from mini_vllm import load_model, save_random_checkpoint
 
@@ -163,3 +164,12 @@ def test_a_class_is_written_graded_and_judged(tmp_path: Path, monkeypatch: pytes
     text = grading.report(found)
     assert "# Grading 25 submissions of 02-01" in text
     assert "| attack zip-bomb | 1 | 0.00 | 0.00 | missing | True |" in text
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node (apt install nodejs)")
+def test_the_engine_of_the_website_is_measured() -> None:
+    found = browser.measure([1, 2], output_len=3, repeats=1)
+    assert found["load_s"] > 0 and list(found["batches"]) == ["1", "2"]
+    assert all(one["tokens_per_s"] > 0 < one["first_token_s"] for rounds in found["batches"].values() for one in rounds)
+    text = browser.report(found, {"node": "here"})
+    assert "| requests at once |" in text and "| 50 |" in text and "the first token within 0.6 s: " in text

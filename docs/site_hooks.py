@@ -31,9 +31,11 @@ from course.pages.markdown import files as find  # noqa: E402
 from course.pages.markdown import read  # noqa: E402
 
 HOME = "README.md"
-FRONT = ("SETUP.md", "docs/play.md")
+FRONT = ("SETUP.md", "docs/play.md", "docs/browser.md")
 LABS_PAGE = "labs.md"
 NOT_PUBLISHED = ("__pycache__/", "overrides/")
+CHECKPOINT = {ROOT / "models/pocket" / name for name in ("config.json", "tokenizer.json", "model.safetensors")}
+"""What the engine in the browser fetches, on a click."""
 REFERENCE = (
     "GLOSSARY.md",
     LABS_PAGE,
@@ -133,7 +135,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     kept = [f for f in files if not f.src_uri.endswith(left_out) and not any(x in f.src_uri for x in NOT_PUBLISHED)]
     gathered = [
         File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
-        for path in [*pages(), *sorted(assets())]
+        for path in [*pages(), *sorted(assets() | CHECKPOINT)]
     ]
     titles = {
         folder.relative_to(ROOT).as_posix(): title(folder / "README.md")

@@ -24,6 +24,7 @@ TAG_WORDS = {
     "GPU-REQ": "real CUDA kernels; a captured run to read without a GPU",
 }
 WIDGETS = {
+    "engine": "scheduler.js live.js engine.js",
     "scheduler": "scheduler.js",
     "kv-memory": "arithmetic.js",
     "roofline": "arithmetic.js",
@@ -141,7 +142,7 @@ def place_widgets(markdown: str, to_root: str) -> str:
         words = "An interactive picture stands here; it needs JavaScript."
         return f"<div><{name}{scene}></{name}><noscript>{words}</noscript></div>"
 
-    files = ["core.js", "ui.js", *dict.fromkeys(WIDGETS[name] for name in names)]
+    files = ["core.js", "ui.js", *dict.fromkeys(file for name in names for file in WIDGETS[name].split())]
     scripts = "\n".join(f'<script defer src="{to_root}widgets/{file}"></script>' for file in files)
     return f"{_MARKER.sub(element, markdown)}\n\n{scripts}\n"
 

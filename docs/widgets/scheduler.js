@@ -15,17 +15,24 @@
       this.open(scenes[host.dataset.scene] ? host.dataset.scene : Object.keys(scenes)[0]);
     }
 
-    build() {
+    // What stands above the buttons: the choice of a recording, and what it is about.
+    heading() {
       this.scene = select(Object.keys(this.scenes));
       this.scene.setAttribute("aria-label", "recorded scene");
       this.scene.addEventListener("change", () => this.open(this.scene.value));
       this.file = h("input", { type: "file", accept: ".json,application/json", class: "mv-file", onchange: () => this.load(this.file.files[0]) });
+      this.about = h("p", { class: "mv-about" });
+      return [h("div", { class: "mv-bar" }, h("span", { class: "mv-title", text: "Scheduler player" }), this.scene,
+        h("label", { class: "mv-open" }, this.file, "your own trace …")), this.about];
+    }
+
+    build() {
+      const heading = this.heading();
       this.play = h("button", { type: "button", class: "mv-primary", onclick: () => this.toggle() });
       const button = (text, label, go) => h("button", { type: "button", "aria-label": label, text, onclick: () => { this.stop(); go(); } });
       this.scrub = h("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "step",
         oninput: () => { this.stop(); this.show(Number(this.scrub.value)); } });
       this.where = h("output", { class: "mv-where" });
-      this.about = h("p", { class: "mv-about" });
       this.said = h("p", { class: "mv-said", "aria-live": "polite" });
       this.budget = h("div", { class: "mv-budget", role: "img" });
       this.budgetText = h("span", { class: "mv-value" });
@@ -34,9 +41,7 @@
       this.free = h("code", { class: "mv-free" });
       this.freeText = h("span", { class: "mv-value" });
       this.host.replaceChildren(
-        h("div", { class: "mv-bar" }, h("span", { class: "mv-title", text: "Scheduler player" }), this.scene,
-          h("label", { class: "mv-open" }, this.file, "your own trace …")),
-        this.about,
+        ...heading,
         h("div", { class: "mv-bar" }, button("|◀", "first step", () => this.show(0)), button("◀", "one step back", () => this.show(this.at - 1)),
           this.play, button("▶|", "one step on", () => this.show(this.at + 1)), this.scrub, this.where),
         this.said,
@@ -107,7 +112,11 @@
       for (const id of Object.keys(before)) said.push(`${id} has ended, its blocks are free.`);
       for (const id of preempted) said.push(`${id} is preempted: its blocks go to those before it, and it waits at the front.`);
       for (const [id, hit] of Object.entries(cached)) said.push(`${id} is admitted${hit ? `, ${hit} tokens found in the prefix cache` : ""}.`);
+      const running = this.at ? this.trace.steps[this.at - 1].running : [];
       for (const [id, n] of Object.entries(scheduled)) {
+        if (this.at && !running.includes(id) && !(id in cached)) {
+          said.push(`${id} is back: ${this.step.counters[id][0] - n} of its ${this.step.counters[id][1]} tokens found again, ${n} computed again.`);
+        }
         const [computed, tokens] = this.step.counters[id];
         if (computed < tokens) said.push(`${id} gets ${n} tokens of its prompt and is not sampled: ${tokens - computed} are still missing.`);
       }
@@ -139,10 +148,9 @@
       const widest = Math.max(...this.trace.requests.map((r) => r.num_prompt_tokens + (r.max_tokens || 64)));
       const bar = h("span", { class: "mv-progress", style: `width:${100 * tokens / widest}%` },
         h("span", { class: `mv-c${this.colour[id]}`, style: `width:${100 * computed / tokens}%` }));
-      const output = this.trace.steps.slice(0, this.at + 1).flatMap((step) => step.sampled[id] || []).join("");
       const cells = [
         [h("span", { class: `mv-chip mv-c${this.colour[id]}`, text: id })],
-        [h("span", { text: request.prompt.trim() }), h("b", { text: output })],
+        this.words(request),
         [state],
         [h("span", { class: "mv-count", text: `${computed} / ${tokens}` }), bar],
         [String(this.step.scheduled[id] ?? "–")],
@@ -150,6 +158,11 @@
       ];
       // The roles keep it a table for screen readers on a phone, where the style sheet makes cards of the rows.
       return h("tr", { class: `mv-${state}`, role: "row" }, ...cells.map((content, i) => h("td", { role: "cell", "data-head": HEADS[i] }, ...content)));
+    }
+
+    words({ id, prompt }) {
+      const output = this.trace.steps.slice(0, this.at + 1).flatMap((step) => step.sampled[id] || []).join("");
+      return [h("span", { text: prompt.trim() }), h("b", { text: output })];
     }
 
     last(id) {
@@ -160,20 +173,23 @@
     drawBlocks() {
       const total = this.trace.config.num_blocks, owners = {};
       for (const [id, table] of Object.entries(this.step.tables)) for (const block of table) (owners[block] ||= []).push(id);
-      const findable = new Set(this.step.findable);
+      const findable = new Set(this.step.findable), withheld = new Set(this.step.withheld);
+      const before = new Set(this.at ? Object.values(this.trace.steps[this.at - 1].tables).flat() : []);
       this.blocks.replaceChildren(...Array.from({ length: Math.min(total, MAX_CELLS) }, (_, block) => {
         const by = owners[block] || [];
-        const words = block === 0 ? "the null block" : by.length ? `of ${by.join(" and ")}` : "free";
-        const kind = block === 0 ? "mv-null" : by.length ? `mv-c${this.colour[by[0]]}` : "mv-freeblock";
+        const words = block === 0 ? "the null block" : by.length ? `of ${by.join(" and ")}` : withheld.has(block) ? "withheld" : "free";
+        const owned = `mv-c${this.colour[by[0]]}${before.has(block) ? "" : " mv-lit"}`;
+        const kind = block === 0 ? "mv-null" : by.length ? owned : withheld.has(block) ? "mv-withheld" : "mv-freeblock";
         return h("span", { class: `${kind}${findable.has(block) ? " mv-findable" : ""}${by.length > 1 ? " mv-shared" : ""}`,
           title: `block ${block}: ${words}${findable.has(block) ? ", findable by its hash" : ""}`, text: block });
       }));
-      this.freeText.textContent = `${number(this.step.num_free)} of ${number(total - 1)} free · dot: findable by its hash · ring: shared`;
+      this.freeText.textContent = `${number(this.step.num_free)} of ${number(total - 1 - withheld.size)} free · dot: findable by its hash · ring: shared`;
       this.blocks.setAttribute("aria-label", this.freeText.textContent);
       const more = this.step.num_free - this.step.free.length;
       this.free.textContent = (this.step.free.join(" → ") || "empty") + (more > 0 ? ` → … ${number(more)} more` : "");
     }
   }
 
+  window.MiniPlayer = Player; // live.js makes one that grows
   define("mv-scheduler", async (host) => { host.player = new Player(host, await data("scheduler.json")); });
 })();
