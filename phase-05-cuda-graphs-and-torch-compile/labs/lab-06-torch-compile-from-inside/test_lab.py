@@ -128,8 +128,9 @@ def test_recorder_sees_every_graph(impl):
 
 
 def test_recorder_refuses(impl):
-    with pytest.raises(ValueError, match=r"^inner must be 'inductor' or 'eager', got 'fast'$"):
-        impl.Recorder("fast")
+    for inner in ("fast", "", "Inductor", None):
+        with pytest.raises(ValueError, match=f"^inner must be 'inductor' or 'eager', got {inner!r}$"):
+            impl.Recorder(inner)
 
 
 def written_out(x, w, eps=1e-6):
@@ -181,6 +182,13 @@ def test_compiled_equals_eager(impl, compiled):
 def test_read_cpp(impl, name, wanted):
     """Three programs that inductor wrote: a norm with its gate, relu(x) * 2 + 1, a product with something around it."""
     assert impl.read_cpp((HERE / "captured" / f"{name}.txt").read_text(encoding="utf-8")) == wanted
+
+
+def test_read_cpp_of_two_programs(impl):
+    """One after the other in one text: everything adds up."""
+    texts = {n: (HERE / "captured" / f"{n}.txt").read_text(encoding="utf-8") for n in ("norm_gate", "between", "relu")}
+    assert impl.read_cpp(texts["norm_gate"] + texts["between"]) == {"kernels": 3, "loops": 5, "buffers": 4}
+    assert impl.read_cpp(texts["relu"] + texts["relu"]) == {"kernels": 2, "loops": 2, "buffers": 2}
 
 
 def test_read_cpp_of_a_program_without_kernels(impl):
