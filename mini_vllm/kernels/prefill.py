@@ -4,7 +4,7 @@ A program takes a tile of queries of one request and one KV head. Its rows are (
 each key and value that it loads serves the whole group. Causality is the end of the key loop; only the tiles that the
 diagonal crosses need a mask. K and V of the chunk itself must be in the cache already: write before read.
 
-Upstream: vllm/v1/attention/ops/triton_unified_attention.py:180 (`kernel_unified_attention`, 2D).
+Upstream: vllm/v1/attention/ops/triton_unified_attention.py:179 (`kernel_unified_attention`, 2D).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def _prefill_kernel(
 ):  # fmt: skip
     """One program: ROWS // GROUP queries (axis 0) of one KV head (axis 1) of one request (axis 2)."""
     QUERIES: tl.constexpr = ROWS // GROUP
+    # The last queries have the longest rows: programs start in the order of their numbers, so the longest go first.
     tile, kv_head, seq = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin = tl.load(starts_ptr + seq)
     num_queries = tl.load(starts_ptr + seq + 1) - begin

@@ -30,7 +30,7 @@ def graph_launches(num_ops: int, num_calls: int, capture_cost_ops: int | None = 
 def crossover(num_ops: int, capture_cost_ops: int | None = None) -> int | None:
     """The first number of calls, 1 or more, for which the graph has cost strictly less than eager; None if none has.
 
-    Costs are those of `eager_launches` and `graph_launches`, of any size: found without trying one number after another.
+    Costs are those of `eager_launches` and `graph_launches`, of any size: found without trying number after number.
     """
     capture = num_ops if capture_cost_ops is None else capture_cost_ops
     if num_ops <= 1:

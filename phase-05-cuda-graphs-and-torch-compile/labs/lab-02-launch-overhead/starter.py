@@ -27,7 +27,7 @@ def graph_launches(num_ops: int, num_calls: int, capture_cost_ops: int | None = 
 def crossover(num_ops: int, capture_cost_ops: int | None = None) -> int | None:
     """The first number of calls, 1 or more, for which the graph has cost strictly less than eager; None if none has.
 
-    Costs are those of `eager_launches` and `graph_launches`, of any size: found without trying one number after another.
+    Costs are those of `eager_launches` and `graph_launches`, of any size: found without trying number after number.
     """
     raise NotImplementedError("the first number of calls that is cheaper with the graph, or None where no number is")
 

@@ -188,7 +188,7 @@ def test_a_full_graph_has_no_padding(impl):
     step = impl.fill_buffers(buffers(impl), [1, 2], [3, 4], [5, 6], 2)
     assert step.positions.tolist() == [3, 4] and step.slot_mapping.tolist() == [5, 6]
     whole = buffers(impl)
-    with pytest.raises(ValueError, match="^3 tokens do not fit into a graph of 2$"):
+    with pytest.raises(ValueError, match=r"^3 tokens do not fit into a graph of 2$"):
         impl.fill_buffers(whole, [1, 2, 3], [1, 2, 3], [1, 2, 3], 2)
     for array in (whole.input_ids, whole.positions, whole.slot_mapping):
         assert array.tolist() == [99] * 16, "a refusal writes nothing"
