@@ -4,8 +4,6 @@
 One process (``python -m course.contract.zygote``) has imported them, and forks for each run; what a run has started
 ends with it, and the process with the one that asked. Without ``os.fork`` each run is a process from the start."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 What fails on a mistake is seen by running the lab's tests on its patch, once; the answer is kept under ``.course``
 until the lab changes."""
 
-from __future__ import annotations
-
 from course.contract.mistakes import apply_patch, patches, read_mistake
 from course.contract.warm import Variant, run_variants
 from course.labs import ROOT, Lab, LabError

@@ -2,8 +2,6 @@
 
 `mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`."""
 
-from __future__ import annotations
-
 import ast
 import os
 import sys
@@ -27,6 +25,10 @@ class Plug:
     part: str
     lab: str
     needs: tuple[str, ...]
+
+    def covers(self, name: str) -> bool:
+        """Whether a function of the lab has to be written first."""
+        return any(name == need or (need.endswith("*") and name.startswith(need[:-1])) for need in self.needs)
 
 
 TABLE = COURSE / "plugs.toml"
@@ -103,7 +105,7 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, ModuleType], root: Pa
     try:
         unwritten = stubs(path)
         for name, sentence in unwritten.items():
-            if any(name == need or (need.endswith("*") and name.startswith(need[:-1])) for need in plug.needs):
+            if plug.covers(name):
                 return Part(plug, "not written", f"{name}: {sentence}")
         if plug.lab not in modules:
             modules[plug.lab] = load(path)
@@ -128,8 +130,8 @@ def stubs(path: Path) -> dict[str, str]:
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
-    """The engine's parts, the written ones from the labs, guarded and warmed up (`course.plugs.warmup`); one line a part
-    to stderr. `quiet`: without all that."""
+    """The engine's parts, the written ones from the labs, guarded and warmed up; one line a part to stderr.
+    `quiet`: without warm-up and lines."""
     found = find_parts(with_labs, root)
     made = assemble(found, quiet)
     if not quiet:

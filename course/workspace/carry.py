@@ -5,8 +5,6 @@ is filled with the engine's own. Then the new phase takes out its bodies. Where 
 workspace was made, or stands elsewhere now, or was cut in two, what is hers is put into the new file or files
 (``course.workspace.graft``). What cannot be carried is named: nothing of hers is dropped without a word."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass, field, replace
 from pathlib import Path

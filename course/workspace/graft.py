@@ -4,8 +4,6 @@ Three texts are compared part by part (``course.workspace.members``): the file a
 present ones.
 Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 from collections.abc import Callable, Iterator
