@@ -77,7 +77,8 @@ def show(all_fates: Sequence[Fate], old: str, new: str, console: Console, root: 
             colour = "green" if fate.state == MOVED else "red"
             then = f"-> {fate.new_lines}" if fate.state == MOVED else fate.note
             here = f"{path.relative_to(root).as_posix()}:{fate.citation.line}"
-            text = f"{fate.place} {escape(textwrap.shorten(fate.what, 70, placeholder="..."))}  {escape(then)}".rstrip()
+            what = textwrap.shorten(fate.what, 70, placeholder="...")
+            text = f"{fate.place} {escape(what)}  {escape(then)}".rstrip()
             console.print(f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True)
     console.print(_table(all_fates, f"citations of vLLM {old}, against {new}", root))
 

@@ -166,11 +166,8 @@ class _Way:
         if before is not None:
             before = self.follow(name, before, leaves, noted=False)
         texts = {path: self.carried.files.get(path) or self.engine(path) for path in places}
-        graft = Graft(self.follow(name, hers, leaves), before, texts, self.taught)
+        graft = Graft(self.follow(name, hers, leaves), before, texts, self.taught, self.carried)
         graft.run(lambda wanted: self.moves.place(_module(name), wanted), self.moves)
         self.carried.files |= {path: text for path, text in graft.texts.items() if text != texts[path]}
-        self.carried.written += graft.written
-        self.carried.filled += graft.filled
-        self.carried.also += graft.also
         self.carried.left += [f"{name}: {each}" for each in graft.left]
         return graft.homes
