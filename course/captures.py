@@ -1,8 +1,6 @@
 """What the `capture.py` and `real_run.py` of the labs on real vLLM share: a run in a fresh process, its log cut down,
 its provenance."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

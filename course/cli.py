@@ -1,8 +1,6 @@
 """The command line of the course: ``course`` says where you are, its verbs do the rest. Plain pytest stays
 sufficient."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

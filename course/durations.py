@@ -5,8 +5,6 @@ them beside the budgets, and fails where one is exceeded. Processor time, not th
 more of it, and a busy one too (two programs share a core), a fixed piece of work is timed between the tests: the
 budgets are seconds of a machine on which it takes ``UNIT``. A process that no test waits for is not seen."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

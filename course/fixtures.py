@@ -1,7 +1,5 @@
 """Pytest fixtures that several labs use, loaded by ``course.pytest_plugin``, and the one comparison of arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

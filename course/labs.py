@@ -4,8 +4,6 @@ A lab is a folder ``phase-NN-slug/labs/lab-NN-slug`` with ``README.md``, ``start
 ``test_lab.py``; its row in ``course/labs.toml`` says the rest. Labs are looked up by the names of the two folders, so
 a copy of a lab under another root (grading, mutation) behaves like the original."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.util
@@ -136,6 +134,9 @@ def edited_starters(root: Path = ROOT) -> frozenset[Path]:
     return frozenset(changed | {path for path, state in states.items() if state and (state[0] or not state[1])})
 
 
+NOTHING = ast.Module([], [])
+
+
 def parsed(source: Path | str | bytes) -> ast.Module | None:
     """The tree of a file or a text that may be anything; None where it is missing, or does not parse."""
     try:
@@ -165,18 +166,14 @@ def find_labs(text: str) -> list[Lab]:
         if want in (lab.phase, lab.slug, lab.key) or want.endswith((f"{lab.phase}/labs/{lab.slug}", f"/{lab.phase}"))
     ]
     is_number = re.fullmatch(r"(phase-)?\d\d?(-\d\d?)?", want)
-    numbered = [lab for lab in known if is_number and _numbers_match(lab, want.removeprefix("phase-"))]
+    wanted = [int(n) for n in want.removeprefix("phase-").split("-")] if is_number else []
+    numbered = [lab for lab in known if wanted and wanted == [lab.phase_number, int(lab.slug[4:6])][: len(wanted)]]
     found = exact or numbered or [lab for lab in known if len(want) > 2 and want in lab.key]
     if not found:
         names = ", ".join(lab.name.split()[0] for lab in known) or "none yet"
         said = f"no lab or phase is called {text!r}; labs here: {names}"
         raise LabError(f"{said}. Write for example `00`, `00-03` or `sampling`.")
     return found
-
-
-def _numbers_match(lab: Lab, want: str) -> bool:
-    numbers = [int(n) for n in want.split("-")]
-    return numbers == [lab.phase_number, int(lab.slug[4:6])][: len(numbers)]
 
 
 def wanted_impl(env: Mapping[str, str] = os.environ) -> str:

@@ -14,8 +14,6 @@
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
 ``.course/progress.json``."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os
@@ -252,7 +250,7 @@ class LabReporter:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workerinput"):
             return
-        self.early = ended_early(session)
+        self.early = bool(session.shouldfail or session.shouldstop)  # -x, an early end of `course watch`, Ctrl-C
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and in_words(self.config):
             self.rest = shown.arrange(reporter.stats, self.warned)
@@ -260,11 +258,6 @@ class LabReporter:
             Path(target).write_text(self.outcomes.as_json(), encoding="utf-8")
         if self.outcomes.labs and labs.wanted_impl() == "starter" and whole(self.config) and not self.early:
             remember(self.config.rootpath, self.outcomes.labs.values())
-
-
-def ended_early(session: pytest.Session) -> bool:
-    """Whether some of the tests were not run (``-x``, an early end of `course watch`, Ctrl-C)."""
-    return bool(session.shouldfail or session.shouldstop)
 
 
 def whole(config: pytest.Config) -> bool:

@@ -4,8 +4,6 @@ A phase's `figures.py` computes its pictures from real runs and ends with `sys.e
 Numbers are rounded, so that the same run gives the same file; a test compares the committed files with a new drawing.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence

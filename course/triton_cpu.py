@@ -6,8 +6,6 @@ Tests of kernels begin with
 
 In the interpreter use float16 and float32: there `tl.dot` on bfloat16 gives garbage."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`course verify`: everything that has to be true of the course, check by check; or, where asked for, mutation."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -19,6 +17,8 @@ from course.contract.mutation import Score
 from course.labs import ROOT, Lab, LabError, all_labs, lab_folders, lab_of
 from course.pages import citations, glossary_check, provenance, shape, snippets
 from course.pages.markdown import Problem, read
+
+ABSENT = "upstream/ is absent: run `course upstream`"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
         Check("no notes to self", lambda: [p for path in shape.text_files(root) for p in shape.check_leftovers(path)]),
         Check("figures in pages: python blocks run, shown output is theirs", lambda: check_snippets(root)),
         Check("figures in pages: pictures are what their code draws", lambda: check_pictures(root)),
-        Check("citations", lambda: check_citations(root), lambda: _no_tree(root)),
+        Check("citations", lambda: check_citations(root), lambda: "" if citations.pinned_tree(root) else ABSENT),
         Check("captures say where they come from", lambda: provenance.check(root)),
         Check("labs.toml has every lab", lambda: check_rows(root)),
         Check("minutes of labs are those of the rule", _over_labs(minutes.check, folders)),
@@ -63,10 +63,6 @@ def checks(folders: Sequence[Path], root: Path = ROOT) -> list[Check]:
         Check("listed mistakes are caught, by failures that teach", _over_labs(mistakes.check_mistakes, folders)),
         Check("arguments for surviving mutants", lambda: equivalent.check(folders)),
     ]
-
-
-def _no_tree(root: Path) -> str:
-    return "" if citations.pinned_tree(root) else "upstream/ is absent: run `course upstream`"
 
 
 def check_citations(root: Path) -> list[Problem]:

@@ -105,7 +105,7 @@ def pill(tag: str) -> str:
 def labs_page(titles: Mapping[str, str]) -> str:
     """A page of all labs by hardware, from ``course/labs.toml``. titles: folder -> heading of its README."""
     lines = ["# Labs by hardware", "", "From the table that the course's commands read, `course/labs.toml`. "]
-    lines += ["Minutes are an estimate: words to read, lines to write, tests to understand (`course/contract/minutes.py`). "]
+    lines += ["Minutes are an estimate: words to read, lines to write, tests to understand. "]
     lines += ["A lab with a *place in the engine* can serve a real model: `mini-vllm generate --with-labs`.", ""]
     labs = [lab for lab in all_labs() if f"{lab.phase}/labs/{lab.slug}" in titles]
     for tag, words in TAG_WORDS.items():

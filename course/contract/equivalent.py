@@ -4,8 +4,6 @@ An argument is a key and a reason. The key is a mutant's name, ``FUNCTION: OLD -
 goes on with `` @ `` and a piece of the source line, long enough to stand in that line once, that holds the changed
 text. A key means exactly one mutant: an argument made for one may not cover another that nobody has looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

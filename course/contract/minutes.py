@@ -5,8 +5,6 @@ tests a minute. What careful readers needed lies around it: 15 to 45 minutes in 
 to 45; 45 in labs 00-03 and 01-03, where it says 30 and 25. ``python -m course.contract.minutes`` writes it everywhere.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -26,16 +24,12 @@ def estimate(folder: Path) -> int:
     starter, solution, tests = (parse_file(folder / f"{name}.py") for name in ("starter", "solution", "test_lab"))
     documented = [n for n in ast.walk(starter) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))]
     words = read(folder / "README.md").words() + sum(len((ast.get_docstring(n) or "").split()) for n in documented)
-    mine = learner_functions(folder)
-    lines = sum(_lines(node) for name, node in functions(solution) if name in mine)
+    names = learner_functions(folder)
+    mine = [node for name, node in functions(solution) if name in names]
+    bodies = [part for node in mine for part in node.body[ast.get_docstring(node, clean=False) is not None :]]
+    lines = len({n.lineno for part in bodies for n in ast.walk(part) if isinstance(n, (ast.stmt, ast.expr))})
     count = sum(name.rpartition(".")[2].startswith("test_") for name, _ in functions(tests))
     return max(STEP, STEP * round((words / WORDS + lines / LINES + count / TESTS) / STEP))
-
-
-def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a body on which something begins, the docstring's aside."""
-    body = node.body[ast.get_docstring(node, clean=False) is not None :]
-    return len({each.lineno for part in body for each in ast.walk(part) if isinstance(each, (ast.stmt, ast.expr))})
 
 
 def _places(folder: Path) -> Iterator[tuple[Path, re.Pattern[str]]]:

@@ -1,7 +1,5 @@
 """Mutants: small wrong versions of a solution, one fault each."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import functools
@@ -125,12 +123,9 @@ def _statements(node: ast.stmt) -> list[ast.AST]:
     if isinstance(node, ast.Continue):
         return [ast.Pass(), ast.Break()]
     is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    removable = isinstance(node, (ast.AugAssign, ast.Raise, ast.Delete)) or is_call or _is_store(node)
+    stores = isinstance(node, ast.Assign) and any(isinstance(t, (ast.Attribute, ast.Subscript)) for t in node.targets)
+    removable = isinstance(node, (ast.AugAssign, ast.Raise, ast.Delete)) or is_call or stores
     return [ast.Pass()] if removable else []
-
-
-def _is_store(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and any(isinstance(t, (ast.Attribute, ast.Subscript)) for t in node.targets)
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:

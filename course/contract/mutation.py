@@ -3,8 +3,6 @@
 Mutated are the functions that a learner writes (stubs in ``starter.py`` and helpers that only ``solution.py`` has). A
 mutant that cannot be told from the original by any test stands, with the reason, in ``course/equivalent.toml``."""
 
-from __future__ import annotations
-
 import ast
 import time
 from dataclasses import dataclass

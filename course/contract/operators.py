@@ -3,8 +3,6 @@ hides an error, a refusal after half of the work, ids sorted as text, zero taken
 
 Each operator changes one function in place, yields (what stood there, change) and puts it back."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -36,7 +34,7 @@ rounding, by less than a careless tolerance)."""
 
 def faults(function: Function) -> Iterator[Site]:
     """All of them, on one function."""
-    for operator in (_ignored, _changed, _half_done, _off, _sorted, _falsy):
+    for operator in (_ignored, _half_done, _off, _sorted, _falsy):
         yield from operator(function)
 
 
@@ -57,39 +55,25 @@ def _arguments(function: Function) -> Iterator[tuple[ast.arg, ast.expr | None, s
             yield argument, default, _words(argument.annotation)
 
 
-def _start(function: Function) -> int:
-    return int(ast.get_docstring(function, clean=False) is not None)
-
-
-def _with_body(function: Function, body: list[ast.stmt], site: ast.arg, change: str) -> Iterator[Site]:
-    before, function.body = function.body, body
-    yield site, change
-    function.body = before
-
-
 def _ignored(function: Function) -> Iterator[Site]:
-    """A number stays what it was in the first call; an argument with a default always has it."""
-    at = _start(function)
+    """A number stays what it was in the first call; an argument with a default always has it; a caller's list or array
+    is not what it was."""
+    before, at = function.body, int(ast.get_docstring(function, clean=False) is not None)
     for argument, default, words in _arguments(function):
         name = argument.arg
-        values = {"its default": ast.unparse(default)} if default is not None else {}
+        made = {"its default": f"{name} = {ast.unparse(default)}"} if default is not None else {}
         if words and words <= SCALARS:
-            values["its first value"] = f"globals().setdefault('_first_{function.name}_{name}', {name})"
-        for change, value in values.items():
-            body = [*function.body[:at], *ast.parse(f"{name} = {value}").body, *function.body[at:]]
-            yield from _with_body(function, body, argument, f"{name} -> {change}")
-
-
-def _changed(function: Function) -> Iterator[Site]:
-    """A caller's list or array is not what it was."""
-    at = _start(function)
-    for argument, _, words in _arguments(function):
+            made["its first value"] = f"{name} = globals().setdefault('_first_{function.name}_{name}', {name})"
         if words & FILLED:
-            (wrapped,) = ast.parse(f"try:\n    pass\nfinally:\n    _spoiled({argument.arg})").body
-            assert isinstance(wrapped, ast.Try)
-            wrapped.body = function.body[at:]
-            body = [*function.body[:at], wrapped]
-            yield from _with_body(function, body, argument, f"{argument.arg} -> changed for the caller")
+            made["changed for the caller"] = f"try:\n    pass\nfinally:\n    _spoiled({name})"
+        for change, text in made.items():
+            (first,) = ast.parse(text).body
+            rest = before[at:]
+            if isinstance(first, ast.Try):
+                first.body, rest = rest, []
+            function.body = [*before[:at], first, *rest]
+            yield argument, f"{name} -> {change}"
+            function.body = before
 
 
 def _half_done(function: Function) -> Iterator[Site]:
@@ -147,7 +131,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _off(function: Function) -> Iterator[Site]:
-    """What is returned is a little wrong, for comparisons that forgive much; and a comparison of its own forgives more."""
+    """What is returned is a little wrong, for comparisons that forgive much; a comparison of its own forgives more."""
     for call in [node for node in ast.walk(function) if isinstance(node, ast.Call)]:
         for keyword in [each for each in call.keywords if each.arg in TOLERANCES]:
             before = keyword.value

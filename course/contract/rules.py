@@ -1,7 +1,5 @@
 """The lab contract: starter and solution in step, starters red for the right reason, imports, ``match=``."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

@@ -4,8 +4,6 @@ version.
 ``run_variants`` starts a process of its own (``python -m course.contract.warm``), so that nothing of the caller is
 forked. Needs ``os.fork``."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,10 +1,6 @@
-"""Python processes that need not import numpy, pytest and the engine anew: ``python`` is ``subprocess.run`` of
-``python -m``, by a fork.
+"""``python`` is ``subprocess.run`` of ``python -m``, by a fork of a process that has imported what takes long.
 
-One process (``python -m course.contract.zygote``) has imported them, and forks for each run; what a run has started
-ends with it, and the process with the one that asked. Without ``os.fork`` each run is a process from the start."""
-
-from __future__ import annotations
+That process (``python -m course.contract.zygote``) ends with the one that asked, and what a run has started with it. Without ``os.fork`` each run is a process from the start."""
 
 import contextlib
 import json

@@ -3,8 +3,6 @@
 pytest reports the sides of a comparison to a hook; of ``assert np.allclose(a, b)`` and ``assert (a <= b).all()`` it
 shows only False. There the values are read from the variables in which pytest's rewritten assert keeps them."""
 
-from __future__ import annotations
-
 import ast
 import re
 import reprlib
@@ -103,11 +101,8 @@ def _elements(got: Any, wanted: Any, op: str = "==") -> str:
     if not len(bad):
         return ""
     at = tuple(int(i) for i in bad[0])
-    return f"{len(bad)} of {good.size} elements, first at {list(at)}: got {got[at]}, expected {_than(op)}{wanted[at]}"
-
-
-def _than(op: str) -> str:
-    return "" if op == "==" else f"{op} "
+    than = "" if op == "==" else f"{op} "
+    return f"{len(bad)} of {good.size} elements, first at {list(at)}: got {got[at]}, expected {than}{wanted[at]}"
 
 
 def call_rows(statement: ast.Assert, values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -131,7 +126,7 @@ def call_rows(statement: ast.Assert, values: Mapping[str, Any]) -> list[tuple[st
         where = _elements(got, wanted, op)
     except Exception:
         where = ""
-    made = [("got", show(got)), ("expected", f"{_than(op)}{show(wanted)}")]
+    made = [("got", show(got)), ("expected", show(wanted) if op == "==" else f"{op} {show(wanted)}")]
     return [*made, ("differ", where)] if where else made
 
 

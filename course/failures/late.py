@@ -3,8 +3,6 @@
 There pytest-timeout's method is ``thread``: it prints all stacks and exits. For labs these hooks raise in the test's
 thread instead, which reaches any loop written in Python; what does not come back to Python ends the process later."""
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import threading

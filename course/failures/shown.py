@@ -1,8 +1,6 @@
 """Which failures of a run a learner sees, and how: one cause once, the unwritten first, then a few failures as stories
 (``course.failures.story``), then the names of the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ file, and which sentence of the README the test stands for.
 The learner sees it in place of a traceback (``--tb=short`` brings the traceback back); who runs the solutions sees it
 below the traceback. A story is a dict of plain values, so that it travels between pytest-xdist's processes."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 import re
@@ -56,7 +54,9 @@ def tell(item: pytest.Item, error: pytest.ExceptionInfo[BaseException], compared
     group = item.nodeid.partition("[")[0]
     if timed_out(error):
         headline = teach.hang(error.tb, folder, item.path) or "it does not come to an end"
-        return _story(headline, [("stopped", _limit(error)), *_call(test)], last, f"hang {headline}")
+        limit = re.search(r">\s*([\d.]+)", str(error.value))
+        stopped = f"after {float(limit[1]):g} s, the limit of a test" if limit else "at the time limit of a test"
+        return _story(headline, [("stopped", stopped), *_call(test)], last, f"hang {headline}")
     for sentence in _changed(error, folder):
         return _story(sentence, [("got", _one_line(error)), *_call(test)], last, sentence)
     if (places and mine is places[-1] and not isinstance(error.value, AssertionError)) or test is None:
@@ -71,11 +71,6 @@ def tell(item: pytest.Item, error: pytest.ExceptionInfo[BaseException], compared
 def timed_out(error: pytest.ExceptionInfo[BaseException]) -> bool:
     """Whether the test was ended by its time limit."""
     return isinstance(error.value, pytest.fail.Exception) and str(error.value).startswith("Timeout")
-
-
-def _limit(error: pytest.ExceptionInfo[BaseException]) -> str:
-    found = re.search(r">\s*([\d.]+)", str(error.value))
-    return f"after {float(found[1]):g} s, the limit of a test" if found else "at the time limit of a test"
 
 
 def _story(headline: str, rows: Rows, last: Rows, group: str) -> dict:

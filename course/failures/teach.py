@@ -1,8 +1,6 @@
 """What files say about a failed lab test: the claim of the README that it stands for, the statement that failed, a
 signature that was changed, the loop that never ends. ``course.failures.story`` puts it together."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
@@ -13,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from course.labs import functions, parsed, short
+from course.labs import NOTHING, functions, parsed, short
 
 TITLE = "what this test says"
 Node = TypeVar("Node", bound=ast.AST)
@@ -68,13 +66,13 @@ def statement_at(path: Path, line: int, kind: type[Node]) -> Node | None:
 
 
 def _walk(path: Path) -> Iterator[ast.AST]:
-    return ast.walk(parsed(path) or ast.Module())
+    return ast.walk(parsed(path) or NOTHING)
 
 
 def signatures(path: Path) -> dict[str, str]:
     """Functions and methods of a file -> their parameters without annotations; empty where it does not parse."""
     found = {}
-    for name, node in functions(parsed(path) or ast.Module()):
+    for name, node in functions(parsed(path) or NOTHING):
         for each in ast.walk(node.args):
             if isinstance(each, ast.arg):
                 each.annotation = None

@@ -1,7 +1,5 @@
 """The clean copy of the course in which submissions run: tests and engine, no solutions, no listed mistakes."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import sysconfig

@@ -4,8 +4,6 @@ A facade has the module's public names and nothing behind them: no module that t
 name, and what is assigned to it changes nothing for the tests. Code of the course and of libraries keeps the real ones.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import itertools
@@ -114,7 +112,8 @@ def guarded_builtins(refuse: Refuse) -> dict[str, Callable[..., Any]]:
         def made(holder: Any, attribute: Any, *rest: Any) -> Any:
             if type(attribute) is not str or attribute in closed:
                 refuse(f"{name} {str(attribute)[:40]!r}")
-            if changes and isinstance(holder, (type, ModuleType)) and not _own(holder):
+            own = isinstance(holder, type) and holder.__module__.startswith("lab_")  # see course.labs.module_name
+            if changes and isinstance(holder, (type, ModuleType)) and not own:
                 refuse(f"{name} on {holder.__name__}")
             return original(holder, attribute, *rest)
 
@@ -124,11 +123,6 @@ def guarded_builtins(refuse: Refuse) -> dict[str, Callable[..., Any]]:
     reading = dict.fromkeys(("getattr", "hasattr"), RISKY_ATTRIBUTES)
     writing = dict.fromkeys(("setattr", "delattr"), RISKY_ATTRIBUTES | FORGING)
     return {name: guard(name, closed) for name, closed in {**reading, **writing}.items()}
-
-
-def _own(holder: Any) -> bool:
-    """Whether a class stands in a lab's file, by its module's name (see ``course.labs.module_name``)."""
-    return isinstance(holder, type) and holder.__module__.startswith("lab_")
 
 
 DOOR = "_course_grade_builtins"

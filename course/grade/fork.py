@@ -4,8 +4,6 @@ A message is one line, ``TOKEN {json}``; the token is drawn for each fork, and a
 ``refused`` or ``broken`` (the file is not run), ``load`` and ``loaded``, ``start`` and ``done`` (a test), ``tampered``,
 ``end``."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import json

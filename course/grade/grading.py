@@ -1,7 +1,5 @@
 """Grades submissions: lab by lab in a clean copy, first the reference and the untouched starter, then everyone."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Takes ``starter.py`` files, and nothing else, out of folders, zips and git bundles that nobody has looked at."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import stat

@@ -3,8 +3,6 @@
 Both are one-way and pass on to every process started later. ``ctypes`` is enough; on another system, or where a
 container forbids it, the functions return False and the report says so."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """Looking at and ending the processes of a fork: Linux through /proc, elsewhere by process group."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -10,11 +8,6 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 PROC = Path("/proc")
-
-
-def cpu_seconds(pid: int) -> float | None:
-    """Processor time of a process so far, None where it cannot be told."""
-    return look(pid)[0]
 
 
 def look(pid: int) -> tuple[float | None, bool]:

@@ -1,7 +1,5 @@
 """The result as a table, CSV, JSON or JUnit XML. No times, no paths: two runs of one class give the same bytes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

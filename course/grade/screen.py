@@ -4,8 +4,6 @@ that would answer every question of a test with yes.
 A lab needs arithmetic and containers; nothing honest in it touches frames, the interpreter or the file system. The
 screen is the first wall, not the only one: what it misses, the facades, the sandbox and the runner's checks meet."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 

@@ -6,8 +6,6 @@ the test that it was in, and a new fork goes on with the next test; one that doe
 Where there is /proc, nothing is measured by the clock: a fork's processor time counts, and the time that it waits for
 nothing (its state, looked at twenty times a second). So a loaded, stopped or sleeping machine changes no mark."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -23,7 +21,7 @@ import pytest
 
 from course.grade import kernel
 from course.grade.fork import run_fork, sender, writes
-from course.grade.processes import children, cpu_seconds, end_one, end_tree, held, look
+from course.grade.processes import children, end_one, end_tree, held, look
 from course.grade.settings import Limits
 from course.grade.watch import Snapshot
 
@@ -127,7 +125,7 @@ class Server:
     def begin(self, attempt: Attempt, phase: str) -> None:
         """A new stretch of time, with a limit of its own."""
         attempt.phase, attempt.started, attempt.idle = phase, time.monotonic(), 0.0
-        attempt.seen, attempt.test_cpu = attempt.started, cpu_seconds(attempt.pid) or 0.0
+        attempt.seen, attempt.test_cpu = attempt.started, look(attempt.pid)[0] or 0.0
         attempt.seen_cpu = attempt.test_cpu
 
     def _only(self, writer: int) -> None:
@@ -177,7 +175,7 @@ class Server:
             self.begin(attempt, "load" if kind == "load" else "test")
         elif kind in ("loaded", "done"):
             where = self.names[attempt.at] if kind == "done" else LOADING
-            attempt.used[where] = (cpu_seconds(attempt.pid) or 0.0) - attempt.test_cpu
+            attempt.used[where] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
             if kind == "done":
                 attempt.outcomes[where] = [str(message["outcome"]), str(message["message"])]
                 attempt.at += 1
@@ -222,7 +220,7 @@ class Server:
 
     def stop(self, attempt: Attempt, late: str) -> None:
         """Ends a fork; where it is not finished, its test is lost and the next fork goes on behind it."""
-        attempt.cpu += cpu_seconds(attempt.pid) or 0.0
+        attempt.cpu += look(attempt.pid)[0] or 0.0
         if "calls" in self.job["walls"]:
             end_one(attempt.pid)
         else:

@@ -1,7 +1,5 @@
 """What an instructor may set, in a small TOML file: limits, weights, deadlines, times of submission."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields

@@ -4,8 +4,6 @@ What every honest submission shares is taken out first: what the starter brought
 solution. All labs count together, as a short one has few ways to be right. Comments, layout, docstrings, the order of
 functions and the names that a learner chose do not count. Parsing and tokens are the standard library's."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import io

@@ -3,8 +3,6 @@
 ``plug`` in ``labs.toml`` says where the engine's own solution of a lab stands. That name is one of many: packages
 export it, modules import it, classes have it as a default. So objects are compared, not names."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 An audit hook cannot be taken off again. It looks for the file of the submission behind an event: code of the course
 or of a library may open files and look at frames, a submission may not."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import sys

@@ -1,7 +1,5 @@
 """Names of a file that stand for mini_vllm or a former module of it, and where it is sure that they do."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field

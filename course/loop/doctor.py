@@ -1,7 +1,5 @@
 """`course doctor`: what works on this machine, and the command that mends what does not."""
 
-from __future__ import annotations
-
 import importlib.util
 import platform
 import shutil
@@ -14,17 +12,11 @@ from course.pytest_plugin import has_cuda
 from course.upstream import fetch
 
 BASE = ("numpy", "pytest", "pytest_timeout", "rich", "typer", "jinja2", "regex", "threadpoolctl")
-EXTRAS = {
-    "test": ("hypothesis", "xdist", "unearth"),
-    "hub": ("huggingface_hub", "tokenizers"),
-    "torch": ("torch",),
-    "triton": ("torch", "triton"),
-    "ray": ("ray",),
-    "serve": ("fastapi", "uvicorn", "httpx", "openai"),
-    "docs": ("mkdocs", "material"),
-    "watch": ("watchfiles",),
-    "dev": ("ruff", "mypy", "transformers"),
-}
+_EXTRAS = """
+    test hypothesis xdist unearth, hub huggingface_hub tokenizers, torch torch, triton torch triton, ray ray,
+    serve fastapi uvicorn httpx openai, docs mkdocs material, watch watchfiles, dev ruff mypy transformers
+"""
+EXTRAS = {name: modules for name, *modules in map(str.split, _EXTRAS.split(","))}
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 ``starters`` rewrites the files of a clone, after a copy of each; ``followed`` a file that was handed in for grading."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

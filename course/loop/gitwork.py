@@ -1,8 +1,6 @@
 """Git for `course reset` and `course update`: the original of a starter.py, and a newer course under a learner's
 work."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 import subprocess
@@ -11,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course.labs import ROOT, LabError, functions, parsed, short, stub_message
+from course.labs import NOTHING, ROOT, LabError, functions, parsed, short, stub_message
 from course.loop.outcomes import digest
 from course.loop.record import keep
 
@@ -64,7 +62,7 @@ def _versions(root: Path, name: str) -> Iterator[str]:
 
 def _untouched(starter: bytes, solution: bytes) -> bool:
     """Whether every function is a stub or the reference's own, and some are stubs."""
-    mine, theirs = (dict(functions(parsed(text) or ast.Module())) for text in (starter, solution))
+    mine, theirs = (dict(functions(parsed(text) or NOTHING)) for text in (starter, solution))
     written = [name for name, node in mine.items() if stub_message(node) is None]
     return len(written) < len(mine) and all(n in theirs and ast.dump(mine[n]) == ast.dump(theirs[n]) for n in written)
 
@@ -135,7 +133,8 @@ def update(root: Path = ROOT, source: str = "") -> Updated:
     mine = [name for name in clash if name.endswith("/starter.py") and (root / name).is_file()]
     with _set_aside(root, mine, loose):
         _merge(root, base == before, target, mine)
-    renames = _renames(root, base, target)
+    parts = _names(git(root, "diff", "-M", "--name-status", "--diff-filter=R", "-z", base, target))
+    renames = {parts[i + 1]: parts[i + 2] for i in range(0, len(parts) - 2, 3)}
     moved = {name: move for name in mine if (move := _follow(root, name, renames))}
     tests = [Path(n).parent.as_posix() for n in incoming if n.endswith("/test_lab.py") and (root / n).is_file()]
     after = git(root, "rev-parse", "HEAD").strip()
@@ -212,11 +211,6 @@ def _merge(root: Path, forward: bool, target: str, mine: list[str]) -> None:
     except GitError:
         git(root, "merge", "--abort")
         raise
-
-
-def _renames(root: Path, base: str, target: str) -> dict[str, str]:
-    parts = _names(git(root, "diff", "-M", "--name-status", "--diff-filter=R", "-z", base, target))
-    return {parts[i + 1]: parts[i + 2] for i in range(0, len(parts) - 2, 3)}
 
 
 def _follow(root: Path, name: str, renames: dict[str, str]) -> str:

@@ -5,8 +5,6 @@ lab is "done (earlier version)". Imports of mini_vllm, dotted names below it, co
 and the marks that only say when a test is run (``slow``, ``needs_torch``) do not count: a file of the engine that
 moves asks nothing new of anybody."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course.contract.rules import public
+from course.grade.screen import imported
 from course.labs import LAB_PATH, parsed
 from course.loop.outcomes import digest
 
@@ -35,7 +34,8 @@ def _written(node: Any) -> str:
     """A tree as text that is the same for every layout and every version of Python."""
     if isinstance(node, list):
         return "[" + " ".join(text for each in node if (text := _written(each))) + "]"
-    if isinstance(node, (ast.Import, ast.ImportFrom)) and _of_engine(node):
+    modules = imported(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else [""]
+    if all(name.partition(".")[0] == "mini_vllm" for name in modules):
         return ""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return ""
@@ -53,24 +53,13 @@ def _written(node: Any) -> str:
     return DOTTED.sub(r"\1", node) if isinstance(node, str) else repr(node)
 
 
-def _of_engine(node: ast.Import | ast.ImportFrom) -> bool:
-    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-    return all(name.partition(".")[0] == "mini_vllm" for name in names)
-
-
-def folder_of(root: Path, key: str) -> Path:
-    """Folder of the lab with the record's key ``phase/lab``."""
-    phase, _, slug = key.partition("/")
-    return root / phase / "labs" / slug
-
-
 def stamp(rows: dict[str, dict[str, Any]], root: Path, keys: Iterable[str] = ()) -> bool:
     """The present contract into the rows of ``keys``, and into those without one; whether a row changed."""
     changed = False
     for key, row in rows.items():
         if not isinstance(row, dict) or (row.get("contract") and key not in keys):
             continue
-        folder = folder_of(root, key)
+        folder = root / key.replace("/", "/labs/", 1)
         now = contract(folder) if LAB_PATH.search(folder.as_posix()) else ""
         changed |= row.get("contract", "") != now
         row["contract"] = now

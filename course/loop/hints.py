@@ -2,8 +2,6 @@
 
 A hint names its tests in a comment that no page shows: ``<!-- hint: test_a, test_b -->``."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

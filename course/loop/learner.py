@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from course.labs import ROOT, Lab, LabError, find_labs, functions, lab_of, parsed, stub_message
+from course.labs import NOTHING, ROOT, Lab, LabError, find_labs, functions, lab_of, parsed, stub_message
 from course.loop import hints, record
 from course.loop.outcomes import digest, recall
 
@@ -71,7 +71,7 @@ def next_(lab: Annotated[str, LAB] = "") -> None:
 
 def to_write(starter: Path) -> list[tuple[int, str, str]]:
     """(line, function, sentence) of every stub; empty where the file does not parse."""
-    found = functions(parsed(starter) or ast.Module())
+    found = functions(parsed(starter) or NOTHING)
     return [(node.lineno, name, text) for name, node in found if (text := stub_message(node)) is not None]
 
 
@@ -88,7 +88,7 @@ def watch(
         saves = watcher.Saves(chosen.folder, poll)
         say(f"Watching {chosen.phase}/labs/{chosen.slug} ({saves.kind}).")
         try:
-            watcher.watch(chosen, chosen.folder, saves, lambda text: _note(text, chosen))
+            watcher.watch(chosen, chosen.folder, saves, partial(_note, chosen))
         except KeyboardInterrupt:
             say()
             return
@@ -103,7 +103,7 @@ def watch(
         chosen = following
 
 
-def _note(text: str, lab: Lab) -> None:
+def _note(lab: Lab, text: str) -> None:
     """A line of the watcher; each run begins on an empty screen, where there is one (what scrolled off stays)."""
     if text.endswith(": running") and out.is_terminal and not out.is_dumb_terminal:
         out.clear()

@@ -1,9 +1,5 @@
-"""Which listed mistake a red run looks like: the one on which just these tests of the lab fail.
-
-What fails on a mistake is seen by running the lab's tests on its patch, once; the answer is kept under ``.course``
-until the lab changes."""
-
-from __future__ import annotations
+"""Which listed mistake a red run looks like: the one on which just these tests of the lab fail. What fails on it is seen
+by running the lab's tests on its patch, once; the answer is kept under ``.course`` until the lab changes."""
 
 from course.contract.mistakes import apply_patch, patches, read_mistake
 from course.contract.warm import Variant, run_variants

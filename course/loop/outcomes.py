@@ -1,7 +1,5 @@
 """What happened in each lab of a test run: counts, the summary lines, the record on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

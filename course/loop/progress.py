@@ -1,7 +1,5 @@
 """Where the learner is: per lab from ``starter.py`` and the record of her last run, per phase from its labs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

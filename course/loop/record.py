@@ -1,8 +1,6 @@
 """The small local record of the learner's loop, ``.course/loop.json``: hints seen, which references were asked for, and
 what was red when `course watch` ran last. Deleting it loses only that."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Imports of former places of mini_vllm are put right in a text; everything else of it stays, to the character."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re
@@ -49,16 +47,18 @@ class _Text:
         start, end = self.span(node)
         return "".join(self.source[start:end].split()) == chain
 
+    def around(self, start: int, end: int) -> tuple[str, str, str]:
+        """What stands before and behind a statement in its lines, and how lines end."""
+        before = self.source[self.source.rfind("\n", 0, start) + 1 : start]
+        return before, re.split(r"[\r\n]", self.source[end:], maxsplit=1)[0], "\r\n" if "\r\n" in self.source else "\n"
+
     def add_below(self, statement: ast.stmt, more: list[str]) -> None:
         """Puts statements behind one: a line each where it has its line for itself."""
         start, end = self.span(statement)
-        before = self.source[self.source.rfind("\n", 0, start) + 1 : start]
-        rest = re.match(r"[^\r\n]*", self.source[end:])
-        tail = rest.group() if rest else ""
+        before, tail, ending = self.around(start, end)
         if before.strip() or tail.strip().partition("#")[0]:
             self.edits[end, end] = "".join(f"; {each}" for each in more)
         elif more:
-            ending = "\r\n" if "\r\n" in self.source else "\n"
             self.edits[end + len(tail), end + len(tail)] = "".join(f"{ending}{before}{each}" for each in more)
 
     def edited(self) -> str:
@@ -139,15 +139,13 @@ def _statements(node: ast.ImportFrom, found: dict[str, list[tuple[str, str]]]) -
 
 def _joined(text: _Text, start: int, end: int, statements: list[str]) -> str:
     """Several statements in the place of one: a line each where it has its line for itself, comments with them."""
-    before = text.source[text.source.rfind("\n", 0, start) + 1 : start]
-    rest = re.match(r"[^\r\n]*", text.source[end:])
-    tail = rest.group().strip() if rest else ""
+    before, tail, ending = text.around(start, end)
+    tail = tail.strip()
     if tail and not tail.startswith("#"):
         return "; ".join(statements)
     inner = "".join(f"  {comment}" for comment in re.findall(r"#[^\r\n]*", text.source[start:end]))
     if before.strip():
         return "; ".join(statements) + inner
-    ending = "\r\n" if "\r\n" in text.source else "\n"
     comment = inner + (f"  {tail}" if tail else "")
     return (comment + ending + before).join(statements) + inner
 

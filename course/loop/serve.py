@@ -1,7 +1,5 @@
 """`course serve`: the website on this machine, made again when a page is saved."""
 
-from __future__ import annotations
-
 import importlib.util
 import socket
 import subprocess

@@ -1,11 +1,10 @@
 """`course diff`: the learner's functions and the reference's, side by side or one below the other."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import textwrap
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from course.labs import functions
@@ -31,8 +30,7 @@ def rows(mine: list[str], theirs: list[str]) -> Iterator[tuple[str, str, str]]:
     """(left, mark, right) lines; the mark is `` `` where they agree, ``|``, ``<`` or ``>`` where not."""
     for kind, a, b, c, d in difflib.SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
         left, right = mine[a:b], theirs[c:d]
-        for i in range(max(len(left), len(right))):
-            one, two = left[i] if i < len(left) else "", right[i] if i < len(right) else ""
+        for i, (one, two) in enumerate(zip_longest(left, right, fillvalue="")):
             mark = MARKS[kind] if i < min(len(left), len(right)) or kind != "replace" else "<" if i < len(left) else ">"
             yield one, mark, two
 
@@ -41,14 +39,9 @@ def side_by_side(mine: list[str], theirs: list[str], width: int) -> Iterator[str
     """Plain lines of two columns; what is too long goes on in the next line."""
     column = max(20, (width - 3) // 2)
     for left, mark, right in rows(mine, theirs):
-        lefts, rights = _fold(left, column), _fold(right, column)
-        for i in range(max(len(lefts), len(rights))):
-            one, two = lefts[i] if i < len(lefts) else "", rights[i] if i < len(rights) else ""
+        lefts, rights = ([line[i : i + column] for i in range(0, len(line) or 1, column)] for line in (left, right))
+        for one, two in zip_longest(lefts, rights, fillvalue=""):
             yield f"{one:<{column}} {mark} {two}".rstrip()
-
-
-def _fold(line: str, column: int) -> list[str]:
-    return [line[i : i + column] for i in range(0, len(line), column)] or [""]
 
 
 def compare(starter: Path, solution: Path, width: int) -> Iterator[str]:

@@ -4,8 +4,6 @@ A worker waits with pytest, numpy and the collected tests loaded, so that only t
 save; it serves one run, and the next worker gets ready while the learner types. No fork, so it works on Windows too.
 Saves are seen by the library watchfiles (extra ``watch``) or, without it, by looking at the files every 0.05 s."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

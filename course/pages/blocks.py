@@ -3,8 +3,6 @@
 A job is ``{"page": name, "blocks": [[line, source], ...]}``, an answer ``{"printed": [...]}``, with ``line`` and
 ``error`` where a block raised."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

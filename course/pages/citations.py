@@ -14,7 +14,7 @@ the place may hold ``what`` instead: ``| `upstream/PATH:LINE` | `Symbol` | ... |
 Nothing else counts: a place without a ``what`` is an error, and so is ``upstream/PATH:LINE`` outside backticks. A file
 or folder may be named without a line (`` `upstream/PATH` ``); it must exist.
 
-``Symbol`` is defined on LINE (of its ``def``, ``class`` or assignment, not of a decorator; names are compared from their
+``Symbol`` is defined on LINE (of its ``def``, ``class`` or assignment, not a decorator's; names are compared from their
 end, ``self.x = ...`` in a method of ``A`` defines ``A.x``), a call of it stands or begins there, the text stands there
 word for word. For FIRST-LAST a definition starts on FIRST and reaches at least to LAST, the others stand in between. In
 a file that is not Python the line must hold the name as a whole word.
@@ -27,8 +27,6 @@ for word (a common indent may be removed, no line may be left out), at most 15 l
 In Python files (docstrings and comments of ``mini_vllm`` and of the phases) and in the other fences of a page,
 backticks around the place are optional, double backticks count, and ``what`` may be missing where LINE is itself a
 definition."""
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator

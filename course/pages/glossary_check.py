@@ -4,8 +4,6 @@ A definition is a heading of the third level, with text below it. Under a headin
 the list ``Themes:`` at the top names the themes in their order. A paragraph of a page that begins with **New words**
 lists terms, each a link to its definition."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from pathlib import Path
 
 from course.labs import ROOT
 from course.pages.markdown import Page, Problem, read, slug
-from course.pages.shape import all_pages, check_glossary, phases
+from course.pages.shape import all_pages, phases
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 _NEW_WORDS = re.compile(r"^(?:>\s*)?\*\*New words\b.*?(?=\n[>\s]*\n|\Z)", re.M | re.S)
@@ -33,21 +31,25 @@ def definitions(page: Page) -> Iterator[tuple[int, str, str]]:
 def check(root: Path = ROOT) -> list[Problem]:
     """All of the checks."""
     glossary = read(root / "GLOSSARY.md")
-    problems = [*check_glossary(glossary), *_check_texts(glossary), *_check_themes(glossary)]
+    problems = [*check_terms(glossary), *_check_themes(glossary)]
     terms = {slug(term) for _, term, _ in definitions(glossary)}
     pages = [read(path) for path in all_pages(root)]
     problems += [p for page in pages for p in (*check_new_words(page, terms), *check_headings(page))]
     return problems + check_home(glossary, root)
 
 
-def _check_texts(glossary: Page) -> list[Problem]:
-    """A term has a definition, says which phase teaches it or where to read on, and is no other spelling of another."""
-    problems = []
-    seen: dict[str, str] = {}
+def check_terms(glossary: Page) -> list[Problem]:
+    """A term is defined once, says which phase teaches it or where to read on, and is no other spelling of another."""
+    seen: dict[str, tuple[int, str]] = {}
+    none = "no term found: each definition has a heading of the third level"
+    problems = [] if any(definitions(glossary)) else [Problem(glossary.path, 1, none)]
     for line, term, text in definitions(glossary):
         plain = re.sub(r"[\W_]", "", term.casefold()).removesuffix("s")
-        if seen.setdefault(plain, term).casefold() != term.casefold():
-            problems.append(Problem(glossary.path, line, f"{term!r} is defined already, as {seen[plain]!r}"))
+        first, as_what = seen.setdefault(plain, (line, term))
+        if first != line:
+            problems.append(
+                Problem(glossary.path, line, f"{term!r} is defined already, as {as_what!r} on line {first}")
+            )
         if not text:
             problems.append(Problem(glossary.path, line, f"{term!r} is not defined"))
         elif not re.search(r"\bPhases? \d\d\b|\bSee \S|\]\(#", text):

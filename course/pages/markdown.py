@@ -3,8 +3,6 @@
 Only what the checks need of Markdown (GitHub's flavour): backtick and tilde fences, HTML comments, ATX headings,
 inline and reference links."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

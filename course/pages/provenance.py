@@ -5,8 +5,6 @@
 ``*``, or names another file of the same stem (a result and its log), or has its stem as name. A script beside the
 captures (``.py``) made them and needs none."""
 
-from __future__ import annotations
-
 import json
 import re
 from fnmatch import fnmatch
@@ -45,7 +43,8 @@ def check_folder(folder: Path) -> list[Problem]:
     names = [file.relative_to(folder).as_posix() for file in bare]
     problems += [Problem(path, 1, f"does not say where {name} comes from: add it to an entry") for name in names]
     here = {file.name for file in folder.rglob("*")}
-    named = [name for entry in entries.values() for key in _commands(entry) for name in FILE.findall(key)]
+    commands = [entry.get("commands") for entry in entries.values()]
+    named = [name for each in commands if isinstance(each, dict) for key in each for name in FILE.findall(key)]
     lost = [name for name in named if not any(fnmatch(file, name) for file in here)]
     what = "which is not there: delete it there, or capture it again"
     return problems + [Problem(path, 1, f"describes {name}, {what}") for name in lost]
@@ -58,11 +57,6 @@ def _entries(facts: Any) -> dict[str, dict]:
     if "machine" in facts or not all(isinstance(value, dict) for value in facts.values()):
         return {"": facts}
     return facts
-
-
-def _commands(entry: dict) -> list[str]:
-    commands = entry.get("commands", {})
-    return list(commands) if isinstance(commands, dict) else []
 
 
 def _check_entry(path: Path, name: str, entry: dict) -> list[Problem]:

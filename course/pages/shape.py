@@ -1,7 +1,5 @@
 """Checks of the pages: shape of the phase folders, headings of lab READMEs, links, glossary, leftovers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -119,22 +117,6 @@ def check_leftovers(path: Path) -> list[Problem]:
         for pattern, what in ((LEFTOVER, "a note to self"), (MACHINE_PATH, "a path of one machine")):
             if match := pattern.search(line):
                 problems.append(Problem(path, number, f"{what}: {match[0]}"))
-    return problems
-
-
-def check_glossary(page: Page) -> list[Problem]:
-    """Each term is defined once."""
-    seen: dict[str, int] = {}
-    problems = []
-    for line, level, text in page.headings():
-        if level != 3:
-            continue
-        term = re.sub(r"[`*]", "", text).strip(" .:—")
-        if (key := term.casefold()) in seen:
-            problems.append(Problem(page.path, line, f"{term!r} is defined on line {seen[key]} already"))
-        seen.setdefault(key, line)
-    if not seen:
-        problems.append(Problem(page.path, 1, "no term found: each definition has a heading of the third level"))
     return problems
 
 

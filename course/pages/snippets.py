@@ -5,15 +5,13 @@ working directory is the root of the repository. A comment directly before a fen
 REASON -->`` (not run) and ``<!-- upstream: ... -->`` (an excerpt). ``<!-- output -->`` before a ``text`` fence says
 that the fence shows what the ``python`` blocks since the last such fence have printed; it is compared line by line."""
 
-from __future__ import annotations
-
 import json
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from course.contract import zygote
+from course.contract.warm import environment
 from course.labs import ROOT
 from course.pages.markdown import Page, Problem
 
@@ -60,8 +58,9 @@ def run_page(page: Page, root: Path = ROOT, timeout: float = TIMEOUT) -> list[Pr
         return [Problem(page.path, s.line, "<!-- output --> without a python block before it") for s in todo]
     with tempfile.TemporaryDirectory() as temp:
         job, answer = Path(temp, "job.json"), Path(temp, "answer.json")
+        env = environment(PYTHONIOENCODING="utf-8")
         job.write_text(json.dumps({"page": str(page.path), "blocks": blocks}), encoding="utf-8")
-        done = zygote.python("course.pages.blocks", [str(job), str(answer)], root, _environment(root), timeout)
+        done = zygote.python("course.pages.blocks", [str(job), str(answer)], root, env, timeout)
         result = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
     if not result:
         late = f"ran longer than {timeout:.0f} s" if "no answer in" in done.stderr else "ended their process"
@@ -71,11 +70,6 @@ def run_page(page: Page, root: Path = ROOT, timeout: float = TIMEOUT) -> list[Pr
     if "error" in result:
         return [Problem(page.path, result["line"], result["error"])]
     return _compare(page, todo, result["printed"])
-
-
-def _environment(root: Path) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(root), str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
 
 
 def _compare(page: Page, todo: list[Step], printed: list[str]) -> list[Problem]:

@@ -4,8 +4,6 @@ The guards stand around lab code only; our own parts run bare. Each looks at wha
 fault is reported where it is made, not three steps later as a wrong token. I1 to I4 are the invariants of phase 02, S1
 to S5 those of phase 03."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -62,8 +60,8 @@ def _line_of(error: BaseException) -> str:
 
 
 class GuardedPool:
-    """A learner's block pool (or our pool around a learner's queue), every call checked in O(blocks of the call). It
-    keeps its own count of the users of every block. `owner_of(block)` names the request that holds a block."""
+    """A learner's block pool (or ours around a learner's queue) with the methods of `BlockPool`, each call checked in
+    O(its blocks). It keeps its own count of the users of every block. `owner_of(block)`: the request that holds it."""
 
     def __init__(self, pool: Any, watch: Watch) -> None:
         for name in ("num_gpu_blocks", "blocks", "null_block", "free_block_queue"):
@@ -80,7 +78,6 @@ class GuardedPool:
         return getattr(self._pool, name)
 
     def get_new_blocks(self, num_blocks: int) -> list[Any]:
-        """As `BlockPool.get_new_blocks`."""
         if num_blocks > len(self._users) - 1 - self._num_used:
             return self._overdraw(num_blocks)
         blocks = self._watch.call(self._pool.get_new_blocks, num_blocks)
@@ -110,7 +107,6 @@ class GuardedPool:
         raise self._watch.error(f"get_new_blocks({num_blocks}) must raise ValueError while {free} are free", "I1")
 
     def touch(self, blocks: Iterable[Any]) -> None:
-        """As `BlockPool.touch`."""
         blocks = list(blocks)
         hashes = [block.block_hash for block in blocks]
         self._watch.call(self._pool.touch, blocks)
@@ -121,7 +117,6 @@ class GuardedPool:
         self._after(blocks)
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
-        """As `BlockPool.free_blocks`."""
         blocks = list(ordered_blocks)
         hashes = [block.block_hash for block in blocks]
         self._watch.call(self._pool.free_blocks, list(blocks))
@@ -135,7 +130,6 @@ class GuardedPool:
         self._after(blocks)
 
     def get_cached_block(self, block_hash: bytes) -> Any:
-        """As `BlockPool.get_cached_block`."""
         block = self._watch.call(self._pool.get_cached_block, block_hash)
         if block is not None:
             self._is_ours(block)
@@ -146,7 +140,6 @@ class GuardedPool:
     def cache_full_blocks(
         self, block_hashes: Sequence[bytes], blocks: Sequence[Any], num_cached_blocks: int, num_full_blocks: int
     ) -> None:
-        """As `BlockPool.cache_full_blocks`."""
         self._watch.call(self._pool.cache_full_blocks, block_hashes, blocks, num_cached_blocks, num_full_blocks)
         for i in range(num_cached_blocks, num_full_blocks):
             at = blocks[i].block_id
@@ -158,27 +151,23 @@ class GuardedPool:
             self._watch.require(block.block_hash is None, early, "I3")
 
     def evict_blocks(self, blocks: Iterable[Any]) -> None:
-        """As `BlockPool.evict_blocks`."""
         blocks = list(blocks)
         self._watch.call(self._pool.evict_blocks, blocks)
         for block in blocks:
             self._watch.require(block.block_hash is None, f"block {block.block_id} was evicted and has a hash", "I3")
 
     def reset_prefix_cache(self) -> bool:
-        """As `BlockPool.reset_prefix_cache`."""
         done = self._watch.call(self._pool.reset_prefix_cache)
         self._watch.require(done == (self._num_used == 0), "reset_prefix_cache is for a pool that nobody uses", "I3")
         self._after([])
         return done
 
     def get_num_free_blocks(self) -> int:
-        """As `BlockPool.get_num_free_blocks`."""
         count, expected = self._watch.call(self._pool.get_num_free_blocks), len(self._users) - 1 - self._num_used
         self._watch.require(count == expected, f"{count} blocks are counted as free, {expected} have no user", "I1")
         return count
 
     def get_usage(self) -> float:
-        """As `BlockPool.get_usage`."""
         return self._watch.call(self._pool.get_usage)
 
     def _is_ours(self, block: Any) -> None:

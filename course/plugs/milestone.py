@@ -4,8 +4,6 @@ Each part that is written runs alone among our own parts through the checks that
 workload of 50 requests; the parts that hold run together through both, and through a selection of the engine's own
 test suite."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -3,8 +3,6 @@
 A check takes the parts to use and returns nothing; it raises AssertionError with one sentence where the claim fails.
 The toy model runs under the KV oracle, so that a wrong block is an error though the toy never reads it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 
 A lab function is smaller than the engine's part: one row, one token. The loop and the checks are here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any

@@ -2,8 +2,6 @@
 
 `mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`."""
 
-from __future__ import annotations
-
 import ast
 import os
 import sys
@@ -34,6 +32,10 @@ class Plug:
         """The first of these settings of which the lab knows nothing, "" where there is none."""
         given = {name: attrgetter(name)(config) for name in self.only}
         return next((f"{name}={given[name]!r}" for name in given if given[name] not in (self.only[name], None)), "")
+
+    def covers(self, name: str) -> bool:
+        """Whether a function of the lab has to be written first."""
+        return any(name == need or (need.endswith("*") and name.startswith(need[:-1])) for need in self.needs)
 
 
 TABLE = COURSE / "plugs.toml"
@@ -105,8 +107,9 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> 
         return Part(plug, "absent")
     path = found[0]
     try:
-        for name, sentence in stubs(path).items():
-            if any(name == need or (need.endswith("*") and name.startswith(need[:-1])) for need in plug.needs):
+        unwritten = stubs(path)
+        for name, sentence in unwritten.items():
+            if plug.covers(name):
                 return Part(plug, "not written", f"{name}: {sentence}")
         if plug.lab not in modules:
             modules[plug.lab] = load(path)
@@ -131,8 +134,8 @@ def stubs(path: Path) -> dict[str, str]:
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
-    """The engine's parts, the written ones from the labs, guarded and warmed up (`course.plugs.warmup`); one line a part
-    to stderr. `quiet`: without all that."""
+    """The engine's parts, the written ones from the labs, guarded and warmed up; one line a part to stderr.
+    `quiet`: without warm-up and lines."""
     found = find_parts(with_labs, root)
     made = assemble(found, quiet)
     if not quiet:

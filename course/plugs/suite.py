@@ -4,8 +4,6 @@ COURSE_PLUGS names the labs as `--with-labs` does, COURSE_PLUG_PARTS the parts t
 they are: the names under which they find pool, scheduler and sampler are given other meanings before they are imported.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from dataclasses import replace

@@ -1,9 +1,6 @@
 """Before lab code serves a model: requests with one beginning on the toy model, in a pool that is too small for them.
-
-One prompt finds nothing again and preempts nobody, so a single answer proves little about a block pool. These requests
-hit, touch, evict and preempt under the guards and the KV oracle; what no request could reach is named."""
-
-from __future__ import annotations
+One prompt finds nothing again and preempts nobody, so an answer to it proves little. These hit, touch, evict and preempt
+under the guards and the KV oracle; what no request could reach is named."""
 
 import ast
 import sys
@@ -74,8 +71,7 @@ def _functions(part: Part, ran: set[tuple[str, int]]) -> list[str]:
     source = SOURCES.get(path.resolve()) or path.read_text(encoding="utf-8")
     missed = []
     for name, node in functions(ast.parse(source)):
-        needed = any(name == need or (need.endswith("*") and name.startswith(need[:-1])) for need in part.plug.needs)
         first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-        if needed and not name.rpartition(".")[2].startswith("__") and (str(path), first) not in ran:
+        if part.plug.covers(name) and not name.rpartition(".")[2].startswith("__") and (str(path), first) not in ran:
             missed.append(f"{name} ({part.plug.lab})")
     return missed

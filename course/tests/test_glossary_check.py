@@ -69,7 +69,7 @@ def test_a_good_glossary_passes(root: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("### Block\n", "### kv block\n", "GLOSSARY.md:13: 'kv block' is defined on line 8 already"),
+        ("### Block\n", "### kv block\n", "GLOSSARY.md:13: 'kv block' is defined already, as 'KV block' on line 8"),
         ("### Block\n", "### KV-blocks\n", "GLOSSARY.md:13: 'KV-blocks' is defined already, as 'KV block'"),
         ("\nPhase 00.\n", "\n", "'step' names neither its phase"),
         ("One round.\n\nPhase 00.\n", "", "'step' is not defined"),

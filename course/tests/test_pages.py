@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from course.labs import ROOT, lab_folders
-from course.pages import shape, snippets
+from course.pages import glossary_check, shape, snippets
 from course.pages.markdown import parse, read, slug
 
 
@@ -50,7 +50,7 @@ def test_lab_has_the_common_shape(folder: Path) -> None:
 
 
 def test_glossary_defines_each_term_once() -> None:
-    clean(shape.check_glossary(read(ROOT / "GLOSSARY.md")))
+    clean(glossary_check.check_terms(read(ROOT / "GLOSSARY.md")))
 
 
 # the checks themselves
@@ -170,4 +170,4 @@ def test_leftovers_are_found(tmp_path: Path) -> None:
 
 def test_a_term_defined_twice_is_found() -> None:
     page = parse("# G\n\n### KV block\nA.\n\n### `kv block`\nB.\n")
-    assert [p.line for p in shape.check_glossary(page)] == [6]
+    assert [p.line for p in glossary_check.check_terms(page)] == [6]

@@ -4,8 +4,6 @@ Each citation is looked up in the pinned tree first (which definition it means, 
 then followed into the other release, by full name, by text, and by the alignment of the two files' lines. Nothing is
 guessed: a citation has ``moved`` only where one new place answers to it."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

@@ -1,10 +1,9 @@
 """What `course verify --bump` says and writes: the list, the table per page, the new line numbers."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,14 +77,10 @@ def show(all_fates: Sequence[Fate], old: str, new: str, console: Console, root: 
             colour = "green" if fate.state == MOVED else "red"
             then = f"-> {fate.new_lines}" if fate.state == MOVED else fate.note
             here = f"{path.relative_to(root).as_posix()}:{fate.citation.line}"
-            text = f"{fate.place} {escape(_short(fate.what))}  {escape(then)}".rstrip()
+            what = textwrap.shorten(fate.what, 70, placeholder="...")
+            text = f"{fate.place} {escape(what)}  {escape(then)}".rstrip()
             console.print(f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True)
     console.print(_table(all_fates, f"citations of vLLM {old}, against {new}", root))
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 70 else flat[:67] + "..."
 
 
 def _table(all_fates: Sequence[Fate], title: str, root: Path) -> Table:

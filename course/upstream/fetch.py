@@ -4,8 +4,6 @@ Either way the content is checked (commit, or SHA-256 of the archive) before it 
 broken attempt leaves nothing behind. A stamp in the tree says what it is; a later run compares file names and sizes
 with it, and mends a tree that was damaged."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -63,7 +61,8 @@ def ensure(root: Path = ROOT, source: str = "auto", pin: Pin = PIN, console: Con
         say.print(f"upstream/ {state}; fetching it anew.")
     with tempfile.TemporaryDirectory(prefix=".upstream-", dir=root) as temp:
         tree, used = _fetch(Path(temp), source, pin, say)
-        write_stamp(tree, pin, used)
+        facts = {"version": pin.version, "commit": pin.commit, "source": used, "files": manifest(tree)}
+        (tree / STAMP).write_text(json.dumps(facts, sort_keys=True), encoding="utf-8")
         _put(tree, target, say)
     say.print(f"[green]upstream/ now holds vLLM {pin.tag}[/] ({used}, {len(manifest(target))} files).")
     return used
@@ -97,12 +96,6 @@ def manifest(tree: Path) -> dict[str, int]:
             if name != STAMP and not path.is_symlink():
                 found[path.relative_to(tree).as_posix()] = path.stat().st_size
     return found
-
-
-def write_stamp(tree: Path, pin: Pin, used: str) -> None:
-    """Writes down what the tree is."""
-    facts = {"version": pin.version, "commit": pin.commit, "source": used, "files": manifest(tree)}
-    (tree / STAMP).write_text(json.dumps(facts, sort_keys=True), encoding="utf-8")
 
 
 def _read_stamp(tree: Path) -> dict | None:

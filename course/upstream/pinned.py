@@ -1,7 +1,5 @@
 """Reads files of the pinned release: what each line defines, what it calls."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """Another release of vLLM to compare with: a folder, or a version that is fetched once into ``.course/releases/``."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

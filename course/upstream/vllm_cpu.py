@@ -4,8 +4,6 @@ About 6 GB of disk and some minutes; Linux x86-64 and Python 3.11 only, because 
 again, it goes on where it stopped, or says that all is there. ``COURSE_VLLM_PYTHON`` names an interpreter that has
 vLLM already; then nothing is installed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@
 signature and docstring and raise NotImplementedError with what to do. ``course build NN --test`` runs
 the tests that prove them, on the copy. What was written in a workspace of an earlier phase comes along."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -5,8 +5,6 @@ is filled with the engine's own. Then the new phase takes out its bodies. Where 
 workspace was made, or stands elsewhere now, or was cut in two, what is hers is put into the new file or files
 (``course.workspace.graft``). What cannot be carried is named: nothing of hers is dropped without a word."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -168,11 +166,8 @@ class _Way:
         if before is not None:
             before = self.follow(name, before, leaves, noted=False)
         texts = {path: self.carried.files.get(path) or self.engine(path) for path in places}
-        graft = Graft(self.follow(name, hers, leaves), before, texts, self.taught)
+        graft = Graft(self.follow(name, hers, leaves), before, texts, self.taught, self.carried)
         graft.run(lambda wanted: self.moves.place(_module(name), wanted), self.moves)
         self.carried.files |= {path: text for path, text in graft.texts.items() if text != texts[path]}
-        self.carried.written += graft.written
-        self.carried.filled += graft.filled
-        self.carried.also += graft.also
         self.carried.left += [f"{name}: {each}" for each in graft.left]
         return graft.homes

@@ -4,16 +4,16 @@ Three texts are compared part by part (``course.workspace.members``): the file a
 present ones.
 Where the former text is not known, only what a phase teaches and what the engine lacks is taken for hers."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from course.workspace import members as m
 from mini_vllm.moved import Moves
 
 Place = Callable[[str], tuple[str, str]]
+Taught = dict[str, list[str]]
 NOTES = "your notes or decorators; it is not written yet, so ours stands there"
 
 
@@ -22,18 +22,16 @@ class Graft:
 
     Attributes:
         texts: path -> present source, the file's own place first; `run` puts her parts in.
-        written, filled, also, left: as in `course.workspace.carry.Carried`.
+        carried: of which `written`, `filled` and `also` grow. left: what was not carried, with the reason.
         homes: name that the engine lacks -> path where it went.
     """
 
-    def __init__(self, hers: str, former: str | None, texts: dict[str, str], taught: dict[str, list[str]]) -> None:
+    def __init__(self, hers: str, former: str | None, texts: dict[str, str], taught: Taught, carried: Any) -> None:
         self.source, self.former_source, self.texts, self.taught = hers, former, dict(texts), taught
         self.hers = m.members(hers)
         self.former = m.members(former) if former is not None else None
         self.pieces: dict[str, list[m.Member]] = {path: [] for path in texts}
-        self.written: list[str] = []
-        self.filled: list[str] = []
-        self.also: list[str] = []
+        self.written, self.filled, self.also = carried.written, carried.filled, carried.also
         self.left: list[str] = []
         self.homes: dict[str, str] = {}
 

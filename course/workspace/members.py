@@ -3,8 +3,6 @@
 A part has a key ("Scheduler._clamp", "LIMIT"), the lines that it takes, and the text of these lines. What stands
 between parts, blank lines and loose comments, belongs to none."""
 
-from __future__ import annotations
-
 import ast
 import io
 from collections.abc import Iterator

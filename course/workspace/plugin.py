@@ -1,8 +1,6 @@
 """Pytest plugin of ``workspace/``: makes sure that the copy is what runs, reports unwritten functions in one line, and
 tells what fails for one reason once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
