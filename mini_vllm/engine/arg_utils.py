@@ -30,7 +30,7 @@ class EngineArgs:
     An argument of vLLM that is not here is refused by a sentence that names the phase that brings it, or what to use;
     its default is taken (`engine/arg_refusals.py`). Differs from upstream: `dtype` is "float32" ("auto" there),
     `async_scheduling` False, `cudagraph_mode` NONE, `kv_cache_memory_bytes` 1 GiB where `gpu_memory_utilization` (0.92
-    there) is unset.
+    there) is unset, `prefix_caching_hash_algo` our own hash ("sha256" there).
 
     Raises ValueError for an unknown argument, with its nearest neighbour.
     Upstream: upstream/vllm/engine/arg_utils.py:412 — `EngineArgs`.

@@ -95,7 +95,9 @@ def test_steps_of_many_tiles(folder):
     assert tokens(make(folder, **args), prompts, params) == expected
 
 
-@pytest.mark.parametrize("name", ["qwen3", pytest.param("qwen2", marks=pytest.mark.slow), "mistral-window"])
+@pytest.mark.parametrize(
+    "name", ["qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "mistral-window"))]
+)
 def test_same_answers_as_real_vllm(name, tmp_path):
     golden = load(name)
     llm = LLM(str(checkpoint(name, tmp_path)), tensor_parallel_size=2, **golden["engine_args"])

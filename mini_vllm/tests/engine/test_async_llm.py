@@ -17,26 +17,33 @@ pytest.importorskip("msgspec")
 
 
 @BOTH
-@pytest.mark.parametrize("kind", RequestOutputKind, ids=lambda kind: kind.name)
-def test_twenty_streams_at_once(elsewhere, kind):
+def test_twenty_streams_at_once(elsewhere):
     prompts = [f"prompt number {at}" for at in range(20)]
     params = [greedy(max_tokens=3 + at, logprobs=1) for at in range(20)]
     expected = [output.outputs[0] for output in LLM(Trapped(), num_blocks=256).generate(prompts, params)]
 
     async def body(llm):
-        jobs = (collect(llm, str(at), prompts[at], params[at], output_kind=kind) for at in range(20))
-        return await asyncio.gather(*jobs)
+        found = {}
+        for kind in RequestOutputKind:
+            jobs = (collect(llm, str(at), prompts[at], params[at], output_kind=kind) for at in range(20))
+            found[kind] = await asyncio.gather(*jobs)
+        return found
 
-    for outputs, wanted in zip(in_loop(elsewhere, body), expected, strict=True):
-        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
-        parts = [output.outputs[0] for output in outputs]
-        if kind is RequestOutputKind.DELTA:
-            assert "".join(part.text for part in parts) == wanted.text
-            assert [t for part in parts for t in part.token_ids] == wanted.token_ids
-            assert sum(len(part.logprobs) for part in parts) == len(wanted.token_ids)
-        else:
-            assert vars(parts[-1]) == vars(wanted)
-        assert len(outputs) == 1 or kind is not RequestOutputKind.FINAL_ONLY
+    for kind, streams in in_loop(elsewhere, body).items():
+        for outputs, wanted in zip(streams, expected, strict=True):
+            _is_stream_of(kind, outputs, wanted)
+
+
+def _is_stream_of(kind, outputs, wanted):
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    parts = [output.outputs[0] for output in outputs]
+    if kind is RequestOutputKind.DELTA:
+        assert "".join(part.text for part in parts) == wanted.text
+        assert [t for part in parts for t in part.token_ids] == wanted.token_ids
+        assert sum(len(part.logprobs) for part in parts) == len(wanted.token_ids)
+    else:
+        assert vars(parts[-1]) == vars(wanted)
+    assert len(outputs) == 1 or kind is not RequestOutputKind.FINAL_ONLY
 
 
 @BOTH

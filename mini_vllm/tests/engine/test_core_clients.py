@@ -91,18 +91,15 @@ def stream(engine, kind):
     return outputs
 
 
-@pytest.mark.parametrize("kind", RequestOutputKind, ids=lambda kind: kind.name)
-def test_steps_give_the_same_streams(kind):
-    here, there = (
-        stream(
-            LLMEngine(Trapped(), enable_multiprocessing=elsewhere, num_blocks=256, block_size=4, max_model_len=200),
-            kind,
-        )
-        for elsewhere in (False, True)
-    )
-    assert list(here) == list(there)
-    for request_id, outputs in here.items():
-        assert [seen(o) for o in outputs] == [seen(o) for o in there[request_id]]
+def test_steps_give_the_same_streams():
+    settings = {"num_blocks": 256, "block_size": 4, "max_model_len": 200}
+    engines = [LLMEngine(Trapped(), enable_multiprocessing=elsewhere, **settings) for elsewhere in (False, True)]
+    for kind in RequestOutputKind:
+        here, there = (stream(engine, kind) for engine in engines)
+        assert list(here) == list(there)
+        for request_id, outputs in here.items():
+            assert [seen(o) for o in outputs] == [seen(o) for o in there[request_id]]
+        assert all(engine.reset_prefix_cache() for engine in engines)
 
 
 @BOTH
