@@ -367,12 +367,12 @@ def test_draws_are_seeded_and_follow_the_distribution() -> None:
 
 
 def test_files_are_short_and_ask_nobody() -> None:
-    """At most 300 lines, no package, no other server."""
+    """At most 300 lines of 120 characters, no package, no other server."""
     files = sorted(ENGINE.rglob("*.js"))
     assert len(files) >= 18
     for file in files:
         text = file.read_text(encoding="utf-8")
-        assert text.count("\n") <= 300, file
+        assert text.count("\n") <= 300 and max(map(len, text.splitlines())) <= 120, file
         assert all(name.startswith(".") for name in re.findall(r'^import .* from "(.*)";$', text, re.M)), file
         assert "https:" not in text and "http:" not in text, file
     assert json.loads((ENGINE / "package.json").read_text(encoding="utf-8"))["type"] == "module"

@@ -1,5 +1,7 @@
 // A request inside the engine: its tokens, its two counters and its state. Twin: mini_vllm/request.py.
 
+/** @typedef {import("./core/kv_cache_utils.js").BlockHash} BlockHash */
+
 /** States of a request. The order matters: everything after PREEMPTED has finished. */
 export const RequestStatus = Object.freeze({
   WAITING: 1, RUNNING: 2, PREEMPTED: 3, FINISHED_STOPPED: 4, FINISHED_LENGTH_CAPPED: 5, FINISHED_ABORTED: 6,
@@ -34,7 +36,7 @@ export class Request {
    * @param {string} request_id unique among the unfinished requests
    * @param {number[]} prompt_token_ids at least one
    * @param {SamplingParams} sampling_params
-   * @param {((request: Request) => import("./core/kv_cache_utils.js").BlockHash[]) | null} block_hasher null: no caching
+   * @param {((request: Request) => BlockHash[]) | null} block_hasher null: no prefix caching
    */
   constructor(request_id, prompt_token_ids, sampling_params, block_hasher = null) {
     this.request_id = request_id;
@@ -54,7 +56,7 @@ export class Request {
     this.num_cached_tokens = 0;
 
     this._block_hasher = block_hasher;
-    /** Hashes of the full blocks, each computed once. @type {import("./core/kv_cache_utils.js").BlockHash[]} */
+    /** Hashes of the full blocks, each computed once. @type {BlockHash[]} */
     this.block_hashes = [];
     this.update_block_hashes();
   }

@@ -63,8 +63,8 @@ export class PagedAttention {
 
   /**
    * One query head of one token: softmax(q · K / √d) V over the first `seq_len` positions.
-   * @param {Float32Array} out @param {Float32Array} qkv @param {number} layer @param {number} token @param {number} head
-   * @param {number[]} block_table @param {number} seq_len
+   * @param {Float32Array} out @param {Float32Array} qkv @param {number} layer
+   * @param {number} token @param {number} head @param {number[]} block_table @param {number} seq_len
    */
   _attend(out, qkv, layer, token, head, block_table, seq_len) {
     const { head_dim, kv_size, num_heads, block_size, _scores: scores } = this;
@@ -98,7 +98,8 @@ export function slot(block_table, position, block_size) {
   return block_table[block] * block_size + (position - block * block_size);
 }
 
-/** @param {Float32Array} a @param {number} a0 @param {Float32Array} b @param {number} b0 @param {number} n a multiple of 4 */
+/** Of n numbers from a[a0] and b[b0] on; n is a multiple of 4.
+ * @param {Float32Array} a @param {number} a0 @param {Float32Array} b @param {number} b0 @param {number} n */
 function dot(a, a0, b, b0, n) {
   let sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0; // four sums, for the same reason as in layers/linear.js
   for (let i = 0; i < n; i += 4) {

@@ -43,11 +43,10 @@ export class BlockHashToBlockMap {
  * handed out. A block is in the free queue exactly when its `ref_cnt` is 0, in the map exactly when it has a hash.
  */
 export class BlockPool {
-  /** @param {number} num_gpu_blocks the null block included @param {boolean} enable_caching */
-  constructor(num_gpu_blocks, enable_caching = true) {
+  /** @param {number} num_gpu_blocks the null block included */
+  constructor(num_gpu_blocks) {
     if (num_gpu_blocks < 2) throw new Error(`num_blocks must be at least 2, got ${num_gpu_blocks}`);
     this.num_gpu_blocks = num_gpu_blocks;
-    this.enable_caching = enable_caching;
     this.blocks = Array.from({ length: num_gpu_blocks }, (_, block_id) => new KVCacheBlock(block_id));
     this.free_block_queue = new FreeKVCacheBlockQueue(this.blocks);
     this.cached_block_hash_to_block = new BlockHashToBlockMap();
@@ -73,7 +72,8 @@ export class BlockPool {
     }
   }
 
-  /** Take the blocks that were free the longest; their old content can no longer be found. @param {number} num_blocks */
+  /** Take the blocks that were free the longest; their old content can no longer be found.
+   * @param {number} num_blocks */
   get_new_blocks(num_blocks) {
     const blocks = this.free_block_queue.popleft_n(num_blocks);
     for (const block of blocks) {
@@ -91,7 +91,8 @@ export class BlockPool {
     block.block_hash = null;
   }
 
-  /** Add one user to each block; a free one leaves the free queue, wherever it stands. @param {KVCacheBlock[]} blocks */
+  /** Add one user to each block; a free one leaves the free queue, wherever it stands.
+   * @param {KVCacheBlock[]} blocks */
   touch(blocks) {
     for (const block of blocks) {
       if (block.ref_cnt === 0) this.free_block_queue.remove(block);

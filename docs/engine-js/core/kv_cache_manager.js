@@ -1,5 +1,6 @@
-// Which blocks belong to which request: what the scheduler asks of the paged KV cache. pocket has one KV cache group, so
-// what mini_vllm spreads over coordinator and managers stands in one class. Twin: mini_vllm/core/kv_cache_manager.py.
+// Which blocks belong to which request: what the scheduler asks of the paged KV cache. pocket has one KV cache group,
+// so what mini_vllm spreads over coordinator and managers stands in one class.
+// Twin: mini_vllm/core/kv_cache_manager.py.
 
 import { BlockPool } from "./block_pool.js";
 
@@ -21,7 +22,7 @@ export class KVCacheManager {
     this.block_size = block_size;
     this.enable_caching = enable_caching;
     this.max_model_len = max_model_len;
-    this.block_pool = new BlockPool(num_blocks, enable_caching);
+    this.block_pool = new BlockPool(num_blocks);
     /** Block table of each request that holds blocks. @type {Map<string, KVCacheBlock[]>} */
     this.req_to_blocks = new Map();
     /** How many of them are dealt with in the prefix cache, from the front. @type {Map<string, number>} */
@@ -124,7 +125,8 @@ export class KVCacheManager {
     this.num_cached_block.delete(request.request_id);
   }
 
-  /** The request's block table: entry i is the block of its tokens from i * block_size on. @param {string} request_id */
+  /** The request's block table: entry i is the block of its tokens from i * block_size on.
+   * @param {string} request_id */
   get_blocks(request_id) {
     return this.req_to_blocks.get(request_id) ?? [];
   }

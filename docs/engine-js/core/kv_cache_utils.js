@@ -20,7 +20,8 @@ export class KVCacheBlock {
 /**
  * What a full block holds: its tokens *and all before them*, since keys and values depend on every earlier token.
  *
- * Upstream chains SHA-256 digests and trusts them (upstream/vllm/v1/core/kv_cache_utils.py:541 — `hash_block_tokens`).
+ * Upstream chains SHA-256 digests and trusts them:
+ * upstream/vllm/v1/core/kv_cache_utils.py:541 — `hash_block_tokens`.
  * A page has no synchronous SHA-256, so `value` is a short hash that may collide, and `equals` looks at the tokens.
  */
 export class BlockHash {
@@ -51,7 +52,8 @@ export class BlockHash {
   }
 }
 
-/** FNV-1a over the parent's value and the tokens, one step a byte pair. @param {number} seed @param {number[]} token_ids */
+/** FNV-1a over the tokens, from the parent's value on, two bytes at a time.
+ * @param {number} seed @param {number[]} token_ids */
 export function fnv1a(seed, token_ids) {
   let value = seed ^ 0x811c9dc5;
   for (const token_id of token_ids) {

@@ -1,5 +1,5 @@
-// Blocks that the page takes out of the pool while the engine runs, so that its slider can make memory scarce. No engine
-// does this: vLLM fixes the number of blocks at start-up. The scheduler does not notice; it finds fewer free blocks.
+// Blocks that the page takes out of the pool while the engine runs, so that its slider can make memory scarce. No
+// engine does this: vLLM fixes the number of blocks at start-up. The scheduler only finds fewer free blocks.
 
 /** @typedef {import("./block_pool.js").BlockPool} BlockPool */
 /** @typedef {import("./kv_cache_utils.js").KVCacheBlock} KVCacheBlock */

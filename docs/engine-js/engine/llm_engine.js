@@ -24,7 +24,7 @@ import { ModelRunner } from "../worker/model_runner.js";
  * @property {boolean} [enable_prefix_caching]
  */
 
-/** @typedef {{request_id: string, new_token_ids: number[], text: string, finish_reason: string | null}} RequestOutput */
+/** @typedef {import("../core/sched/scheduler.js").EngineCoreOutput & {text: string}} RequestOutput */
 
 export class LLMEngine {
   /** @param {Checkpoint} checkpoint @param {EngineArgs} args */
@@ -36,11 +36,13 @@ export class LLMEngine {
     this.config = config;
     this.eos_token_id = checkpoint.config.eos_token_id;
     this.tokenizer = new BPETokenizer(checkpoint.tokenizer);
-    const manager = new KVCacheManager(config.num_blocks, config.block_size, config.enable_prefix_caching, config.max_model_len);
-    this.scheduler = new Scheduler(config, manager, config.max_model_len);
-    const model = new LlamaForCausalLM(checkpoint.config, read_safetensors(checkpoint.weights), config.max_num_batched_tokens);
+    const { block_size, num_blocks, max_model_len, enable_prefix_caching } = config;
+    const kv_cache_manager = new KVCacheManager(num_blocks, block_size, enable_prefix_caching, max_model_len);
+    this.scheduler = new Scheduler(config, kv_cache_manager, max_model_len);
+    const tensors = read_safetensors(checkpoint.weights);
+    const model = new LlamaForCausalLM(checkpoint.config, tensors, config.max_num_batched_tokens);
     this.model_runner = new ModelRunner(model, config);
-    this._block_hasher = config.enable_prefix_caching ? get_request_block_hasher(config.block_size) : null;
+    this._block_hasher = enable_prefix_caching ? get_request_block_hasher(block_size) : null;
     /** @type {Map<string, (id: number | null) => string>} */
     this._detokenizers = new Map();
   }

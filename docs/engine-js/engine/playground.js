@@ -29,7 +29,8 @@ export class Playground {
     const prompt_token_ids = this.engine.tokenizer.encode(apply_chat_template(messages));
     const needed = this._most_blocks(prompt_token_ids.length, params.max_tokens ?? 16);
     if (needed > this.num_usable_blocks) {
-      throw new Error(`this may need ${needed} blocks, and the pool has ${this.num_usable_blocks}: shorten the answer, or enlarge the pool`);
+      throw new Error(`this may need ${needed} blocks, and the pool has ${this.num_usable_blocks}: ` +
+        "shorten the answer, or enlarge the pool");
     }
     this.engine.add_request(request_id, prompt_token_ids, params);
     return { num_prompt_tokens: prompt_token_ids.length, max_tokens: params.max_tokens ?? 16 };
@@ -38,8 +39,10 @@ export class Playground {
   /** Shrink or enlarge the pool; never below what one of the unfinished requests may need, or it could not end.
    * @param {number} num_blocks @returns {number} what it is now */
   set_num_usable_blocks(num_blocks) {
-    const requests = [...this.engine.scheduler.requests.values()];
-    const least = Math.max(1, ...requests.map((request) => this._most_blocks(request.num_prompt_tokens, request.max_tokens)));
+    let least = 1;
+    for (const { num_prompt_tokens, max_tokens } of this.engine.scheduler.requests.values()) {
+      least = Math.max(least, this._most_blocks(num_prompt_tokens, max_tokens));
+    }
     const most = this.manager.block_pool.num_gpu_blocks - 1;
     this.withheld.wanted = most - Math.min(Math.max(num_blocks, least), most);
     this.withheld.settle();
@@ -51,7 +54,8 @@ export class Playground {
     return Math.ceil((num_prompt_tokens + max_tokens - 1) / this.manager.block_size);
   }
 
-  /** One step of the engine, and what it looked like. @returns {PlayedStep | null} null where there was nothing to do */
+  /** One step of the engine, and what it looked like; null where there was nothing to do.
+   * @returns {PlayedStep | null} */
   step() {
     this.withheld.settle();
     this.trace.steps = [];

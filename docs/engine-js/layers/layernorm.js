@@ -2,8 +2,8 @@
 
 /**
  * Each row divided by its root mean square, times the weight.
- * @param {Float32Array} y [num_tokens, size] @param {Float32Array} x [num_tokens, size] @param {Float32Array} weight [size]
- * @param {number} num_tokens @param {number} eps
+ * @param {Float32Array} y [num_tokens, size] @param {Float32Array} x [num_tokens, size]
+ * @param {Float32Array} weight [size] @param {number} num_tokens @param {number} eps
  */
 export function rms_norm(y, x, weight, num_tokens, eps) {
   const size = weight.length;

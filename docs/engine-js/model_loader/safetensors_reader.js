@@ -1,5 +1,5 @@
-// Weights out of a safetensors file: eight bytes that tell the length of a JSON header, the header, then the bytes of all
-// tensors. Twin: mini_vllm/model_loader/safetensors_reader.py.
+// Weights out of a safetensors file: eight bytes that tell the length of a JSON header, the header, then the bytes of
+// all tensors. Twin: mini_vllm/model_loader/safetensors_reader.py.
 
 /** @typedef {{data: Float32Array, shape: number[]}} Tensor */
 
@@ -26,7 +26,7 @@ function to_float32(bytes, dtype) {
   if (dtype === "F32") return new Float32Array(bytes);
   if (dtype !== "F16") throw new Error(`dtype ${dtype}: only F16 and F32 are read here`);
   const halves = new Uint16Array(bytes), values = new Float32Array(halves.length);
-  for (let i = 0; i < halves.length; i++) values[i] = HALF[halves[i]]; // `from` with a function takes ten times as long
+  for (let i = 0; i < halves.length; i++) values[i] = HALF[halves[i]];
   return values;
 }
 

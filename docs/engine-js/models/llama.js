@@ -1,4 +1,5 @@
-// The model, as an equation: rows are the step's tokens, whatever requests they belong to. Twin: mini_vllm/models/llama.py.
+// The model, as an equation: rows are the step's tokens, whatever requests they belong to.
+// Twin: mini_vllm/models/llama.py.
 
 import { rms_norm } from "../layers/layernorm.js";
 import { linear } from "../layers/linear.js";
@@ -22,7 +23,8 @@ import { RotaryEmbedding } from "../layers/rotary_embedding.js";
 class LlamaDecoderLayer {
   /** @param {Map<string, Tensor>} tensors @param {string} prefix */
   constructor(tensors, prefix) {
-    const merged = (/** @type {string[]} */ ...names) => concatenate(names.map((name) => weight(tensors, prefix + name)));
+    const merged = (/** @type {string[]} */ ...names) =>
+      concatenate(names.map((name) => weight(tensors, prefix + name)));
     this.input_layernorm = merged("input_layernorm");
     this.qkv_proj = merged("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
     this.o_proj = merged("self_attn.o_proj");
@@ -44,7 +46,8 @@ export class LlamaForCausalLM {
     this.config = config;
     this.embed_tokens = weight(tensors, "model.embed_tokens");
     this.norm = weight(tensors, "model.norm");
-    this.layers = Array.from({ length: config.num_hidden_layers }, (_, i) => new LlamaDecoderLayer(tensors, `model.layers.${i}.`));
+    const make_layer = (/** @type {number} */ i) => new LlamaDecoderLayer(tensors, `model.layers.${i}.`);
+    this.layers = Array.from({ length: config.num_hidden_layers }, (_, i) => make_layer(i));
     this.rotary_emb = new RotaryEmbedding(config.head_dim, config.rope_theta, config.max_position_embeddings);
     this.q_size = config.num_attention_heads * config.head_dim;
     this.qkv_size = this.q_size + 2 * config.num_key_value_heads * config.head_dim;
@@ -60,7 +63,8 @@ export class LlamaForCausalLM {
 
   /**
    * Token ids [num_tokens] -> hidden states after the last layer, in `this.hidden` [num_tokens, hidden_size].
-   * @param {Int32Array} token_ids @param {number} num_tokens @param {PagedAttention} attn @param {AttentionMetadata} metadata
+   * @param {Int32Array} token_ids @param {number} num_tokens
+   * @param {PagedAttention} attn @param {AttentionMetadata} metadata
    */
   forward(token_ids, num_tokens, attn, metadata) {
     const { hidden_size, rms_norm_eps } = this.config;
@@ -91,7 +95,8 @@ export class LlamaForCausalLM {
     linear(y, this._attended, this.layers[i].o_proj, num_tokens, this.q_size, hidden_size);
   }
 
-  /** SwiGLU. @param {Float32Array} y @param {Float32Array} x @param {LlamaDecoderLayer} layer @param {number} num_tokens */
+  /** SwiGLU.
+   * @param {Float32Array} y @param {Float32Array} x @param {LlamaDecoderLayer} layer @param {number} num_tokens */
   _mlp(y, x, layer, num_tokens) {
     const { hidden_size, intermediate_size: size } = this.config;
     const { _gate_up: gate_up, _activated: activated } = this;

@@ -29,7 +29,8 @@ export function argmax(values) {
   return best;
 }
 
-/** Mask all but the k likeliest, in place; ties at the k-th value stay. @param {Float32Array} logits @param {number} k */
+/** Mask all but the k likeliest, in place; ties at the k-th value stay.
+ * @param {Float32Array} logits @param {number} k 0: off */
 export function apply_top_k(logits, k) {
   if (k <= 0 || k >= logits.length) return;
   const threshold = logits.slice().sort()[logits.length - k];

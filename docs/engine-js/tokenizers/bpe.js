@@ -1,8 +1,10 @@
 // Byte-level BPE, read from a checkpoint's tokenizer.json. Twins: mini_vllm/tokenizers/bpe.py and pretokenize.py.
 
-/** What `ByteLevel` splits by; \s is written out because JavaScript's differs from Unicode's White_Space. */
-const GPT2_PATTERN =
-  /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+/** What `ByteLevel` splits by. JavaScript's \s is another set than Unicode's White_Space, so that is written out. */
+const [s, S] = ["\\p{White_Space}", "\\P{White_Space}"];
+const GPT2_PATTERN = new RegExp(
+  String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^${s}\p{L}\p{N}]+|${s}+(?!${S})|${s}+`, "gu",
+);
 
 /** Printable bytes stand for themselves; the other 68 get the characters from U+0100 on (the space: "Ġ"). */
 const BYTE_TO_CHAR = (() => {
@@ -19,7 +21,8 @@ export class BPETokenizer {
     /** @type {Map<string, number>} */
     this.vocab = new Map(Object.entries(spec.model.vocab));
     /** "left right" -> the rank of the merge: the lower, the earlier. @type {Map<string, number>} */
-    this.ranks = new Map(spec.model.merges.map((/** @type {string[]} */ pair, /** @type {number} */ rank) => [pair.join(" "), rank]));
+    this.ranks = new Map();
+    for (const [left, right] of spec.model.merges) this.ranks.set(`${left} ${right}`, this.ranks.size);
     /** @type {Map<string, number>} */
     this.added_tokens = new Map(spec.added_tokens.map((/** @type {any} */ token) => [token.content, token.id]));
     const longest_first = [...this.added_tokens.keys()].sort((a, b) => b.length - a.length);
@@ -27,7 +30,8 @@ export class BPETokenizer {
     this._split = new RegExp(`(${spec.pre_tokenizer.pretokenizers[0].pattern.Regex})`, "u");
     /** Bytes of each id. @type {Uint8Array[]} */
     this.id_to_bytes = [];
-    for (const [token, id] of this.vocab) this.id_to_bytes[id] = Uint8Array.from(token, (char) => CHAR_TO_BYTE.get(char) ?? 63);
+    const to_byte = (/** @type {string} */ char) => /** @type {number} */ (CHAR_TO_BYTE.get(char));
+    for (const [token, id] of this.vocab) this.id_to_bytes[id] = Uint8Array.from(token, to_byte);
     for (const [token, id] of this.added_tokens) this.id_to_bytes[id] = new TextEncoder().encode(token);
     this.all_special_ids = new Set(this.added_tokens.values());
     /** @type {Map<string, number[]>} */
@@ -40,9 +44,14 @@ export class BPETokenizer {
     for (const piece of text.split(this._added_pattern)) {
       const added = this.added_tokens.get(piece);
       if (added !== undefined) ids.push(added);
-      else for (const part of piece.split(this._split)) for (const word of part.match(GPT2_PATTERN) ?? []) ids.push(...this._encode_word(word));
+      else for (const word of this._split_words(piece)) ids.push(...this._encode_word(word));
     }
     return ids;
+  }
+
+  /** The pieces that are merged separately, in order. @param {string} text @returns {string[]} */
+  _split_words(text) {
+    return text.split(this._split).flatMap((part) => part.match(GPT2_PATTERN) ?? []);
   }
 
   /** @param {string} word */

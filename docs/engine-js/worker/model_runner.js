@@ -1,5 +1,5 @@
-// Turns a plan into arrays, runs the model over them, and samples. Twins: mini_vllm/worker/model_runner.py, states.py and
-// input_batch.py.
+// Turns a plan into arrays, runs the model over them, and samples. Twins: mini_vllm/worker/model_runner.py, states.py
+// and input_batch.py.
 
 import { PagedAttention, slot } from "../attention/paged_attention.js";
 import { make_generator, sample } from "../sample/sampler.js";

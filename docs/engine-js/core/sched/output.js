@@ -1,5 +1,5 @@
-// The plan of one step: what the scheduler tells the model runner. A request is described in full once, when it is first
-// scheduled; afterwards only what changed is sent. Twins: mini_vllm/core/sched/output.py and step_plan.py.
+// The plan of one step: what the scheduler tells the model runner. A request is described in full once, when it is
+// first scheduled; afterwards only what changed is sent. Twins: mini_vllm/core/sched/output.py and step_plan.py.
 
 /** @typedef {import("../../request.js").Request} Request */
 /** @typedef {import("../kv_cache_utils.js").KVCacheBlock} KVCacheBlock */

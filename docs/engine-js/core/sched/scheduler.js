@@ -1,9 +1,9 @@
 // Continuous batching: decides, step by step, which request computes how many tokens. Twins:
 // mini_vllm/core/sched/scheduler.py and request_table.py, with the policy "fcfs" and without async scheduling.
 //
-// There is no prefill phase and no decode phase. Each request has `num_tokens` that exist and `num_computed_tokens` that
-// are in the KV cache; a step gives it some tokens to catch up with. A prompt is far behind, a decoding request is one
-// behind, a chunk of a prompt is a part of the way.
+// There is no prefill phase and no decode phase. Each request has `num_tokens` that exist and `num_computed_tokens`
+// that are in the KV cache; a step gives it some tokens to catch up with. A prompt is far behind, a decoding request is
+// one behind, a chunk of a prompt is a part of the way.
 
 import { RequestStatus } from "../../request.js";
 import { StepPlan } from "./output.js";
@@ -41,9 +41,9 @@ export class Scheduler {
   }
 
   /**
-   * Plan one step, and count its tokens as computed. Running requests come first, so that decoding never waits for a new
-   * prompt; then waiting ones, from the front, as long as budget, seats and blocks last. In a step that had to preempt
-   * nobody new is admitted.
+   * Plan one step, and count its tokens as computed. Running requests come first, so that decoding never waits for a
+   * new prompt; then waiting ones, from the front, as long as budget, seats and blocks last. In a step that had to
+   * preempt nobody new is admitted.
    * @returns {SchedulerOutput}
    */
   schedule() {
@@ -180,7 +180,9 @@ export class Scheduler {
   /** Forget all cached contents; false, and nothing done, while requests hold blocks. With `reset_running_requests` the
    * running ones are preempted first, last one first, so that they come back in their order. */
   reset_prefix_cache(reset_running_requests = false) {
-    if (reset_running_requests) while (this.running.length) this._preempt_request(/** @type {Request} */ (this.running.pop()));
+    while (reset_running_requests && this.running.length) {
+      this._preempt_request(/** @type {Request} */ (this.running.pop()));
+    }
     return this.kv_cache_manager.block_pool.reset_prefix_cache();
   }
 }

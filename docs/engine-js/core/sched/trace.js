@@ -17,7 +17,8 @@ const MAX_PROMPT_CHARACTERS = 60;
  * @property {number[]} free front of the queue first @property {number} num_free @property {number[]} findable
  * @property {Record<string, number>} scheduled id -> tokens @property {string[]} preempted
  * @property {Record<string, number>} cached id -> tokens found at admission
- * @property {Record<string, string[]>} sampled id -> pieces of text @property {Record<string, string>} finished id -> reason
+ * @property {Record<string, string[]>} sampled id -> pieces of text
+ * @property {Record<string, string>} finished id -> reason
  */
 
 /** Grows by one entry a step, from `record_trace` on. */
@@ -29,14 +30,16 @@ export class Trace {
     this.steps = [];
   }
 
-  /** Take down a plan; a step without tokens is passed over. @param {SchedulerOutput} output @returns {TraceStep | null} */
+  /** Take down a plan; a step without tokens is passed over.
+   * @param {SchedulerOutput} output @returns {TraceStep | null} */
   planned(output) {
     if (!output.total_num_scheduled_tokens && !output.preempted_req_ids.size) return null;
+    const new_reqs = output.scheduled_new_reqs;
     const step = {
       ...this.state(),
       scheduled: Object.fromEntries(output.num_scheduled_tokens),
       preempted: [...output.preempted_req_ids].sort(),
-      cached: Object.fromEntries(output.scheduled_new_reqs.map((request) => [request.req_id, request.num_computed_tokens])),
+      cached: Object.fromEntries(new_reqs.map((request) => [request.req_id, request.num_computed_tokens])),
       sampled: {},
       finished: {},
     };
@@ -51,13 +54,14 @@ export class Trace {
     const pool = manager.block_pool;
     const tables = Object.fromEntries(scheduler.running.map(({ request_id: id }) => [id, manager.get_block_ids(id)]));
     const free = pool.free_block_queue.get_all_free_blocks().slice(0, MAX_FREE_BLOCKS).map((block) => block.block_id);
+    /** @type {TraceStep["counters"]} */
+    const counters = {};
+    for (const [id, request] of scheduler.requests) counters[id] = [request.num_computed_tokens, request.num_tokens];
     const shown = [...new Set([...free, ...Object.values(tables).flat()])].sort((a, b) => a - b);
     return {
       running: scheduler.running.map((request) => request.request_id),
       waiting: scheduler.waiting.map((request) => request.request_id),
-      counters: Object.fromEntries([...scheduler.requests.values()].map(
-        (request) => [request.request_id, /** @type {[number, number]} */ ([request.num_computed_tokens, request.num_tokens])],
-      )),
+      counters,
       tables,
       free,
       num_free: pool.get_num_free_blocks(),
@@ -76,10 +80,10 @@ export class Trace {
   }
 
   /** What the player shows of a request. @param {Request} request */
-  describe(request) {
-    const words = this.engine.tokenizer.decode(request.prompt_token_ids);
+  describe({ request_id: id, prompt_token_ids, num_prompt_tokens, max_tokens }) {
+    const words = this.engine.tokenizer.decode(prompt_token_ids);
     const prompt = words.length <= MAX_PROMPT_CHARACTERS ? words : `${words.slice(0, MAX_PROMPT_CHARACTERS - 1)}…`;
-    return { id: request.request_id, prompt, num_prompt_tokens: request.num_prompt_tokens, max_tokens: request.max_tokens };
+    return { id, prompt, num_prompt_tokens, max_tokens };
   }
 }
 
