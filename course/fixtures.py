@@ -13,8 +13,8 @@ def close(got: Any, want: Any, what: str, atol: float = 1e-12) -> None:
     import numpy as np
 
     want = np.asarray(want)
-    kinds = [f"{type(x).__name__} {np.shape(x)} {getattr(x, 'dtype', 'without a dtype')}" for x in (got, want)]
-    np.testing.assert_equal(kinds[0], kinds[1], err_msg=f"{what}: kind, shape and type")
+    have, need = (f"{type(x).__name__} {np.shape(x)} {getattr(x, 'dtype', 'without a dtype')}" for x in (got, want))
+    np.testing.assert_equal(have, need, err_msg=f"{what}: kind, shape and type")
     np.testing.assert_allclose(got, want, rtol=0, atol=atol, equal_nan=False, err_msg=what)
 
 

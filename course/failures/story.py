@@ -208,7 +208,7 @@ def lacks(story: dict) -> str:
     labels = {label for label, _ in story["rows"]}
     if "README" not in labels:
         return 'no row of the README\'s table "What the tests prove" names it'
-    error = re.match(r"[A-Z]\w*(Error|Exit|Exception|Interrupt|Warning)\b", story["headline"])
+    error = re.match(r"(?:\w+\.)*[A-Z]\w*(Error|Exit|Exception|Interrupt|Warning)\b", story["headline"])
     called = "called as" in labels and (error or "got" in labels)
     told = {"got", "expected"} <= labels or "stopped" in labels or called
     return "" if told else "its failure says neither what was got nor what was expected"

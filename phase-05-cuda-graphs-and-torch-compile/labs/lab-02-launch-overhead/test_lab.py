@@ -11,6 +11,7 @@ import pytest
 
 import mini_vllm
 
+GPU = Path(__file__).resolve().parents[1] / "lab-04-graph-vs-eager-real" / "captured"
 CUTS = json.loads((Path(__file__).parent / "captured" / "cpu-cuts.json").read_text(encoding="utf-8"))["cuts"]
 
 
@@ -123,6 +124,23 @@ def test_gain_of_pieces(impl):
     assert impl.speedup(288, 5.0, 200.0, graph_launches=97) == pytest.approx(1440 / 485)
     assert impl.speedup(288, 5.0, 200.0) == pytest.approx(7.2), "the GPU's 200 us is the floor under the full graph"
     assert impl.speedup(288, 5.0, 1000.0, graph_launches=97) == impl.speedup(288, 5.0, 1000.0) == pytest.approx(1.44)
+
+
+MEASURED = [
+    (model, row["batch"], row["ways"])
+    for model in ("opt-125m", "qwen3-0.6b")
+    for row in json.loads((GPU / "h200-graphs.json").read_text(encoding="utf-8"))[model]
+]
+
+
+@pytest.mark.parametrize(("model", "batch", "ways"), MEASURED, ids=[f"{model}-{batch}" for model, batch, _ in MEASURED])
+def test_the_lanes_against_the_captures(impl, model, batch, ways):
+    """Price of a launch: from the eager arm. Then launches and busy time of the other four predict their steps."""
+    price = ways["eager"]["ms_per_step"] * 1e3 / ways["eager"]["launching_calls"]
+    for way, row in ways.items():
+        off = impl.step_us(row["launching_calls"], price, row["gpu_busy_ms"] * 1e3) / (row["ms_per_step"] * 1e3) - 1
+        low, high = {"eager": (-0.001, 0.001), "graphs in pieces": (-0.17, 0.30)}.get(way, (-0.11, -0.01))
+        assert low - 0.005 <= off <= high + 0.005, f"{way}: the prediction is {off:+.1%} off, the README says otherwise"
 
 
 def test_the_formulas_count_what_the_engine_counts(impl):
