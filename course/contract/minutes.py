@@ -2,8 +2,7 @@
 
 Read: the README and the docstrings of ``starter.py``, 120 words a minute. Write: four lines a minute. Understand: two
 tests a minute. What careful readers needed lies around it: 15 to 45 minutes in phases 02 and 06, where the rule says 25
-to 45; 45 in labs 00-03 and 01-03, where it says 30 and 25. ``python -m course.contract.minutes`` writes it everywhere.
-"""
+to 45; 45 in labs 00-03 and 01-03, where it says 30 and 25. ``python -m course.contract.minutes`` writes it."""
 
 import ast
 import re
@@ -15,8 +14,7 @@ from course.labs import ROOT, TABLE, functions, lab_folders, lab_of
 from course.pages.markdown import Problem, read
 
 WORDS, LINES, TESTS = 120, 4, 2  # a minute
-STEP, SLACK = 5, 10
-"""The estimate is a multiple of STEP; what is stated may lie SLACK minutes off, so that not every edit moves it."""
+STEP, SLACK = 5, 10  # what is stated may lie SLACK minutes off, so that not every edit moves it
 
 
 def estimate(folder: Path) -> int:

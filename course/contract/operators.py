@@ -28,8 +28,7 @@ def _off(result):
     bits = getattr(getattr(result, "dtype", None), "itemsize", 8)
     return result * (1 + {8: 4e-6, 4: 1e-3}.get(bits, 0.03))
 """
-"""Behind every mutant's source: how an argument is changed, and a float made a little wrong (by more than its type's
-rounding, by less than a careless tolerance)."""
+"""How an argument is changed, and a float made wrong: by more than its type's rounding, less than a careless rtol."""
 
 
 def faults(function: Function) -> Iterator[Site]:

@@ -127,6 +127,9 @@ class _Forker:
         labs.SOURCES[self.solution] = variant.source
         items = [i for i in session.items if not variant.tests or {i.name, i.name.split("[")[0]} & {*variant.tests}]
         for item, following in zip(items, [*items[1:], None], strict=False):
+            failed = {name.partition("[")[0] for name in self.failed}
+            if isinstance(item.parent, pytest.Module) and item.name.partition("[")[0] in failed:
+                continue  # one case is enough
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed and variant.stop_early:
                 break

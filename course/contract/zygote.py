@@ -1,6 +1,7 @@
 """``python`` is ``subprocess.run`` of ``python -m``, by a fork of a process that has imported what takes long.
 
-That process (``python -m course.contract.zygote``) ends with the one that asked, and what a run has started with it. Without ``os.fork`` each run is a process from the start."""
+That process (``python -m course.contract.zygote``) ends with the one that asked, and what a run has started with it.
+Without ``os.fork`` each run is a process from the start."""
 
 import contextlib
 import json

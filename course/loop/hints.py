@@ -45,9 +45,8 @@ def red_tests(lab: Lab, root: Path = ROOT) -> list[str]:
 
 
 def next_hints(lab: Lab, again: bool = False, root: Path = ROOT) -> tuple[list[tuple[int, Hint]], int]:
-    """(hints to show, with numbers, how many there are): the next one that belongs to the first red test (to the next
-    red one, where these are used up; to none, where no hint names a red test), which is noted; ``again``: those shown.
-    """
+    """(hints to show, with numbers, how many there are): the next one, which is noted: of the first red test that has
+    one left, else the next of all; ``again``: those shown."""
     hints = list(enumerate(read_hints(root / lab.phase / "labs" / lab.slug / "README.md"), 1))
     seen = recall("hints", root).get(lab.key)
     if not isinstance(seen, list):  # once a count was noted

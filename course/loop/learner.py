@@ -140,7 +140,9 @@ def say_looks(lab: Lab) -> None:
     """Names the listed mistakes that the lab's last run looks like, where it does."""
     from course.loop.looks import looks_like
 
-    if found := looks_like(lab):
+    with out.status("comparing with the listed mistakes"):
+        found = looks_like(lab)
+    if found:
         say(f"this looks like {' or '.join(f'*{words}*' for words in found)} (the README's common mistakes)")
 
 

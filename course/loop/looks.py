@@ -1,5 +1,5 @@
-"""Which listed mistake a red run looks like: the one on which just these tests of the lab fail. What fails on it is seen
-by running the lab's tests on its patch, once; the answer is kept under ``.course`` until the lab changes."""
+"""Which listed mistake a red run looks like: the one on which just these tests of the lab fail. Which fail on it is
+seen by running the lab's tests on its patch, once; the answer is kept under ``.course`` until the lab changes."""
 
 from course.contract.mistakes import apply_patch, patches, read_mistake
 from course.contract.warm import Variant, run_variants
@@ -10,7 +10,7 @@ from course.loop.record import remember
 
 
 def patterns(lab: Lab) -> dict[str, list[str]]:
-    """The README's words for each mistake -> the tests that fail on it; a mistake that hangs or kills has none. Raises
+    """The README's words for each mistake -> the tests that fail on it; one that hangs or kills has none. Raises
     :class:`LabError` where patches do not fit, or nothing can be forked."""
     folder = lab.folder
     files = patches(folder)
@@ -20,7 +20,7 @@ def patterns(lab: Lab) -> dict[str, list[str]]:
         found = {m.words: m for m in map(read_mistake, files)}
         source = (folder / "solution.py").read_text(encoding="utf-8")
         variants = [Variant(m.words, apply_patch(source, m.diff), stop_early=False) for m in found.values()]
-        verdicts = run_variants(folder, variants) if variants else []
+        verdicts = run_variants(folder, variants, timeout=60) if variants else []
         rows = {v.name: sorted({test.partition("[")[0] for test in v.failed}) for v in verdicts}
         kept = {"of": state, "tests": rows}
         remember("patterns", lab.key, kept)

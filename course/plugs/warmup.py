@@ -1,6 +1,6 @@
 """Before lab code serves a model: requests with one beginning on the toy model, in a pool that is too small for them.
-One prompt finds nothing again and preempts nobody, so its answer proves little. These hit, touch, evict and preempt
-under the guards and the KV oracle; what no request could reach is named."""
+One prompt finds nothing again and preempts nobody, so it proves little. These hit, touch, evict and preempt under the
+guards and the KV oracle; what no request could reach is named."""
 
 import ast
 import sys

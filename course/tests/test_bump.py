@@ -232,8 +232,8 @@ def test_a_release_is_a_folder_or_a_version(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_command_asks_for_what_belongs_together(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="belong to --bump"):
+    with pytest.raises(LabError, match="belongs to --bump"):
         cli.verify(write=True)
     error = UpstreamError if pinned_tree() else LabError  # without the pinned tree there is nothing to compare with
     with pytest.raises(error):
-        bump_report.against(str(tmp_path / "nowhere"), Console(quiet=True), None, False, None)
+        bump_report.against(str(tmp_path / "nowhere"), Console(quiet=True), False, None)

@@ -247,6 +247,17 @@ def test_mutation_score_names_the_survivors(lab: Path) -> None:
     assert "Counter.add: self.n += by -> pass" not in survivors
 
 
+def test_one_case_of_a_test_that_fails_is_enough(lab: Path) -> None:
+    from course.contract.warm import Variant, run_variants
+
+    check = "def test_many(impl, n):\n    assert impl.double(n) == 2 * n or n < 2\n"
+    cases = f'@pytest.mark.parametrize("n", range(9))\n{check}'
+    (lab / "test_lab.py").write_text(f"{(lab / 'test_lab.py').read_text()}\n\n{cases}")
+    wrong = SOLUTION.replace("return 2 * x", "return 2 + x")
+    (verdict,) = run_variants(lab, [Variant("wrong", wrong, stop_early=False)])
+    assert verdict.failed == ("test_many[3]",)
+
+
 def test_an_endless_or_greedy_mutant_does_not_hang(lab: Path) -> None:
     from course.contract.warm import Variant, run_variants
 

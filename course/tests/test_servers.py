@@ -64,3 +64,22 @@ def test_a_server_whose_asker_was_ended_says_nothing(tmp_path: Path) -> None:
     server.stdin.write(json.dumps(job) + "\n")
     server.stdin.close()
     assert server.stderr.read() == "" and server.wait() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+def test_an_asker_that_is_ended_takes_everything_with_it_and_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    place, env = tmp_path / "pid", {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    code = (
+        "import os, sys; from course.contract.zygote import *; python('hangs', sys.argv[1:], Path('.'), {**os.environ})"
+    )
+    command = [sys.executable, "-c", code, str(place)]
+    with subprocess.Popen(command, env=env, cwd=tmp_path, stderr=PIPE, text=True) as asker:
+        while not place.is_file() or not place.read_text():
+            time.sleep(0.02)
+        asker.terminate()
+        assert asker.stderr is not None and asker.stderr.read() == ""
+    with pytest.raises(ProcessLookupError):
+        for _ in range(1000):
+            os.kill(int(place.read_text()), 0)
+            time.sleep(0.02)
