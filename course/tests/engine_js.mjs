@@ -126,7 +126,8 @@ function run({ engine: args, arrivals }) {
     answers[request.request_id].num_preemptions = request.num_preemptions;
     answers[request.request_id].num_cached_tokens = request.num_cached_tokens;
   }
-  return { answers, steps: trace.steps, requests: requests.map((request) => trace.describe(request)) };
+  const kept = engine.model_runner.requests.size;
+  return { answers, kept, steps: trace.steps, requests: requests.map((request) => trace.describe(request)) };
 }
 
 /** What the page does: before certain steps questions are asked or the pool is resized. */

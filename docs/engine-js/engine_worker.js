@@ -28,11 +28,17 @@ const sleep = (/** @type {number} */ ms) => new Promise((go) => setTimeout(go, m
 /** @param {string} type @param {object} content */
 const post = (type, content = {}) => self.postMessage({ type, ...content });
 
-/** The bytes of a file, with news of how far it is. @param {URL} url */
-async function download(url) {
+/** @param {URL} url */
+async function get(url) {
   const response = await fetch(url);
   if (!response.ok || !response.body) throw new Error(`${url.pathname}: ${response.status}`);
-  const total = Number(response.headers.get("content-length")), reader = response.body.getReader();
+  return response;
+}
+
+/** The bytes of a file, with news of how far it is. @param {URL} url */
+async function download(url) {
+  const { headers, body } = await get(url);
+  const total = Number(headers.get("content-length")), reader = /** @type {ReadableStream} */ (body).getReader();
   /** @type {Uint8Array[]} */
   const parts = [];
   for (let loaded = 0; ;) {
@@ -72,7 +78,7 @@ function step() {
 /** @type {Record<string, (message: any) => any>} */
 const HANDLERS = {
   async open({ model }) {
-    const json = async (/** @type {string} */ name) => (await fetch(new URL(name, model))).json();
+    const json = async (/** @type {string} */ name) => (await get(new URL(name, model))).json();
     const [config, tokenizer] = await Promise.all([json("config.json"), json("tokenizer.json")]);
     checkpoint = { config, tokenizer, weights: await download(new URL("model.safetensors", model)) };
     playground = new Playground(checkpoint, ARGS);
@@ -111,7 +117,7 @@ const HANDLERS = {
     rest();
   },
   async compare({ answers }) {
-    const recorded = (await (await fetch(answers)).json()).answers;
+    const recorded = (await (await get(new URL(answers))).json()).answers;
     const engine = new LLMEngine(checkpoint, { num_blocks: 128, max_num_seqs: 8, max_num_batched_tokens: 32 });
     const begin = performance.now(), comparison = compare(engine, recorded);
     let state;
