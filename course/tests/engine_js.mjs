@@ -133,10 +133,12 @@ function run({ engine: args, arrivals }) {
 /** What the page does: before certain steps questions are asked or the pool is resized. */
 function play({ engine, events }) {
   const playground = new Playground(checkpoint(), engine), steps = [], said = [], texts = {};
-  for (let at = 0; at === 0 || playground.has_unfinished_requests(); at++) {
-    for (const { ask, pool } of events[at] ?? []) {
+  const last = Math.max(...Object.keys(events));
+  for (let at = 0; at <= last || playground.has_unfinished_requests(); at++) {
+    for (const { ask, pool, forget } of events[at] ?? []) {
       try {
-        if (ask) playground.ask(ask.id, ask.messages, ask.params);
+        if (forget) said.push(playground.forget());
+        else if (ask) playground.ask(ask.id, ask.messages, ask.params);
         else said.push(playground.set_num_usable_blocks(pool));
       } catch (error) {
         said.push(error.message);

@@ -1,7 +1,7 @@
 // The engine's Web Worker: messages in, steps out. It never runs longer than one step before it looks at its messages.
 //
-// From the page: open, ask, abort, pool, pace, pause, step, compare. To the page: progress, ready, asked, refused,
-// step, idle, pool, comparing, compared, failed. docs/widgets/engine.js is the other end.
+// From the page: open, ask, abort, pool, forget, pace, pause, step, compare. To the page: progress, ready, asked,
+// refused, step, idle, pool, comparing, compared, failed. docs/widgets/engine.js is the other end.
 
 import { LLMEngine } from "./engine/llm_engine.js";
 import { Playground, compare } from "./engine/playground.js";
@@ -102,6 +102,10 @@ const HANDLERS = {
   },
   pool({ num_blocks }) {
     post("pool", { num_blocks: playground.set_num_usable_blocks(num_blocks) });
+    rest();
+  },
+  forget() {
+    playground.forget();
     rest();
   },
   pace({ milliseconds }) {
