@@ -126,16 +126,19 @@ function run({ engine: args, arrivals }) {
     answers[request.request_id].num_preemptions = request.num_preemptions;
     answers[request.request_id].num_cached_tokens = request.num_cached_tokens;
   }
-  return { answers, steps: trace.steps, requests: requests.map((request) => trace.describe(request)) };
+  const kept = engine.model_runner.requests.size;
+  return { answers, kept, steps: trace.steps, requests: requests.map((request) => trace.describe(request)) };
 }
 
 /** What the page does: before certain steps questions are asked or the pool is resized. */
 function play({ engine, events }) {
   const playground = new Playground(checkpoint(), engine), steps = [], said = [], texts = {};
-  for (let at = 0; at === 0 || playground.has_unfinished_requests(); at++) {
-    for (const { ask, pool } of events[at] ?? []) {
+  const last = Math.max(...Object.keys(events));
+  for (let at = 0; at <= last || playground.has_unfinished_requests(); at++) {
+    for (const { ask, pool, forget } of events[at] ?? []) {
       try {
-        if (ask) playground.ask(ask.id, ask.messages, ask.params);
+        if (forget) said.push(playground.forget());
+        else if (ask) playground.ask(ask.id, ask.messages, ask.params);
         else said.push(playground.set_num_usable_blocks(pool));
       } catch (error) {
         said.push(error.message);

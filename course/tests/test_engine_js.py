@@ -139,6 +139,7 @@ def ask(rows: list[dict[str, Any]], engine: dict[str, Any], together: bool) -> l
             {"id": str(i), "messages": row["messages"], "params": params}
         )
     [result] = node({"job": "run", "engine": engine, "arrivals": arrivals})
+    assert result["kept"] <= max(1, len(rows) // 2), "the runner forgets who has ended"
     return [result["answers"][str(i)] for i in range(len(rows))]
 
 
@@ -247,10 +248,13 @@ def test_a_pool_that_shrinks_preempts_and_changes_no_word() -> None:
 
 def test_a_question_that_cannot_fit_is_refused_in_words() -> None:
     events = {0: [{"pool": 5}, question("A", "Hello!"), question("B", "Hello!", 20), question("C", "x " * 600)]}
-    [result] = node({"job": "play", "engine": {"block_size": 8, "num_blocks": 100, "max_model_len": 512},
-                     "events": events | {30: [{"pool": 99}, question("D", "x " * 600)]}})  # fmt: skip
-    five, first, third = result["said"][:3]
+    events[30] = [{"pool": 99}, question("D", "x " * 520)]
+    [result] = node(
+        {"job": "play", "engine": {"block_size": 8, "num_blocks": 100, "max_model_len": 512}, "events": events}
+    )
+    five, first, third, all_of_them, fourth = result["said"]
     assert five == 5 and "may need 9 blocks, and the pool has 5" in first and "blocks" in third
+    assert all_of_them == 99 and fourth.startswith("a prompt must have 1 to 511 tokens, this one has")
     assert list(result["texts"]) == ["B"]
 
 
@@ -278,6 +282,24 @@ def test_the_pages_examples_show_what_the_page_says() -> None:
     [back] = [step for step in three[45:] if {"B", "C"} <= set(step["scheduled"])][:1]
     found = {name: back["counters"][name][0] - back["scheduled"][name] for name in "BC"}
     assert found == {"B": 56, "C": 16} and not back["preempted"]
+
+
+def test_an_example_begins_as_on_a_fresh_page() -> None:
+    engine = {"block_size": 8, "num_blocks": 33, "max_num_seqs": 4, "max_num_batched_tokens": 32}
+    example = [{"forget": True}, {"pool": 12}, question("A", "Who are you?"), question("B", "Hello!")]
+    earlier = {0: [question("X", "Who are you?"), {"pool": 15}], 3: [{"forget": True}]}
+    fresh, again, warm = node(
+        {"job": "play", "engine": engine, "events": {0: example}},
+        {"job": "play", "engine": engine, "events": {**earlier, 90: example}},
+        {"job": "play", "engine": engine, "events": {**earlier, 90: example[1:]}},
+    )
+    assert again["said"] == [15, False, True, 12], "nothing is forgotten while X runs"
+
+    def plans(result: dict[str, Any]) -> list[Any]:
+        mine = [step for step in result["steps"] if "X" not in step["scheduled"]]
+        return [(step["scheduled"], step["cached"], step["preempted"], step["num_free"]) for step in mine]
+
+    assert plans(fresh) == plans(again) != plans(warm)
 
 
 def test_the_pages_comparison_counts_what_is_equal() -> None:

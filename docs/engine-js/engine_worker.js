@@ -1,7 +1,7 @@
 // The engine's Web Worker: messages in, steps out. It never runs longer than one step before it looks at its messages.
 //
-// From the page: open, ask, abort, pool, pace, pause, step, compare. To the page: progress, ready, asked, refused,
-// step, idle, pool, comparing, compared, failed. docs/widgets/engine.js is the other end.
+// From the page: open, ask, abort, pool, forget, pace, pause, step, compare. To the page: progress, ready, asked,
+// refused, step, idle, pool, comparing, compared, failed. docs/widgets/engine.js is the other end.
 
 import { LLMEngine } from "./engine/llm_engine.js";
 import { Playground, compare } from "./engine/playground.js";
@@ -28,11 +28,17 @@ const sleep = (/** @type {number} */ ms) => new Promise((go) => setTimeout(go, m
 /** @param {string} type @param {object} content */
 const post = (type, content = {}) => self.postMessage({ type, ...content });
 
-/** The bytes of a file, with news of how far it is. @param {URL} url */
-async function download(url) {
+/** @param {URL} url */
+async function get(url) {
   const response = await fetch(url);
   if (!response.ok || !response.body) throw new Error(`${url.pathname}: ${response.status}`);
-  const total = Number(response.headers.get("content-length")), reader = response.body.getReader();
+  return response;
+}
+
+/** The bytes of a file, with news of how far it is. @param {URL} url */
+async function download(url) {
+  const { headers, body } = await get(url);
+  const total = Number(headers.get("content-length")), reader = /** @type {ReadableStream} */ (body).getReader();
   /** @type {Uint8Array[]} */
   const parts = [];
   for (let loaded = 0; ;) {
@@ -72,7 +78,7 @@ function step() {
 /** @type {Record<string, (message: any) => any>} */
 const HANDLERS = {
   async open({ model }) {
-    const json = async (/** @type {string} */ name) => (await fetch(new URL(name, model))).json();
+    const json = async (/** @type {string} */ name) => (await get(new URL(name, model))).json();
     const [config, tokenizer] = await Promise.all([json("config.json"), json("tokenizer.json")]);
     checkpoint = { config, tokenizer, weights: await download(new URL("model.safetensors", model)) };
     playground = new Playground(checkpoint, ARGS);
@@ -98,6 +104,10 @@ const HANDLERS = {
     post("pool", { num_blocks: playground.set_num_usable_blocks(num_blocks) });
     rest();
   },
+  forget() {
+    playground.forget();
+    rest();
+  },
   pace({ milliseconds }) {
     pace = milliseconds;
   },
@@ -111,7 +121,7 @@ const HANDLERS = {
     rest();
   },
   async compare({ answers }) {
-    const recorded = (await (await fetch(answers)).json()).answers;
+    const recorded = (await (await get(new URL(answers))).json()).answers;
     const engine = new LLMEngine(checkpoint, { num_blocks: 128, max_num_seqs: 8, max_num_batched_tokens: 32 });
     const begin = performance.now(), comparison = compare(engine, recorded);
     let state;

@@ -14,8 +14,9 @@
     { ask: ["Tell me a joke."] },
     { ask: ["Give me a JSON object with name Ada, age 36 and city London."] },
     { ask: ["Tell me a story about a dragon and a lamp."], longest: 160 },
-    { label: "Two at once", ask: ["What is a KV block?", "What is a block table?"] },
-    { label: "The same question twice", ask: ["What is prefix caching?", "What is prefix caching?"] },
+    // Those of the page's questions: always in a pool of this size that holds nothing yet.
+    { label: "Two at once", pool: 64, ask: ["What is a KV block?", "What is a block table?"] },
+    { label: "The same question twice", pool: 64, ask: ["What is prefix caching?", "What is prefix caching?"] },
     { label: "Three in a pool of 16", pool: 16, ask: ["What is a KV block?", "What is a block table?", "What is attention?"] },
   ];
 
@@ -92,7 +93,10 @@
 
     makeExamples() {
       const buttons = EXAMPLES.map(({ label, ask, longest, pool }) => button(label || ask[0], () => {
-        if (pool) this.setPool(pool);
+        if (pool) {
+          if (!this.unanswered) this.send("forget");
+          this.setPool(pool);
+        }
         this.ask(ask, longest);
       }));
       return h("div", { class: "mv-bar mv-examples", role: "group", "aria-label": "examples" }, ...buttons);
@@ -126,7 +130,8 @@
       this.stop = button("stop all", () => {
         for (const [id, card] of this.asked) if (!card.done) this.end(id, "abort"), this.send("abort", { id });
       });
-      return h("span", { class: "mv-bar" }, this.pause, this.one, this.stop);
+      const forget = button("forget the cache", () => this.send("forget"));
+      return h("span", { class: "mv-bar" }, this.pause, this.one, this.stop, forget);
     }
 
     makeComparison() {

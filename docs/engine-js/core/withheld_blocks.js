@@ -17,7 +17,7 @@ export class WithheldBlocks {
    * blocks that are in use can only be taken once their requests have ended or been preempted. */
   settle() {
     const missing = this.wanted - this.blocks.length;
-    if (missing < 0) this.block_pool.free_blocks(this.blocks.splice(missing).reverse());
+    if (missing < 0) this.block_pool.free_blocks(this.blocks.splice(missing));
     else this.blocks.push(...this.block_pool.get_new_blocks(Math.min(missing, this.block_pool.get_num_free_blocks())));
   }
 }

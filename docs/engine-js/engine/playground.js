@@ -49,6 +49,17 @@ export class Playground {
     return this.num_usable_blocks;
   }
 
+  /** Forget what prefix caching could find, as on a fresh page; false, and nothing done, while somebody runs. */
+  forget() {
+    const { wanted } = this.withheld;
+    this.withheld.wanted = 0;
+    this.withheld.settle();
+    const done = this.engine.scheduler.reset_prefix_cache();
+    this.withheld.wanted = wanted;
+    this.withheld.settle();
+    return done;
+  }
+
   /** @param {number} num_prompt_tokens @param {number} max_tokens */
   _most_blocks(num_prompt_tokens, max_tokens) {
     return Math.ceil((num_prompt_tokens + max_tokens - 1) / this.manager.block_size);

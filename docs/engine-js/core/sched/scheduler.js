@@ -61,11 +61,7 @@ export class Scheduler {
   _schedule_running(step) {
     for (let index = 0; index < this.running.length && step.token_budget > 0; index++) {
       const request = this.running[index];
-      const num_new_tokens = Math.min(
-        this._clamp(request.num_tokens - request.num_computed_tokens, step.token_budget),
-        this.max_model_len - 1 - request.num_computed_tokens,
-      );
-      if (num_new_tokens <= 0) continue;
+      const num_new_tokens = this._clamp(request.num_tokens - request.num_computed_tokens, step.token_budget);
       let new_blocks;
       while (!(new_blocks = this.kv_cache_manager.allocate_slots(request, num_new_tokens))) {
         const victim = /** @type {Request} */ (this.running.pop());
