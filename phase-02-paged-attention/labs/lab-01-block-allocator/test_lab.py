@@ -250,7 +250,7 @@ def test_a_free_block_is_still_a_hit(impl):
     pool.free_blocks(reversed(blocks))
     assert pool.get_cached_block(b"b") is blocks[1], "I4: free and cached at once. The hash goes at reuse, not at free"
     assert queue_ids(pool) == [4, 3, 2, 1] and blocks[1].ref_cnt == 0
-    pool.touch([blocks[1], pool.null_block])
+    pool.touch([pool.null_block, blocks[1]])
     assert queue_ids(pool) == [4, 3, 1], "touch takes it out of the middle"
     assert blocks[1].ref_cnt == 1 and pool.get_num_free_blocks() == 3
     check_invariants(pool)

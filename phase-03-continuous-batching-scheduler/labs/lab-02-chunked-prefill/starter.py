@@ -25,7 +25,7 @@ def prefill_chunks(prompt_len: int, threshold: int, budget: int) -> list[int]:
 
 
 def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
-    """Steps until the first token of that prompt: its TTFT, counted in steps. No list is made, however long the prompt.
+    """Steps until the first token of that prompt: its TTFT, counted in steps. Exact, however long the prompt.
 
     Raises:
         ValueError: as `prefill_chunks`.

@@ -89,6 +89,8 @@ def test_predict_by_hand(impl):
     assert impl.predict(given, 8) == [0, 16, 0, 32, 32, 24]
     assert given == [a, b, c, c, a[:33], a[:32]] and len(a) == 40, "the prompts are the caller's, and were changed"
     assert impl.predict([[7] * 8 + [1], [7] * 12, [7] * 9], 4) == [0, 8, 8], "any earlier prompt, also a longer one"
+    many = [[i] * 20 for i in range(9)]
+    assert impl.predict([*many, [*many[4][:12], 99]], 4)[-1] == 12, "any earlier prompt, wherever it stood"
     tail = [*b[:20], *range(70, 90)]
     assert impl.predict([a, tail, [*tail[:36], 5]], 8) == [0, 16, 32], "the one that shares most, not the first"
     assert impl.predict([], 8) == [] and impl.predict([[1, 2, 3], [1, 2, 3]], 1) == [0, 2]

@@ -13,13 +13,27 @@ from course.labs import load
 
 HERE = Path(__file__).resolve().parent
 COST = json.loads((HERE / "captured" / "step_cost.json").read_text(encoding="utf-8"))
-LIMIT = 2000  # rows of a list of steps: beyond it something runs for ever
+LIMIT = 2000  # calls in one run: beyond it something runs for ever
+
+
+def at_most(call, what):
+    """The function; whoever calls it without end is stopped, long before the time limit of the lab."""
+    calls = []
+
+    def bounded(*args):
+        calls.append(1)
+        assert len(calls) < LIMIT, f"{what} more than {LIMIT} times: a loop that does not end"
+        return call(*args)
+
+    return bounded
 
 
 def engine(**args):
     from mini_vllm import LLMEngine
 
-    return LLMEngine(num_blocks=256, enable_prefix_caching=False, **args)
+    its = LLMEngine(num_blocks=256, enable_prefix_caching=False, **args)
+    its.step = at_most(its.step, "the engine made a step")
+    return its
 
 
 def make_jobs(impl, seed, n=14):
@@ -41,7 +55,8 @@ def continuous_fifo(num_unfinished, waiting, seats):
 
 
 def policies(impl):
-    return {"static": impl.static_policy, "continuous": impl.continuous_policy}
+    both = {"static": impl.static_policy, "continuous": impl.continuous_policy}
+    return {name: at_most(policy, f"the {name} policy was asked") for name, policy in both.items()}
 
 
 def the_mix(impl, seed=0):
@@ -50,7 +65,8 @@ def the_mix(impl, seed=0):
 
 
 def both(impl, jobs, seats, static=static_fifo, continuous=continuous_fifo):
-    return impl.predict_steps(jobs, static, seats), impl.predict_steps(jobs, continuous, seats)
+    asked = [at_most(policy, "the policy was asked") for policy in (static, continuous)]
+    return tuple(impl.predict_steps(jobs, policy, seats) for policy in asked)
 
 
 class Runs(dict):
@@ -161,9 +177,10 @@ def last_come(num_unfinished, waiting, seats):
 def test_serve_asks_the_policy(impl):
     """A policy of the test's own: one a step, at most two at a time, the last of the queue first."""
     jobs = [impl.Job(name, (1, 2, 3, 4), n) for name, n in (("a", 3), ("b", 1), ("c", 2))]
-    steps = impl.serve(engine(), jobs, last_come, 5).steps
+    steps = impl.serve(engine(), jobs, at_most(last_come, "the policy was asked"), 5).steps
     assert [list(step) for step in steps] == [["c"], ["c", "b"], ["a"], ["a"], ["a"]], "who ran in each step"
-    assert impl.predict_steps(tuple(jobs), last_come, 5) == [4, 5, 4, 1, 1], "rows of each step"
+    rows = impl.predict_steps(tuple(jobs), at_most(last_come, "the policy was asked"), 5)
+    assert rows == [4, 5, 4, 1, 1], "rows of each step"
     chunky = impl.serve(engine(max_num_batched_tokens=64), tuple(jobs), continuous_fifo, 3).steps
     assert chunky[0] == {"a": 4, "b": 4, "c": 4}, "the shares of a step, by the job's own name"
 
@@ -229,35 +246,23 @@ def test_pocket_float64(impl):
 def test_bad_seats(impl, seats):
     jobs, _ = make_jobs(impl, 0)
     with pytest.raises(ValueError, match=rf"^seats must be at least 1, got {seats}$"):
-        impl.serve(engine(), jobs, continuous_fifo, seats)
+        impl.serve(engine(), jobs, at_most(continuous_fifo, "the policy was asked"), seats)
     with pytest.raises(ValueError, match=rf"^seats must be at least 1, got {seats}$"):
-        impl.predict_steps(jobs, continuous_fifo, seats)
-
-
-def ask_at_most(policy):
-    """The policy; whoever asks it without end is stopped."""
-    asked = []
-
-    def bounded(num_unfinished, waiting, seats):
-        asked.append(1)
-        assert len(asked) < LIMIT, "the policy is asked again and again: nobody enters, and nobody notices"
-        return policy(num_unfinished, waiting, seats)
-
-    return bounded
+        impl.predict_steps(jobs, at_most(continuous_fifo, "the policy was asked"), seats)
 
 
 def test_a_policy_that_admits_nobody(impl):
     jobs, _ = make_jobs(impl, 0, 2)
     for call in (lambda p: impl.predict_steps(jobs, p, 3), lambda p: impl.serve(engine(), jobs, p, 3)):
         with pytest.raises(RuntimeError, match=r"^the policy admits nobody while 2 jobs wait and nothing runs$"):
-            call(ask_at_most(lambda num_unfinished, waiting, seats: []))
+            call(at_most(lambda num_unfinished, waiting, seats: [], "nobody enters, and the policy was asked"))
 
 
 def test_a_policy_that_overbooks(impl):
     jobs, _ = make_jobs(impl, 0, 3)
     for call in (lambda p: impl.predict_steps(jobs, p, 2), lambda p: impl.serve(engine(), jobs, p, 2)):
         with pytest.raises(RuntimeError, match=r"^the policy admits 3 to 0 unfinished jobs, seats 2$"):
-            call(ask_at_most(lambda num_unfinished, waiting, seats: list(waiting)))
+            call(at_most(lambda num_unfinished, waiting, seats: list(waiting), "the policy was asked"))
 
 
 def test_leaves_things_alone(impl):
@@ -269,16 +274,17 @@ def test_leaves_things_alone(impl):
 
     for policy in (continuous_fifo, faulty, static_fifo):
         try:
-            impl.serve(its, jobs, policy, 3)
+            impl.serve(its, jobs, at_most(policy, "the policy was asked"), 3)
         except RuntimeError as error:
             assert policy is faulty and "the policy admits 12 to" in str(error), f"raised {error}"
         assert jobs == before, "serve changed the list of jobs"
         assert not its.has_unfinished_requests(), "serve left requests behind"
         assert its.scheduler.schedule == schedule, "the engine's schedule is not its own any more"
-    impl.predict_steps(jobs, continuous_fifo, 3)
+    impl.predict_steps(jobs, at_most(continuous_fifo, "the policy was asked"), 3)
     assert jobs == before, "predict_steps changed the list of jobs"
 
 
 def test_no_jobs(impl):
-    assert impl.serve(engine(), [], impl.static_policy, 2) == impl.Served({}, [])
-    assert impl.predict_steps([], impl.continuous_policy, 2) == []
+    static, continuous = policies(impl).values()
+    assert impl.serve(engine(), [], static, 2) == impl.Served({}, [])
+    assert impl.predict_steps([], continuous, 2) == []
