@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from course.contract import minutes
-from course.labs import Lab
+from course.labs import ROOT, Lab, lab_folders, lab_of
 from course.tests.conftest import FIRST, SECOND
 
 HEAD = "# Lab 00-01\n\n| | |\n|---|---|\n| **Time** | {} |\n\n{}\n"
@@ -46,7 +47,7 @@ def test_the_rule(course: Path) -> None:
     solution = course / SECOND / "solution.py"
     body = "".join(f"    x = x + {n}\n" for n in range(40))
     solution.write_text(solution.read_text().replace("    return 2 * x\n", f"{body}    return x\n"))
-    assert minutes.estimate(course / SECOND) == 25
+    assert minutes.estimate(course / SECOND) == 35
 
 
 def test_what_is_stated_is_near_and_the_same_everywhere(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +72,12 @@ def test_what_is_near_stays(course: Path, monkeypatch: pytest.MonkeyPatch) -> No
     minutes.write(course)
     assert "minutes = 15\n" in (course / "labs.toml").read_text()
     assert "15 minutes" in (course / SECOND / "README.md").read_text()
+
+
+@pytest.mark.parametrize("phase", sorted({folder.parents[1] for folder in lab_folders(ROOT)}), ids=lambda p: p.name[:8])
+def test_hours_in_a_guide_are_those_of_its_labs(phase: Path) -> None:
+    """To half an hour, give or take a quarter."""
+    labs = [lab for folder in lab_folders(ROOT) if folder.parents[1] == phase and (lab := lab_of(folder))]
+    guide = (phase / "00-guide.md").read_text(encoding="utf-8")
+    found = re.search(r"([\d.]+) (?:hours|more) for the \[?\w+ labs", guide)
+    assert found is not None and abs(float(found[1]) - sum(lab.minutes for lab in labs) / 60) <= 0.5
