@@ -233,7 +233,7 @@ def select_backend(device: Device, config: SelectorConfig, override: str | None 
         raise ValueError(f"Unknown attention backend: '{override}'. Valid options are: {', '.join(known)}")
     if device.capability is None:
         return _select_on_cpu(config, override)
-    if override is not None:
+    if override:
         against = validate(override, device, config)
         if against:
             text = f"Selected backend AttentionBackendEnum.{override} is not valid for this configuration."

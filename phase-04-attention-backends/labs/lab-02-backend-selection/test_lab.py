@@ -128,6 +128,9 @@ def test_an_unknown_name_lists_what_there_is(impl):
         impl.select_backend(device(impl, "9.0"), impl.SelectorConfig(128), "FLASH_ATN")
     known = str(error.value).split(": ")[-1].split(", ")
     assert known == list(impl.SPECS) and set(known) <= set(real.split(": ")[-1].split(", "))
+    for gpu in (device(impl, "9.0"), impl.Device("CPU", None)):
+        with pytest.raises(ValueError, match=r"^Unknown attention backend: ''\. "):
+            impl.select_backend(gpu, impl.SelectorConfig(128), "")
     with pytest.raises(ValueError, match=r"TRITON_MLA, CPU_ATTN$"):
         impl.select_backend(impl.Device("CPU", None), impl.SelectorConfig(128), "FLASH_ATN")
     with pytest.raises(ValueError, match=r"^Unknown attention backend: 'CPU_ATTN'"):

@@ -117,6 +117,7 @@ def test_the_longer_lane_is_the_step(impl):
 def test_gain_fades_and_never_inverts(impl):
     gains = [impl.speedup(300, 5.0, gpu_us) for gpu_us in (100, 500, 1000, 1500, 3000, 50_000)]
     assert gains == [15.0, 3.0, 1.5, 1.0, 1.0, 1.0]
+    assert impl.speedup(300, 10.0, 500) == 6.0, "a launch may cost 10 us elsewhere"
     assert impl.speedup(300, 5.0, 0.0) == 300.0, "only with no GPU work at all is it the count of ops"
 
 

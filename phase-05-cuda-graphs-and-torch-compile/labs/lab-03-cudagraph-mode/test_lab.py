@@ -126,7 +126,7 @@ def test_uniform_decode(impl):
     assert not impl.is_uniform_decode([1, 1, 30]), "one chunk of a prompt makes the step a mixed one"
     assert not impl.is_uniform_decode([2, 2]) and not impl.is_uniform_decode([3, 5], query_len=4)
     for shares, query_len, answer in CAPTURED["uniform"]:
-        assert impl.is_uniform_decode(shares, query_len) is answer
+        assert call(impl.is_uniform_decode, shares, query_len) is answer
 
 
 def test_a_last_chunk_of_one_token_counts_as_decode(impl):
