@@ -143,7 +143,8 @@ def say_looks(lab: Lab) -> None:
     with out.status("comparing with the listed mistakes"):
         found = looks_like(lab)
     if found:
-        say(f"this looks like {' or '.join(f'*{words}*' for words in found)} (the README's common mistakes)")
+        names = " or ".join(f"*{words.rstrip('.')}*" for words in found)
+        say(f"this looks like {names} (the README's common mistakes)")
 
 
 def diff(lab: Annotated[str, LAB] = "") -> None:

@@ -20,7 +20,7 @@ def patterns(lab: Lab) -> dict[str, list[str]]:
         found = {m.words: m for m in map(read_mistake, files)}
         source = (folder / "solution.py").read_text(encoding="utf-8")
         variants = [Variant(m.words, apply_patch(source, m.diff), stop_early=False) for m in found.values()]
-        verdicts = run_variants(folder, variants, timeout=60) if variants else []
+        verdicts = run_variants(folder, variants, timeout=20) if variants else []
         rows = {v.name: sorted({test.partition("[")[0] for test in v.failed}) for v in verdicts}
         kept = {"of": state, "tests": rows}
         remember("patterns", lab.key, kept)
