@@ -73,12 +73,15 @@ def test_two_questions_give_the_recorded_answers(site: Site) -> None:
     expected = {text: recorded()[2, text] for text in ("What is a KV block?", "What is a block table?")}
     assert answers(site) == expected
     steps = site.run("return document.querySelector('mv-engine').engine.player.trace.steps")
-    assert steps[1]["cached"] == {"A": 0, "B": 16} and steps[-1]["running"] == []
+    assert steps[0]["cached"] == {"A": 0, "B": 16} and steps[-1]["running"] == []
     play(site, "Three in a pool of 16", 5)
     assert {text: answers(site)[text] for text in expected} == expected
     steps = site.run("return document.querySelector('mv-engine').engine.player.trace.steps")
-    assert sum(len(step["preempted"]) for step in steps) == 2
-    assert "mv-lost" in site.run("return document.querySelector('.mv-steps').innerHTML")
+    assert steps[0]["cached"] == {"C": 0, "D": 16}, "the example begins with an empty cache"
+    assert [id for step in steps for id in step["preempted"]] == ["E", "D"]
+    at = next(i for i, step in enumerate(steps) if step["preempted"])
+    site.run("document.querySelector('mv-engine').engine.player.show(arguments[0])", at)
+    assert site.run("return document.querySelector('.mv-steps .mv-lost').textContent") == "✕"
 
 
 def test_the_page_compares_itself_with_the_recording(site: Site) -> None:

@@ -51,8 +51,10 @@
       if (this.at === this.trace.steps.length - 1) this.show(this.at);
     }
 
+    // A look at the idle engine gives way to what comes next: the first real step of a round is step 1.
     append(step) {
-      const following = this.at === this.trace.steps.length - 1 || this.pending;
+      const following = this.at === this.trace.steps.length - 1 || this.pending, last = this.trace.steps.at(-1);
+      if (!Object.keys(last.scheduled).length && !last.preempted.length) this.trace.steps.pop();
       this.trace.steps.push(step);
       this.scrub.max = this.trace.steps.length - 1;
       this.where.textContent = `step ${this.at + 1} of ${this.trace.steps.length}`;
