@@ -16,20 +16,29 @@ def dense_causal_attention(
         q: [m, d], the queries of positions start_pos .. start_pos + m - 1.
         k: [n, d], keys of positions 0 .. n - 1, with n at least start_pos + m.
         v: [n, dv].
-        window: each query sees the last `window` keys up to its own; None: all of them.
+        window: each query sees the last `window` keys up to its own, 1 or more; None: all of them.
 
     Returns:
         [m, dv]: for each query the average of the values that it sees, weighed by the softmax of q·k / sqrt(d).
         Computed in float64 whatever comes in; scores of any size are allowed.
+
+    Raises:
+        ValueError: "window must be at least 1, got 0": such a query would see nothing.
     """
+    _check(window)
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     query, key = start_pos + np.arange(len(q))[:, None], np.arange(len(k))[None, :]
     visible = key <= query
-    if window is not None:
+    if window:
         visible &= key > query - window
     scores = np.where(visible, q @ k.T / np.sqrt(q.shape[1]), -np.inf)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return weights @ v / weights.sum(axis=1, keepdims=True)
+
+
+def _check(window: int | None) -> None:
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
 
 
 def paged_causal_prefill_attention(
@@ -74,15 +83,19 @@ def tile_bounds(first_pos: int, last_pos: int, tile_size: int, window: int | Non
         first_pos: position of the first query of the group.
         last_pos: position of its last query.
         tile_size: keys per tile; tile i holds positions i * tile_size .. (i + 1) * tile_size - 1.
-        window: each query sees the last `window` keys up to its own; None: all of them.
+        window: each query sees the last `window` keys up to its own, 1 or more; None: all of them.
 
     Returns:
         (first tile, one past the last tile). Above the last query nothing is seen by anybody; below the window of the
         first query neither.
 
+    Raises:
+        ValueError: as in `dense_causal_attention`.
+
     Upstream: upstream/vllm/v1/attention/ops/triton_attention_helpers.py:142 — `compute_tile_loop_bounds`.
     """
-    first_key = 0 if window is None else max(0, first_pos - window + 1)
+    _check(window)
+    first_key = max(0, first_pos - window + 1) if window else 0
     return first_key // tile_size, last_pos // tile_size + 1
 
 
@@ -97,7 +110,7 @@ def tiled_causal_prefill_attention(
 
     Args:
         query_tile: queries per group, counted from the chunk's first; the last group may have fewer.
-        window: as for `tile_bounds`.
+        window: as for `tile_bounds`, its error too.
     """
     block_size, dv = k_cache.shape[1], v_cache.shape[2]
     out = np.empty((len(q), dv))
@@ -110,7 +123,7 @@ def tiled_causal_prefill_attention(
             keys, values = k_cache[block_table[tile]][:valid], v_cache[block_table[tile]][:valid]
             key = tile * block_size + np.arange(valid)[None, :]
             visible = key <= pos
-            if window is not None:
+            if window:
                 visible &= key > pos - window
             scores = np.where(visible, queries @ keys.T / np.sqrt(queries.shape[1]), -np.inf)
             m_new = np.maximum(m, scores.max(axis=1, keepdims=True))

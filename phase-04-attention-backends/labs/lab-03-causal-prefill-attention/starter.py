@@ -16,11 +16,14 @@ def dense_causal_attention(
         q: [m, d], the queries of positions start_pos .. start_pos + m - 1.
         k: [n, d], keys of positions 0 .. n - 1, with n at least start_pos + m.
         v: [n, dv].
-        window: each query sees the last `window` keys up to its own; None: all of them.
+        window: each query sees the last `window` keys up to its own, 1 or more; None: all of them.
 
     Returns:
         [m, dv]: for each query the average of the values that it sees, weighed by the softmax of q·k / sqrt(d).
         Computed in float64 whatever comes in; scores of any size are allowed.
+
+    Raises:
+        ValueError: "window must be at least 1, got 0": such a query would see nothing.
     """
     raise NotImplementedError("for each query the weighted average of the values that it may see, and of no others")
 
@@ -56,11 +59,14 @@ def tile_bounds(first_pos: int, last_pos: int, tile_size: int, window: int | Non
         first_pos: position of the first query of the group.
         last_pos: position of its last query.
         tile_size: keys per tile; tile i holds positions i * tile_size .. (i + 1) * tile_size - 1.
-        window: each query sees the last `window` keys up to its own; None: all of them.
+        window: each query sees the last `window` keys up to its own, 1 or more; None: all of them.
 
     Returns:
         (first tile, one past the last tile). Above the last query nothing is seen by anybody; below the window of the
         first query neither.
+
+    Raises:
+        ValueError: as in `dense_causal_attention`.
 
     Upstream: upstream/vllm/v1/attention/ops/triton_attention_helpers.py:142 — `compute_tile_loop_bounds`.
     """
@@ -78,6 +84,6 @@ def tiled_causal_prefill_attention(
 
     Args:
         query_tile: queries per group, counted from the chunk's first; the last group may have fewer.
-        window: as for `tile_bounds`.
+        window: as for `tile_bounds`, its error too.
     """
     raise NotImplementedError("the same numbers again, with every block read once for a whole group of queries")

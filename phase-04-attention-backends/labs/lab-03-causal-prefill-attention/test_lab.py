@@ -195,6 +195,17 @@ def test_sliding_window(impl, window, query_tile):
     close(out, case.judge(window=window), f"window {window}, {query_tile} queries a tile")
 
 
+@pytest.mark.parametrize("window", [0, -3])
+def test_a_window_that_sees_nothing(impl, window):
+    case = Case(18, 6)
+    with pytest.raises(ValueError, match=f"^window must be at least 1, got {window}$"):
+        impl.dense_causal_attention(case.q, case.k, case.v, 0, window)
+    with pytest.raises(ValueError, match=f"^window must be at least 1, got {window}$"):
+        impl.tile_bounds(0, 3, 4, window)
+    with pytest.raises(ValueError, match=f"^window must be at least 1, got {window}$"):
+        case.paged(impl.tiled_causal_prefill_attention, window=window)
+
+
 def test_what_a_window_leaves_behind_is_not_read(impl):
     """Keys that no query can see any more are NaN: their block may have been freed and given to somebody else."""
     case = Case(11, 16)
