@@ -36,6 +36,8 @@ LABS_PAGE = "labs.md"
 NOT_PUBLISHED = ("__pycache__/", "overrides/")
 CHECKPOINT = {ROOT / "models/pocket" / name for name in ("config.json", "tokenizer.json", "model.safetensors")}
 """What the engine in the browser fetches, on a click."""
+FACE = {ROOT / "docs/img" / name for name in ("logo.svg", "card.png")}
+"""The icon of every page, and what others show of one that is shared (`card.svg`, 1200 by 630)."""
 REFERENCE = (
     "GLOSSARY.md",
     LABS_PAGE,
@@ -135,7 +137,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     kept = [f for f in files if not f.src_uri.endswith(left_out) and not any(x in f.src_uri for x in NOT_PUBLISHED)]
     gathered = [
         File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
-        for path in [*pages(), *sorted(assets() | CHECKPOINT)]
+        for path in [*pages(), *sorted(assets() | CHECKPOINT | FACE)]
     ]
     titles = {
         folder.relative_to(ROOT).as_posix(): title(folder / "README.md")
