@@ -82,7 +82,7 @@ def test_types_and_arguments(impl):
     close(wide_gate, given[1].astype(float), "W_gate after the call", 0)
     ids, w = impl.route(x, gate, K)
     assert w.dtype == np.float32 and ids.dtype.kind == "i", "weights of the type of the logits"
-    order, starts = impl.sort_by_expert(ids, E)
+    _, starts = impl.sort_by_expert(ids, E)
     kept = ids.copy(), starts.copy(), [(a.copy(), b.copy()) for a, b in experts]
     impl.sort_by_expert(ids, E)
     assert isinstance(impl.aligned_rows(starts, 16), int), "a whole number of rows"
