@@ -44,9 +44,9 @@ def w8a8_matmul(X: Array, W: Array, *, per_token_x: bool = False, per_channel_w:
     Returns:
         floats [tokens, out].
     """
-    X = fake_quant_rows(X) if per_token_x else fake_quant(X)
-    W = fake_quant_rows(W) if per_channel_w else fake_quant(W)
-    return X @ W.T
+    x = fake_quant_rows(X) if per_token_x else fake_quant(X)
+    w = fake_quant_rows(W) if per_channel_w else fake_quant(W)
+    return x @ w.T
 
 
 def int8_matmul(X: Array, W: Array) -> Array:

@@ -29,6 +29,7 @@ def hot(rng, tokens=800, share=0.6, num_experts=8):
 
 def test_loads_count_assignments(impl):
     assert impl.expert_loads(np.array([[0, 2], [2, 1], [2, 2]]), 5).tolist() == [1, 1, 4, 0, 0]
+    assert impl.expert_loads(np.array([[0]]), 3).tolist() == [1, 0, 0], "as many as there are experts"
     rng = np.random.default_rng(0)
     assert impl.expert_loads(uniform(rng), 8).sum() == 1600, "tokens times k, whatever the router does"
 
