@@ -20,8 +20,9 @@ def quantize_per_tensor(W: Array) -> tuple[Array, float]:
         W: floats, any shape.
 
     Returns:
-        q: int8, the shape of W: round(W / scale), half to even, clipped to -127..127 after rounding.
-        scale: max|W| / 127; 1.0 where W is all zero.
+        q: int8, the shape of W, -127 to 127: of these points times the scale the nearest to each weight; half-way
+            between two, the even code. A weight beyond the last point has the last code.
+        scale: a float, the smallest at which the loudest weight has a point; 1.0 where W is all zero.
     """
     largest = float(np.abs(W).max())
     scale = largest / INT8_MAX if largest > 0 else 1.0
@@ -36,7 +37,7 @@ def quantize_per_channel(W: Array) -> tuple[Array, Array]:
 
     Returns:
         q: int8 [out, in].
-        scales: [out], of W's dtype: max|W[o]| / 127; 1 where a row is all zero.
+        scales: [out], of W's dtype, for each row what `scale` is for a whole tensor; 1 where a row is all zero.
 
     Upstream: the channel strategy of
     upstream/vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py:26 —
@@ -55,7 +56,7 @@ def dequantize(q: Array, scale: Array | float) -> Array:
         scale: one number, or one for each row of q [out].
 
     Returns:
-        scale * q, floats [out, in].
+        floats [out, in], of the type of the scales.
     """
     scale = np.asarray(scale)
     return q * (scale[:, None] if scale.ndim == 1 else scale)
@@ -70,9 +71,15 @@ def quant_linear(x: Array, q: Array, scales: Array) -> Array:
         scales: [out].
 
     Returns:
-        [tokens, out], float32 where x and scales are. A row's scale leaves its dot product: multiply the result, not W.
+        [tokens, out], float32 where x and scales are. Memory: at no time are there floats for more than an eighth of W
+        (or one row of it), result and x aside.
     """
-    return (x @ q.T.astype(x.dtype)) * scales
+    out = np.empty((len(x), len(q)), np.result_type(x, scales))
+    rows = max(1, len(q) // 8)
+    for start in range(0, len(q), rows):
+        part = slice(start, start + rows)
+        out[:, part] = (x @ q[part].T.astype(x.dtype)) * scales[part]
+    return out
 
 
 def memory_bytes(W: Array) -> int:

@@ -20,10 +20,11 @@ def quantize_per_tensor(W: Array) -> tuple[Array, float]:
         W: floats, any shape.
 
     Returns:
-        q: int8, the shape of W: round(W / scale), half to even, clipped to -127..127 after rounding.
-        scale: max|W| / 127; 1.0 where W is all zero.
+        q: int8, the shape of W, -127 to 127: of these points times the scale the nearest to each weight; half-way
+            between two, the even code. A weight beyond the last point has the last code.
+        scale: a float, the smallest at which the loudest weight has a point; 1.0 where W is all zero.
     """
-    raise NotImplementedError("divide W by max|W| / 127 (1.0 where W is zero), round, then clip to -127..127 as int8")
+    raise NotImplementedError("the nearest int8 codes of all of W, and the one scale that they share")
 
 
 def quantize_per_channel(W: Array) -> tuple[Array, Array]:
@@ -34,13 +35,13 @@ def quantize_per_channel(W: Array) -> tuple[Array, Array]:
 
     Returns:
         q: int8 [out, in].
-        scales: [out], of W's dtype: max|W[o]| / 127; 1 where a row is all zero.
+        scales: [out], of W's dtype, for each row what `scale` is for a whole tensor; 1 where a row is all zero.
 
     Upstream: the channel strategy of
     upstream/vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py:26 —
     `CompressedTensorsW8A8Int8`.
     """
-    raise NotImplementedError("find max|W[o]| / 127 of each row (1 where a row is zero), divide, round, then clip")
+    raise NotImplementedError("the nearest int8 codes, and for each row a scale of its own")
 
 
 def dequantize(q: Array, scale: Array | float) -> Array:
@@ -51,9 +52,9 @@ def dequantize(q: Array, scale: Array | float) -> Array:
         scale: one number, or one for each row of q [out].
 
     Returns:
-        scale * q, floats [out, in].
+        floats [out, in], of the type of the scales.
     """
-    raise NotImplementedError("multiply the codes by their scale; a vector of scales belongs to the rows")
+    raise NotImplementedError("the floats that the codes stand for, with one scale or one for each row")
 
 
 def quant_linear(x: Array, q: Array, scales: Array) -> Array:
@@ -65,16 +66,17 @@ def quant_linear(x: Array, q: Array, scales: Array) -> Array:
         scales: [out].
 
     Returns:
-        [tokens, out], float32 where x and scales are. A row's scale leaves its dot product: multiply the result, not W.
+        [tokens, out], float32 where x and scales are. Memory: at no time are there floats for more than an eighth of W
+        (or one row of it), result and x aside.
     """
-    raise NotImplementedError("multiply x with the codes, and the result with the scales of the rows")
+    raise NotImplementedError("the layer's output, without the floats of W ever being there as a whole")
 
 
 def memory_bytes(W: Array) -> int:
     """Bytes of W as it is."""
-    raise NotImplementedError("multiply the number of elements by the bytes of one")
+    raise NotImplementedError("the bytes that W takes as it is")
 
 
 def memory_bytes_quant(q: Array, scale: Array | float) -> int:
     """Bytes of the codes and of all scales; a single float counts as 4 bytes."""
-    raise NotImplementedError("add the bytes of the codes and of the scales")
+    raise NotImplementedError("the bytes of the codes and of everything that is needed to read them")

@@ -1,7 +1,11 @@
 """Lab 06-01: the error is small and known, the bytes are a quarter, and one loud row ruins a shared scale."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
+
+from course.fixtures import close
 
 
 def error(approx, exact):
@@ -32,7 +36,7 @@ def test_by_hand(impl):
     W = np.array([[63.5, -31.8, 0.2, 0.25], [0.0, 254.0, -1.0, -254.0]])
     q, scales = impl.quantize_per_channel(W)
     assert q.tolist() == [[127, -64, 0, 0], [0, 127, 0, -127]], "half to even: 0.5 and -0.5 go to 0"
-    np.testing.assert_allclose(scales, [0.5, 2.0])
+    close(scales, [0.5, 2.0], "scales", 0)
     q, scale = impl.quantize_per_tensor(W)
     assert isinstance(scale, float) and scale == 2.0
     assert q.tolist() == [[32, -16, 0, 0], [0, 127, 0, -127]]
@@ -99,6 +103,8 @@ def test_memory_saving_about_4x(impl):
     q, scales = impl.quantize_per_channel(W)
     assert (impl.memory_bytes(W), impl.memory_bytes_quant(q, scales)) == (40_000, 10_400)
     assert impl.memory_bytes_quant(*impl.quantize_per_tensor(W)) == 10_004
+    assert impl.memory_bytes_quant(q, scales.astype(np.float16)) == 10_200, "scales of two bytes"
+    assert (impl.memory_bytes(W.astype(np.float16)), impl.memory_bytes(W.astype(float))) == (20_000, 80_000)
     assert 3.5 < impl.memory_bytes(W) / impl.memory_bytes_quant(q, scales) <= 4
 
 
@@ -107,7 +113,7 @@ def test_quant_linear_matches_fp_matmul(impl):
     W, x = rng.standard_normal((256, 512)), rng.standard_normal((8, 512))
     q, scales = impl.quantize_per_channel(W)
     out = impl.quant_linear(x, q, scales)
-    np.testing.assert_allclose(out, x @ impl.dequantize(q, scales).T, rtol=1e-9, atol=1e-9)
+    close(out, x @ (q * scales[:, None]).T, "product", 1e-9)
     assert error(out, x @ W.T) < 0.01, "no worse than the weights themselves"
 
 
@@ -115,7 +121,60 @@ def test_quant_linear_keeps_the_type_of_x(impl):
     rng = np.random.default_rng(7)
     q, scales = impl.quantize_per_channel(rng.standard_normal((6, 10)).astype(np.float32))
     assert scales.dtype == np.float32
-    assert impl.quant_linear(rng.standard_normal((3, 10)).astype(np.float32), q, scales).dtype == np.float32
+    x = rng.standard_normal((3, 10)).astype(np.float32)
+    close(impl.quant_linear(x, q, scales), x @ (q * scales[:, None]).T, "product", 1e-5)
+
+
+def test_w_is_never_there_as_floats(impl):
+    """512 x 1,024 codes: as float32 2 MiB, of which an eighth may be there at a time."""
+    rng = np.random.default_rng(8)
+    q, x = rng.integers(-127, 128, (512, 1024)).astype(np.int8), rng.standard_normal((2, 1024)).astype(np.float32)
+    scales = rng.uniform(0.5, 1, 512).astype(np.float32)
+    wanted = x @ (q * scales[:, None]).T
+    tracemalloc.start()
+    try:
+        out = impl.quant_linear(x, q, scales)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    close(out, wanted, "product", 0.1)
+    assert peak < 300_000, f"{peak:,} bytes at once; an eighth of W as float32 is 262,144"
+
+
+def test_rows_of_a_square(impl):
+    q, scales = np.array([[1, 2], [3, 4]], np.int8), np.array([10.0, 100.0])
+    close(impl.dequantize(q, scales), [[10.0, 20.0], [300.0, 400.0]], "a scale for each row", 0)
+    close(impl.dequantize(q, 10.0), [[10.0, 20.0], [30.0, 40.0]], "one scale", 0)
+    close(impl.quant_linear(np.eye(2), q, scales), [[10.0, 300.0], [20.0, 400.0]], "product", 0)
+
+
+def test_types_and_shapes(impl):
+    W = np.random.default_rng(9).standard_normal((2, 3, 4))
+    for shaped in (W, W[0, 0]):
+        q, scale = impl.quantize_per_tensor(shaped)
+        assert q.shape == shaped.shape and q.dtype == np.int8 and isinstance(scale, float)
+    for dtype in (np.float16, np.float32, np.float64):
+        q, scales = impl.quantize_per_channel(W[0].astype(dtype))
+        assert scales.dtype == dtype and impl.dequantize(q, scales).dtype == dtype, "the type of the scales"
+    for rows in (1, 3, 9, 17):
+        q, scales = impl.quantize_per_channel(np.arange(1.0, 4 * rows + 1).reshape(rows, 4))
+        close(impl.quant_linear(W[0], q, scales), W[0] @ (q * scales[:, None]).T, f"{rows} rows", 1e-9)
+
+
+def test_arguments_stay(impl):
+    rng = np.random.default_rng(10)
+    W, x = rng.standard_normal((6, 10)), rng.standard_normal((3, 10))
+    W[0, 0] = 1e-12
+    before, given = W.copy(), x.copy()
+    impl.quantize_per_tensor(W)
+    q, scales = impl.quantize_per_channel(W)
+    codes, kept = q.copy(), scales.copy()
+    impl.dequantize(q, scales)
+    impl.quant_linear(x, q, scales)
+    impl.memory_bytes(W)
+    impl.memory_bytes_quant(q, scales)
+    for name, now, then in (("W", W, before), ("x", x, given), ("q", q, codes), ("scales", scales, kept)):
+        close(now, then, f"{name} after the calls", 0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -126,6 +185,8 @@ def test_same_codes_as_the_engine(impl, seed):
     W = rng.standard_normal((int(rng.integers(1, 40)), int(rng.integers(1, 90)))) * 10 ** rng.uniform(-3, 3)
     W[rng.random(len(W)) < 0.1] = 0
     for ours, theirs in zip(impl.quantize_per_channel(W), primitives.quantize_per_channel(W), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    for ours, theirs in zip(impl.quantize_per_tensor(W), primitives.quantize_per_tensor(W), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        close(ours, theirs, "a scale a row", 0)
+    q, scale = impl.quantize_per_tensor(W)
+    wanted, their_scale = primitives.quantize_per_tensor(W)
+    close(q, wanted, "one scale", 0)
+    assert isinstance(scale, float) and scale == their_scale

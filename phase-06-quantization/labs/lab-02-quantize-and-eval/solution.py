@@ -72,6 +72,8 @@ def perplexity(texts: list[dict[str, Any]]) -> float:
 def worst_text(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[int, float]:
     """Which text lost most, and how much: its index and the fall of its mean log-probability per token, in nats.
 
+    The first of equals; a text that gained has not lost.
+
     Raises:
         ValueError: the two lists differ in length (`zip(..., strict=True)` says so).
     """
@@ -81,7 +83,7 @@ def worst_text(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tup
 
 
 def kernel_of(log: str) -> tuple[str, str] | None:
-    """(kernel, who uses it) from the line "Selected K for M" or "Using K for M"; None where no line says so.
+    """(kernel, who uses it) from the first line "Selected K for M" or "Using K for M"; None where no line says so.
 
     K ends in "Kernel"; there are other lines that begin with "Using".
     """

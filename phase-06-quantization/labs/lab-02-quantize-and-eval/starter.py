@@ -23,7 +23,7 @@ def linear_bytes(out_features: int, in_features: int, scheme: Scheme) -> int:
     Raises:
         ValueError: "group must divide ..." where groups do not fit a row.
     """
-    raise NotImplementedError("multiply the weights by their bits / 8; below 16 bits add a scale for each group")
+    raise NotImplementedError("the bytes of one projection under the scheme")
 
 
 def model_bytes(shapes: list[tuple[int, int]], rest_params: int, scheme: Scheme, rest_bytes: int = 2) -> int:
@@ -34,22 +34,22 @@ def model_bytes(shapes: list[tuple[int, int]], rest_params: int, scheme: Scheme,
         rest_params: parameters that no scheme here touches.
         rest_bytes: bytes of one of those.
     """
-    raise NotImplementedError("add up the projections under the scheme and the rest as it was")
+    raise NotImplementedError("the bytes of a whole checkpoint's tensors")
 
 
 def byte_ceiling(bytes_before: int, bytes_after: int) -> float:
     """The most that decode can speed up if reading weights were all there is to a step."""
-    raise NotImplementedError("divide the bytes before by the bytes after")
+    raise NotImplementedError("the most that fewer bytes could be worth to a decode step")
 
 
 def step_seconds(weight_bytes: int, kv_bytes: int, bandwidth: float, fixed: float = 0.0) -> float:
     """A decode step: all bytes at this bandwidth [bytes/s], and a fixed part [s] that no byte explains."""
-    raise NotImplementedError("divide all bytes by the bandwidth and add the fixed part")
+    raise NotImplementedError("the seconds of a decode step")
 
 
 def blocks_gained(bytes_saved: int, bytes_per_token: int, block_size: int = 16) -> int:
     """KV blocks that fit into the memory that the weights no longer need."""
-    raise NotImplementedError("divide what was saved by the bytes of a block, rounded down")
+    raise NotImplementedError("how many whole KV blocks fit into what was saved")
 
 
 def perplexity(texts: list[dict[str, Any]]) -> float:
@@ -58,26 +58,28 @@ def perplexity(texts: list[dict[str, Any]]) -> float:
     Args:
         texts: each has `tokens` and `logprob`, the sum over them.
     """
-    raise NotImplementedError("take exp of minus the sum of log-probabilities over the sum of tokens")
+    raise NotImplementedError("the perplexity per token of all texts together")
 
 
 def worst_text(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[int, float]:
     """Which text lost most, and how much: its index and the fall of its mean log-probability per token, in nats.
 
+    The first of equals; a text that gained has not lost.
+
     Raises:
         ValueError: the two lists differ in length (`zip(..., strict=True)` says so).
     """
-    raise NotImplementedError("compare each text's mean log-probability before and after; return the largest fall")
+    raise NotImplementedError("which text lost most per token, and how much")
 
 
 def kernel_of(log: str) -> tuple[str, str] | None:
-    """(kernel, who uses it) from the line "Selected K for M" or "Using K for M"; None where no line says so.
+    """(kernel, who uses it) from the first line "Selected K for M" or "Using K for M"; None where no line says so.
 
     K ends in "Kernel"; there are other lines that begin with "Using".
     """
-    raise NotImplementedError("search for 'Selected' or 'Using', a name ending in Kernel, and the name after 'for'")
+    raise NotImplementedError("which kernel the engine chose, and for whom, as its log says")
 
 
 def kv_tokens_of(log: str) -> int | None:
     """The number in "GPU KV cache size: N tokens" (it has commas); None where the engine did not get that far."""
-    raise NotImplementedError("search for the number in the line on the KV cache size and drop its commas")
+    raise NotImplementedError("how many tokens the KV cache holds, as the log says")

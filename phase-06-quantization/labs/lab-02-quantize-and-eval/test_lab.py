@@ -47,6 +47,18 @@ def test_bytes_of_a_projection(impl, scheme, expected):
     assert impl.linear_bytes(512, 1024, impl.Scheme(*scheme)) == expected
 
 
+def test_scales_and_the_rest_have_their_own_bytes(impl):
+    assert impl.linear_bytes(4, 8, impl.Scheme("int8", 0, 2)) == 32 + 4 * 2, "a scale a row, of two bytes"
+    assert impl.linear_bytes(4, 8, impl.Scheme("int4", 4, 1)) == 16 + 4 * 2
+    assert impl.model_bytes([(4, 8), (2, 8)], 10, impl.Scheme("bf16"), rest_bytes=4) == 2 * 48 + 40
+    assert impl.model_bytes([(4, 8)], 10, impl.Scheme("fp32")) == 4 * 32 + 20, "two bytes, where nothing is said"
+    shapes = [(4, 8), (2, 8)]
+    impl.model_bytes(shapes, 10, impl.Scheme("bf16"))
+    assert shapes == [(4, 8), (2, 8)], "the list is the caller's"
+    assert impl.model_bytes([], 3, impl.Scheme("int4", 128, 2)) == 6
+    assert impl.byte_ceiling(10, 3) == 10 / 3
+
+
 def test_groups_must_fit(impl):
     with pytest.raises(ValueError, match="group must divide the 96 inputs"):
         impl.linear_bytes(8, 96, impl.Scheme("int4", 128, 2))
@@ -89,6 +101,8 @@ def test_qwen_by_hand(impl):
 def test_blocks_are_whole(impl):
     assert impl.blocks_gained(3199, 100, 16) == 1
     assert impl.blocks_gained(3200, 100, 16) == 2
+    assert impl.blocks_gained(3200, 100) == 2, "blocks of 16 tokens, where nothing is said"
+    assert impl.blocks_gained(3200, 100, 32) == 1 and impl.blocks_gained(10**20, 1, 3) == 33_333_333_333_333_333_333
 
 
 def test_step_seconds(impl):
@@ -130,6 +144,10 @@ def test_other_lines_begin_alike(impl):
         "INFO [selector.py:130] Using HND KV cache layout for CPU_ATTN backend.\nUsing fp8 data type to store kv cache"
     )
     assert impl.kernel_of(text) is None and impl.kv_tokens_of(text) is None
+    two = "Using MarlinLinearKernel for GPTQ\nSelected OtherKernel for Fp8LinearMethod"
+    assert impl.kernel_of(two) == ("MarlinLinearKernel", "GPTQ"), "the first line that names a kernel"
+    for text, tokens in (("GPU KV cache size: 96 tokens", 96), ("GPU KV cache size: 1,234,567 tokens", 1_234_567)):
+        assert impl.kv_tokens_of(text) == tokens
 
 
 def test_capacity_follows_the_type_of_the_cache_only(impl):
@@ -153,6 +171,9 @@ def test_selected_is_not_the_same_as_works():
 
 def test_perplexity_by_hand(impl):
     texts = [{"tokens": 1, "logprob": -1.0}, {"tokens": 3, "logprob": -1.0}]
+    kept = [row.copy() for row in texts]
+    impl.perplexity(texts)
+    assert texts == kept, "the list is the caller's"
     assert impl.perplexity(texts) == pytest.approx(2.718281828**0.5), "per token, not per text"
 
 
@@ -160,6 +181,10 @@ def test_worst_text_by_hand(impl):
     before = [{"tokens": 2, "logprob": -2.0}, {"tokens": 10, "logprob": -2.0}, {"tokens": 4, "logprob": -4.0}]
     after = [{"tokens": 2, "logprob": -1.0}, {"tokens": 10, "logprob": -4.0}, {"tokens": 4, "logprob": -5.0}]
     assert impl.worst_text(before, after) == (2, pytest.approx(0.25))
+    kept = [row.copy() for row in before]
+    impl.worst_text(before, after)
+    assert before == kept, "the lists are the caller's"
+    assert impl.worst_text(before[:2], before[:2]) == (0, 0.0), "the first of equals"
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         impl.worst_text(before, after[:2])
 

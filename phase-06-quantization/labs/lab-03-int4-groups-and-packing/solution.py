@@ -25,8 +25,10 @@ def quantize_grouped(W: Array, group_size: int) -> tuple[Array, Array]:
         group_size: at least 1; must divide `in`.
 
     Returns:
-        q: int8 [out, in], from -7 to 7: round(W / scale), half to even, clipped.
-        scales: [out, in / group_size], of W's dtype: max|group| / 7; 1 where a group is all zero.
+        q: int8 [out, in], from -7 to 7: the nearest multiple of the scale, half-way between two the even one; beyond
+            the last the last.
+        scales: [out, in / group_size], of W's dtype: the smallest at which the loudest of the group has a code; 1 where
+            a group is all zero.
 
     Raises:
         ValueError: "group_size must divide ..." where the groups do not fit the row.
@@ -41,7 +43,7 @@ def quantize_grouped(W: Array, group_size: int) -> tuple[Array, Array]:
 
 
 def dequantize_grouped(q: Array, scales: Array, group_size: int) -> Array:
-    """The floats that the codes stand for: each code times the scale of its group. q [out, in] -> floats [out, in]."""
+    """The floats that the codes stand for: q [out, in] -> floats [out, in], of the type of the scales."""
     groups = q.reshape(len(q), -1, group_size)
     return (groups * scales[:, :, None]).reshape(q.shape)
 
@@ -94,7 +96,7 @@ def memory_bytes_grouped(shape: tuple[int, int], group_size: int, scale_bytes: i
 
 
 def grouped_linear(x: Array, packed: Array, scales: Array, group_size: int) -> Array:
-    """`x @ W.T` from the packed weight, one group of columns at a time: W is never there as a whole.
+    """`x @ W.T` from the packed weight. W is never there as a whole, neither as floats nor as unpacked codes.
 
     Args:
         x: floats [tokens, in].
@@ -102,7 +104,8 @@ def grouped_linear(x: Array, packed: Array, scales: Array, group_size: int) -> A
         scales: [out, in / group_size].
 
     Returns:
-        floats [tokens, out]: the sum over groups of (x_group @ codes_group.T) * scales_group.
+        [tokens, out], of x's dtype. Memory: result and x aside, never more than the packed weight takes itself (or,
+            for very small ones, one row or one group of it).
     """
     out = np.zeros((len(x), len(packed)), x.dtype)
     for group in range(scales.shape[1]):

@@ -25,18 +25,20 @@ def quantize_grouped(W: Array, group_size: int) -> tuple[Array, Array]:
         group_size: at least 1; must divide `in`.
 
     Returns:
-        q: int8 [out, in], from -7 to 7: round(W / scale), half to even, clipped.
-        scales: [out, in / group_size], of W's dtype: max|group| / 7; 1 where a group is all zero.
+        q: int8 [out, in], from -7 to 7: the nearest multiple of the scale, half-way between two the even one; beyond
+            the last the last.
+        scales: [out, in / group_size], of W's dtype: the smallest at which the loudest of the group has a code; 1 where
+            a group is all zero.
 
     Raises:
         ValueError: "group_size must divide ..." where the groups do not fit the row.
     """
-    raise NotImplementedError("check the groups; divide by max|group| / 7 (1 where all is zero), round, clip to -7..7")
+    raise NotImplementedError("the nearest codes from -7 to 7, and a scale for each group")
 
 
 def dequantize_grouped(q: Array, scales: Array, group_size: int) -> Array:
-    """The floats that the codes stand for: each code times the scale of its group. q [out, in] -> floats [out, in]."""
-    raise NotImplementedError("multiply each code with the scale of its group")
+    """The floats that the codes stand for: q [out, in] -> floats [out, in], of the type of the scales."""
+    raise NotImplementedError("the floats that the codes stand for")
 
 
 def pack_int4(q: Array) -> Array:
@@ -51,12 +53,12 @@ def pack_int4(q: Array) -> Array:
     Raises:
         ValueError: "... must be even ..." where a row has an odd number of codes.
     """
-    raise NotImplementedError("check that the number is even, add 8, put the odd columns four bits above the even ones")
+    raise NotImplementedError("the codes, two in each byte")
 
 
 def unpack_int4(packed: Array) -> Array:
     """uint8 [out, in / 2] -> int8 codes [out, in]: the inverse of `pack_int4`."""
-    raise NotImplementedError("take the low and the high four bits apart again and subtract 8")
+    raise NotImplementedError("the codes that pack_int4 was given")
 
 
 def pack_int32(nibbles: Array, order: Sequence[int] = SEQUENTIAL) -> Array:
@@ -69,16 +71,16 @@ def pack_int32(nibbles: Array, order: Sequence[int] = SEQUENTIAL) -> Array:
     Returns:
         int32 [rows, n / 8].
     """
-    raise NotImplementedError("shift element order[k] of each eight by 4k bits and combine the eight into one int32")
+    raise NotImplementedError("words of eight nibbles each, in the order that is asked for")
 
 
 def memory_bytes_grouped(shape: tuple[int, int], group_size: int, scale_bytes: int = 2) -> int:
     """Bytes of a packed weight [out, in] and of its scales."""
-    raise NotImplementedError("add half a byte for each weight and scale_bytes for each group")
+    raise NotImplementedError("the bytes of a packed weight and its scales")
 
 
 def grouped_linear(x: Array, packed: Array, scales: Array, group_size: int) -> Array:
-    """`x @ W.T` from the packed weight, one group of columns at a time: W is never there as a whole.
+    """`x @ W.T` from the packed weight. W is never there as a whole, neither as floats nor as unpacked codes.
 
     Args:
         x: floats [tokens, in].
@@ -86,6 +88,7 @@ def grouped_linear(x: Array, packed: Array, scales: Array, group_size: int) -> A
         scales: [out, in / group_size].
 
     Returns:
-        floats [tokens, out]: the sum over groups of (x_group @ codes_group.T) * scales_group.
+        [tokens, out], of x's dtype. Memory: result and x aside, never more than the packed weight takes itself (or,
+            for very small ones, one row or one group of it).
     """
-    raise NotImplementedError("add up the groups: unpack one group, multiply with its part of x, then with its scales")
+    raise NotImplementedError("the layer's output, from the packed weight as it lies in memory")

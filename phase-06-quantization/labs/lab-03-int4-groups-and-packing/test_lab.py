@@ -1,10 +1,13 @@
 """Lab 06-03: fifteen levels are enough if few weights share them; and a nibble in the wrong place is garbage."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from course.fixtures import close
 
 CAPTURED = Path(__file__).resolve().parents[1] / "lab-02-quantize-and-eval" / "captured"
 POCKET = Path(__file__).resolve().parents[3] / "models" / "pocket"
@@ -56,6 +59,15 @@ def test_scales_keep_the_type_and_zero_groups_are_safe(impl):
     with np.errstate(all="raise"):
         q, scales = impl.quantize_grouped(W, 4)
     assert scales.dtype == np.float32 and scales[1, 1] == 1 and not q[1, 4:].any()
+    before = W.copy()
+    for dtype in (np.float16, np.float32, np.float64):
+        q, scales = impl.quantize_grouped(W.astype(dtype), 4)
+        assert scales.dtype == dtype and impl.dequantize_grouped(q, scales, 4).dtype == dtype, "the type of W"
+    q, scales = impl.quantize_grouped(W, 4)
+    given = q.copy(), scales.copy()
+    impl.dequantize_grouped(q, scales, 4)
+    for name, now, then in (("W", W, before), ("q", q, given[0]), ("scales", scales, given[1])):
+        close(now, then, f"{name} after the calls", 0)
 
 
 def test_rounding_can_go_past_the_last_code(impl):
@@ -79,7 +91,8 @@ def test_a_group_may_be_a_single_weight_or_a_whole_row(impl):
 
 def test_packing_byte_by_byte(impl):
     packed = impl.pack_int4(np.array([[-7, 7, 0, 1]], np.int8))
-    assert packed.dtype == np.uint8 and packed.tolist() == [[0xF1, 0x98]]
+    got = [f"{byte:#04x}" for byte in packed[0]]
+    assert packed.dtype == np.uint8 and got == ["0xf1", "0x98"], f"bytes {got}, not 0xf1 0x98"
 
 
 def test_pack_unpack_roundtrip_is_exact(impl):
@@ -99,9 +112,14 @@ def test_odd_rows_cannot_be_packed(impl):
 def test_words_nibble_by_nibble(impl):
     nibbles = np.arange(8, dtype=np.uint8)[None]
     assert impl.pack_int32(nibbles).dtype == np.int32
-    assert impl.pack_int32(nibbles).view(np.uint32).tolist() == [[0x76543210]]
-    awq = impl.pack_int32(nibbles, (0, 2, 4, 6, 1, 3, 5, 7)).view(np.uint32)
-    assert awq.tolist() == [[0x75316420]], "AWQ: even elements in the low half, odd ones in the high half"
+    word = int(impl.pack_int32(nibbles).view(np.uint32)[0, 0])
+    assert word == 0x76543210, f"{word:#010x}, not 0x76543210"
+    for order, word in (((0, 2, 4, 6, 1, 3, 5, 7), 0x75316420), ((7, 6, 5, 4, 3, 2, 1, 0), 0x01234567)):
+        for given in (order, list(order)):
+            got = int(impl.pack_int32(nibbles, given).view(np.uint32)[0, 0])
+            assert got == word, f"order {order}: {got:#010x}, not {word:#010x}; bits 4k to 4k + 3 hold order[k]"
+    two = impl.pack_int32(np.arange(32, dtype=np.uint8).reshape(2, 16) % 16).view(np.uint32)
+    assert two.shape == (2, 2) and hex(two[1, 1]) == "0xfedcba98", f"two rows of two words: {hex(two[1, 1])}"
 
 
 def test_four_bytes_in_a_row_are_a_word(impl):
@@ -124,7 +142,11 @@ def test_a_wrong_order_loads_and_is_garbage(impl):
 @pytest.mark.parametrize(("group", "per_weight"), [(16, 0.625), (32, 0.5625), (64, 0.53125), (128, 0.515625)])
 def test_bytes_per_weight(impl, group, per_weight):
     assert impl.memory_bytes_grouped((256, 1024), group) == per_weight * 256 * 1024
-    assert impl.memory_bytes_grouped((256, 1024), group, scale_bytes=4) > per_weight * 256 * 1024
+    codes = 256 * 1024 // 2
+    for scale_bytes in (1, 2, 4, 8):
+        wanted = codes + (per_weight - 0.5) * 256 * 1024 / 2 * scale_bytes
+        assert impl.memory_bytes_grouped((256, 1024), group, scale_bytes) == wanted, f"{scale_bytes} bytes a scale"
+    assert impl.memory_bytes_grouped((3, 10), 5, 2) == 15 + 12, "codes share bytes over the whole weight"
 
 
 def test_memory_about_8x_smaller_than_fp32(impl):
@@ -148,10 +170,30 @@ def test_grouped_linear_is_the_product(impl, group_size):
     rng = np.random.default_rng(5)
     W, x = rng.standard_normal((24, 64)), rng.standard_normal((5, 64))
     q, scales = impl.quantize_grouped(W, group_size)
-    out = impl.grouped_linear(x, impl.pack_int4(q), scales, group_size)
-    np.testing.assert_allclose(out, x @ impl.dequantize_grouped(q, scales, group_size).T, rtol=1e-9, atol=1e-9)
-    single = impl.grouped_linear(x.astype(np.float32), impl.pack_int4(q), scales.astype(np.float32), group_size)
-    assert single.dtype == np.float32
+    packed = impl.pack_int4(q)
+    given = [each.copy() for each in (x, packed, scales)]
+    wanted = x @ (q * np.repeat(scales, group_size, axis=1)).T
+    close(impl.grouped_linear(x, packed, scales, group_size), wanted, "product", 1e-9)
+    single = impl.grouped_linear(x.astype(np.float32), packed, scales.astype(np.float32), group_size)
+    close(single, wanted.astype(np.float32), "product in float32", 1e-4)
+    for name, now, then in zip(("x", "packed", "scales"), (x, packed, scales), given, strict=True):
+        close(now, then, f"{name} after the call", 0)
+
+
+def test_w_is_never_there_as_a_whole(impl):
+    """512 x 1,024 weights in 256 KiB: unpacked they are 512 KiB, as float32 2 MiB."""
+    rng = np.random.default_rng(6)
+    q, x = rng.integers(-7, 8, (512, 1024)).astype(np.int8), rng.standard_normal((2, 1024)).astype(np.float32)
+    scales = rng.uniform(0.5, 1, (512, 16)).astype(np.float32)
+    packed, wanted = impl.pack_int4(q), x @ (q * np.repeat(scales, 64, axis=1)).T
+    tracemalloc.start()
+    try:
+        out = impl.grouped_linear(x, packed, scales, 64)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    close(out, wanted, "product", 0.01)
+    assert peak < 275_000, f"{peak:,} bytes at once; the packed weight has {packed.nbytes:,}"
 
 
 def test_sizes_of_a_checkpoint_that_the_real_engine_loaded(impl):
@@ -209,10 +251,10 @@ def test_same_as_the_engine(impl, seed):
     W = rng.standard_normal((int(rng.integers(1, 5)) * 8, group * int(rng.integers(1, 6)))) * 10 ** rng.uniform(-2, 2)
     q, scales = impl.quantize_grouped(W, group)
     theirs = primitives.quantize_grouped(W, group)
-    np.testing.assert_array_equal(q, theirs[0])
-    np.testing.assert_array_equal(scales, theirs[1])
-    np.testing.assert_array_equal(impl.pack_int4(q), primitives.pack_int4(q))
+    close(q, theirs[0], "codes", 0)
+    close(scales, theirs[1], "scales", 0)
+    close(impl.pack_int4(q), primitives.pack_int4(q), "bytes", 0)
     nibbles = (q + 8).astype(np.uint8)
-    np.testing.assert_array_equal(impl.pack_int32(nibbles), repack.pack_int32(nibbles, 4))
+    close(impl.pack_int32(nibbles), repack.pack_int32(nibbles, 4), "words", 0)
     columns = np.ascontiguousarray(nibbles.T)
-    np.testing.assert_array_equal(impl.pack_int32(columns, repack.AWQ_ORDER[4]), repack.awq_pack(columns))
+    close(impl.pack_int32(columns, repack.AWQ_ORDER[4]), repack.awq_pack(columns), "AWQ's words", 0)

@@ -14,7 +14,7 @@ INT8_MAX = 127
 
 
 def quantize_per_tensor(T: Array) -> tuple[Array, float]:
-    """int8 codes of T and the one scale max|T| / 127 (1.0 where T is all zero); rounded half to even."""
+    """int8 codes of T, -127 to 127, and one scale, a float: those of lab 06-01. 1.0 where T is all zero."""
     largest = float(np.abs(T).max())
     scale = largest / INT8_MAX if largest > 0 else 1.0
     return np.rint(T / scale).astype(np.int8), scale
@@ -44,9 +44,9 @@ def w8a8_matmul(X: Array, W: Array, *, per_token_x: bool = False, per_channel_w:
     Returns:
         floats [tokens, out].
     """
-    X = fake_quant_rows(X) if per_token_x else fake_quant(X)
-    W = fake_quant_rows(W) if per_channel_w else fake_quant(W)
-    return X @ W.T
+    x = fake_quant_rows(X) if per_token_x else fake_quant(X)
+    w = fake_quant_rows(W) if per_channel_w else fake_quant(W)
+    return x @ w.T
 
 
 def int8_matmul(X: Array, W: Array) -> Array:
@@ -56,7 +56,8 @@ def int8_matmul(X: Array, W: Array) -> Array:
         X: floats [tokens, in]. W: floats [out, in]. One scale each.
 
     Returns:
-        floats [tokens, out]; equal to `w8a8_matmul(X, W)` but for the last bits.
+        floats [tokens, out], to the last bit the exact integers times the product of both scales; that is also
+            `w8a8_matmul(X, W)`, but for its last bits.
     """
     x, x_scale = quantize_per_tensor(X)
     w, w_scale = quantize_per_tensor(W)
@@ -64,13 +65,15 @@ def int8_matmul(X: Array, W: Array) -> Array:
 
 
 def smoothing_factors(X: Array, W: Array, alpha: float = 0.5) -> Array:
-    """How much of each input channel's loudness moves from X to W.
+    """How much of each input channel's loudness moves from X to W. Loudness: the largest magnitude in a channel.
 
     Args:
-        alpha: 0 moves by the weights alone, 1 moves all; 0.5 leaves both sides equally loud.
+        alpha: 1 leaves every channel of X / s with loudness 1, 0 every channel of W * s; 0.5 makes the two of a channel
+            equally loud. In between, each s moves evenly on a logarithmic scale: s at 0.5 is the geometric mean of s at
+            0.2 and s at 0.8.
 
     Returns:
-        s [in]: max|X[:, j]| ** alpha / max|W[:, j]| ** (1 - alpha); 1 where one of the two is 0.
+        s [in], more than 0; 1 for a channel in which X or W is all zero, with no warning on the way.
     """
     loud_x, loud_w = np.abs(X).max(axis=0), np.abs(W).max(axis=0)
     usable = (loud_x > 0) & (loud_w > 0)
@@ -80,6 +83,6 @@ def smoothing_factors(X: Array, W: Array, alpha: float = 0.5) -> Array:
 
 
 def smooth(X: Array, W: Array, alpha: float = 0.5) -> tuple[Array, Array]:
-    """(X / s, W * s): the same product, with the loudness shared between the two."""
+    """X and W, rescaled by channel: the same product, with the loudness shared as `smoothing_factors` says."""
     s = smoothing_factors(X, W, alpha)
     return X / s, W * s

@@ -14,18 +14,18 @@ INT8_MAX = 127
 
 
 def quantize_per_tensor(T: Array) -> tuple[Array, float]:
-    """int8 codes of T and the one scale max|T| / 127 (1.0 where T is all zero); rounded half to even."""
-    raise NotImplementedError("divide by max|T| / 127 (1.0 where T is zero) and round to int8")
+    """int8 codes of T, -127 to 127, and one scale, a float: those of lab 06-01. 1.0 where T is all zero."""
+    raise NotImplementedError("the int8 codes of all of T, and their one scale")
 
 
 def fake_quant(T: Array) -> Array:
     """T after a round trip through int8 with one scale, as floats: the rounding error and nothing else."""
-    raise NotImplementedError("quantize T with one scale and multiply back")
+    raise NotImplementedError("what is left of T after int8 with one scale")
 
 
 def fake_quant_rows(T: Array) -> Array:
     """The same with a scale for each row: tokens of X, output channels of W."""
-    raise NotImplementedError("do the same with max / 127 of each row (1 where a row is zero)")
+    raise NotImplementedError("what is left of T after int8 with a scale for each row")
 
 
 def w8a8_matmul(X: Array, W: Array, *, per_token_x: bool = False, per_channel_w: bool = False) -> Array:
@@ -39,7 +39,7 @@ def w8a8_matmul(X: Array, W: Array, *, per_token_x: bool = False, per_channel_w:
     Returns:
         floats [tokens, out].
     """
-    raise NotImplementedError("round X and W, each with one scale or with one a row, and multiply")
+    raise NotImplementedError("the product of X and W after both were rounded, each with the scales asked for")
 
 
 def int8_matmul(X: Array, W: Array) -> Array:
@@ -49,23 +49,26 @@ def int8_matmul(X: Array, W: Array) -> Array:
         X: floats [tokens, in]. W: floats [out, in]. One scale each.
 
     Returns:
-        floats [tokens, out]; equal to `w8a8_matmul(X, W)` but for the last bits.
+        floats [tokens, out], to the last bit the exact integers times the product of both scales; that is also
+            `w8a8_matmul(X, W)`, but for its last bits.
     """
-    raise NotImplementedError("multiply the codes as int32 and the result by the product of the two scales")
+    raise NotImplementedError("the same product, from integers")
 
 
 def smoothing_factors(X: Array, W: Array, alpha: float = 0.5) -> Array:
-    """How much of each input channel's loudness moves from X to W.
+    """How much of each input channel's loudness moves from X to W. Loudness: the largest magnitude in a channel.
 
     Args:
-        alpha: 0 moves by the weights alone, 1 moves all; 0.5 leaves both sides equally loud.
+        alpha: 1 leaves every channel of X / s with loudness 1, 0 every channel of W * s; 0.5 makes the two of a channel
+            equally loud. In between, each s moves evenly on a logarithmic scale: s at 0.5 is the geometric mean of s at
+            0.2 and s at 0.8.
 
     Returns:
-        s [in]: max|X[:, j]| ** alpha / max|W[:, j]| ** (1 - alpha); 1 where one of the two is 0.
+        s [in], more than 0; 1 for a channel in which X or W is all zero, with no warning on the way.
     """
-    raise NotImplementedError("divide max|X| of each channel to the alpha by max|W| to the 1 - alpha")
+    raise NotImplementedError("how much loudness each channel hands from X to W")
 
 
 def smooth(X: Array, W: Array, alpha: float = 0.5) -> tuple[Array, Array]:
-    """(X / s, W * s): the same product, with the loudness shared between the two."""
-    raise NotImplementedError("divide the channels of X by the factors and multiply those of W with them")
+    """X and W, rescaled by channel: the same product, with the loudness shared as `smoothing_factors` says."""
+    raise NotImplementedError("X and W with their loudness shared, and their product as before")

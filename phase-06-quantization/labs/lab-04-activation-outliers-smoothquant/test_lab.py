@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from course.fixtures import close
+
 SEEDS = range(4)
 
 
@@ -102,9 +104,30 @@ def test_alpha_one_and_zero(impl):
 
 def test_factors_by_hand(impl):
     X, W = np.array([[8.0, 0.01], [-2.0, 0.0]]), np.array([[0.5, -0.25], [0.1, 0.04]])
-    np.testing.assert_allclose(impl.smoothing_factors(X, W), [4.0, 0.2])
-    np.testing.assert_allclose(impl.smoothing_factors(X, W, 1.0), [8.0, 0.01])
-    np.testing.assert_allclose(impl.smoothing_factors(X, W, 0.0), [2.0, 4.0])
+    close(impl.smoothing_factors(X, W), [4.0, 0.2], "alpha 0.5, where none is given")
+    close(impl.smoothing_factors(X, W, 1.0), [8.0, 0.01], "alpha 1")
+    close(impl.smoothing_factors(X, W, 0.0), [2.0, 4.0], "alpha 0")
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.45, 0.8])
+def test_factors_between(impl, alpha):
+    """Even steps on a logarithmic scale, and `smooth` takes the same ones."""
+    X, W = layer()
+    none, all_ = (np.log(impl.smoothing_factors(X, W, end)) for end in (0.0, 1.0))
+    s = impl.smoothing_factors(X, W, alpha)
+    close(np.log(s), none + alpha * (all_ - none), f"log of the factors at {alpha}")
+    for got, want in zip(impl.smooth(X, W, alpha), (X / s, W * s), strict=True):
+        close(got, want, f"smoothed at {alpha}", 1e-9)
+
+
+def test_arguments_stay(impl):
+    X, W = layer()
+    before = X.copy(), W.copy()
+    impl.fake_quant(X), impl.fake_quant_rows(X), impl.smooth(X, W), impl.int8_matmul(X, W)
+    for flags in ((False, False), (True, True)):
+        impl.w8a8_matmul(X, W, per_token_x=flags[0], per_channel_w=flags[1])
+    close(X, before[0], "X after the calls", 0)
+    close(W, before[1], "W after the calls", 0)
 
 
 def test_dead_channels_are_left_alone(impl):
@@ -153,7 +176,12 @@ def test_which_side_gets_which_scales(impl):
 
 def test_integers_first_scales_last(impl):
     X, W = layer()
-    np.testing.assert_allclose(impl.int8_matmul(X, W), impl.w8a8_matmul(X, W), rtol=1e-9, atol=1e-9)
+    close(impl.int8_matmul(X, W), impl.w8a8_matmul(X, W), "integers, and rounded floats", 1e-9)
+    for seed in range(3):
+        X, W = layer(seed)
+        (x, x_scale), (w, w_scale) = impl.quantize_per_tensor(X), impl.quantize_per_tensor(W)
+        wanted = (x.astype(np.int64) @ w.T.astype(np.int64)) * (x_scale * w_scale)
+        close(impl.int8_matmul(X, W), wanted, "exact integers times one number, to the last bit", 0)
 
 
 def test_the_accumulator_must_be_wide(impl):
@@ -167,5 +195,5 @@ def test_same_rounding_as_the_engine(impl, seed):
     from mini_vllm.layers.quantization import primitives
 
     X, _ = layer(seed)
-    np.testing.assert_array_equal(impl.fake_quant(X), primitives.fake_quant(X))
-    np.testing.assert_allclose(impl.fake_quant_rows(X), primitives.dequantize(*primitives.quantize_per_channel(X)))
+    close(impl.fake_quant(X), primitives.fake_quant(X), "one scale", 0)
+    close(impl.fake_quant_rows(X), primitives.dequantize(*primitives.quantize_per_channel(X)), "a scale a row")

@@ -20,9 +20,9 @@ SECOND_BLOCK = 256
 def nf4_levels() -> Array:
     """The codebook: 16 levels from -1 to 1, ascending, float32.
 
-    Quantiles of the standard normal distribution: for the positive side at the 9 probabilities that lie evenly between
-    OFFSET and 0.5 (0.5 itself, the zero, left out: 8 levels), for the negative side mirrored at 8 (7 levels), and an
-    exact 0 between them; all divided by the largest.
+    An exact 0; 8 levels above it and 7 below, the outermost 1 and -1. Each side: quantiles of the standard normal
+    distribution at probabilities that lie evenly spaced from OFFSET towards 0.5, which would be the 0; divided by the
+    outermost.
     """
     quantile = NormalDist().inv_cdf
     positive = [quantile(p) for p in np.linspace(OFFSET, 0.5, 9)[:-1]]
@@ -32,7 +32,7 @@ def nf4_levels() -> Array:
 
 
 def quantize_nf4(W: Array, block_size: int = BLOCK) -> tuple[Array, Array]:
-    """The nearest level of each weight, after its block was divided by its largest magnitude.
+    """For each weight the level that, times its block's largest magnitude, is nearest to it.
 
     Args:
         W: floats [out, in].
@@ -55,9 +55,9 @@ def quantize_nf4(W: Array, block_size: int = BLOCK) -> tuple[Array, Array]:
 
 
 def dequantize_nf4(codes: Array, absmax: Array) -> Array:
-    """`level * absmax` of its block, float32 [out, in]; the block size follows from the two shapes."""
+    """The weights that the codes stand for, float32 [out, in]; the block size follows from the two shapes."""
     blocks = nf4_levels()[codes].reshape(*absmax.shape, -1)
-    return (blocks * absmax[:, :, None]).reshape(codes.shape)
+    return (blocks * absmax[:, :, None]).reshape(codes.shape).astype(np.float32)
 
 
 def pack_nf4(codes: Array) -> Array:
@@ -72,9 +72,9 @@ def double_quantize(absmax: Array) -> tuple[Array, Array, float]:
         absmax: float32 [out, blocks]; taken row by row as one long list, its last block may be shorter.
 
     Returns:
-        codes: int8, the shape of absmax: round((absmax - mean) / scale), half to even.
-        scales: float32, one for each 256 of them: largest magnitude / 127; 1 where it is 0.
-        mean: of all of absmax.
+        codes: int8, the shape of absmax, -127 to 127: lab 06-01's codes of what is left above and below the mean.
+        scales: float32, one for each SECOND_BLOCK of the list; 1 where nothing is left.
+        mean: of all of absmax, a float.
 
     bitsandbytes rounds to 256 uneven levels instead (its "dynamic" code); the bytes are the same.
     """

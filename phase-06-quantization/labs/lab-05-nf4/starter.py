@@ -19,15 +19,15 @@ SECOND_BLOCK = 256
 def nf4_levels() -> Array:
     """The codebook: 16 levels from -1 to 1, ascending, float32.
 
-    Quantiles of the standard normal distribution: for the positive side at the 9 probabilities that lie evenly between
-    OFFSET and 0.5 (0.5 itself, the zero, left out: 8 levels), for the negative side mirrored at 8 (7 levels), and an
-    exact 0 between them; all divided by the largest.
+    An exact 0; 8 levels above it and 7 below, the outermost 1 and -1. Each side: quantiles of the standard normal
+    distribution at probabilities that lie evenly spaced from OFFSET towards 0.5, which would be the 0; divided by the
+    outermost.
     """
-    raise NotImplementedError("take the normal quantiles of both sides and an exact 0, sort, divide by the largest")
+    raise NotImplementedError("sixteen levels from -1 to 1, dense where normal weights are")
 
 
 def quantize_nf4(W: Array, block_size: int = BLOCK) -> tuple[Array, Array]:
-    """The nearest level of each weight, after its block was divided by its largest magnitude.
+    """For each weight the level that, times its block's largest magnitude, is nearest to it.
 
     Args:
         W: floats [out, in].
@@ -40,17 +40,17 @@ def quantize_nf4(W: Array, block_size: int = BLOCK) -> tuple[Array, Array]:
     Raises:
         ValueError: "block_size must divide ...".
     """
-    raise NotImplementedError("divide each block by its largest magnitude and find the nearest level of each weight")
+    raise NotImplementedError("the place of each weight's nearest level, and each block's largest magnitude")
 
 
 def dequantize_nf4(codes: Array, absmax: Array) -> Array:
-    """`level * absmax` of its block, float32 [out, in]; the block size follows from the two shapes."""
-    raise NotImplementedError("look the levels up and multiply each block by its absmax")
+    """The weights that the codes stand for, float32 [out, in]; the block size follows from the two shapes."""
+    raise NotImplementedError("the weights that the codes stand for")
 
 
 def pack_nf4(codes: Array) -> Array:
     """Two codes a byte, the first in the UPPER half, as bitsandbytes has them: [out, in] -> uint8 [out, in / 2]."""
-    raise NotImplementedError("shift the even columns four bits up and combine them with the odd ones")
+    raise NotImplementedError("the codes, two in each byte, as bitsandbytes has them")
 
 
 def double_quantize(absmax: Array) -> tuple[Array, Array, float]:
@@ -60,20 +60,20 @@ def double_quantize(absmax: Array) -> tuple[Array, Array, float]:
         absmax: float32 [out, blocks]; taken row by row as one long list, its last block may be shorter.
 
     Returns:
-        codes: int8, the shape of absmax: round((absmax - mean) / scale), half to even.
-        scales: float32, one for each 256 of them: largest magnitude / 127; 1 where it is 0.
-        mean: of all of absmax.
+        codes: int8, the shape of absmax, -127 to 127: lab 06-01's codes of what is left above and below the mean.
+        scales: float32, one for each SECOND_BLOCK of the list; 1 where nothing is left.
+        mean: of all of absmax, a float.
 
     bitsandbytes rounds to 256 uneven levels instead (its "dynamic" code); the bytes are the same.
     """
-    raise NotImplementedError("subtract the mean, then quantize runs of 256 scales to int8")
+    raise NotImplementedError("the scales in 8 bits, with what is needed to restore them")
 
 
 def restore_scales(codes: Array, scales: Array, mean: float) -> Array:
     """absmax again, float32 of the shape of codes."""
-    raise NotImplementedError("multiply each code with the scale of its run of 256 and add the mean")
+    raise NotImplementedError("the scales, as well as the 8 bits allow")
 
 
 def bits_per_weight(block_size: int = BLOCK, double: bool = False) -> float:
     """Bits of one weight: its code and its part of the scales (float32; doubly quantized 8 bits, and theirs)."""
-    raise NotImplementedError("add to 4 bits the bits of a scale divided by the weights that share it")
+    raise NotImplementedError("the bits that a weight costs, scales included")

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from course.fixtures import close
+
 PUBLISHED = [
     -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0,
     0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
@@ -53,7 +55,9 @@ def test_codes_by_hand(impl):
     assert codes.dtype == np.uint8 and absmax.dtype == np.float32
     assert codes.tolist() == [[15, 0, 7, 8, 7, 2, 13, 10]] and absmax.tolist() == [[4.0]]
     levels = [1, -1, 0, 0.0795803, 0, -0.52507305, 0.562617, 0.2461123]
-    np.testing.assert_allclose(impl.dequantize_nf4(codes, absmax), [[4 * level for level in levels]], rtol=1e-6)
+    back = impl.dequantize_nf4(codes, absmax)
+    close(back, np.array([[4 * level for level in levels]], np.float32), "weights, float32", 4e-6)
+    close(impl.dequantize_nf4(codes, np.array([[4.0, 0.5]], np.float32))[:, 4:], back[:, 4:] / 8, "blocks of 4", 1e-6)
 
 
 def test_nearest_really_is_nearest(impl):
@@ -101,18 +105,25 @@ def test_blocks_must_fit(impl, block_size):
 
 def test_a_block_of_one_keeps_every_weight(impl):
     W = normal((2, 8), seed=5)
-    np.testing.assert_allclose(impl.dequantize_nf4(*impl.quantize_nf4(W, 1)), W)
+    before = W.copy()
+    close(impl.dequantize_nf4(*impl.quantize_nf4(W, 1)), W, "a block of one", 1e-6)
+    codes, absmax = impl.quantize_nf4(W.astype(float), 8)
+    assert codes.dtype == np.uint8 and absmax.dtype == np.float32, "uint8 and float32, whatever W is"
+    assert impl.dequantize_nf4(codes, absmax.astype(float)).dtype == np.float32
+    close(W, before, "W after the calls", 0)
 
 
 def test_packing_is_the_other_way_round(impl):
     packed = impl.pack_nf4(np.array([[15, 1, 0, 7]], np.uint8))
-    assert packed.dtype == np.uint8 and packed.tolist() == [[0xF1, 0x07]]
+    got = [f"{byte:#04x}" for byte in packed[0]]
+    assert packed.dtype == np.uint8 and got == ["0xf1", "0x07"], f"bytes {got} of {packed.dtype}, not 0xf1 0x07"
 
 
 def test_bits_per_weight(impl):
     assert impl.bits_per_weight() == 4.5
     assert impl.bits_per_weight(128) == 4.25
     assert impl.bits_per_weight(64, double=True) == 4 + 8 / 64 + 32 / (64 * 256)
+    assert impl.bits_per_weight(128, True) == 4 + 8 / 128 + 32 / (128 * 256), "4.06348: other blocks"
     assert impl.bits_per_weight() - impl.bits_per_weight(double=True) == pytest.approx(0.373, abs=5e-4)
 
 
@@ -122,9 +133,13 @@ def test_double_quantization_by_hand(impl):
     assert mean == 3.0 and codes.dtype == np.int8 and scales.dtype == np.float32
     assert codes.tolist() == [[-85, -42], [0, 127]]
     np.testing.assert_allclose(scales, [3 / 127], rtol=1e-6)
-    restored = impl.restore_scales(codes, scales, mean)
-    assert restored.dtype == np.float32
-    np.testing.assert_allclose(restored, absmax, atol=3 / 254 + 1e-6)
+    given = codes.copy(), scales.copy()
+    close(impl.restore_scales(codes, scales, mean), absmax, "restored, float32", 3 / 254 + 1e-6)
+    close(codes, given[0], "codes after the call", 0)
+    close(scales, given[1], "scales after the call", 0)
+    close(absmax, np.array([[1, 2], [3, 6]], np.float32), "absmax after the call", 0)
+    assert isinstance(mean, float), "the mean is a float"
+    assert impl.restore_scales(codes, scales.astype(float), mean).dtype == np.float32, "float32, whatever comes in"
 
 
 def test_small_scales_keep_their_resolution(impl):
@@ -149,7 +164,7 @@ def test_equal_scales_are_safe(impl):
     with np.errstate(all="raise"):
         codes, scales, mean = impl.double_quantize(absmax)
     assert not codes.any() and scales.tolist() == [1.0]
-    np.testing.assert_array_equal(impl.restore_scales(codes, scales, mean), absmax)
+    close(impl.restore_scales(codes, scales, mean), absmax, "restored", 0)
 
 
 def test_double_quantization_costs_almost_nothing(impl):
@@ -168,7 +183,7 @@ def test_same_as_the_engine(impl, seed):
     W = (rng.standard_normal((int(rng.integers(1, 20)), 64 * int(rng.integers(1, 5)))) * 0.03).astype(np.float32)
     codes, absmax = impl.quantize_nf4(W)
     theirs, their_absmax = nf4.quantize_nf4(W)
-    np.testing.assert_array_equal(absmax, their_absmax)
+    close(absmax, their_absmax, "absmax", 0)
     assert (codes != theirs).mean() < 1e-3, "ties in the last bit of a float may fall either way"
-    np.testing.assert_allclose(impl.dequantize_nf4(theirs, absmax), nf4.dequantize_nf4(theirs, absmax), rtol=1e-6)
-    np.testing.assert_array_equal(impl.pack_nf4(theirs), nf4.pack_nf4(theirs))
+    close(impl.dequantize_nf4(theirs, absmax), nf4.dequantize_nf4(theirs, absmax), "weights", 1e-7)
+    close(impl.pack_nf4(theirs), nf4.pack_nf4(theirs), "bytes", 0)

@@ -24,8 +24,8 @@ def quantize_int8_per_token_head(x: Array) -> tuple[Array, Array]:
         x: floats [tokens, kv_heads, head_dim].
 
     Returns:
-        codes: int8, the shape of x: round(x / scale), half to even, clipped to -128..127.
-        scales: float32 [tokens, kv_heads]: max|x| / 127 over head_dim, at least SMALLEST_SCALE.
+        codes: int8, the shape of x: the nearest multiple of the scale, half-way between two the even one.
+        scales: float32 [tokens, kv_heads]: the largest magnitude has code 127 or -127; at least SMALLEST_SCALE.
 
     Upstream: upstream/vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:139 — `_reshape_cache_per_token_head` —
     cuts the fraction off instead of rounding.
@@ -46,12 +46,13 @@ def round_to_e4m3(x: Array) -> Array:
 
 
 def fake_fp8(x: Array, scale: float = 1.0) -> Array:
-    """x after a round trip through an fp8 cache with one scale for everything: `scale * e4m3(x / scale)`."""
+    """x after a round trip through an fp8 cache with one scale for everything, which holds 448 scales; x's type."""
     return round_to_e4m3(x / scale) * scale
 
 
 def fake_fp8_per_token_head(x: Array) -> Array:
-    """The same with a scale for each token and head [tokens, heads, dim]: max|x| / 448, at least SMALLEST_SCALE."""
+    """The same with a scale for each token and head [tokens, heads, dim]: the largest magnitude becomes 448 scales; at
+    least SMALLEST_SCALE. x's type."""
     scales = np.maximum(np.abs(x).max(axis=2, keepdims=True) / E4M3_MAX, SMALLEST_SCALE)
     return round_to_e4m3(x / scales) * scales
 
@@ -67,7 +68,7 @@ def attend(q: Array, k: Array, v: Array) -> Array:
 
 
 def attend_quantized(q: Array, k: Array, k_scales: Array, v: Array, v_scales: Array) -> Array:
-    """`attend` straight from the int8 codes: each scale is applied once per token and head, to a number and not a row.
+    """`attend` straight from the int8 codes, as a kernel does it: each scale is applied to a number, never to a row.
 
     Args:
         q: floats [heads, dim].
@@ -75,12 +76,13 @@ def attend_quantized(q: Array, k: Array, k_scales: Array, v: Array, v_scales: Ar
         k_scales, v_scales: float32 [tokens, heads].
 
     Returns:
-        floats [heads, dim]: K's scales multiply the scores before the softmax, V's the weights after it.
+        [heads, dim], of q's dtype. Memory: less than K's codes take, the arguments aside; so neither K nor V is ever
+        there as floats.
     """
-    scores = np.einsum("hd,thd->th", q, k.astype(q.dtype)) * k_scales / math.sqrt(q.shape[-1])
+    scores = np.einsum("hd,thd->th", q, k) * k_scales / math.sqrt(q.shape[-1])
     weights = np.exp(scores - scores.max(axis=0))
     weights = weights / weights.sum(axis=0) * v_scales
-    return np.einsum("th,thd->hd", weights, v.astype(q.dtype))
+    return np.einsum("th,thd->hd", weights, v)
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, mode: str) -> int:

@@ -24,13 +24,13 @@ def quantize_int8_per_token_head(x: Array) -> tuple[Array, Array]:
         x: floats [tokens, kv_heads, head_dim].
 
     Returns:
-        codes: int8, the shape of x: round(x / scale), half to even, clipped to -128..127.
-        scales: float32 [tokens, kv_heads]: max|x| / 127 over head_dim, at least SMALLEST_SCALE.
+        codes: int8, the shape of x: the nearest multiple of the scale, half-way between two the even one.
+        scales: float32 [tokens, kv_heads]: the largest magnitude has code 127 or -127; at least SMALLEST_SCALE.
 
     Upstream: upstream/vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:139 — `_reshape_cache_per_token_head` —
     cuts the fraction off instead of rounding.
     """
-    raise NotImplementedError("find max|x| / 127 over head_dim (with its floor), divide, round, clip")
+    raise NotImplementedError("int8 codes, and a scale for each token and head")
 
 
 def round_to_e4m3(x: Array) -> Array:
@@ -39,17 +39,18 @@ def round_to_e4m3(x: Array) -> Array:
     Three bits of mantissa: between 2^e and 2^(e + 1) the numbers are 2^(e - 3) apart. From 2^-6 down the distance stays
     2^-9. The largest is 448; what is beyond it becomes 448, with its sign. Ties go to the even multiple of the step.
     """
-    raise NotImplementedError("find the exponent (at least -6), round to multiples of 2^(exponent - 3), cap at 448")
+    raise NotImplementedError("the nearest E4M3 numbers")
 
 
 def fake_fp8(x: Array, scale: float = 1.0) -> Array:
-    """x after a round trip through an fp8 cache with one scale for everything: `scale * e4m3(x / scale)`."""
-    raise NotImplementedError("divide by the scale, round to e4m3, multiply by the scale")
+    """x after a round trip through an fp8 cache with one scale for everything, which holds 448 scales; x's type."""
+    raise NotImplementedError("what is left of x after an fp8 cache with this scale")
 
 
 def fake_fp8_per_token_head(x: Array) -> Array:
-    """The same with a scale for each token and head [tokens, heads, dim]: max|x| / 448, at least SMALLEST_SCALE."""
-    raise NotImplementedError("find max|x| / 448 over head_dim, divide, round to e4m3, multiply back")
+    """The same with a scale for each token and head [tokens, heads, dim]: the largest magnitude becomes 448 scales; at
+    least SMALLEST_SCALE. x's type."""
+    raise NotImplementedError("what is left of x after fp8 with a scale for each token and head")
 
 
 def attend(q: Array, k: Array, v: Array) -> Array:
@@ -63,7 +64,7 @@ def attend(q: Array, k: Array, v: Array) -> Array:
 
 
 def attend_quantized(q: Array, k: Array, k_scales: Array, v: Array, v_scales: Array) -> Array:
-    """`attend` straight from the int8 codes: each scale is applied once per token and head, to a number and not a row.
+    """`attend` straight from the int8 codes, as a kernel does it: each scale is applied to a number, never to a row.
 
     Args:
         q: floats [heads, dim].
@@ -71,9 +72,10 @@ def attend_quantized(q: Array, k: Array, k_scales: Array, v: Array, v_scales: Ar
         k_scales, v_scales: float32 [tokens, heads].
 
     Returns:
-        floats [heads, dim]: K's scales multiply the scores before the softmax, V's the weights after it.
+        [heads, dim], of q's dtype. Memory: less than K's codes take, the arguments aside; so neither K nor V is ever
+        there as floats.
     """
-    raise NotImplementedError("multiply the scores by K's scales before the softmax and the weights by V's after it")
+    raise NotImplementedError("attention from codes and scales, without the floats of K or V")
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, mode: str) -> int:
@@ -82,9 +84,9 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, mode: 
     Raises:
         ValueError: "mode must be one of ..." where it is none of MODES.
     """
-    raise NotImplementedError("count 2 for K and V, and for each head its numbers and, where there is one, its scale")
+    raise NotImplementedError("the bytes of one token's keys and values in all layers")
 
 
 def kv_capacity_tokens(memory_bytes: int, bytes_per_token: int, block_size: int) -> int:
     """Tokens of KV cache in this memory: whole blocks only."""
-    raise NotImplementedError("divide by the bytes of a block, round down, multiply by the block size")
+    raise NotImplementedError("how many tokens fit, in whole blocks")

@@ -1,10 +1,13 @@
 """Lab 06-06: what eight bits do to keys and values, and how many more tokens they buy."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from course.fixtures import close
 
 CAPTURED = Path(__file__).resolve().parents[1] / "lab-02-quantize-and-eval" / "captured"
 POCKET = (8, 2, 64)
@@ -31,11 +34,14 @@ def loud_channel(seed=0, factor=40.0):
 
 
 def test_int8_by_hand(impl):
+    assert impl.quantize_int8_per_token_head(kv().astype(float))[1].dtype == np.float32, (
+        "scales are float32 in any case"
+    )
     x = np.array([[[254.0, -3.0, 1.0], [0.0, 0.0, 0.0]], [[1.0, 0.5, -1.0], [-12.7, 6.36, 0.0]]], np.float32)
     codes, scales = impl.quantize_int8_per_token_head(x)
     assert codes.dtype == np.int8 and scales.dtype == np.float32
     assert codes.tolist() == [[[127, -2, 0], [0, 0, 0]], [[127, 64, -127], [-127, 64, 0]]]
-    np.testing.assert_allclose(scales, [[2.0, 1e-6], [1 / 127, 0.1]], rtol=1e-6)
+    close(scales, np.array([[2.0, 1e-6], [1 / 127, 0.1]], np.float32), "scales", 1e-8)
 
 
 def test_int8_rounds_to_nearest(impl):
@@ -93,6 +99,13 @@ def test_e4m3_by_hand(impl, x, rounded):
 def test_e4m3_keeps_type_and_shape(impl):
     out = impl.round_to_e4m3(kv())
     assert out.dtype == np.float32 and out.shape == (64, 2, 64)
+    x = kv()
+    for dtype in (np.float32, np.float64):
+        for fake in (impl.round_to_e4m3, impl.fake_fp8, impl.fake_fp8_per_token_head):
+            got = fake(x.astype(dtype))
+            assert got.dtype == dtype and got.shape == x.shape, f"{fake.__name__} keeps type and shape"
+    close(impl.fake_fp8(x, 2.0), 2 * impl.round_to_e4m3(x / 2), "with a scale of 2", 0)
+    close(x, kv(), "x after the calls", 0)
 
 
 def test_e4m3_relative_error_is_at_most_a_sixteenth(impl):
@@ -125,7 +138,10 @@ def test_fp8_per_token_head(impl):
         back = impl.fake_fp8_per_token_head(x)
     assert not back[4].any()
     assert error(np.delete(back, 3, 0), np.delete(x, 3, 0)) < 0.03 and error(back[3], x[3]) < 0.03
-    np.testing.assert_allclose(np.abs(back).max(axis=2), np.abs(x).max(axis=2), rtol=1e-6)
+    peaks, kept = np.abs(x).max(axis=2), np.abs(back).max(axis=2)
+    assert (np.abs(kept - peaks) <= 1e-6 * peaks).all(), "the largest of each token and head is the last number"
+    tiny = np.full((1, 1, 4), 1.06e-5, np.float32)
+    close(impl.fake_fp8_per_token_head(tiny), 1e-6 * impl.round_to_e4m3(tiny / np.float32(1e-6)), "the floor", 1e-9)
 
 
 def test_int8_beats_fp8_where_nothing_is_loud(impl):
@@ -137,16 +153,33 @@ def test_int8_beats_fp8_where_nothing_is_loud(impl):
 # ---- attention -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_scales_leave_both_products(impl, seed):
-    q, k, v = kv(1, 4, 32, seed)[0], kv(50, 4, 32, seed + 10), kv(50, 4, 32, seed + 20) * 3
+@pytest.mark.parametrize(("seed", "dim"), [(0, 32), (1, 32), (2, 64), (3, 16)])
+def test_scales_leave_both_products(impl, seed, dim):
+    q, k, v = kv(1, 4, dim, seed)[0], kv(50, 4, dim, seed + 10), kv(50, 4, dim, seed + 20) * 3
     k[9] *= 4
     (kc, ks), (vc, vs) = impl.quantize_int8_per_token_head(k), impl.quantize_int8_per_token_head(v)
+    given = [each.copy() for each in (q, kc, ks, vc, vs)]
     folded = impl.attend_quantized(q, kc, ks, vc, vs)
+    for name, now, then in zip(("q", "k", "k_scales", "v", "v_scales"), (q, kc, ks, vc, vs), given, strict=True):
+        close(now, then, f"{name} after the call", 0)
     expanded = impl.attend(q, kc * ks[:, :, None], vc * vs[:, :, None])
-    assert folded.dtype == np.float32
-    np.testing.assert_allclose(folded, expanded, rtol=1e-4, atol=1e-5)
+    close(folded, expanded, "attention", 3e-5)
     assert error(folded, impl.attend(q, k, v)) < 0.03
+
+
+def test_neither_k_nor_v_is_there_as_floats(impl):
+    """2,048 tokens, 8 heads of 64: 1 MiB of codes each, 4 MiB as float32."""
+    q, k, v = kv(1, 8, 64)[0], kv(2048, 8, 64, 1), kv(2048, 8, 64, 2)
+    (kc, ks), (vc, vs) = impl.quantize_int8_per_token_head(k), impl.quantize_int8_per_token_head(v)
+    expanded = impl.attend(q, kc * ks[:, :, None], vc * vs[:, :, None])
+    tracemalloc.start()
+    try:
+        out = impl.attend_quantized(q, kc, ks, vc, vs)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    close(out, expanded, "attention", 1e-4)
+    assert peak < kc.nbytes, f"{peak:,} bytes at once; K's codes have {kc.nbytes:,}, its floats four times as many"
 
 
 def test_large_scores_do_not_overflow(impl):
@@ -183,6 +216,9 @@ def test_whole_blocks_only(impl):
     assert impl.kv_capacity_tokens(10_000, 100, 16) == 96
     assert impl.kv_capacity_tokens(1599, 100, 16) == 0
     assert impl.kv_capacity_tokens(1600, 100, 16) == 16
+    assert impl.kv_capacity_tokens(10_000, 100, 24) == 96 and impl.kv_capacity_tokens(10_000, 100, 7) == 98
+    assert impl.kv_capacity_tokens(10_000, 300, 8) == 32
+    assert impl.kv_capacity_tokens(3 * 10**17, 1, 1) == 3 * 10**17, "whole numbers stay whole"
 
 
 @pytest.mark.parametrize(
@@ -206,10 +242,10 @@ def test_same_as_the_engine(impl, seed):
     from mini_vllm.layers.quantization.utils import fp8_utils as fp8
 
     x = kv(seed=seed) * 10 ** np.random.default_rng(seed).uniform(-3, 3)
-    np.testing.assert_array_equal(impl.round_to_e4m3(x), fp8.decode_e4m3(fp8.encode_e4m3(x)))
+    close(impl.round_to_e4m3(x), fp8.decode_e4m3(fp8.encode_e4m3(x)), "E4M3", 0)
     codes, scales = impl.quantize_int8_per_token_head(x)
     theirs, their_scales = quantize_kv(x, KVQuantMode.INT8_PER_TOKEN_HEAD)
-    np.testing.assert_allclose(scales, their_scales, rtol=1e-6)
+    assert (np.abs(scales - their_scales) <= 1e-6 * their_scales).all() and scales.shape == their_scales.shape
     assert (codes != theirs).mean() < 1e-3, "dividing by the scale and multiplying by its inverse round differently"
     for mode in ("fp8", "int8_per_token_head", "fp8_per_token_head"):
         assert impl.kv_bytes_per_token(3, 2, 64, mode) == kv_bytes_per_token(6, 64, mode)

@@ -19,7 +19,8 @@ def route(x: np.ndarray, W_gate: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
         k: experts per token, 1 to E.
 
     Returns:
-        ids [T, k], best first, of equal logits the smaller id first; weights [T, k], a softmax over the chosen logits.
+        ids [T, k], best first, of equal logits the smaller id first; weights [T, k], a softmax over the chosen logits,
+        of their type.
 
     Raises:
         ValueError: k is out of range: "k must be 1 to 8", if there are 8 experts.
@@ -51,7 +52,7 @@ def moe_forward_reference(x: np.ndarray, experts: Sequence[Expert], ids: np.ndar
         w: [T, k].
 
     Returns:
-        [T, D]. `expert_mlp` runs T * k times, on one row [1, D] each.
+        [T, D], of x's type. `expert_mlp` runs T * k times, on one row [1, D] each.
     """
     out = np.zeros_like(x)
     for token in range(len(x)):
@@ -81,7 +82,7 @@ def sort_by_expert(ids: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.nd
 
 
 def moe_forward_grouped(x: np.ndarray, experts: Sequence[Expert], ids: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The same layer, grouped: permute, one `expert_mlp` for each expert that has rows, one weighted scatter-add.
+    """The same layer, grouped: `expert_mlp` runs once for each expert that has rows, on all of them, and for no other.
 
     Arguments and result as in `moe_forward_reference`; experts run in the order of their ids.
     """
@@ -103,7 +104,10 @@ def aligned_rows(starts: np.ndarray, block_size: int) -> int:
 
     Args:
         starts: as from `sort_by_expert`.
-        block_size: rows a block; each expert's share is rounded up to whole blocks.
+        block_size: rows a block; a last block of an expert may be partly empty, and counts whole.
+
+    Returns:
+        An int: rows of all blocks, 0 where nothing is routed.
     """
     counts = np.diff(starts)
     return int((-(-counts // block_size) * block_size).sum())

@@ -19,7 +19,8 @@ def route(x: np.ndarray, W_gate: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
         k: experts per token, 1 to E.
 
     Returns:
-        ids [T, k], best first, of equal logits the smaller id first; weights [T, k], a softmax over the chosen logits.
+        ids [T, k], best first, of equal logits the smaller id first; weights [T, k], a softmax over the chosen logits,
+        of their type.
 
     Raises:
         ValueError: k is out of range: "k must be 1 to 8", if there are 8 experts.
@@ -27,14 +28,12 @@ def route(x: np.ndarray, W_gate: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
     Upstream (weights first, and softmax before the choice, renormalized after it):
     upstream/vllm/model_executor/layers/fused_moe/router/fused_topk_router.py:69 — `fused_topk`.
     """
-    raise NotImplementedError(
-        "score each token by x @ W_gate.T, take the k best by a stable sort, and softmax over the chosen logits"
-    )
+    raise NotImplementedError("k experts for each token, best first, and the weights that they get")
 
 
 def expert_mlp(x: np.ndarray, W1: np.ndarray, W2: np.ndarray) -> np.ndarray:
     """One expert on the rows of x [n, D]: relu(x W1) W2, [n, D]."""
-    raise NotImplementedError("multiply by W1, cut off below zero, multiply by W2")
+    raise NotImplementedError("the output of one expert for the rows of x")
 
 
 def moe_forward_reference(x: np.ndarray, experts: Sequence[Expert], ids: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -47,9 +46,9 @@ def moe_forward_reference(x: np.ndarray, experts: Sequence[Expert], ids: np.ndar
         w: [T, k].
 
     Returns:
-        [T, D]. `expert_mlp` runs T * k times, on one row [1, D] each.
+        [T, D], of x's type. `expert_mlp` runs T * k times, on one row [1, D] each.
     """
-    raise NotImplementedError("loop over the tokens and over each token's experts, and add up the weighted outputs")
+    raise NotImplementedError("the layer's output, as the formula says it")
 
 
 def sort_by_expert(ids: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,17 +65,15 @@ def sort_by_expert(ids: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.nd
     Upstream (a counting sort on the GPU, each expert padded to whole blocks):
     upstream/vllm/model_executor/layers/fused_moe/moe_align_block_size.py:11 — `moe_align_block_size`.
     """
-    raise NotImplementedError("flatten, sort stably by expert, and add up how many each expert has")
+    raise NotImplementedError("the order that puts the work of one expert side by side, and where each begins")
 
 
 def moe_forward_grouped(x: np.ndarray, experts: Sequence[Expert], ids: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The same layer, grouped: permute, one `expert_mlp` for each expert that has rows, one weighted scatter-add.
+    """The same layer, grouped: `expert_mlp` runs once for each expert that has rows, on all of them, and for no other.
 
     Arguments and result as in `moe_forward_reference`; experts run in the order of their ids.
     """
-    raise NotImplementedError(
-        "gather the rows in expert order, call expert_mlp once for each busy expert, add the weighted rows at once"
-    )
+    raise NotImplementedError("the same output, with one product for each expert that has rows")
 
 
 def aligned_rows(starts: np.ndarray, block_size: int) -> int:
@@ -84,6 +81,9 @@ def aligned_rows(starts: np.ndarray, block_size: int) -> int:
 
     Args:
         starts: as from `sort_by_expert`.
-        block_size: rows a block; each expert's share is rounded up to whole blocks.
+        block_size: rows a block; a last block of an expert may be partly empty, and counts whole.
+
+    Returns:
+        An int: rows of all blocks, 0 where nothing is routed.
     """
-    raise NotImplementedError("take the counts as differences, round each up to whole blocks, and add them up")
+    raise NotImplementedError("how many rows the blocks have, the empty ones included")

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from course.fixtures import close
+
 POCKET_MOE = Path(__file__).resolve().parents[3] / "models" / "pocket-moe"
 T, D, H, E, K = 32, 16, 24, 8, 2
 
@@ -66,6 +68,32 @@ def test_k_out_of_range(impl, k):
     x, gate, _ = make()
     with pytest.raises(ValueError, match="k must be 1 to 8"):
         impl.route(x, gate, k)
+    with pytest.raises(ValueError, match="k must be 1 to 5"):
+        impl.route(x, gate[:5], 6)
+
+
+def test_types_and_arguments(impl):
+    x, gate, experts = make()
+    x, gate = x.astype(np.float32), gate.astype(np.float32)
+    experts = [(a.astype(np.float32), b.astype(np.float32)) for a, b in experts]
+    given = [each.copy() for each in (x, gate)]
+    impl.route(wide_x := x.astype(float), wide_gate := gate.astype(float), K)
+    close(wide_x, given[0].astype(float), "x after the call", 0)
+    close(wide_gate, given[1].astype(float), "W_gate after the call", 0)
+    ids, w = impl.route(x, gate, K)
+    assert w.dtype == np.float32 and ids.dtype.kind == "i", "weights of the type of the logits"
+    _, starts = impl.sort_by_expert(ids, E)
+    kept = ids.copy(), starts.copy(), [(a.copy(), b.copy()) for a, b in experts]
+    impl.sort_by_expert(ids, E)
+    assert isinstance(impl.aligned_rows(starts, 16), int), "a whole number of rows"
+    reference = impl.moe_forward_reference(x, experts, ids, w)
+    close(impl.moe_forward_grouped(x, experts, ids, w), reference, "grouped, float32", 1e-3)
+    assert reference.dtype == np.float32 and reference.shape == x.shape
+    impl.expert_mlp(x, *experts[0])
+    now = [x, gate, ids, starts, *[each for pair in experts for each in pair]]
+    then = [*given, *kept[:2], *[each for pair in kept[2] for each in pair]]
+    for a, b in zip(now, then, strict=True):
+        close(a, b, "an argument after the calls", 0)
 
 
 def test_k_may_be_all(impl):
@@ -179,6 +207,7 @@ def test_inputs_stay_as_they_were(impl):
 def test_aligned_rows(impl):
     assert impl.aligned_rows(np.array([0, 3, 3, 7, 12]), 4) == 4 + 0 + 4 + 8
     assert impl.aligned_rows(np.array([0, 7, 7, 8]), 1) == 8, "blocks of one: no padding"
+    assert impl.aligned_rows(np.array([0, 1, 257]), 256) == 512, "blocks of any size"
     assert impl.aligned_rows(np.zeros(4, dtype=int), 16) == 0
 
 

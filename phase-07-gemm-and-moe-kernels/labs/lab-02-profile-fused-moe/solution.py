@@ -71,7 +71,7 @@ def moe_ops(model: Model, step: Step) -> list[Op]:
     Per layer, with T tokens, k experts a token, D hidden, I width of an expert, b bytes a number:
 
     router   2 T D E FLOP; reads the gate (D E) and the tokens (T D). Two launches: product, top-k.
-    align    reads and writes T k ids of four bytes, twice. Two launches (count; sort).
+    align    4 T k ids of four bytes: count and sort each read T k of them and write as many. Two launches.
     experts  2 T k * 3 D I FLOP; reads three matrices of each touched expert, and moves
              T k (D + 2 I) numbers in the first product, T k (I + D) in the second. Two launches.
     glue     SwiGLU moves T k * 3 I numbers, the sum over k moves T k D + T D. Two launches.

@@ -62,7 +62,7 @@ def experts_touched(num_experts: int, top_k: int, num_tokens: int) -> float:
 
     A token leaves a given expert out with probability 1 - k / E.
     """
-    raise NotImplementedError("the expected number is E times the chance that not all tokens leave an expert out")
+    raise NotImplementedError("the expected number of experts with at least one token")
 
 
 def moe_ops(model: Model, step: Step) -> list[Op]:
@@ -71,16 +71,14 @@ def moe_ops(model: Model, step: Step) -> list[Op]:
     Per layer, with T tokens, k experts a token, D hidden, I width of an expert, b bytes a number:
 
     router   2 T D E FLOP; reads the gate (D E) and the tokens (T D). Two launches: product, top-k.
-    align    reads and writes T k ids of four bytes, twice. Two launches (count; sort).
+    align    4 T k ids of four bytes: count and sort each read T k of them and write as many. Two launches.
     experts  2 T k * 3 D I FLOP; reads three matrices of each touched expert, and moves
              T k (D + 2 I) numbers in the first product, T k (I + D) in the second. Two launches.
     glue     SwiGLU moves T k * 3 I numbers, the sum over k moves T k D + T D. Two launches.
 
     FLOP of the glue and of the align are left at 0: bytes decide.
     """
-    raise NotImplementedError(
-        "write down FLOP, bytes and launches of router, align, experts and glue as the docstring lists them"
-    )
+    raise NotImplementedError("the four operations of a layer's experts, with FLOP, bytes and launches")
 
 
 def other_ops(model: Model, step: Step) -> list[Op]:
@@ -105,19 +103,17 @@ def head_op(model: Model, step: Step) -> Op:
 
 def op_time(op: Op, device: Device) -> float:
     """Seconds: the slower of arithmetic and memory, plus what its launches cost."""
-    raise NotImplementedError("take the larger of FLOP over FLOP/s and bytes over bytes/s, and add the launches")
+    raise NotImplementedError("the seconds of one operation on this device")
 
 
 def predict(model: Model, step: Step, device: Device) -> dict[str, float]:
     """Seconds of each group over a whole step: the layers' operations times the layers, and the head once."""
-    raise NotImplementedError(
-        "add up the times of moe_ops and other_ops per group, times the layers, and the head once"
-    )
+    raise NotImplementedError("the seconds of each group over a whole step")
 
 
 def shares(seconds: dict[str, float]) -> dict[str, float]:
     """Each group's part of the sum, the largest first."""
-    raise NotImplementedError("divide by the sum, and sort with the largest first")
+    raise NotImplementedError("each group's part of the whole, the largest first")
 
 
 def group_of(name: str) -> str:
@@ -125,7 +121,7 @@ def group_of(name: str) -> str:
 
     The order matters: a FlashAttention kernel has "cutlass" in its name, and `moe_align_...` has "moe".
     """
-    raise NotImplementedError("look for the words of each group in the lower-case name, the telling ones first")
+    raise NotImplementedError("the group that a kernel of this name belongs to")
 
 
 def measured(rows: Sequence[tuple[str, float, int]]) -> dict[str, float]:
@@ -137,4 +133,4 @@ def measured(rows: Sequence[tuple[str, float, int]]) -> dict[str, float]:
     Returns:
         Group to time, in the rows' unit; a group without rows is left out.
     """
-    raise NotImplementedError("add up the self times of the rows by group_of")
+    raise NotImplementedError("the time of each group in a profile")

@@ -34,6 +34,8 @@ def test_experts_touched(impl):
     assert impl.experts_touched(8, 2, 1) == pytest.approx(2), "one token: its own k"
     assert impl.experts_touched(64, 8, 8) == pytest.approx(42.009, abs=1e-3), "64 choices, 42 different experts"
     assert impl.experts_touched(64, 8, 64) == pytest.approx(64, abs=0.02), "and all of them soon after"
+    assert impl.experts_touched(8, 2, 2) == pytest.approx(3.5), "8 times 1 - 0.75 squared"
+    assert impl.experts_touched(64, 6, 3) == pytest.approx(16.36, abs=0.01)
     assert impl.experts_touched(4, 4, 3) == 4 and impl.experts_touched(8, 2, 0) == 0
 
 
@@ -88,7 +90,9 @@ def test_predict_counts_layers_and_one_head(impl):
 
 
 def test_shares(impl):
-    found = impl.shares({"a": 1.0, "b": 6.0, "c": 3.0})
+    seconds = {"a": 1.0, "b": 6.0, "c": 3.0}
+    found = impl.shares(seconds)
+    assert list(seconds.items()) == [("a", 1.0), ("b", 6.0), ("c", 3.0)], "the argument stays as it was"
     assert found == {"b": 0.6, "c": 0.3, "a": 0.1} and list(found) == ["b", "c", "a"]
 
 
@@ -158,6 +162,10 @@ def test_measured(impl):
         ("nvjet_tst", 10.0, 9),
         ("fused_moe_kernel_x", 2, 1),
     ]
+    given = list(rows)
+    assert impl.measured([("nvjet", 2_000_000.5, 1), ("nvjet", 0.25, 1)]) == {"dense": 2_000_000.75}
+    assert impl.measured(given) == impl.measured(rows) and given == rows, "the rows are the caller's"
+    assert impl.measured([]) == {}
     assert impl.measured(rows) == {"experts": 42.0, "other": 5.0, "dense": 10.0}, "times are sums already: not per call"
 
 

@@ -38,20 +38,17 @@ def tiled_gemm(A: np.ndarray, B: np.ndarray, tile_m: int, tile_n: int, tile_k: i
 
 
 def naive_traffic(M: int, N: int, K: int) -> int:
-    """Numbers fetched by three plain loops: a row of A and a column of B for each number of the result."""
+    """Numbers fetched by three plain loops, which keep nothing but one sum. An int."""
     return M * N * 2 * K
 
 
 def tiled_traffic(M: int, N: int, K: int, tile_m: int, tile_n: int) -> int:
-    """Numbers fetched by `tiled_gemm`.
-
-    All of A once for each column of tiles, all of B once for each row of tiles; tile_k does not matter.
-    """
+    """Numbers that `tiled_gemm` slices out of A and B, whatever its tile_k; exact, ragged edges included. An int."""
     return M * K * -(-N // tile_n) + K * N * -(-M // tile_m)
 
 
 def reuse_factor(tile_m: int, tile_n: int) -> float:
-    """Naive traffic over tiled traffic, for sizes that the tiles divide: the harmonic mean of the two sides."""
+    """Naive traffic over tiled traffic, for sizes that the tiles divide. The sizes themselves drop out."""
     return 2 / (1 / tile_m + 1 / tile_n)
 
 

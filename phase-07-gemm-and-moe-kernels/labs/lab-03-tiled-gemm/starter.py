@@ -21,29 +21,24 @@ def tiled_gemm(A: np.ndarray, B: np.ndarray, tile_m: int, tile_n: int, tile_k: i
     Raises:
         ValueError: "inner dimensions differ".
     """
-    raise NotImplementedError(
-        "for each tile of the result walk along K: slice a tile of A and one of B, add their product to a float32 sum"
-    )
+    raise NotImplementedError("the product, one finished tile of the result after the other")
 
 
 def naive_traffic(M: int, N: int, K: int) -> int:
-    """Numbers fetched by three plain loops: a row of A and a column of B for each number of the result."""
-    raise NotImplementedError("a row of A and a column of B for each number of the result")
+    """Numbers fetched by three plain loops, which keep nothing but one sum. An int."""
+    raise NotImplementedError("how many numbers three plain loops fetch")
 
 
 def tiled_traffic(M: int, N: int, K: int, tile_m: int, tile_n: int) -> int:
-    """Numbers fetched by `tiled_gemm`.
-
-    All of A once for each column of tiles, all of B once for each row of tiles; tile_k does not matter.
-    """
-    raise NotImplementedError("all of A for each column of tiles, and all of B for each row of tiles")
+    """Numbers that `tiled_gemm` slices out of A and B, whatever its tile_k; exact, ragged edges included. An int."""
+    raise NotImplementedError("how many numbers your tiled product fetches")
 
 
 def reuse_factor(tile_m: int, tile_n: int) -> float:
-    """Naive traffic over tiled traffic, for sizes that the tiles divide: the harmonic mean of the two sides."""
-    raise NotImplementedError("divide the two traffics, and simplify")
+    """Naive traffic over tiled traffic, for sizes that the tiles divide. The sizes themselves drop out."""
+    raise NotImplementedError("how many times fewer numbers the tiles fetch")
 
 
 def fast_memory_bytes(tile_m: int, tile_n: int, tile_k: int, dtype_bytes: int) -> int:
     """Fast memory that one tile of the result needs: a tile of A, one of B, and float32 sums."""
-    raise NotImplementedError("add up a tile of A, a tile of B and the float32 sums")
+    raise NotImplementedError("the bytes that one tile of the result needs near the arithmetic")

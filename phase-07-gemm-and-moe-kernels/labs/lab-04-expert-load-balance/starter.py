@@ -7,12 +7,12 @@ import numpy as np
 
 def expert_loads(topk_ids: np.ndarray, num_experts: int) -> np.ndarray:
     """Assignments of each expert, [E]; an id that stands twice in a row counts twice. topk_ids: [T, k]."""
-    raise NotImplementedError("count how often each id stands in topk_ids, also those that never do")
+    raise NotImplementedError("the assignments of each expert, also of those that have none")
 
 
 def imbalance(loads: np.ndarray) -> float:
     """Largest load over mean load; 1.0 is even. Without any work: 0.0."""
-    raise NotImplementedError("divide the largest load by the mean, and answer 0.0 where there is no work")
+    raise NotImplementedError("how many times its fair share the busiest expert has")
 
 
 def ep_step_time(loads: np.ndarray, num_devices: int, placement: np.ndarray | None = None) -> float:
@@ -23,12 +23,12 @@ def ep_step_time(loads: np.ndarray, num_devices: int, placement: np.ndarray | No
         num_devices: D.
         placement: device of each expert, [E]; without it expert e is on device e % D.
     """
-    raise NotImplementedError("add up the loads of each device, and return the largest sum")
+    raise NotImplementedError("how long a step takes, when all wait for the busiest device")
 
 
 def efficiency(loads: np.ndarray, num_devices: int, placement: np.ndarray | None = None) -> float:
     """Share of the devices' time that is work: all work over D times the step time. Without any work: 0.0."""
-    raise NotImplementedError("divide all work by the number of devices times the step time")
+    raise NotImplementedError("the share of the devices' time that is work")
 
 
 def dropped_tokens(loads: np.ndarray, capacity_factor: float) -> int:
@@ -36,7 +36,7 @@ def dropped_tokens(loads: np.ndarray, capacity_factor: float) -> int:
 
     The capacity of every expert is its fair share of all assignments times the factor, rounded up.
     """
-    raise NotImplementedError("round the capacity up, and add up what each expert has beyond it")
+    raise NotImplementedError("the assignments that find no place")
 
 
 def balanced_packing(loads: np.ndarray, num_devices: int) -> np.ndarray:
@@ -52,9 +52,7 @@ def balanced_packing(loads: np.ndarray, num_devices: int) -> np.ndarray:
 
     Upstream: upstream/vllm/distributed/eplb/policy/default.py:23 — `DefaultEplbPolicy.balanced_packing`.
     """
-    raise NotImplementedError(
-        "go through the experts from the heaviest on, and give each to the lightest device that has a free place"
-    )
+    raise NotImplementedError("a device for each expert, equally many on each")
 
 
 def replicate_experts(loads: np.ndarray, num_physical: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,4 +71,4 @@ def replicate_experts(loads: np.ndarray, num_physical: int) -> tuple[np.ndarray,
 
     Upstream: upstream/vllm/distributed/eplb/policy/default.py:76 — `DefaultEplbPolicy.replicate_experts`.
     """
-    raise NotImplementedError("give each extra place to the expert whose load per copy is largest")
+    raise NotImplementedError("which expert is in each place, and how many copies each has")

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from course.fixtures import close
+
 HOT = np.array([1040, 80, 80, 80, 80, 80, 80, 80])  # 1,600 assignments, 65 % of them to expert 0
 
 
@@ -27,6 +29,7 @@ def hot(rng, tokens=800, share=0.6, num_experts=8):
 
 def test_loads_count_assignments(impl):
     assert impl.expert_loads(np.array([[0, 2], [2, 1], [2, 2]]), 5).tolist() == [1, 1, 4, 0, 0]
+    assert impl.expert_loads(np.array([[0]]), 3).tolist() == [1, 0, 0], "as many as there are experts"
     rng = np.random.default_rng(0)
     assert impl.expert_loads(uniform(rng), 8).sum() == 1600, "tokens times k, whatever the router does"
 
@@ -74,6 +77,7 @@ def test_ep_step_time_is_the_max_device(impl):
 def test_efficiency(impl):
     assert impl.efficiency(np.array([10, 20, 30, 40]), 2) == pytest.approx(100 / 120)
     assert impl.efficiency(np.array([5, 5, 5, 5]), 4) == 1.0 and impl.efficiency(np.zeros(4), 2) == 0.0
+    assert impl.efficiency(np.full(4, 1e-12), 2) == pytest.approx(1.0), "little work is work"
     assert impl.efficiency(HOT, 8) == pytest.approx(1600 / (8 * 1040)), "19 %"
     assert impl.efficiency(np.array([3, 3, 1, 1]), 2, np.array([0, 1, 0, 1])) == 1.0
 
@@ -105,6 +109,7 @@ def test_capacity_drops_only_the_overflow(impl):
 def test_capacity_is_rounded_up(impl):
     assert impl.dropped_tokens(np.array([4, 3, 3]), 1.0) == 0, "10 / 3 is 4 places"
     assert impl.dropped_tokens(np.array([5, 3, 2]), 1.0) == 1
+    assert impl.dropped_tokens(np.array([5, 5, 0]), 1.0) == 2, "four places each: one and one too many"
 
 
 # ---- remedies ------------------------------------------------------------------------------------------------------
@@ -122,6 +127,8 @@ def test_packing_fills_every_place(impl):
     assert impl.balanced_packing(np.array([9, 1, 1, 1]), 2).tolist() == [0, 1, 1, 0], "device 1 is lighter, but full"
     assert impl.balanced_packing(np.array([2, 2, 2, 2]), 2).tolist() == [0, 1, 0, 1], "ties: smaller numbers first"
     assert impl.balanced_packing(np.array([5, 4, 3]), 3).tolist() == [0, 1, 2]
+    many = impl.balanced_packing(np.full(64, 3.0), 8)
+    assert many.tolist() == [expert % 8 for expert in range(64)], "of 64 equal loads the smaller id comes first"
     with pytest.raises(ValueError, match="equal numbers"):
         impl.balanced_packing(np.ones(7), 2)
 
@@ -145,8 +152,21 @@ def test_who_gets_a_copy(impl):
     assert phy2log.tolist() == [0, 1, 2, 3, 1, 2, 1, 3] and copies.tolist() == [1, 3, 2, 2]
     assert impl.replicate_experts(np.array([1, 2]), 2)[0].tolist() == [0, 1]
     assert impl.replicate_experts(np.array([4, 4]), 3)[0].tolist() == [0, 1, 0], "ties: the smaller id"
-    with pytest.raises(ValueError, match="at least 4"):
-        impl.replicate_experts(np.ones(4), 3)
+    assert impl.replicate_experts(np.array([1, 2]), 3)[1].dtype.kind == "i", "copies are counted"
+    for experts in (4, 6):
+        with pytest.raises(ValueError, match=f"at least {experts}"):
+            impl.replicate_experts(np.ones(experts), experts - 1)
+
+
+def test_arguments_stay(impl):
+    loads, ids, placement = np.array([3.0, 9.0, 1.0, 7.0]), np.array([[0, 2], [2, 1]]), np.array([0, 1, 1, 0])
+    given = [each.copy() for each in (loads, ids, placement)]
+    impl.expert_loads(ids, 4)
+    impl.imbalance(loads), impl.dropped_tokens(loads, 1.0)
+    impl.balanced_packing(loads, 2), impl.replicate_experts(loads, 6)
+    impl.efficiency(loads, 2, placement), impl.ep_step_time(loads, 2, placement)
+    for name, now, then in zip(("loads", "ids", "placement"), (loads, ids, placement), given, strict=True):
+        close(now, then, f"{name} after the calls", 0)
 
 
 # ---- against the engine --------------------------------------------------------------------------------------------

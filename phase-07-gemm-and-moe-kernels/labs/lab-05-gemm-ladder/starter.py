@@ -77,7 +77,8 @@ class Tuner:
     """Finds the fastest configuration for a shape, by a race, once.
 
     Args:
-        configs: the candidates, in order; of equally fast ones the first wins.
+        configs: the candidates, in order; of equally fast ones the first wins. What the caller does to the list
+            afterwards changes nothing.
         bench: bench(config, (M, N, K)) -> milliseconds; raises MemoryError where the configuration does not fit.
         judge: judge(config, (M, N, K)) -> whether its product is right.
     """

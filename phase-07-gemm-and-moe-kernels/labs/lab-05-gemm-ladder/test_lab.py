@@ -132,6 +132,10 @@ def test_the_launch_gets_what_it_is_told(impl):
     at = [(address - first) // 2 for address in seen.first_stored]
     tiles = [(item // 64 // 16, item % 64 // 16) for item in at]
     assert tiles == order_of(impl, 3, 4, 2), "the programs compute the tiles in the order of `tile_of`"
+    seen = check(impl, normal(160, 16), normal(16, 32, seed=1), group=10)
+    tall, first = order_of(impl, 10, 2, 10), min(seen.first_stored)
+    at = [(address - first) // 2 for address in seen.first_stored]
+    assert [(item // 32 // 16, item % 32 // 16) for item in at] == tall, "bands of 10, where that is asked for"
     seen = check(impl, normal(160, 16), normal(16, 32, seed=1))
     assert seen.options == [{"num_stages": 3, "num_warps": 4}], "the signature's own numbers, where none are given"
     first = min(seen.first_stored)
@@ -167,7 +171,7 @@ def test_every_tile_once(impl, grid, group):
     assert sorted(order) == waves.row_by_row(*grid), f"every tile once; {twice} of {len(order)} are computed again"
 
 
-@pytest.mark.parametrize("group", [2, 5])
+@pytest.mark.parametrize("group", [2, 5, 9])
 def test_a_band_is_as_high_as_it_is_told(impl, group):
     """12 x 10 tiles: the first band has `group` rows (or columns), whole."""
     order = order_of(impl, 12, 10, group)
@@ -200,6 +204,7 @@ def test_shared_memory(impl):
     assert impl.smem_bytes((128, 256, 64), 5, 2) == 245_760
     assert impl.smem_bytes((128, 256, 64), 4, 2) == 196_608
     assert impl.smem_bytes((16, 32, 64), 1, 4) == (16 * 64 + 64 * 32) * 4
+    assert impl.smem_bytes((16, 16, 16), 3, 1) == 1_536, "to the byte"
 
 
 class Track:
@@ -228,6 +233,10 @@ def test_the_tuner_races_once_a_bucket(impl):
     track = Track({"a": 3.0, "b": None, "c": 1.0, "d": 1.0})
     t = tuner(impl, track)
     assert track.runs == [], "nothing runs before it is asked for"
+    names, other = ["a", "b"], Track({"a": 0.0, "b": 1.0})
+    kept = impl.Tuner(names, other.bench, other.judge)
+    names[:] = ["b"]
+    assert kept.best(1, 1, 1) == "a", "0 ms is a time, and the list was the caller's to change"
     assert t.best(1000, 64, 64) == "c", "the fastest that fits, and the first of equals"
     assert track.runs == [(config, (1024, 64, 64)) for config in "abcd"], "each once, on the bucket's own M"
     assert sorted(track.judged) == [(config, (1024, 64, 64)) for config in "acd"], "all that fit are judged"
@@ -250,9 +259,11 @@ def test_every_size_counts(impl):
     t = tuner(impl, track)
     assert [t.best(M, 64, 64) for M in (1, 2, 3, 32, 33, 64, 65)] == ["a", "a", "a", "a", "b", "b", "b"]
     assert t.best(64, 128, 64) == "c" and t.best(64, 64, 128) == "d" and t.best(64, 64, 64) == "b"
+    t.best(64, 100, 64), t.best(64, 64, 100)
+    assert {(64, 100, 64), (64, 64, 100)} <= {key for _, key in track.runs}, "N and K as they are, not by buckets"
     keys = [key for config, key in track.runs if config == "a"]
     assert [M for M, _, _ in keys[:6]] == [1, 2, 4, 32, 64, 128], "the next power of two: 1, 2, 4 for 3, 64 for 33"
-    assert len(keys) == 8
+    assert len(keys) == 10
 
 
 @pytest.mark.parametrize("wrong", ["a", "b", "c"])
