@@ -54,6 +54,8 @@ class CoreSetup:
     config: Any
     model: Any
     with_labs: Any = None
+    tokenizer: Any = None
+    """One that is not the checkpoint's own; grammars need it."""
 
 
 class CoreEngineProcManager:

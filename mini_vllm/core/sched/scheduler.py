@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
-from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.core.sched.request_queue import RequestQueue
 from mini_vllm.core.sched.request_table import RequestTable
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.sched.utils import check_stop
@@ -20,6 +22,9 @@ from mini_vllm.distributed.kv_events import EventPublisher, KVEventBatch
 from mini_vllm.engine import EngineCoreEventType, EngineCoreOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
+
+if TYPE_CHECKING:
+    from mini_vllm.structured_output import StructuredOutputManager
 
 
 class Scheduler(RequestTable):
@@ -42,6 +47,7 @@ class Scheduler(RequestTable):
         self.max_num_scheduled_tokens = config.max_num_batched_tokens
         self.check_stop: Callable[[Request, int], bool] = check_stop
         self.kv_event_publisher: EventPublisher | None = None
+        self.structured_output_manager: StructuredOutputManager | None = None
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step, and count its tokens as computed.
@@ -88,35 +94,44 @@ class Scheduler(RequestTable):
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:
-        """Second phase: admit from the front of `waiting` while budget, seats and blocks last.
+        """Second phase: admit while budget, seats and blocks last; passing over those whose grammar is not ready."""
+        passed_over: list[Request] = []
+        while step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
+            queue = self._next_waiting_queue(passed_over)
+            if queue is None or not self._admit(queue, step):
+                break
+        self._put_back(passed_over)
 
-        What the prefix cache holds is the request's head start. One that does not fit ends the phase.
+    def _admit(self, queue: RequestQueue, step: StepPlan) -> bool:
+        """Admit the first of a queue; False where it does not fit, which ends the phase: nobody overtakes it.
+
+        What the prefix cache holds is the request's head start.
         """
-        while len(self.waiting) and step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
-            request = self.waiting.peek_request()
-            hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
-            num_new_tokens = request.num_tokens - num_hit_tokens
-            if not self.config.enable_chunked_prefill and self._clamp(num_new_tokens) > step.token_budget:
-                return
-            num_new_tokens = self._clamp(num_new_tokens, step.token_budget)
-            new_blocks = self.kv_cache_manager.allocate_slots(
-                request,
-                num_new_tokens,
-                num_new_computed_tokens=num_hit_tokens,
-                new_computed_blocks=hits,
-                full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
-            )
-            if new_blocks is None:
-                return  # whoever is next waits too: nobody overtakes
-            self.waiting.pop_request()
-            self.running.append(request)
-            (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
-            step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
-            request.status = RequestStatus.RUNNING
-            request.record_event(EngineCoreEventType.SCHEDULED)
-            request.num_computed_tokens = num_hit_tokens
-            if not request.output_token_ids:  # preempted before its first token: the last start counts
-                request.num_cached_tokens = num_hit_tokens
+        request = queue.peek_request()
+        hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
+        num_new_tokens = request.num_tokens - num_hit_tokens
+        if not self.config.enable_chunked_prefill and self._clamp(num_new_tokens) > step.token_budget:
+            return False
+        num_new_tokens = self._clamp(num_new_tokens, step.token_budget)
+        new_blocks = self.kv_cache_manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens=num_hit_tokens,
+            new_computed_blocks=hits,
+            full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
+        )
+        if new_blocks is None:
+            return False
+        queue.pop_request()
+        self.running.append(request)
+        (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
+        step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
+        request.status = RequestStatus.RUNNING
+        request.record_event(EngineCoreEventType.SCHEDULED)
+        request.num_computed_tokens = num_hit_tokens
+        if not request.output_token_ids:  # preempted before its first token: the last start counts
+            request.num_cached_tokens = num_hit_tokens
+        return True
 
     def _clamp(self, num_new_tokens: int, token_budget: int = 1 << 62) -> int:
         """Tokens for one request in this step: what it lacks, its own cap, and what is left of the budget."""
@@ -156,6 +171,36 @@ class Scheduler(RequestTable):
             request.is_prefill_chunk = (
                 request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
             )
+            output.has_structured_output_requests |= request.use_structured_output and not request.is_prefill_chunk
+
+    def get_grammar_bitmask(self, output: SchedulerOutput) -> GrammarOutput | None:
+        """Which tokens may be sampled in this step, for the requests that have a grammar; None where there are none.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1259 — `Scheduler.get_grammar_bitmask`.
+        """
+        if self.structured_output_manager is None or not output.has_structured_output_requests:
+            return None
+        ids = [request_id for request_id in output.num_scheduled_tokens if self._obeys_grammar(request_id)]
+        bitmask = self.structured_output_manager.grammar_bitmask(self.requests, ids)
+        return None if bitmask is None else GrammarOutput(ids, bitmask)
+
+    def _obeys_grammar(self, request_id: str) -> bool:
+        request = self.requests.get(request_id)
+        return request is not None and request.use_structured_output and not request.is_prefill_chunk
+
+    def _accept_in_grammar(self, request: Request, new_token_ids: list[int]) -> bool:
+        """Let the grammar of a request go on by its new tokens. True where the request ends: with an error, or, under
+        `ignore_eos`, because its grammar has (upstream samples one token more and calls it an error).
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
+        """
+        assert self.structured_output_manager is not None
+        error = self.structured_output_manager.accept_tokens(request, new_token_ids)
+        if error is not None:
+            self._fail(request, error)
+        elif not request.is_finished() and self.structured_output_manager.is_terminated(request):
+            request.status = RequestStatus.FINISHED_STOPPED
+        return request.is_finished()
 
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Append the sampled tokens, end what has ended, and report what is new.
@@ -183,6 +228,8 @@ class Scheduler(RequestTable):
                 if not new_token_ids:
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
+                if new_token_ids and request.use_structured_output:
+                    has_stopped = self._accept_in_grammar(request, new_token_ids) or has_stopped
             finish_reason = None
             if has_stopped:
                 finish_reason = request.get_finished_reason()
