@@ -128,8 +128,8 @@ class _Members:
 
 
 def array_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str) -> Expression:
-    """Arrays that obey `prefixItems`, `items`, `minItems`, `maxItems`. Of `prefixItems` all are there, as far as there
-    is room, or none; after them come others only if `items` says so, or `minItems` needs them."""
+    """Arrays that obey `prefixItems`, `items`, `minItems`, `maxItems`. After `prefixItems` come others only if `items`
+    says so, or `minItems` needs them."""
     prefix, items = schema.get("prefixItems", []), schema.get("items")
     if not isinstance(prefix, list):
         raise GrammarError(f"{where}: prefixItems must be a list of schemas")
@@ -149,13 +149,17 @@ def array_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str) 
         if item is None:
             return layout.braces("[", EMPTY, "]") if not low else choice([])
         return _own(compiler, layout.braces("[", layout.some(item, low, high), "]"))
-    parts = [heads[0], *(sequence(layout.comma, each) for each in heads[1:])]
     more = max(low - len(heads), 0)
+    tail: Expression = layout.edge
     if item is not None and high != len(heads):
-        parts.append(Repeat(sequence(layout.comma, item), more, None if high is None else high - len(heads)))
+        room = None if high is None else high - len(heads)
+        tail = sequence(Repeat(sequence(layout.comma, item), more, room), tail)
     elif more:
         return choice([])
-    whole = sequence(*parts, layout.edge)
+    for number in range(len(heads) - 1, 0, -1):
+        longer = sequence(layout.comma, heads[number], tail)
+        tail = longer if number < low else choice([longer, layout.edge])
+    whole = sequence(heads[0], tail)
     return _own(compiler, layout.braces("[", whole if low else optional(whole), "]"))
 
 
