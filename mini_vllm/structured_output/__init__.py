@@ -143,8 +143,11 @@ class StructuredOutputManager:
             return None
         if state.error is None and self.should_advance(request):
             assert state.grammar is not None
-            if not state.grammar.accept_tokens(request.request_id, token_ids):
-                state.error = f"the grammar rejected tokens {token_ids}"
+            try:
+                if not state.grammar.accept_tokens(request.request_id, token_ids):
+                    state.error = f"the grammar rejected tokens {token_ids}"
+            except Exception as error:
+                state.error = f"the grammar cannot go on: {error}"
         return state.error
 
     def is_terminated(self, request: Request) -> bool:

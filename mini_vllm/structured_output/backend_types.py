@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,5 +88,5 @@ class StructuredOutputBackend(ABC):
         """int32[max_num_rows, ceil(vocab / 32)], everything allowed."""
         return np.full((max_num_rows, -(-self.vocabulary.vocab_size // 32)), -1, np.int32)
 
-    def destroy(self) -> None:
+    def destroy(self) -> None:  # noqa: B027 (nothing to do is in order)
         """Let go of what was compiled."""

@@ -1,7 +1,8 @@
 """Which requests there are, and where: the table that a plan is made from.
 
-An unfinished request is in `requests` and in exactly one of `waiting`, `skipped_waiting` and `running`. What comes from outside (a new
-request, an abort, a reset) changes this table between two plans; the scheduler moves requests about while it makes one.
+An unfinished request is in `requests` and in exactly one of `waiting`, `skipped_waiting` and `running`. What comes from
+outside (a new request, an abort, a reset) changes this table between two plans; the scheduler moves requests about
+while it makes one.
 Upstream twin: `vllm/v1/core/sched/scheduler.py`.
 """
 

@@ -188,9 +188,10 @@ class Scheduler(RequestTable):
         request = self.requests.get(request_id)
         return request is not None and request.use_structured_output and not request.is_prefill_chunk
 
-    def _accept_in_grammar(self, request: Request, new_token_ids: list[int]) -> bool:
-        """Let the grammar of a request go on by its new tokens. True where the request ends: with an error, or, under
-        `ignore_eos`, because its grammar has (upstream samples one token more and calls it an error).
+    def _accept_in_grammar(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
+        """Let the grammar of a request go on by its new tokens; they, and whether the request ends. It may end with an
+        error, and then without them, or, under `ignore_eos`, because its grammar has ended (upstream samples one token
+        more and calls it an error).
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
         """
@@ -198,9 +199,10 @@ class Scheduler(RequestTable):
         error = self.structured_output_manager.accept_tokens(request, new_token_ids)
         if error is not None:
             self._fail(request, error)
-        elif not request.is_finished() and self.structured_output_manager.is_terminated(request):
+            return [], True
+        if not request.is_finished() and self.structured_output_manager.is_terminated(request):
             request.status = RequestStatus.FINISHED_STOPPED
-        return request.is_finished()
+        return new_token_ids, request.is_finished()
 
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Append the sampled tokens, end what has ended, and report what is new.
@@ -229,7 +231,7 @@ class Scheduler(RequestTable):
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
                 if new_token_ids and request.use_structured_output:
-                    has_stopped = self._accept_in_grammar(request, new_token_ids) or has_stopped
+                    new_token_ids, has_stopped = self._accept_in_grammar(request, new_token_ids)
             finish_reason = None
             if has_stopped:
                 finish_reason = request.get_finished_reason()

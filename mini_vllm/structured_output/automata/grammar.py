@@ -19,7 +19,7 @@ from mini_vllm.structured_output.automata.expression import (
     Sequence,
     references,
 )
-from mini_vllm.structured_output.automata.rule_automaton import State, build, long_repeat
+from mini_vllm.structured_output.automata.rule_automaton import MAX_STATES, State, build, long_repeat
 
 UNROLL_LIMIT = 256
 """A repetition that would take more states than this becomes a chain of references (`long_repeat`)."""
@@ -35,6 +35,13 @@ class Grammar:
 
     rules: dict[str, Expression] = field(default_factory=dict)
     root: str = "root"
+    _shared: dict[Expression, Reference] = field(default_factory=dict, repr=False)
+
+    def shared(self, wish: str, body: Expression) -> Reference:
+        """As `add`, but equal bodies have one rule: one automaton, and one set of masks."""
+        if body not in self._shared:
+            self._shared[body] = self.add(wish, body)
+        return self._shared[body]
 
     def add(self, wish: str, body: Expression) -> Reference:
         """Add a rule under this name or, where that is taken, the name with a number behind it."""
@@ -136,6 +143,8 @@ class _Compiler:
                 self._chain_of[inner] = name = f"repeated_{len(self._chain_of)}"
                 self.rules[name] = inner
             inner = Reference(self._chain_of[inner])
+        if sum(map(len, self.chains.values())) + (low if high is None else high) > MAX_STATES:
+            raise GrammarError(f"the grammar needs more than {MAX_STATES} states: shorten its repetitions")
         name = f"chain_{len(self.chains)}"
         self.rules[name] = inner  # what it refers to; its automaton is made by hand
         self.chains[name] = long_repeat(inner.name, low, high, len(self.chains))
@@ -244,7 +253,8 @@ def _first_rules(states: list[State], nullable: set[str]) -> set[str]:
 
 
 def _joined(automata: dict[str, list[State]], root: str) -> CompiledGrammar:
-    start_of, joined = {}, []
+    start_of: dict[str, int] = {}
+    joined: list[State] = []
     for name, states in automata.items():
         offset = start_of[name] = len(joined)
         for state in states:

@@ -164,7 +164,7 @@ def array_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str) 
 
 
 def _own(compiler: SchemaCompiler, body: Expression) -> Expression:
-    return compiler.grammar.add("array", body)
+    return compiler.grammar.shared("array", body)
 
 
 def _named(compiler: SchemaCompiler, schema: object, where: str) -> Expression:
@@ -196,7 +196,7 @@ def _key_other_than(compiler: SchemaCompiler, names: list[str]) -> Expression:
     if not names:
         return Reference("json_string")
     taken = [json.dumps(name, ensure_ascii=False)[1:-1] for name in names]
-    return compiler.grammar.add("other_key", sequence(literal('"'), _text_other_than(taken)))
+    return compiler.grammar.shared("other_key", sequence(literal('"'), _text_other_than(taken)))
 
 
 _ESCAPES = ['\\"', "\\\\", "\\b", "\\f", "\\n", "\\r", "\\t"]
@@ -215,9 +215,5 @@ def _text_other_than(taken: list[str]) -> Expression:
     plain = normalize([*SPECIAL, *((ord(head), ord(head)) for head in by_head if len(head) == 1)])
     ways.append(sequence(characters(complement(plain)), _text_other_than([])))
     ways += [sequence(literal(each), _text_other_than([])) for each in _ESCAPES if each not in by_head]
-    ways += [
-        sequence(literal(head), _text_other_than(rests)) for head, rests in by_head.items() if len(head) < 6
-    ]
+    ways += [sequence(literal(head), _text_other_than(rests)) for head, rests in by_head.items() if len(head) < 6]
     return choice(ways)
-
-

@@ -1,8 +1,9 @@
 """`oneOf`: exactly one of several schemas. An automaton cannot count how many hold, so they have to exclude each other.
 
 Two schemas do where their types differ, where both name their values and share none, or where both are objects with a
-required property of different values (a discriminator). Everything else is refused: with `anyOf` it is allowed. xgrammar
-proves the same three, and reads a `oneOf` that it cannot prove as `anyOf`, with a warning. Upstream has no twin.
+required property of different values (a discriminator). Everything else is refused: with `anyOf` it is allowed.
+xgrammar proves the same three, and reads a `oneOf` that it cannot prove as `anyOf`, with a warning. Upstream has no
+twin.
 """
 
 from __future__ import annotations
@@ -67,8 +68,4 @@ def _property_values(schema: Mapping[str, Any], name: str, expanded: Callable[[o
 
 
 def _values_differ(first: list[object] | None, second: list[object] | None) -> bool:
-    return (
-        first is not None
-        and second is not None
-        and not any(same_value(x, y) for x in first for y in second)
-    )
+    return first is not None and second is not None and not any(same_value(x, y) for x in first for y in second)

@@ -181,17 +181,10 @@ class SchemaCompiler:
         low_open = low is not None and bounds.get("exclusiveMinimum") == low
         high_open = high is not None and bounds.get("exclusiveMaximum") == high
         if kind == "number":
-            return self._own_rule("number_range", numbers_between(low, high, low_open, high_open))
+            return self.grammar.shared("number_range", numbers_between(low, high, low_open, high_open))
         first = None if low is None else math.ceil(low) + (low_open and low.denominator == 1)
         last = None if high is None else math.floor(high) - (high_open and high.denominator == 1)
-        return self._own_rule("integer_range", integers_between(first, last))
-
-    def _own_rule(self, hint: str, body: Expression) -> Reference:
-        key = f"{hint} {hash(body)}"
-        found = self._rule_of.get(key)
-        if found is None or self.grammar.rules[found.name] != body:
-            found = self._rule_of[key] = self.grammar.add(hint, body)
-        return found
+        return self.grammar.shared("integer_range", integers_between(first, last))
 
 
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")

@@ -32,7 +32,8 @@ _IPV4 = rf"({_BYTE}\.){{3}}{_BYTE}"
 _GROUP = "[0-9a-fA-F]{1,4}"
 _IPV6 = "|".join(
     [f"({_GROUP}:){{7}}({_GROUP}|:)", *(rf"({_GROUP}:){{{n}}}(:{_GROUP}){{1,{7 - n}}}" for n in range(1, 7)),
-     *(f"({_GROUP}:){{{n}}}:" for n in range(1, 7)), f":(:{_GROUP}){{1,7}}", "::", rf"::(ffff(:0{{1,4}})?:)?{_IPV4}", rf"({_GROUP}:){{1,4}}:{_IPV4}"]
+     *(f"({_GROUP}:){{{n}}}:" for n in range(1, 7)), f":(:{_GROUP}){{1,7}}", "::",
+     rf"::(ffff(:0{{1,4}})?:)?{_IPV4}", rf"({_GROUP}:){{1,4}}:{_IPV4}"]
 )  # fmt: skip
 _ATOM = r"[A-Za-z0-9_!#$%&'*+/=?^`{|}~\-]+"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]*[A-Za-z0-9])?"
@@ -76,7 +77,7 @@ def string_body(grammar: Grammar, schema: Mapping[str, Any], where: str) -> Expr
     if high is not None and low > high:
         return choice([])
     body = sequence(literal('"'), Repeat(PLAIN, low, high), literal('"'))
-    return grammar.add("string_of_length", body)
+    return grammar.shared("string_of_length", body)
 
 
 def _length(schema: Mapping[str, Any], key: str, where: str) -> int | None:
@@ -99,4 +100,4 @@ def _matching(grammar: Grammar, pattern: str, where: str) -> Expression:
         body = parse_regex(pattern, complement(LINE_ENDS), string_character)
     except GrammarError as error:
         raise GrammarError(f"{where}: {error}") from None
-    return grammar.add("string_matching", sequence(literal('"'), body, literal('"')))
+    return grammar.shared("string_matching", sequence(literal('"'), body, literal('"')))

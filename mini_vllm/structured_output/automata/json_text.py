@@ -107,6 +107,4 @@ def string_character(ranges: Ranges) -> Expression:
 
 def _intersection(first: Ranges, second: Ranges) -> Ranges:
     """Code points in both."""
-    return [
-        (max(a, c), min(b, d)) for a, b in first for c, d in second if max(a, c) <= min(b, d)
-    ]
+    return [(max(a, c), min(b, d)) for a, b in first for c, d in second if max(a, c) <= min(b, d)]

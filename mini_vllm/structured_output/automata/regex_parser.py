@@ -23,9 +23,7 @@ _CLASSES = {"d": DIGITS, "w": WORD, "s": SPACE}
 _REFUSED_GROUPS = {"=": "lookahead", "!": "lookahead", "<=": "lookbehind", "<!": "lookbehind"}
 
 
-def parse_regex(
-    pattern: str, dot: Ranges = ANY, character: Callable[[Ranges], Expression] = characters
-) -> Expression:
+def parse_regex(pattern: str, dot: Ranges = ANY, character: Callable[[Ranges], Expression] = characters) -> Expression:
     """A pattern as an expression.
 
     Args:

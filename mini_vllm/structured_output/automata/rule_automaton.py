@@ -100,7 +100,8 @@ class Fragments:
 
     def closure(self, states: Iterable[int]) -> frozenset[int]:
         """`states`, and what can be reached from them without reading."""
-        found, todo = set(states), list(states)
+        found = set(states)
+        todo = [state for state in found if self.epsilon[state]]
         while todo:
             for target in self.epsilon[todo.pop()]:
                 if target not in found:
@@ -175,8 +176,13 @@ def disjoint(edges: Iterable[tuple[int, int]]) -> list[tuple[int, tuple[int, ...
 
     edges: (set of bytes, target). Returns (set of bytes, targets in ascending order).
     """
-    parts: list[tuple[int, frozenset[int]]] = []
+    by_target: dict[int, int] = {}
     for bits, target in edges:
+        by_target[target] = by_target.get(target, 0) | bits
+    if len(by_target) == 1:
+        return [(bits, (target,)) for target, bits in by_target.items()]
+    parts: list[tuple[int, frozenset[int]]] = []
+    for target, bits in by_target.items():
         cut = []
         for other, targets in parts:
             common = bits & other

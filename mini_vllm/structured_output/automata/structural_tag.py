@@ -51,7 +51,9 @@ def _read(spec: str) -> tuple[list[dict[str, Any]], list[str]]:
     except ValueError as error:
         raise GrammarError(f"Invalid structural tag specification: {error}") from None
     if not isinstance(tag, dict) or "structures" not in tag:
-        raise GrammarError("a structural tag needs 'structures' and 'triggers'; the form with 'format' is not supported")
+        raise GrammarError(
+            "a structural tag needs 'structures' and 'triggers'; the form with 'format' is not supported"
+        )
     structures, triggers = tag["structures"], tag.get("triggers")
     if not isinstance(structures, list) or not structures:
         raise GrammarError("'structures' must be a list of tags that is not empty")
@@ -94,7 +96,9 @@ def _add_free_text(grammar: Grammar, after: dict[str, Expression]) -> None:
 
 def _prefixes(triggers: Iterable[bytes]) -> list[bytes]:
     """Proper prefixes of all triggers, the empty one first."""
-    return sorted({trigger[:length] for trigger in triggers for length in range(len(trigger))}, key=lambda p: (len(p), p))
+    return sorted(
+        {trigger[:length] for trigger in triggers for length in range(len(trigger))}, key=lambda p: (len(p), p)
+    )
 
 
 def _longest_suffix(read: bytes, prefixes: list[bytes], whole: dict[bytes, Expression]) -> bytes:

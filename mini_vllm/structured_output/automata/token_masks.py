@@ -86,7 +86,7 @@ class TokenMasks:
         return found
 
     def _walk(self, nodes: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
-        """From `nodes` on, all in configuration `start`: bool[nodes] of those reached, and of those where it can end."""
+        """From `nodes` on, in configuration `start`: bool[nodes] of those reached, and of those where it may end."""
         self.num_walks += 1
         trie, pushdown = self.trie, self.pushdown
         alive, ended = np.zeros(trie.num_nodes, bool), np.zeros(trie.num_nodes, bool)

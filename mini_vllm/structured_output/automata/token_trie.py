@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenTrie:
-    """byte_of: uint8[nodes], the byte that leads to a node. first_child, num_children: int32[nodes]. Node 0 is the root.
+    """byte_of: uint8[nodes], the byte that leads to a node. first_child, num_children: int32[nodes]. The root is 0.
 
     node_of_token: int32[vocab], where a token ends; 0 for tokens without bytes, which are never allowed.
     num_words: 32-bit words of a mask. longest: bytes of the longest token.

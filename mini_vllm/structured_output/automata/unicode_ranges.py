@@ -41,7 +41,8 @@ def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 def characters(ranges: Iterable[tuple[int, int]]) -> Expression:
     """One character out of `ranges`, as an expression over bytes; NOTHING where they are empty."""
-    ascii_bits, sequences = 0, []
+    ascii_bits = 0
+    sequences: list[Expression] = []
     for low, high in normalize(ranges):
         for first, last in _without_surrogates(low, high):
             if first <= 0x7F:

@@ -52,7 +52,7 @@ def record_answers():
 def _answer(completion):
     gaps = []
     for entry in completion.logprobs:
-        first, second = (sorted((e.logprob for e in entry.values()), reverse=True) + [-1e9])[:2]
+        first, second = [*sorted((e.logprob for e in entry.values()), reverse=True), -1e9][:2]
         gaps.append(round(min(first - second, 99.0), 6))
     return {
         "token_ids": list(completion.token_ids), "text": completion.text, "finish_reason": completion.finish_reason,
