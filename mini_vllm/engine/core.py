@@ -188,10 +188,9 @@ class EngineCore:
 
     def _sample(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         try:
-            grammar_output = self.scheduler.get_grammar_bitmask(scheduler_output)
-            if grammar_output is None:
+            if not scheduler_output.has_structured_output_requests:
                 return self.model_executor.sample_tokens()
-            return self.model_executor.sample_tokens(grammar_output)
+            return self.model_executor.sample_tokens(self.scheduler.get_grammar_bitmask(scheduler_output))
         except BaseException:
             self._drop_step(scheduler_output)
             raise

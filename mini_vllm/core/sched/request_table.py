@@ -92,6 +92,15 @@ class RequestTable:
             request.status = RequestStatus.WAITING
         return True
 
+    def promote_ready(self) -> None:
+        """Move those whose grammar is ready to the front of `waiting`: for a scheduler that knows this queue alone."""
+        passed_over: list[Request] = []
+        while len(self.skipped_waiting):
+            request = self.skipped_waiting.pop_request()
+            ready = self._try_promote_blocked_waiting_request(request)
+            (self.waiting.prepend_request if ready else passed_over.append)(request)
+        self._put_back(passed_over)
+
     def _put_back(self, passed_over: list[Request]) -> None:
         for request in reversed(passed_over):
             self.skipped_waiting.prepend_request(request)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
-from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.core.sched.grammar_gate import GrammarGate
+from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.request_queue import RequestQueue
 from mini_vllm.core.sched.request_table import RequestTable
 from mini_vllm.core.sched.step_plan import StepPlan
@@ -23,11 +23,8 @@ from mini_vllm.engine import EngineCoreEventType, EngineCoreOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 
-if TYPE_CHECKING:
-    from mini_vllm.structured_output import StructuredOutputManager
 
-
-class Scheduler(RequestTable):
+class Scheduler(GrammarGate, RequestTable):
     """Plans each step and takes in its results.
 
     Args:
@@ -47,7 +44,6 @@ class Scheduler(RequestTable):
         self.max_num_scheduled_tokens = config.max_num_batched_tokens
         self.check_stop: Callable[[Request, int], bool] = check_stop
         self.kv_event_publisher: EventPublisher | None = None
-        self.structured_output_manager: StructuredOutputManager | None = None
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step, and count its tokens as computed.
@@ -172,37 +168,6 @@ class Scheduler(RequestTable):
                 request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
             )
             output.has_structured_output_requests |= request.use_structured_output and not request.is_prefill_chunk
-
-    def get_grammar_bitmask(self, output: SchedulerOutput) -> GrammarOutput | None:
-        """Which tokens may be sampled in this step, for the requests that have a grammar; None where there are none.
-
-        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1259 — `Scheduler.get_grammar_bitmask`.
-        """
-        if self.structured_output_manager is None or not output.has_structured_output_requests:
-            return None
-        ids = [request_id for request_id in output.num_scheduled_tokens if self._obeys_grammar(request_id)]
-        bitmask = self.structured_output_manager.grammar_bitmask(self.requests, ids)
-        return None if bitmask is None else GrammarOutput(ids, bitmask)
-
-    def _obeys_grammar(self, request_id: str) -> bool:
-        request = self.requests.get(request_id)
-        return request is not None and request.use_structured_output and not request.is_prefill_chunk
-
-    def _accept_in_grammar(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
-        """Let the grammar of a request go on by its new tokens; they, and whether the request ends. It may end with an
-        error, and then without them, or, under `ignore_eos`, because its grammar has ended (upstream samples one token
-        more and calls it an error).
-
-        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
-        """
-        assert self.structured_output_manager is not None
-        error = self.structured_output_manager.accept_tokens(request, new_token_ids)
-        if error is not None:
-            self._fail(request, error)
-            return [], True
-        if not request.is_finished() and self.structured_output_manager.is_terminated(request):
-            request.status = RequestStatus.FINISHED_STOPPED
-        return new_token_ids, request.is_finished()
 
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Append the sampled tokens, end what has ended, and report what is new.
