@@ -77,7 +77,7 @@ class StructuredOutputsParams:
     def all_constraints_none(self) -> bool:
         """True where nothing is asked for.
 
-        Upstream: upstream/vllm/sampling_params.py:84 — `StructuredOutputsParams.all_constraints_none`.
+        Upstream: upstream/vllm/sampling_params.py:82 — `StructuredOutputsParams.all_constraints_none`.
         """
         return all(getattr(self, name) is None for name in CONSTRAINTS)
 

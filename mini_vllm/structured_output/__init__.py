@@ -136,7 +136,7 @@ class StructuredOutputManager:
     def accept_tokens(self, request: Request, token_ids: list[int]) -> str | None:
         """Go on by what was sampled. Returns why the request has to end with an error, None where all is well.
 
-        Upstream does this in upstream/vllm/v1/core/sched/scheduler.py:1419 — "should_advance(request)".
+        Upstream does this in upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
         """
         state = request.structured_output_request
         if state is None:

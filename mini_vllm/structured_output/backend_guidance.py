@@ -71,7 +71,7 @@ class GuidanceBackend(StructuredOutputBackend):
 def closed(schema: Any) -> Any:
     """A copy in which every object with properties that does not say otherwise has no others.
 
-    Upstream: upstream/vllm/v1/structured_output/backend_guidance.py:31 — `_walk_json_for_additional_properties`.
+    Upstream: upstream/vllm/v1/structured_output/backend_guidance.py:35 — `_walk_json_for_additional_properties`.
     """
     if isinstance(schema, list):
         return [closed(each) for each in schema]

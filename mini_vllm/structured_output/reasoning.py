@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class ReasoningParser(Protocol):
-    """Upstream: upstream/vllm/reasoning/abs_reasoning_parsers.py:30 — `ReasoningParser`."""
+    """Upstream: upstream/vllm/reasoning/abs_reasoning_parsers.py:26 — `ReasoningParser`."""
 
     def __init__(self, tokenizer: Any) -> None: ...
 

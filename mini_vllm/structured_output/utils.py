@@ -52,7 +52,7 @@ def _escaped(text: str) -> str:
 def grammar_is_likely_lark(grammar_str: str) -> bool:
     """True for a text without `::=` in it (comments apart).
 
-    Upstream: upstream/vllm/v1/structured_output/utils.py:310 — `grammar_is_likely_lark`.
+    Upstream: upstream/vllm/v1/structured_output/utils.py:289 — `grammar_is_likely_lark`.
     """
     lines = [_COMMENT.sub("", line).strip() for line in grammar_str.split("\n")]
     return any(lines) and not any("::=" in line for line in lines)
@@ -63,7 +63,7 @@ def convert_lark_to_ebnf(grammar_str: str) -> str:
     quotes; the start is the rule `start`, or the first.
 
     Raises ValueError, as upstream, where quotes do not match or a rule is not defined.
-    Upstream: upstream/vllm/v1/structured_output/utils.py:341 — `convert_lark_to_ebnf`.
+    Upstream: upstream/vllm/v1/structured_output/utils.py:321 — `convert_lark_to_ebnf`.
     """
     rules: dict[str, list[str]] = {}
     name = ""

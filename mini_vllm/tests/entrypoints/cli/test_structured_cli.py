@@ -14,7 +14,9 @@ SCHEMA = {"enum": [{"n": 1}, {"n": 2}]}
 
 
 def generate(*options):
-    return CliRunner().invoke(app, ["generate", "-m", str(POCKET), "-p", "Hello", "--max-tokens", "60", "--kv-memory", "8MiB", *options])
+    return CliRunner().invoke(
+        app, ["generate", "-m", str(POCKET), "-p", "Hello", "--max-tokens", "60", "--kv-memory", "32MiB", *options]
+    )
 
 
 def test_the_text_has_the_form_that_was_asked_for(tmp_path):
