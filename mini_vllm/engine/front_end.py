@@ -46,8 +46,7 @@ class FrontEnd:
         self.core_client: EngineCoreClient
         self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
         if enable_multiprocessing:
-            own = None if tokenizer is None else self.tokenizer
-            self.core_client = _make_mp_client(config, self.resolved_model, with_labs, asyncio_mode, own)
+            self.core_client = _make_mp_client(config, self.resolved_model, with_labs, asyncio_mode, tokenizer)
         else:
             core = EngineCore(self.resolved_model, config, parts_from_labs(with_labs))
             core.tokenizer = self.tokenizer
@@ -144,6 +143,7 @@ def _make_mp_client(
     from mini_vllm.engine.async_mp_client import AsyncMPClient
     from mini_vllm.engine.sync_mp_client import SyncMPClient
     from mini_vllm.engine.utils import CoreSetup
+    from mini_vllm.structured_output.vocabulary import tokenizer_for_core
 
-    setup = CoreSetup(config, model, with_labs, tokenizer)
+    setup = CoreSetup(config, model, with_labs, tokenizer_for_core(tokenizer))
     return AsyncMPClient(setup) if asyncio_mode else SyncMPClient(setup)

@@ -55,7 +55,7 @@ class CoreSetup:
     model: Any
     with_labs: Any = None
     tokenizer: Any = None
-    """One that is not the checkpoint's own; grammars need it."""
+    """One that is not the checkpoint's own, or its folder; grammars need it."""
 
 
 class CoreEngineProcManager:

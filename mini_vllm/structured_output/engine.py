@@ -6,6 +6,7 @@ Upstream: `upstream/vllm/sampling_params.py:794 — `SamplingParams._validate_st
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
@@ -55,10 +56,10 @@ def make_structured_output_manager(core: EngineCore) -> StructuredOutputManager:
     """The manager of a core, made with its first grammar."""
 
     def tokenizer() -> Any:
-        if core.tokenizer is None:
+        if core.tokenizer is None or isinstance(core.tokenizer, str | Path):
             from mini_vllm.model_loader.checkpoint import resolve_model
 
-            core.tokenizer = resolve_model(core.resolved_model.model, None, core.config)[1]
+            core.tokenizer = resolve_model(core.resolved_model.model, core.tokenizer, core.config)[1]
         return core.tokenizer
 
     model, config = core.resolved_model, core.config

@@ -5,7 +5,9 @@ Upstream leaves this to the libraries: `xgr.TokenizerInfo.from_huggingface` in `
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mini_vllm.structured_output.backend_types import TokenVocabulary
@@ -38,3 +40,20 @@ def token_vocabulary(tokenizer: Any, vocab_size: int, eos_token_ids: Sequence[in
     if not stop_token_ids:
         raise ValueError("structured outputs need an end-of-sequence token, and neither tokenizer nor model names one")
     return TokenVocabulary(tokens, stop_token_ids, vocab_size)
+
+
+class UnsentTokenizer:
+    """In the place of a tokenizer that cannot be sent to another process: whoever asks for a grammar is told so."""
+
+    is_byte_level = False
+
+
+def tokenizer_for_core(tokenizer: Any) -> Any:
+    """What a core in a process of its own gets: a name as it is, an object that can be sent, or `UnsentTokenizer`."""
+    if tokenizer is None or isinstance(tokenizer, str | Path):
+        return tokenizer
+    try:
+        pickle.dumps(tokenizer)
+    except Exception:
+        return UnsentTokenizer()
+    return tokenizer

@@ -385,3 +385,15 @@ def test_json_in_one_form():
     engine = LLMEngine(str(POCKET), structured_outputs_config={"disable_any_whitespace": True})
     text = one(engine, params({"json": SCHEMA}, temperature=1.0, seed=4)).text
     assert re.fullmatch(r'\{"name": ".*", "n": \d+\}', text)
+
+
+def test_what_a_core_elsewhere_gets_for_a_tokenizer():
+    from mini_vllm.structured_output.vocabulary import UnsentTokenizer, token_vocabulary, tokenizer_for_core
+    from mini_vllm.tokenizers.byte import ByteTokenizer
+
+    assert tokenizer_for_core("a/folder") == "a/folder" and tokenizer_for_core(None) is None
+    assert isinstance(tokenizer_for_core(ByteTokenizer()), ByteTokenizer)
+    unsent = tokenizer_for_core(lambda: None)
+    with pytest.raises(ValueError, match="UnsentTokenizer is none"):
+        token_vocabulary(unsent, 10)
+    assert isinstance(unsent, UnsentTokenizer)
