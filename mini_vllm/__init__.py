@@ -1,8 +1,6 @@
 """mini_vllm: a small engine with the architecture, the names and the decisions of vLLM V1, in numpy.
 
-Everything that labs, pages and workspaces use can be imported from here, wherever it stands:
-`from mini_vllm import LLM, Scheduler, KVCacheBlock`. A name is fetched from its module when it is first asked for, so
-that `import mini_vllm` alone loads nothing of the engine (upstream/vllm/__init__.py:16 — "MODULE_ATTRS" does the same).
+Whatever labs, pages and workspaces use is imported from here; a name is fetched when it is first asked for.
 """
 
 from __future__ import annotations
@@ -121,6 +119,7 @@ if TYPE_CHECKING:
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
     from mini_vllm.sample.sampler import Sampler
     from mini_vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
+    from mini_vllm.structured_outputs_params import StructuredOutputsParams
     from mini_vllm.tokenizers.byte import ByteTokenizer
     from mini_vllm.tokenizers.registry import load_tokenizer
     from mini_vllm.toy_model import ToyModel
@@ -241,6 +240,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),
     "mini_vllm.sample.sampler": ("Sampler",),
     "mini_vllm.sampling_params": ("RepetitionDetectionParams", "RequestOutputKind", "SamplingParams"),
+    "mini_vllm.structured_outputs_params": ("StructuredOutputsParams",),
     "mini_vllm.tokenizers.byte": ("ByteTokenizer",),
     "mini_vllm.tokenizers.registry": ("load_tokenizer",),
     "mini_vllm.toy_model": ("ToyModel",),

@@ -1,6 +1,6 @@
 """A request inside the engine core: its tokens, its two counters and its state.
 
-Upstream twin: `vllm/v1/request.py`. Left out there is everything of later phases (LoRA, images, grammars).
+Upstream twin: `vllm/v1/request.py`. What later phases bring (LoRA, images) is left out.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ import enum
 import itertools
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreRequest, FinishReason
 from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.structured_output.request import StructuredOutputRequest
 
 BlockHasher = Callable[["Request"], list[bytes]]
 _serial = itertools.count()
@@ -20,17 +24,18 @@ _serial = itertools.count()
 class RequestStatus(enum.IntEnum):
     """States of a request. The order matters: everything after PREEMPTED has finished.
 
-    Upstream: upstream/vllm/v1/request.py:315 — `RequestStatus`, which has three more waiting states and one more end.
+    Upstream: upstream/vllm/v1/request.py:315 — `RequestStatus`, which has two more waiting states and one more end.
     """
 
     WAITING = 1
-    RUNNING = 2
-    PREEMPTED = 3
-    FINISHED_STOPPED = 4
-    FINISHED_LENGTH_CAPPED = 5
-    FINISHED_ABORTED = 6
-    FINISHED_ERROR = 7
-    FINISHED_REPETITION = 8
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = 2
+    RUNNING = 3
+    PREEMPTED = 4
+    FINISHED_STOPPED = 5
+    FINISHED_LENGTH_CAPPED = 6
+    FINISHED_ABORTED = 7
+    FINISHED_ERROR = 8
+    FINISHED_REPETITION = 9
 
     def __str__(self) -> str:
         return self.name
@@ -98,6 +103,9 @@ class Request:
         self.serial = next(_serial)
 
         self.status = RequestStatus.WAITING
+        self.structured_output_request: StructuredOutputRequest | None = None
+        if sampling_params.structured_outputs is not None:
+            self._wait_for_grammar()
         self.stop_reason: int | str | None = None
         self.num_computed_tokens = 0
         self.is_prefill_chunk = False
@@ -133,6 +141,18 @@ class Request:
             block_hasher=block_hasher,
             cache_salt=request.cache_salt,
         )
+
+    def _wait_for_grammar(self) -> None:
+        from mini_vllm.structured_output.request import StructuredOutputRequest
+
+        self.structured_output_request = StructuredOutputRequest.from_sampling_params(self.sampling_params)
+        if self.structured_output_request is not None:
+            self.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+
+    @property
+    def use_structured_output(self) -> bool:
+        """True where the output has to obey a grammar."""
+        return self.structured_output_request is not None
 
     @property
     def num_tokens(self) -> int:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.utils.checks import check_list, is_int, is_real, require
 
 MAX_N = 16384
@@ -19,7 +20,6 @@ MAX_LOGPROB_TOKEN_IDS = 128
 
 _LATER: dict[str, tuple[Any, str]] = {
     "prompt_logprobs": (None, "phase 09 brings it"),
-    "structured_outputs": (None, "phase 12 brings it; allowed_token_ids and logit_bias work now"),
     "thinking_token_budget": (None, "phase 09 brings it; max_tokens bounds the whole answer now"),
     "routed_experts_prompt_start": (0, "phase 09 brings it; `LLMEngine.stats.expert_load` counts experts now"),
 }
@@ -69,6 +69,9 @@ def check_types(params: Any, kind_type: type, repetition_type: type) -> None:
     require(isinstance(kind, kind_type), "output_kind", kind, "a RequestOutputKind")
     ok = repetition is None or isinstance(repetition, repetition_type)
     require(ok, "repetition_detection", repetition, "a RepetitionDetectionParams")
+    structured = params.structured_outputs
+    ok = structured is None or isinstance(structured, StructuredOutputsParams)
+    require(ok, "structured_outputs", structured, "a StructuredOutputsParams")
     require(
         params.extra_args is None or isinstance(params.extra_args, Mapping), "extra_args", params.extra_args, "a dict"
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mini_vllm.sampling_checks import check_ranges, check_types, check_vocabulary
+from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.utils.checks import is_int, require
 
 SAMPLING_EPS = 1e-5
@@ -77,6 +78,7 @@ class SamplingParams:
     output_kind: what a stream holds (`LLM` always takes FINAL_ONLY). logit_bias: token id -> number added to its logit.
     allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them.
     skip_reading_prefix_cache: compute the whole prompt, even where its prefix is cached.
+    structured_outputs: what form the output has to have.
     extra_args: anything, kept for a learner's own sampler. skip_clone: `clone` is shallow.
 
     Raises ValueError naming the argument, its value and what is allowed; TypeError for an unknown argument. Refused
@@ -108,7 +110,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_clone: bool = False
-    structured_outputs: Any = None
+    structured_outputs: StructuredOutputsParams | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     extra_args: dict[str, Any] | None = None

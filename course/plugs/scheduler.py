@@ -121,6 +121,7 @@ class LabScheduler(Scheduler):
 
     def _schedule_running(self, step: StepPlan) -> None:
         """Both phases: what the learner's function decides, checked and entered into the plan."""
+        self.promote_ready()
         running = [LabRequest(request, self) for request in self.running]
         waiting = deque(LabRequest(request, self) for request in self.waiting)
         by_id = {view.request_id: view for view in (*running, *waiting)}

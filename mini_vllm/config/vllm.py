@@ -12,6 +12,7 @@ from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.utils.checks import shown
@@ -32,6 +33,7 @@ class EngineConfig:
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
     it stands instead of its compiled form (`compilation/cpu_fused.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
+    `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
     `tensor_parallel_size`: processes that share every layer, this one included. `enable_expert_parallel`: of a
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
     (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
@@ -69,6 +71,7 @@ class EngineConfig:
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
+    structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     max_logprobs: int = ModelConfig.max_logprobs
     load_format: str = LoadConfig.load_format
     disable_log_stats: bool = False
@@ -88,6 +91,7 @@ class EngineConfig:
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.scheduler = SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
         self.kv_events = KVEventsConfig.of(self.kv_events_config)
+        self.structured_outputs = StructuredOutputsConfig.of(self.structured_outputs_config)
         self.model_config = ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig)})
         self.load_config = LoadConfig(self.load_format)
         self.max_num_seqs = self.scheduler.max_num_seqs

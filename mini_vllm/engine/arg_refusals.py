@@ -30,8 +30,8 @@ _REFUSED = {
     "phase 11 brings LoRA adapters": """
         enable_lora max_loras=1 max_lora_rank=16 default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype
         lora_target_modules enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format""",
-    "phase 12 brings structured outputs": """
-        structured_outputs_config reasoning_parser reasoning_parser_plugin reasoning_config""",
+    "give it as `structured_outputs_config={'reasoning_parser': …}`":
+        "reasoning_parser reasoning_parser_plugin reasoning_config",
     "phase 13 brings images and sound": """
         allowed_local_media_path allowed_media_domains enable_prompt_embeds language_model_only limit_mm_per_prompt
         enable_mm_embeds interleave_mm_strings media_io_kwargs mm_processor_kwargs mm_processor_cache_gb=4

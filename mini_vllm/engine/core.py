@@ -26,6 +26,7 @@ from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.metrics.stats import SchedulerStats
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
+from mini_vllm.structured_output.engine import make_structured_output_manager
 from mini_vllm.worker.worker import WorkerParts
 
 _MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
@@ -39,6 +40,9 @@ class EngineCore:
         model: a `ResolvedModel`, or an object that obeys the contract of `models/interfaces_base.py`.
         config: checked engine arguments.
         parts: what it is put together from; by default ours.
+
+    Attributes:
+        tokenizer: for grammars alone, which need the bytes of tokens; None: the checkpoint's own.
 
     Upstream: upstream/vllm/v1/engine/core.py:94 — `EngineCore`.
     """
@@ -71,6 +75,7 @@ class EngineCore:
         hash_block_tokens = parts.hash_block_tokens or config.cache.get_block_hasher()
         self.block_hasher = get_request_block_hasher(config.block_size, hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
+        self.tokenizer: Any = None
         parts.on_start(self)
 
     def _initialize_kv_caches(self) -> KVCacheConfig:
@@ -111,7 +116,16 @@ class EngineCore:
 
         Upstream: upstream/vllm/v1/engine/core.py:794 — `EngineCore.preprocess_add_request`.
         """
-        return Request.from_engine_core_request(request, self.block_hasher)
+        made = Request.from_engine_core_request(request, self.block_hasher)
+        if made.use_structured_output:
+            self._grammar_init(made)
+        return made
+
+    def _grammar_init(self, request: Request) -> None:
+        """Start to compile a request's grammar. Upstream: upstream/vllm/v1/engine/core.py:815 — "grammar_init(req)"."""
+        if self.scheduler.structured_output_manager is None:
+            self.scheduler.structured_output_manager = make_structured_output_manager(self)
+        self.scheduler.structured_output_manager.grammar_init(request)
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
@@ -139,26 +153,47 @@ class EngineCore:
         On a GPU the two overlap: while the device computes step n, the CPU takes in step n - 1 and plans n + 1. An
         end that only the token itself can tell (EOS, a stop id) is noticed one step late; what that step computed for
         the request is dropped. Here the model runs in the calling thread, so only the order of decisions is upstream's.
+        Where a grammar waits for the token in flight, the forward pass still comes first, and sampling is deferred.
 
         Upstream: upstream/vllm/v1/engine/core.py:469 — `EngineCore.step_with_batch_queue`.
         """
+        deferred = None
         if self.has_requests():
             scheduler_output = self.scheduler.schedule()
-            self.batch_queue.appendleft((scheduler_output, self._run_model(scheduler_output)))
+            if scheduler_output.pending_structured_output_tokens:
+                deferred = scheduler_output
+                self._execute(deferred)
+            else:
+                self.batch_queue.appendleft((scheduler_output, self._run_model(scheduler_output)))
             self._watch_progress(scheduler_output)
-            if scheduler_output.total_num_scheduled_tokens and len(self.batch_queue) < _BATCH_QUEUE_SIZE:
+            room = deferred is None and len(self.batch_queue) < _BATCH_QUEUE_SIZE
+            if scheduler_output.total_num_scheduled_tokens and room:
                 return []
         if not self.batch_queue:
             return []
         outputs = self.scheduler.update_from_output(*self.batch_queue.pop())
+        if deferred is not None:
+            self.batch_queue.appendleft((deferred, self._sample(deferred)))
         if not self.scheduler.has_unfinished_requests():
             self.batch_queue.clear()  # only wasted steps are left in flight
         return outputs
 
     def _run_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        self._execute(scheduler_output)
+        return self._sample(scheduler_output)
+
+    def _execute(self, scheduler_output: SchedulerOutput) -> None:
         try:
             self.model_executor.execute_model(scheduler_output)
-            return self.model_executor.sample_tokens()
+        except BaseException:
+            self._drop_step(scheduler_output)
+            raise
+
+    def _sample(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        try:
+            if not scheduler_output.has_structured_output_requests:
+                return self.model_executor.sample_tokens()
+            return self.model_executor.sample_tokens(self.scheduler.get_grammar_bitmask(scheduler_output))
         except BaseException:
             self._drop_step(scheduler_output)
             raise
@@ -166,15 +201,17 @@ class EngineCore:
     def _drop_step(self, scheduler_output: SchedulerOutput) -> None:
         """The model failed or was interrupted: end the requests of this step, and let nobody find their blocks."""
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
-            request = self.scheduler.requests[request_id]
-            self.kv_cache_manager.evict_after(request, request.num_computed_tokens - num_tokens)
+            request = self.scheduler.requests.get(request_id)
+            if request is not None:  # a deferred step may hold one that has ended meanwhile
+                self.kv_cache_manager.evict_after(request, request.num_computed_tokens - num_tokens)
         self.scheduler.finish_requests(list(scheduler_output.num_scheduled_tokens), RequestStatus.FINISHED_ERROR)
 
     def _watch_progress(self, scheduler_output: SchedulerOutput) -> None:
         num_tokens = scheduler_output.total_num_scheduled_tokens
         self.num_steps += num_tokens > 0
         self.num_scheduled_tokens += num_tokens
-        stuck = num_tokens == 0 and self.scheduler.has_unfinished_requests()
+        waits = self.scheduler.has_unfinished_requests() and not self.scheduler.skipped_waiting
+        stuck = num_tokens == 0 and waits
         self._num_empty_steps = self._num_empty_steps + 1 if stuck else 0
         if self._num_empty_steps > _MAX_EMPTY_STEPS:
             raise RuntimeError(
@@ -214,7 +251,7 @@ class EngineCore:
         cudagraph_stats, expert_load = self.model_executor.get_stats()
         return SchedulerStats(
             num_running_reqs=len(self.scheduler.running),
-            num_waiting_reqs=len(self.scheduler.waiting),
+            num_waiting_reqs=self.scheduler.num_waiting_reqs,
             kv_cache_usage=self.kv_cache_manager.usage,
             prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
             num_steps=self.num_steps,
@@ -230,3 +267,5 @@ class EngineCore:
         Upstream: upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`.
         """
         self.model_executor.shutdown()
+        if self.scheduler.structured_output_manager is not None:
+            self.scheduler.structured_output_manager.clear_backend()

@@ -84,6 +84,7 @@ class EngineCoreProc(EngineCore):
 
     def __init__(self, wire: Wire, setup: CoreSetup) -> None:
         super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs))
+        self.tokenizer = setup.tokenizer
         self.wire = wire
         self.input_queue: queue.SimpleQueue[tuple[EngineCoreRequestType, Any]] = queue.SimpleQueue()
         self.num_inputs = 0

@@ -46,9 +46,10 @@ class FrontEnd:
         self.core_client: EngineCoreClient
         self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
         if enable_multiprocessing:
-            self.core_client = _make_mp_client(config, self.resolved_model, with_labs, asyncio_mode)
+            self.core_client = _make_mp_client(config, self.resolved_model, with_labs, asyncio_mode, tokenizer)
         else:
             core = EngineCore(self.resolved_model, config, parts_from_labs(with_labs))
+            core.tokenizer = self.tokenizer
             self.core_client = _make_inproc_client(core, asyncio_mode)
         ready = self.core_client.ready
         self.max_model_len = ready.max_model_len
@@ -56,8 +57,9 @@ class FrontEnd:
         self.default_sampling_params = wanted.get_diff_sampling_param(self.resolved_model, self.folder)
         eos_token_ids = wanted.eos_token_ids(self.resolved_model, self.folder)
         self.input_processor = InputProcessor(
-            self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs
-        )
+            self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs,
+            config.structured_outputs,
+        )  # fmt: skip
         self._stats = EngineStats()
         self.stat_logger = None if config.disable_log_stats else StatLogger(ready.max_model_len)
         self.output_processor = OutputProcessor(self.tokenizer, self._stats, self.stat_logger)
@@ -135,10 +137,13 @@ def _make_inproc_client(core: EngineCore, asyncio_mode: bool) -> EngineCoreClien
     return AsyncInprocClient(core)
 
 
-def _make_mp_client(config: EngineConfig, model: Any, with_labs: Any, asyncio_mode: bool) -> EngineCoreClient:
+def _make_mp_client(
+    config: EngineConfig, model: Any, with_labs: Any, asyncio_mode: bool, tokenizer: Any
+) -> EngineCoreClient:
     from mini_vllm.engine.async_mp_client import AsyncMPClient
     from mini_vllm.engine.sync_mp_client import SyncMPClient
     from mini_vllm.engine.utils import CoreSetup
+    from mini_vllm.structured_output.vocabulary import tokenizer_for_core
 
-    setup = CoreSetup(config, model, with_labs)
+    setup = CoreSetup(config, model, with_labs, tokenizer_for_core(tokenizer))
     return AsyncMPClient(setup) if asyncio_mode else SyncMPClient(setup)

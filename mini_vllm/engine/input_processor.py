@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.inputs.llm import PromptType, check_prompt_keys
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.checks import shown
@@ -37,6 +38,7 @@ class InputProcessor:
         max_model_len: context length in tokens.
         eos_token_ids: ends of sequence by the model's configuration.
         max_logprobs: the most `logprobs` that a request may ask for; -1: the vocabulary.
+        structured_outputs: what grammars are made by.
 
     Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
     """
@@ -48,11 +50,13 @@ class InputProcessor:
         max_model_len: int,
         eos_token_ids: Sequence[int],
         max_logprobs: int = -1,
+        structured_outputs: StructuredOutputsConfig | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
+        self.structured_outputs = structured_outputs or StructuredOutputsConfig()
         self.eos_token_ids = list(eos_token_ids)
 
     def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
@@ -76,7 +80,14 @@ class InputProcessor:
             params.update_from_tokenizer(self.tokenizer)
         if params.stop:
             self._need_tokenizer("stop")
+        if params.structured_outputs is not None:
+            self._validate_structured_outputs(params)
         return ProcessedInput(text, token_ids, params, cache_salt)
+
+    def _validate_structured_outputs(self, params: SamplingParams) -> None:
+        from mini_vllm.structured_output.engine import validate_structured_outputs
+
+        validate_structured_outputs(params, self.structured_outputs, self.tokenizer)
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int], str | None]:
         if isinstance(prompt, str):

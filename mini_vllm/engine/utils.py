@@ -54,6 +54,8 @@ class CoreSetup:
     config: Any
     model: Any
     with_labs: Any = None
+    tokenizer: Any = None
+    """One that is not the checkpoint's own, or its folder; grammars need it."""
 
 
 class CoreEngineProcManager:

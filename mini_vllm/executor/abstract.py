@@ -15,7 +15,7 @@ from typing import Any
 
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
-from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.utils.mem_utils import memory_for_kv_cache, resident_memory
@@ -150,9 +150,12 @@ class Executor(ABC):
         """
         self.collective_rpc("execute_model", args=(scheduler_output,))
 
-    def sample_tokens(self) -> ModelRunnerOutput:
-        """What came out of the step. Upstream: upstream/vllm/v1/executor/abstract.py:241 — `Executor.sample_tokens`."""
-        output: ModelRunnerOutput = self.collective_rpc("sample_tokens")[0]
+    def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
+        """What came out of the step. grammar_output: which tokens some of its rows may have.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:241 — `Executor.sample_tokens`.
+        """
+        output: ModelRunnerOutput = self.collective_rpc("sample_tokens", args=(grammar_output,))[0]
         return output
 
     def get_stats(self) -> tuple[Any, Any]:

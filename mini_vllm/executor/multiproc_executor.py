@@ -24,7 +24,7 @@ from multiprocessing.process import BaseProcess, current_process
 from typing import Any
 
 from mini_vllm.compilation.cpu_scratch import exchange_elements
-from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.distributed.shared_memory import Counters
@@ -161,15 +161,15 @@ class MultiprocExecutor(Executor):
         finally:
             self._interrupts.end()
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
         """This rank's tokens, which are every rank's. The step is done when it is done everywhere.
 
         Raises:
             RuntimeError: as `execute_model`.
         """
         try:
-            number = self._send("sample_tokens")
-            output = self._worker.sample_tokens()
+            number = self._send("sample_tokens", (grammar_output,))
+            output = self._worker.sample_tokens(grammar_output)
             self._replies.finish(number)
         except BaseException:
             self._break_off()

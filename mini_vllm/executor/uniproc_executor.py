@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.executor.abstract import Executor, Method
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.worker.worker import Worker
@@ -38,9 +38,9 @@ class UniProcExecutor(Executor):
         """As the worker's."""
         self._worker.execute_model(scheduler_output)
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
         """As the worker's."""
-        return self._worker.sample_tokens()
+        return self._worker.sample_tokens(grammar_output)
 
     def check_health(self) -> None:
         """Well as long as this process is."""

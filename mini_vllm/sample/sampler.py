@@ -50,7 +50,9 @@ class Sampler:
         if not metadata.leaves_logits_alone:
             logits = self.apply_logits_processors(logits.copy(), metadata)
             for row in np.flatnonzero(np.isneginf(logits).all(axis=-1)):
-                errors[int(row)] = "every token is masked: allowed_token_ids, bad_words and min_tokens leave none"
+                errors[int(row)] = (
+                    "every token is masked: allowed_token_ids, bad_words, min_tokens and a grammar leave none"
+                )
                 logits[row] = 0.0
         sampled = self.sample_batch(logits, metadata)
         logprobs = None if raw_logprobs is None else self.gather_logprobs(raw_logprobs, sampled, metadata)

@@ -62,7 +62,7 @@ NAN, INF = float("nan"), float("inf")
         ({"extra_args": [1]}, r"extra_args must be a dict, got \[1\]"),
         ({"skip_reading_prefix_cache": "no"}, "skip_reading_prefix_cache must be None, True or False, got 'no'"),
         ({"prompt_logprobs": 1}, "prompt_logprobs must be None so far, got 1: phase 09 brings it"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs must be None so far.*phase 12 brings it"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs must be a StructuredOutputsParams"),
         ({"thinking_token_budget": 5}, "thinking_token_budget must be None so far, got 5: phase 09"),
         ({"routed_experts_prompt_start": 5}, "routed_experts_prompt_start must be 0 so far, got 5: phase 09"),
         ({"max_tokens": 10**5000}, "max_tokens must be an integer of at most 64 bits, got a number of 16610 bits"),

@@ -1,7 +1,7 @@
 """From the plan of a step to sampled tokens: persistent batch, flat inputs, forward pass, sampling.
 
     execute_model:  update states -> prepare inputs -> forward -> logits of the rows to sample
-    sample_tokens:  NaN check -> sampler -> tokens appended to the batch
+    sample_tokens:  NaN check -> grammars -> sampler -> tokens appended to the batch
 
 Upstream twin: `vllm/v1/worker/gpu_model_runner.py`, which samples a chunk of a prompt too, and throws the token away.
 """
@@ -17,12 +17,13 @@ from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.groups import make_grouped_attention
 from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.quantized_kv_cache import make_kv_cache
-from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
+from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.input_batch import InputBatch
 from mini_vllm.worker.states import RequestStates
@@ -131,8 +132,10 @@ class ModelRunner:
             return None
         return self.compute_logits(hidden if len(wanted) == len(hidden) else hidden[wanted])
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
         """Sample from the parked logits and append the tokens to the batch.
+
+        grammar_output: the tokens that some rows may have.
 
         A row whose logits hold a NaN is not sampled: its request is named in `errors`, and its blocks are cleaned.
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4320 — `GPUModelRunner.sample_tokens`.
@@ -152,6 +155,8 @@ class ModelRunner:
                 self._report_nan(rows[bad], errors)
                 logits, rows = logits[good], rows[good]
         if logits is not None and len(rows):
+            if grammar_output is not None:
+                apply_grammar_bitmask(logits, [batch.req_ids[row] for row in rows], grammar_output)
             result = self.sampler.forward(logits, self._sampling_metadata(rows))
             for at, message in result.errors.items():
                 errors[batch.req_ids[rows[at]]] = message

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_spec
-from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
@@ -146,12 +146,12 @@ class Worker:
         """
         self.model_runner.execute_model(scheduler_output)
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
         """Sample from the logits of `execute_model`; the same tokens on every rank, as each has all logits.
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:775 — `Worker.sample_tokens`.
         """
-        return self.model_runner.sample_tokens()
+        return self.model_runner.sample_tokens(grammar_output)
 
     def get_stats(self) -> tuple[Any, Any]:
         """What only the worker sees: the graphs' `CUDAGraphStats` and the model's `ExpertLoad`, each None without."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -60,3 +62,18 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int
     preempted_req_ids: set[str] = field(default_factory=set)
     finished_req_ids: set[str] = field(default_factory=set)
+    has_structured_output_requests: bool = False
+    """A row of this step has to obey a grammar."""
+    pending_structured_output_tokens: bool = False
+    """The grammar of such a row waits for a token that is still in flight (async scheduling)."""
+
+
+@dataclass(slots=True)
+class GrammarOutput:
+    """Which tokens may be sampled: int32[rows, ceil(vocab / 32)], a row for each of the ids.
+
+    Upstream: upstream/vllm/v1/core/sched/output.py:259 — `GrammarOutput`.
+    """
+
+    structured_output_request_ids: list[str]
+    grammar_bitmask: np.ndarray

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.grammar_gate import GrammarGate
 from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.request_queue import RequestQueue
 from mini_vllm.core.sched.request_table import RequestTable
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.sched.utils import check_stop
@@ -22,7 +24,7 @@ from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 
 
-class Scheduler(RequestTable):
+class Scheduler(GrammarGate, RequestTable):
     """Plans each step and takes in its results.
 
     Args:
@@ -88,35 +90,44 @@ class Scheduler(RequestTable):
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:
-        """Second phase: admit from the front of `waiting` while budget, seats and blocks last.
+        """Second phase: admit while budget, seats and blocks last; passing over those whose grammar is not ready."""
+        passed_over: list[Request] = []
+        while step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
+            queue = self._next_waiting_queue(passed_over)
+            if queue is None or not self._admit(queue, step):
+                break
+        self._put_back(passed_over)
 
-        What the prefix cache holds is the request's head start. One that does not fit ends the phase.
+    def _admit(self, queue: RequestQueue, step: StepPlan) -> bool:
+        """Admit the first of a queue; False where it does not fit, which ends the phase: nobody overtakes it.
+
+        What the prefix cache holds is the request's head start.
         """
-        while len(self.waiting) and step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
-            request = self.waiting.peek_request()
-            hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
-            num_new_tokens = request.num_tokens - num_hit_tokens
-            if not self.config.enable_chunked_prefill and self._clamp(num_new_tokens) > step.token_budget:
-                return
-            num_new_tokens = self._clamp(num_new_tokens, step.token_budget)
-            new_blocks = self.kv_cache_manager.allocate_slots(
-                request,
-                num_new_tokens,
-                num_new_computed_tokens=num_hit_tokens,
-                new_computed_blocks=hits,
-                full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
-            )
-            if new_blocks is None:
-                return  # whoever is next waits too: nobody overtakes
-            self.waiting.pop_request()
-            self.running.append(request)
-            (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
-            step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
-            request.status = RequestStatus.RUNNING
-            request.record_event(EngineCoreEventType.SCHEDULED)
-            request.num_computed_tokens = num_hit_tokens
-            if not request.output_token_ids:  # preempted before its first token: the last start counts
-                request.num_cached_tokens = num_hit_tokens
+        request = queue.peek_request()
+        hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
+        num_new_tokens = request.num_tokens - num_hit_tokens
+        if not self.config.enable_chunked_prefill and self._clamp(num_new_tokens) > step.token_budget:
+            return False
+        num_new_tokens = self._clamp(num_new_tokens, step.token_budget)
+        new_blocks = self.kv_cache_manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens=num_hit_tokens,
+            new_computed_blocks=hits,
+            full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
+        )
+        if new_blocks is None:
+            return False
+        queue.pop_request()
+        self.running.append(request)
+        (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
+        step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
+        request.status = RequestStatus.RUNNING
+        request.record_event(EngineCoreEventType.SCHEDULED)
+        request.num_computed_tokens = num_hit_tokens
+        if not request.output_token_ids:  # preempted before its first token: the last start counts
+            request.num_cached_tokens = num_hit_tokens
+        return True
 
     def _clamp(self, num_new_tokens: int, token_budget: int = 1 << 62) -> int:
         """Tokens for one request in this step: what it lacks, its own cap, and what is left of the budget."""
@@ -156,6 +167,7 @@ class Scheduler(RequestTable):
             request.is_prefill_chunk = (
                 request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
             )
+            output.has_structured_output_requests |= request.use_structured_output and not request.is_prefill_chunk
 
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Append the sampled tokens, end what has ended, and report what is new.
@@ -183,6 +195,8 @@ class Scheduler(RequestTable):
                 if not new_token_ids:
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
+                if new_token_ids and request.use_structured_output:
+                    new_token_ids, has_stopped = self._accept_in_grammar(request, new_token_ids)
             finish_reason = None
             if has_stopped:
                 finish_reason = request.get_finished_reason()

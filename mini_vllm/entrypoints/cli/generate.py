@@ -14,6 +14,7 @@ from rich.text import Text
 from mini_vllm.core.sched.trace import record
 from mini_vllm.entrypoints.cli import common as c
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
+from mini_vllm.entrypoints.cli.structured import Choice, JsonSchema, Regex, structured_outputs
 
 FIRST_PROMPT = "What is a KV block?"
 
@@ -52,6 +53,9 @@ def generate(
     repetition_penalty: c.RepetitionPenalty = None,
     seed: c.Seed = None,
     stop: c.Stop = None,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    choice: Choice = None,
     kv_memory: c.KVMemory = None,
     attention_backend: c.AttentionBackend = None,
     quantization: c.Quantization = None,
@@ -65,6 +69,7 @@ def generate(
     prompts = read_prompts(prompt, prompts_file)
     if trace is not None:
         check_writable(trace)
+    form = structured_outputs(json_schema, regex, choice)
     one = len(prompts) == 1 and n == 1 and not as_json
     if stream and not one:
         raise ValueError("--stream shows one completion: give one prompt, without --json and --num-completions.")
@@ -74,7 +79,7 @@ def generate(
     )  # fmt: skip
     params = c.sampling_params(
         llm, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
-        repetition_penalty=repetition_penalty, seed=seed, stop=stop, n=n,
+        repetition_penalty=repetition_penalty, seed=seed, stop=stop, n=n, structured_outputs=form,
     )  # fmt: skip
     rendered = render_prompts(llm, prompts, raw, system)
     with record(llm.llm_engine) if trace else nullcontext() as recorded:

@@ -1,0 +1,66 @@
+"""How structured outputs are made. Upstream twin: `vllm/config/structured_outputs.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+BACKENDS = ("auto", "mini", "xgrammar", "guidance")
+_REFUSED = {
+    "outlines": "its automata are those of 'mini', for regexes",
+    "lm-format-enforcer": "it walks the vocabulary in Python at every token",
+}
+
+
+@dataclass
+class StructuredOutputsConfig:
+    """`LLM(structured_outputs_config={"backend": "mini", …})`.
+
+    backend: "auto" is "mini", our own (there xgrammar, then guidance where xgrammar lacks a feature); "xgrammar" and
+    "guidance" need the extra `grammar`. disable_any_whitespace: JSON in one form, with a space after a comma and a
+    colon, as xgrammar writes it; otherwise any whitespace may stand between its parts. disable_additional_properties:
+    of "guidance" alone, as there; ours adds no properties that nobody asked for.
+    reasoning_parser: "module:Class" of what tells where reasoning ends (`structured_output/reasoning.py`); the grammar
+    counts from there. enable_in_reasoning: it counts from the start all the same. reasoning_parser_plugin is refused:
+    the class is imported by its name.
+
+    Upstream: upstream/vllm/config/structured_outputs.py:18 — `StructuredOutputsConfig`.
+    """
+
+    backend: str = "auto"
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    reasoning_parser: str = ""
+    reasoning_parser_plugin: str = ""
+    enable_in_reasoning: bool = False
+
+    def __post_init__(self) -> None:
+        if self.backend in _REFUSED:
+            raise ValueError(f"structured outputs: backend {self.backend!r} is not here: {_REFUSED[self.backend]}")
+        if self.backend not in BACKENDS:
+            raise ValueError(f"structured outputs: backend must be one of {BACKENDS}, got {self.backend!r}")
+        for name in ("disable_any_whitespace", "disable_additional_properties", "enable_in_reasoning"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"structured outputs: {name} must be True or False, got {getattr(self, name)!r}")
+        if self.disable_additional_properties and self.backend != "guidance":
+            raise ValueError("disable_additional_properties is only supported for the guidance backend.")
+        if self.reasoning_parser_plugin:
+            raise ValueError("reasoning_parser_plugin is not here: name the class in reasoning_parser, 'module:Class'")
+
+    @property
+    def resolved_backend(self) -> str:
+        """The backend that makes the masks."""
+        return "mini" if self.backend == "auto" else self.backend
+
+    @classmethod
+    def of(cls, value: StructuredOutputsConfig | dict[str, Any] | None) -> StructuredOutputsConfig:
+        """From an engine argument: such an object, a dict of its fields, or None."""
+        if isinstance(value, cls):
+            return value
+        if value is not None and not isinstance(value, dict):
+            raise ValueError(f"structured_outputs_config must be a dict or a StructuredOutputsConfig, got {value!r}")
+        known = [each.name for each in fields(cls)]
+        unknown = next((name for name in value or {} if name not in known), None)
+        if unknown is not None:
+            raise ValueError(f"structured_outputs_config: unknown key {unknown!r}; allowed: {', '.join(known)}")
+        return cls(**(value or {}))

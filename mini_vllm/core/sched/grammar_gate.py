@@ -1,0 +1,59 @@
+"""What the scheduler does for requests that have to obey a grammar.
+
+Upstream twin: `vllm/v1/core/sched/scheduler.py`, where these lines stand in `get_grammar_bitmask` and in the middle of
+`update_from_output`. Nobody enters this file who has no grammar.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.request import Request, RequestStatus
+
+if TYPE_CHECKING:
+    from mini_vllm.structured_output import StructuredOutputManager
+
+
+class GrammarGate:
+    """A part of `Scheduler`.
+
+    structured_output_manager: None until the core has seen the first grammar.
+    """
+
+    structured_output_manager: StructuredOutputManager | None = None
+    requests: dict[str, Request]
+
+    def _fail(self, request: Request, message: str) -> None:
+        raise NotImplementedError
+
+    def get_grammar_bitmask(self, output: SchedulerOutput) -> GrammarOutput | None:
+        """Which tokens may be sampled in this step, for the requests that have a grammar; None where there are none.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1259 — `Scheduler.get_grammar_bitmask`.
+        """
+        if self.structured_output_manager is None or not output.has_structured_output_requests:
+            return None
+        ids = [request_id for request_id in output.num_scheduled_tokens if self._obeys_grammar(request_id)]
+        bitmask = self.structured_output_manager.grammar_bitmask(self.requests, ids)
+        return None if bitmask is None else GrammarOutput(ids, bitmask)
+
+    def _obeys_grammar(self, request_id: str) -> bool:
+        request = self.requests.get(request_id)
+        return request is not None and request.use_structured_output and not request.is_prefill_chunk
+
+    def _accept_in_grammar(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
+        """Let the grammar of a request go on by its new tokens; they, and whether the request ends. It may end with an
+        error, and then without them, or, under `ignore_eos`, because its grammar has ended (upstream samples one token
+        more and calls it an error).
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
+        """
+        assert self.structured_output_manager is not None
+        error = self.structured_output_manager.accept_tokens(request, new_token_ids)
+        if error is not None:
+            self._fail(request, error)
+            return [], True
+        if not request.is_finished() and self.structured_output_manager.is_terminated(request):
+            request.status = RequestStatus.FINISHED_STOPPED
+        return new_token_ids, request.is_finished()

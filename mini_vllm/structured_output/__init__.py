@@ -1,0 +1,221 @@
+"""Outputs that obey a grammar. Upstream twin: `vllm/v1/structured_output/__init__.py`.
+
+    add_request         a grammar is compiled in a thread; the request waits, others pass it by
+    schedule            ready: the request is admitted as any other
+    after the forward   a row of bits for each request that samples: which tokens may come next
+    sample_tokens       the other logits become minus infinity
+    update_from_output  the grammar goes on by the token that was sampled
+
+The manager stands beside the scheduler, and only finished rows go to the workers. Left out: filling rows in several
+threads (upstream does for more than 128 requests; in Python they would wait for one another).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mini_vllm.config.structured_outputs import StructuredOutputsConfig
+from mini_vllm.structured_output.backend_types import (
+    StructuredOutputBackend,
+    StructuredOutputGrammar,
+    StructuredOutputOptions,
+    TokenVocabulary,
+)
+from mini_vllm.structured_output.reasoning import load_reasoning_parser
+
+if TYPE_CHECKING:
+    from mini_vllm.request import Request
+
+_NO_DRAFTS: dict[str, list[int]] = {}
+
+
+class StructuredOutputManager:
+    """All grammars of an engine.
+
+    Args:
+        config: which backend, and how.
+        max_num_seqs: rows of the bitmask, times 1 + `num_speculative_tokens`.
+        make_vocabulary: called once, with the first grammar. make_tokenizer: for a reasoning parser.
+
+    Upstream: upstream/vllm/v1/structured_output/__init__.py:36 — `StructuredOutputManager`.
+    """
+
+    def __init__(
+        self,
+        config: StructuredOutputsConfig,
+        max_num_seqs: int,
+        make_vocabulary: Callable[[], TokenVocabulary],
+        make_tokenizer: Callable[[], Any] = lambda: None,
+        num_speculative_tokens: int = 0,
+    ) -> None:
+        self.config, self.max_num_rows = config, max_num_seqs * (1 + num_speculative_tokens)
+        self.num_speculative_tokens = num_speculative_tokens
+        self.backend: StructuredOutputBackend | None = None
+        self._make_vocabulary, self._make_tokenizer = make_vocabulary, make_tokenizer
+        self._grammar_bitmask: np.ndarray | None = None
+        self.reasoner_cls = load_reasoning_parser(config.reasoning_parser) if config.reasoning_parser else None
+        self.executor = ThreadPoolExecutor(max(1, ((os.cpu_count() or 1) + 1) // 2), "grammar")
+
+    def grammar_init(self, request: Request) -> None:
+        """Start to compile the grammar of a request that has one; the scheduler asks when it is there.
+
+        Upstream: upstream/vllm/v1/structured_output/__init__.py:115 — `StructuredOutputManager.grammar_init`.
+        """
+        if request.structured_output_request is None:
+            return
+        if self.backend is None:
+            self.backend = make_backend(self.config, self._make_vocabulary())
+        request.structured_output_request.grammar = self.executor.submit(self._create_grammar, request)
+
+    def _create_grammar(self, request: Request) -> StructuredOutputGrammar:
+        assert self.backend is not None and request.structured_output_request is not None
+        return self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
+
+    def grammar_bitmask(
+        self,
+        requests: dict[str, Request],
+        structured_output_request_ids: Sequence[str],
+        scheduled_spec_decode_tokens: dict[str, list[int]] = _NO_DRAFTS,
+    ) -> np.ndarray | None:
+        """Rows of bits in the order of the ids; for a request with drafts one row for each, and one more.
+
+        A grammar that fails, or that leaves no token, is remembered in its request, which ends with that error; its
+        row allows everything meanwhile.
+
+        Upstream: upstream/vllm/v1/structured_output/__init__.py:204 — `StructuredOutputManager.grammar_bitmask`.
+        """
+        if not structured_output_request_ids:
+            return None
+        if self._grammar_bitmask is None:
+            assert self.backend is not None
+            self._grammar_bitmask = self.backend.allocate_token_bitmask(self.max_num_rows)
+        row = 0
+        for req_id in structured_output_request_ids:
+            request = requests[req_id]
+            assert request.structured_output_request is not None
+            grammar = request.structured_output_request.grammar
+            if grammar is None:  # it could not be compiled, which ends the request after this step
+                self._grammar_bitmask[row].fill(-1)
+                row += 1
+                continue
+            apply = self.should_fill_bitmask(request)
+            advanced = 0
+            for token in itertools.chain(scheduled_spec_decode_tokens.get(req_id, ()), (-1,)):
+                self._fill_row(request, grammar, row, apply)
+                apply = apply and token != -1  # -1 pads drafts that were found illegal
+                if apply and not grammar.is_terminated():
+                    accepted = grammar.accept_tokens(req_id, [token])
+                    assert accepted, (token, req_id, scheduled_spec_decode_tokens)
+                    advanced += 1
+                row += 1
+            grammar.rollback(advanced)
+        return self._grammar_bitmask[:row].copy()
+
+    def _fill_row(self, request: Request, grammar: StructuredOutputGrammar, row: int, apply: bool) -> None:
+        assert self._grammar_bitmask is not None and request.structured_output_request is not None
+        words = self._grammar_bitmask[row]
+        state = request.structured_output_request
+        if not apply or grammar.is_terminated() or state.error is not None:
+            words.fill(-1)
+            return
+        try:
+            grammar.fill_bitmask(self._grammar_bitmask, row)
+            if not words.any():
+                state.error = "a dead end of the grammar: no token of the vocabulary can stand here"
+        except Exception as error:
+            state.error = f"the grammar cannot go on: {error}"
+        if state.error is not None:
+            words.fill(-1)
+
+    def accept_tokens(self, request: Request, token_ids: list[int]) -> str | None:
+        """Go on by what was sampled. Returns why the request has to end with an error, None where all is well.
+
+        Upstream does this in upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
+        """
+        state = request.structured_output_request
+        if state is None:
+            return None
+        if state.error is None and self.should_advance(request):
+            assert state.grammar is not None
+            try:
+                if not state.grammar.accept_tokens(request.request_id, token_ids):
+                    state.error = f"the grammar rejected tokens {token_ids}"
+            except Exception as error:
+                state.error = f"the grammar cannot go on: {error}"
+        return state.error
+
+    def is_terminated(self, request: Request) -> bool:
+        """True where the end of sequence was accepted: nothing can follow, even with `ignore_eos`."""
+        state = request.structured_output_request
+        return state is not None and state.grammar is not None and state.grammar.is_terminated()
+
+    def should_fill_bitmask(self, request: Request) -> bool:
+        """False while the model thinks, where it may think freely.
+
+        Upstream: upstream/vllm/v1/structured_output/__init__.py:302 — `StructuredOutputManager.should_fill_bitmask`.
+        """
+        reasoner = self._get_reasoner(request)
+        if reasoner is None or self.config.enable_in_reasoning:
+            return True
+        state = request.structured_output_request
+        assert state is not None
+        if state.reasoning_ended is None:
+            state.reasoning_ended = bool(reasoner.is_reasoning_end(request.prompt_token_ids))
+        return state.reasoning_ended
+
+    def should_advance(self, request: Request) -> bool:
+        """Whether the grammar goes on by the tokens of this step. The tokens that end the thinking are not its own.
+
+        Upstream: upstream/vllm/v1/structured_output/__init__.py:322 — `StructuredOutputManager.should_advance`.
+        """
+        if not request.use_structured_output:
+            return False
+        reasoner = self._get_reasoner(request)
+        if reasoner is None or self.config.enable_in_reasoning:
+            return True
+        state = request.structured_output_request
+        assert state is not None
+        if state.reasoning_ended:
+            return True
+        start = max(request.num_computed_tokens - request.num_output_placeholders, 0)
+        if reasoner.is_reasoning_end_streaming(request.all_token_ids, request.all_token_ids[start:]):
+            state.reasoning_ended = True
+            # Drafts are checked in this very step, and a structural tag holds the closing tag too.
+            tag = StructuredOutputOptions.STRUCTURAL_TAG
+            return self.num_speculative_tokens > 0 and state.structured_output_key[0] is tag
+        return False
+
+    def _get_reasoner(self, request: Request) -> Any:
+        state = request.structured_output_request
+        if state is None or self.reasoner_cls is None:
+            return None
+        if state.reasoner is None:
+            state.reasoner = self.reasoner_cls(self._make_tokenizer())
+        return state.reasoner
+
+    def clear_backend(self) -> None:
+        """Forget what was compiled, and end the threads."""
+        self.executor.shutdown(wait=False)
+        if self.backend is not None:
+            self.backend.destroy()
+
+
+def make_backend(config: StructuredOutputsConfig, vocabulary: TokenVocabulary) -> StructuredOutputBackend:
+    """The backend that the configuration names. Raises ImportError where its library is not installed."""
+    if config.resolved_backend == "xgrammar":
+        from mini_vllm.structured_output.backend_xgrammar import XgrammarBackend
+
+        return XgrammarBackend(config, vocabulary)
+    if config.resolved_backend == "guidance":
+        from mini_vllm.structured_output.backend_guidance import GuidanceBackend
+
+        return GuidanceBackend(config, vocabulary)
+    from mini_vllm.structured_output.backend_mini import MiniBackend
+
+    return MiniBackend(config, vocabulary)

@@ -1,0 +1,264 @@
+"""Rules together: which of them can be finished, which begin with themselves, and one automaton for each.
+
+Upstream has no twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mini_vllm.structured_output.automata.expression import (
+    NOTHING,
+    ByteSet,
+    Choice,
+    Expression,
+    GrammarError,
+    Reference,
+    Repeat,
+    Sequence,
+    references,
+)
+from mini_vllm.structured_output.automata.rule_automaton import MAX_STATES, State, build, long_repeat
+
+UNROLL_LIMIT = 256
+"""A repetition that would take more states than this becomes a chain of references (`long_repeat`)."""
+
+
+@dataclass
+class Grammar:
+    """Rules by name, and where a text starts.
+
+    Raises GrammarError from `compile` where a rule is missing, no text at all is allowed, or a rule begins with
+    itself by way of others.
+    """
+
+    rules: dict[str, Expression] = field(default_factory=dict)
+    root: str = "root"
+    _shared: dict[Expression, Reference] = field(default_factory=dict, repr=False)
+
+    def shared(self, wish: str, body: Expression) -> Reference:
+        """As `add`, but equal bodies have one rule: one automaton, and one set of masks."""
+        if body not in self._shared:
+            self._shared[body] = self.add(wish, body)
+        return self._shared[body]
+
+    def add(self, wish: str, body: Expression) -> Reference:
+        """Add a rule under this name or, where that is taken, the name with a number behind it."""
+        name, number = wish, 0
+        while name in self.rules:
+            number += 1
+            name = f"{wish}_{number}"
+        self.rules[name] = body
+        return Reference(name)
+
+    def compile(self) -> CompiledGrammar:
+        """Automata of all rules that the root needs, one behind the other in one list of states."""
+        return _Compiler(self).compile()
+
+
+@dataclass
+class CompiledGrammar:
+    """states: of all rules; start_of: rule -> its first state. States know their targets by their place in `states`."""
+
+    states: list[State]
+    start_of: dict[str, int]
+    root: str
+
+    @property
+    def start(self) -> int:
+        """Where a text starts."""
+        return self.start_of[self.root]
+
+
+class _Compiler:
+    def __init__(self, grammar: Grammar) -> None:
+        self.root = grammar.root
+        self.rules = dict(grammar.rules)
+        self.chains: dict[str, list[State]] = {}
+        self._chain_of: dict[Expression, str] = {}
+
+    def compile(self) -> CompiledGrammar:
+        self._check_names()
+        names = self._reachable()
+        productive = self._fixpoint(_can_end)
+        if self.root not in productive:
+            raise GrammarError("the grammar allows no text at all: no derivation ever ends")
+        for name in names:
+            self.rules[name] = _prune(self.rules[name], productive)
+        nullable = self._fixpoint(_can_be_empty)
+        for name in self._reachable():
+            self.rules[name] = self._shorten(self.rules[name], nullable)
+        automata: dict[str, list[State]] = {}
+        for name in self._reachable():
+            body = self.rules[name]
+            recursive = name if name in set(references(body)) else None
+            automata[name] = trim(self.chains.get(name) or build(body, recursive))
+        _refuse_left_recursion(automata, {n for n in automata if automata[n][0].is_final} | nullable)
+        return _joined(automata, self.root)
+
+    def _check_names(self) -> None:
+        if self.root not in self.rules:
+            raise GrammarError(f"the grammar has no rule {self.root!r}, where a text starts")
+        for name, body in self.rules.items():
+            missing = next((each for each in references(body) if each not in self.rules), None)
+            if missing is not None:
+                raise GrammarError(f"rule {name!r} refers to {missing!r}, which is not defined")
+
+    def _reachable(self) -> list[str]:
+        found, todo = {self.root: None}, [self.root]
+        while todo:
+            for name in references(self.rules[todo.pop()]):
+                if name not in found:
+                    found[name] = None
+                    todo.append(name)
+        return list(found)
+
+    def _fixpoint(self, holds: Callable[[Expression, set[str]], bool]) -> set[str]:
+        """The smallest set of rules of which `holds(body, set)` is true."""
+        known: set[str] = set()
+        while True:
+            more = {name for name, body in self.rules.items() if name not in known and holds(body, known)}
+            if not more:
+                return known
+            known |= more
+
+    def _shorten(self, item: Expression, nullable: set[str]) -> Expression:
+        """`item` with its long repetitions as references to chains."""
+        if isinstance(item, Sequence):
+            return Sequence(tuple(self._shorten(each, nullable) for each in item.items))
+        if isinstance(item, Choice):
+            return Choice(tuple(self._shorten(each, nullable) for each in item.items))
+        if not isinstance(item, Repeat):
+            return item
+        inner = self._shorten(item.item, nullable)
+        times = item.low if item.high is None else item.high
+        if times <= 1 or times * _size(inner) <= UNROLL_LIMIT or _can_be_empty(inner, nullable):
+            return Repeat(inner, item.low, item.high)
+        return self._chain(inner, item.low, item.high)
+
+    def _chain(self, inner: Expression, low: int, high: int | None) -> Reference:
+        if not isinstance(inner, Reference):
+            if inner not in self._chain_of:
+                self._chain_of[inner] = name = f"repeated_{len(self._chain_of)}"
+                self.rules[name] = inner
+            inner = Reference(self._chain_of[inner])
+        if sum(map(len, self.chains.values())) + (low if high is None else high) > MAX_STATES:
+            raise GrammarError(f"the grammar needs more than {MAX_STATES} states: shorten its repetitions")
+        name = f"chain_{len(self.chains)}"
+        self.rules[name] = inner  # what it refers to; its automaton is made by hand
+        self.chains[name] = long_repeat(inner.name, low, high, len(self.chains))
+        return Reference(name)
+
+
+def _can_end(item: Expression, known: set[str]) -> bool:
+    if isinstance(item, ByteSet):
+        return item.bits != 0
+    if isinstance(item, Reference):
+        return item.name in known
+    if isinstance(item, Sequence):
+        return all(_can_end(each, known) for each in item.items)
+    if isinstance(item, Choice):
+        return any(_can_end(each, known) for each in item.items)
+    return item.low == 0 or _can_end(item.item, known)
+
+
+def _can_be_empty(item: Expression, known: set[str]) -> bool:
+    if isinstance(item, ByteSet):
+        return False
+    if isinstance(item, Reference):
+        return item.name in known
+    if isinstance(item, Sequence):
+        return all(_can_be_empty(each, known) for each in item.items)
+    if isinstance(item, Choice):
+        return any(_can_be_empty(each, known) for each in item.items)
+    return item.low == 0 or _can_be_empty(item.item, known)
+
+
+def _prune(item: Expression, productive: set[str]) -> Expression:
+    """Without references to rules that never end."""
+    if isinstance(item, Reference):
+        return item if item.name in productive else NOTHING
+    if isinstance(item, Sequence):
+        return Sequence(tuple(_prune(each, productive) for each in item.items))
+    if isinstance(item, Choice):
+        return Choice(tuple(_prune(each, productive) for each in item.items))
+    if isinstance(item, Repeat):
+        return Repeat(_prune(item.item, productive), item.low, item.high)
+    return item
+
+
+def _size(item: Expression) -> int:
+    """About how many states an expression takes."""
+    if isinstance(item, Sequence | Choice):
+        return sum(map(_size, item.items))
+    if isinstance(item, Repeat):
+        return _size(item.item) * max(item.low + (item.high is None), item.high or 0, 1)
+    return 1
+
+
+def trim(states: list[State]) -> list[State]:
+    """Without the states from which the rule cannot end, and renumbered; state 0 stays."""
+    sources: list[list[int]] = [[] for _ in states]
+    for number, state in enumerate(states):
+        for target in [*(target for _, target in state.bytes_to), *state.rules_to.values()]:
+            sources[target].append(number)
+    alive, todo = set(), [number for number, state in enumerate(states) if state.is_final]
+    while todo:
+        number = todo.pop()
+        if number not in alive:
+            alive.add(number)
+            todo.extend(sources[number])
+    alive.add(0)
+    new = {number: place for place, number in enumerate(sorted(alive))}
+    for number in alive:
+        state = states[number]
+        state.bytes_to = [(bits, new[target]) for bits, target in state.bytes_to if target in new]
+        state.rules_to = {name: new[target] for name, target in state.rules_to.items() if target in new}
+    return [states[number] for number in sorted(alive)]
+
+
+def _refuse_left_recursion(automata: dict[str, list[State]], nullable: set[str]) -> None:
+    """Raises GrammarError where a rule can begin with itself: reading would push for ever."""
+    begins = {name: _first_rules(states, nullable) for name, states in automata.items()}
+    done: set[str] = set()
+    for root in begins:
+        path: list[str] = []
+        todo: list[tuple[str, bool]] = [(root, False)]
+        while todo:
+            name, leaving = todo.pop()
+            if leaving:
+                done.add(path.pop())
+            elif name in path:
+                circle = " -> ".join([*path[path.index(name) :], name])
+                raise GrammarError(
+                    f"left recursion by way of other rules ({circle}) is not supported: write it as a repetition"
+                )
+            elif name not in done:
+                path.append(name)
+                todo.append((name, True))
+                todo.extend((each, False) for each in begins[name])
+
+
+def _first_rules(states: list[State], nullable: set[str]) -> set[str]:
+    """Rules that can be the first thing in this one, before any byte has been read."""
+    found, todo, seen = set(), [0], {0}
+    while todo:
+        for name, target in states[todo.pop()].rules_to.items():
+            found.add(name)
+            if name in nullable and target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return found
+
+
+def _joined(automata: dict[str, list[State]], root: str) -> CompiledGrammar:
+    start_of: dict[str, int] = {}
+    joined: list[State] = []
+    for name, states in automata.items():
+        offset = start_of[name] = len(joined)
+        for state in states:
+            state.bytes_to = [(bits, target + offset) for bits, target in state.bytes_to]
+            state.rules_to = {rule: target + offset for rule, target in state.rules_to.items()}
+        joined += states
+    return CompiledGrammar(joined, start_of, root)

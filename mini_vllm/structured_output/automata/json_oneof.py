@@ -1,0 +1,71 @@
+"""`oneOf`: exactly one of several schemas. An automaton cannot count how many hold, so they have to exclude each other.
+
+Two schemas do where their types differ, where both name their values and share none, or where both are objects with a
+required property of different values (a discriminator). Everything else is refused: with `anyOf` it is allowed.
+xgrammar proves the same three, and reads a `oneOf` that it cannot prove as `anyOf`, with a warning. Upstream has no
+twin.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mini_vllm.structured_output.automata.expression import GrammarError
+from mini_vllm.structured_output.automata.json_merge import ALL_TYPES, same_value, type_of_value
+
+
+def require_disjoint(arms: Sequence[object], expanded: Callable[[object], object], where: str) -> None:
+    """Raises GrammarError where no value can be shown to obey one arm alone. arms: without `$ref` at their top."""
+    for (i, first), (j, second) in itertools.combinations(enumerate(arms), 2):
+        if not _are_disjoint(first, second, expanded):
+            raise GrammarError(
+                f"{where}/oneOf: the schemas {i} and {j} may hold for the same value; write anyOf if that is meant"
+            )
+
+
+def _are_disjoint(first: object, second: object, expanded: Callable[[object], object]) -> bool:
+    if first is False or second is False:
+        return True
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return False
+    if not _types(first, expanded) & _types(second, expanded):
+        return True
+    if _values_differ(_values(first), _values(second)):
+        return True
+    shared = set(first.get("required", ())) & set(second.get("required", ()))
+    if not _types(first, expanded) == _types(second, expanded) == {"object"}:
+        return False
+    return any(_values_differ(*(_property_values(each, name, expanded) for each in (first, second))) for name in shared)
+
+
+def _types(schema: Mapping[str, Any], expanded: Callable[[object], object]) -> set[str]:
+    """All types that may occur; an integer is a number."""
+    for kind in ("anyOf", "oneOf"):
+        if kind in schema:
+            arms = [expanded(arm) for arm in schema[kind]]
+            return set().union(*(_types(arm, expanded) if isinstance(arm, Mapping) else ALL_TYPES for arm in arms))
+    values = _values(schema)
+    if values is not None:
+        return {_wide(type_of_value(value)) for value in values}
+    given = schema.get("type", list(ALL_TYPES))
+    return {_wide(each) for each in (given if isinstance(given, list) else [given])}
+
+
+def _wide(kind: str) -> str:
+    return "number" if kind == "integer" else kind
+
+
+def _values(schema: object) -> list[object] | None:
+    if not isinstance(schema, Mapping):
+        return None
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _property_values(schema: Mapping[str, Any], name: str, expanded: Callable[[object], object]) -> Any:
+    return _values(expanded(schema.get("properties", {}).get(name, {})))
+
+
+def _values_differ(first: list[object] | None, second: list[object] | None) -> bool:
+    return first is not None and second is not None and not any(same_value(x, y) for x in first for y in second)

@@ -1,0 +1,218 @@
+"""A rule's body as an automaton: nondeterministic by Thompson's construction, then deterministic by sets of states.
+
+An edge carries a set of bytes, or the name of another rule. Determinism is about both: from a state, a byte leads to
+one state, and a rule leads to one state. What is left undecided (a byte, or first another rule?) is settled while a
+text is read, by keeping several stacks (`pushdown.py`).
+
+Upstream has no twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mini_vllm.structured_output.automata.expression import (
+    ByteSet,
+    Choice,
+    Expression,
+    GrammarError,
+    Reference,
+    Repeat,
+    Sequence,
+)
+
+MAX_STATES = 200_000
+"""Of one grammar. More is refused: compiling would take minutes."""
+
+
+@dataclass(slots=True)
+class State:
+    """A state of the finished automaton.
+
+    bytes_to: disjoint (set of bytes, target). rules_to: rule -> target. is_final: the rule may end here.
+    countdown: where the state stands in a long repetition: (its number, how many more times at least, and at most;
+    -1: any number).
+    """
+
+    bytes_to: list[tuple[int, int]] = field(default_factory=list)
+    rules_to: dict[str, int] = field(default_factory=dict)
+    is_final: bool = False
+    countdown: tuple[int, int, int] | None = None
+
+
+class Fragments:
+    """A nondeterministic automaton that grows: `epsilon[s]`, `byte_edges[s]`, `rule_edges[s]` leave state s."""
+
+    def __init__(self) -> None:
+        self.epsilon: list[list[int]] = []
+        self.byte_edges: list[list[tuple[int, int]]] = []
+        self.rule_edges: list[list[tuple[str, int]]] = []
+
+    def new_state(self) -> int:
+        """Raises GrammarError where there are too many."""
+        if len(self.epsilon) >= MAX_STATES:
+            raise GrammarError(f"the grammar needs more than {MAX_STATES} states: shorten its repetitions")
+        self.epsilon.append([])
+        self.byte_edges.append([])
+        self.rule_edges.append([])
+        return len(self.epsilon) - 1
+
+    def add(self, item: Expression, start: int) -> int:
+        """Build `item` from `start` on; returns the state where it ends."""
+        if isinstance(item, ByteSet):
+            end = self.new_state()
+            if item.bits:
+                self.byte_edges[start].append((item.bits, end))
+            return end
+        if isinstance(item, Reference):
+            end = self.new_state()
+            self.rule_edges[start].append((item.name, end))
+            return end
+        if isinstance(item, Sequence):
+            for each in item.items:
+                start = self.add(each, start)
+            return start
+        if isinstance(item, Choice):
+            end = self.new_state()
+            for each in item.items:
+                inner = self.new_state()
+                self.epsilon[start].append(inner)
+                self.epsilon[self.add(each, inner)].append(end)
+            return end
+        return self._add_repeat(item, start)
+
+    def _add_repeat(self, item: Repeat, start: int) -> int:
+        for _ in range(item.low):
+            start = self.add(item.item, start)
+        end = self.new_state()
+        if item.high is None:
+            loop = self.new_state()
+            self.epsilon[start].append(loop)
+            self.epsilon[self.add(item.item, loop)].append(loop)
+            self.epsilon[loop].append(end)
+            return end
+        self.epsilon[start].append(end)
+        for _ in range(item.high - item.low):
+            start = self.add(item.item, start)
+            self.epsilon[start].append(end)
+        return end
+
+    def closure(self, states: Iterable[int]) -> frozenset[int]:
+        """`states`, and what can be reached from them without reading."""
+        found = set(states)
+        todo = [state for state in found if self.epsilon[state]]
+        while todo:
+            for target in self.epsilon[todo.pop()]:
+                if target not in found:
+                    found.add(target)
+                    todo.append(target)
+        return frozenset(found)
+
+
+def build(item: Expression, left_recursive_name: str | None = None) -> list[State]:
+    """The deterministic automaton of a rule's body; state 0 is the start.
+
+    Args:
+        left_recursive_name: the rule's own name, where its body may begin with itself (`a ::= a "x" | "y"`). The edge
+            is taken away, and whoever has read a whole `a` may go on as if that edge had been walked.
+    """
+    fragments = Fragments()
+    start = fragments.new_state()
+    end = fragments.add(item, start)
+    if left_recursive_name is not None:
+        start = _unroll_left_recursion(fragments, start, end, left_recursive_name)
+    return _determinize(fragments, start, end)
+
+
+def _unroll_left_recursion(fragments: Fragments, start: int, end: int, name: str) -> int:
+    """`a ::= a x | y` is `a ::= y x*`. Returns a new start, into which nothing leads back."""
+    new_start = fragments.new_state()
+    for state in fragments.closure([start]):
+        fragments.byte_edges[new_start] += fragments.byte_edges[state]
+        for rule, target in fragments.rule_edges[state]:
+            if rule == name:
+                fragments.epsilon[end].append(target)
+            else:
+                fragments.rule_edges[new_start].append((rule, target))
+        if state == end:
+            fragments.epsilon[new_start].append(end)
+    return new_start
+
+
+def _determinize(fragments: Fragments, start: int, end: int) -> list[State]:
+    """Subset construction. A state's byte edges are cut into disjoint sets first."""
+    first = fragments.closure([start])
+    numbers, todo, states = {first: 0}, [first], [State()]
+
+    def number_of(members: Iterable[int]) -> int:
+        closed = fragments.closure(members)
+        if closed not in numbers:
+            numbers[closed] = len(states)
+            states.append(State())
+            todo.append(closed)
+        return numbers[closed]
+
+    while todo:
+        members = todo.pop()
+        state = states[numbers[members]]
+        state.is_final = end in members
+        byte_edges = [edge for each in members for edge in fragments.byte_edges[each]]
+        by_target: dict[int, int] = {}
+        for bits, targets in disjoint(byte_edges):
+            number = number_of(targets)
+            by_target[number] = by_target.get(number, 0) | bits
+        state.bytes_to = [(bits, number) for number, bits in by_target.items()]
+        rules: dict[str, set[int]] = {}
+        for each in members:
+            for name, target in fragments.rule_edges[each]:
+                rules.setdefault(name, set()).add(target)
+        state.rules_to = {name: number_of(targets) for name, targets in rules.items()}
+    return states
+
+
+def disjoint(edges: Iterable[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]]:
+    """Cut overlapping sets of bytes: each byte then stands in one set, with all its targets.
+
+    edges: (set of bytes, target). Returns (set of bytes, targets in ascending order).
+    """
+    by_target: dict[int, int] = {}
+    for bits, target in edges:
+        by_target[target] = by_target.get(target, 0) | bits
+    if len(by_target) == 1:
+        return [(bits, (target,)) for target, bits in by_target.items()]
+    parts: list[tuple[int, frozenset[int]]] = []
+    for target, bits in by_target.items():
+        cut = []
+        for other, targets in parts:
+            common = bits & other
+            if not common:
+                cut.append((other, targets))
+                continue
+            cut.append((common, targets | {target}))
+            if other != common:
+                cut.append((other & ~common, targets))
+            bits &= ~common
+        if bits:
+            cut.append((bits, frozenset((target,))))
+        parts = cut
+    return [(bits, tuple(sorted(targets))) for bits, targets in parts]
+
+
+def long_repeat(name: str, low: int, high: int | None, number: int) -> list[State]:
+    """`name{low,high}` as a chain with one state a repetition, for repetitions too long to be unrolled.
+
+    Each state carries its countdown: how far from the ends does not matter to the next token, so that states in the
+    middle can share a mask.
+    """
+    last = low if high is None else high
+    states = []
+    for done in range(last + 1):
+        left = -1 if high is None else high - done
+        state = State(is_final=done >= low, countdown=(number, max(low - done, 0), left))
+        if done < last:
+            state.rules_to = {name: done + 1}
+        states.append(state)
+    if high is None:
+        states[-1].rules_to = {name: last}
+    return states

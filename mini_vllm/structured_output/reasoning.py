@@ -1,0 +1,36 @@
+"""Where thinking ends and the answer begins: what the gate asks, and how its class is found.
+
+Upstream has parsers for some thirty models in `vllm/reasoning/`; the server's phase brings some of them here. The gate
+needs two of their methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+
+class ReasoningParser(Protocol):
+    """Upstream: upstream/vllm/reasoning/abs_reasoning_parsers.py:26 — `ReasoningParser`."""
+
+    def __init__(self, tokenizer: Any) -> None: ...
+
+    def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
+        """True where these tokens (a prompt) leave the thinking behind them."""
+
+    def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Sequence[int]) -> bool:
+        """True where the thinking ends in `delta_ids`, the last of `input_ids`."""
+
+
+def load_reasoning_parser(name: str) -> type[ReasoningParser]:
+    """The class "module:Class". Raises ValueError where there is none, or it lacks one of the two methods."""
+    module, colon, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"reasoning_parser={name!r} cannot be imported: {error}") from None
+    methods = ("is_reasoning_end", "is_reasoning_end_streaming")
+    if not isinstance(found, type) or not all(callable(getattr(found, each, None)) for each in methods):
+        raise ValueError(f"reasoning_parser must be 'module:Class' with {' and '.join(methods)}, got {name!r}")
+    return found

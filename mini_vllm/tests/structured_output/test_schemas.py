@@ -1,0 +1,223 @@
+"""JSON schemas: whatever an adversary or pocket writes under a schema is JSON, and obeys it; the rest is refused.
+
+`jsonschema` is the judge. It comes with the extra `grammar`.
+"""
+
+import json
+import random
+
+import pytest
+
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.structured_output.automata.expression import GrammarError
+from mini_vllm.structured_output.backend_types import StructuredOutputOptions
+from mini_vllm.structured_outputs_params import StructuredOutputsParams
+from mini_vllm.tests.helpers import POCKET
+from mini_vllm.tests.structured_output.drive import adversarial_text, backend, grammar_of, matches, pocket_vocabulary
+from mini_vllm.tests.structured_output.random_schemas import HARD, random_schema, with_definitions
+
+FAST, MANY = 110, 2400
+
+
+@pytest.fixture(scope="module")
+def pocket_backend():
+    return backend(pocket_vocabulary())
+
+
+def check(text, schema):
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+
+
+def schema_number(number):
+    rng = random.Random(number)
+    return random_schema(rng) if number % 5 else with_definitions(rng)
+
+
+@pytest.mark.parametrize("schema", HARD, ids=lambda schema: json.dumps(schema)[:60])
+def test_an_adversary_writes_what_a_hard_schema_says(pocket_backend, schema):
+    grammar = pocket_backend.compile_grammar(StructuredOutputOptions.JSON, json.dumps(schema))
+    for seed in range(3):
+        check(adversarial_text(grammar, seed), schema)
+
+
+def run_random(pocket_backend, numbers):
+    refused = 0
+    for number in numbers:
+        schema = schema_number(number)
+        try:
+            grammar = pocket_backend.compile_grammar(StructuredOutputOptions.JSON, json.dumps(schema))
+        except GrammarError as error:
+            assert "allows no text at all" in str(error)  # a required value that cannot be
+            refused += 1
+            continue
+        check(adversarial_text(grammar, number), schema)
+    assert refused <= len(numbers) // 100
+
+
+def test_an_adversary_writes_what_random_schemas_say(pocket_backend):
+    run_random(pocket_backend, range(FAST))
+
+
+@pytest.mark.slow
+def test_an_adversary_writes_what_many_random_schemas_say(pocket_backend):
+    run_random(pocket_backend, range(FAST, FAST + MANY))
+
+
+def run_pocket(schemas, max_tokens):
+    """Greedy and sampled; returns how many of the answers came to their end."""
+    llm = LLM(str(POCKET), max_num_seqs=64)
+    complete = 0
+    for temperature in (0.0, 1.0):
+        params = [
+            SamplingParams(
+                temperature=temperature,
+                seed=number if temperature else None,
+                max_tokens=max_tokens,
+                structured_outputs=StructuredOutputsParams(json=schema),
+            )
+            for number, schema in enumerate(schemas)
+        ]
+        outputs = llm.generate(["Answer in JSON."] * len(schemas), params, use_tqdm=False)
+        for output, schema in zip(outputs, schemas, strict=True):
+            answer = output.outputs[0]
+            assert answer.finish_reason in ("stop", "length"), answer.stop_reason
+            if answer.finish_reason == "stop":
+                complete += 1
+                check(answer.text, schema)
+    return complete
+
+
+def satisfiable(numbers):
+    for number in numbers:
+        try:
+            grammar_of("JSON", json.dumps(schema_number(number)))
+        except GrammarError:
+            continue
+        yield schema_number(number)
+
+
+def test_pocket_writes_what_schemas_say():
+    schemas = [schema for schema in [*HARD[::3], *satisfiable(range(20))] if isinstance(schema, dict)]
+    assert run_pocket(schemas, 48) > len(schemas)
+
+
+@pytest.mark.slow
+def test_pocket_writes_what_many_schemas_say():
+    schemas = [each for each in [*HARD, *satisfiable(range(2100))] if isinstance(each, dict)]
+    assert len(schemas) > 2000
+    assert run_pocket(schemas, 48) > len(schemas)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "multipleOf": 3}, "#: the keyword 'multipleOf' is not supported"),
+        ({"type": "object", "properties": {"a": {"not": {}}}}, "#/a: the keyword 'not' is not supported"),
+        ({"type": "array", "uniqueItems": True}, "'uniqueItems'"),
+        ({"type": "array", "contains": {}}, "'contains'"),
+        ({"type": "object", "patternProperties": {"a": {}}}, "'patternProperties'"),
+        ({"type": "object", "propertyNames": {"maxLength": 3}}, "'propertyNames'"),
+        ({"if": {}, "then": {}}, "'if'"),
+        ({"type": "string", "format": "json-pointer"}, "the format 'json-pointer' is not supported"),
+        (
+            {"type": "string", "format": "date", "maxLength": 3},
+            "format and minLength/maxLength are not supported together",
+        ),
+        ({"type": "string", "pattern": "(?=a)"}, "lookahead is not supported"),
+        ({"type": "string", "pattern": "a^b"}, r"'\^' may stand at the start alone"),
+        ({"$ref": "other.json"}, "only '#' and '#/…'"),
+        ({"$ref": "#/nowhere"}, "points at nothing"),
+        ({"$ref": "#"}, "allows no text at all"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "allows no text"),
+        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "allows no text at all"),
+        ({"allOf": [{"$ref": "#"}]}, "too many parts inside each other"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "schemas 0 and 1 may hold for the same value"),
+        ({"type": "date"}, "type must be one of"),
+        ({"type": "array", "items": [{}]}, "write prefixItems"),
+        ({"type": "string", "minLength": -1}, "minLength must be a whole number"),
+        ({"type": "integer", "minimum": "3"}, "minimum must be a number"),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, "allows no text at all"),
+        ({"type": "object", "required": ["a"], "additionalProperties": False}, "allows no text at all"),
+        ({"type": "object", "minProperties": 2}, "minProperties of 2 beside additional properties"),
+        ({"enum": []}, "allows no text at all"),
+        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "allows no text at all"),
+        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "two different values of 'pattern'"),
+        (False, "allows no text at all"),
+        ([1], "a schema is an object or a boolean"),
+        ({"properties": []}, "properties must be an object"),
+    ],
+    ids=str,
+)
+def test_what_is_not_supported_is_refused_by_name(schema, words):
+    with pytest.raises(GrammarError, match=words):
+        grammar_of("JSON", json.dumps(schema))
+
+
+def test_text_that_is_no_json_is_no_schema():
+    with pytest.raises(GrammarError, match="Invalid JSON grammar specification"):
+        grammar_of("JSON", "{")
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (
+            {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["b"]},
+            ['{"a":1,"b":null}', '{ "b" :\n null }'],
+            ['{"b":null,"a":1}', "{}", '{"b":null,}', ' {"b":null}'],
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "integer"}},
+            ['{"a":null,"b":1,"":2}', '{"b":1}', '{"\\n":1}', "{}"],
+            ['{"a":1}', '{"b":1,"a":null}', '{"\\u0061":1}'],
+        ),
+        (
+            {"type": "integer", "minimum": -12, "maximum": 105},
+            ["-12", "0", "9", "105", "99"],
+            ["-13", "106", "-0", "00"],
+        ),
+        ({"type": "number", "exclusiveMinimum": 0.5}, ["0.51", "0.500001", "1", "77.5"], ["0.5", "0.50", "0", "1e3"]),
+        ({"type": "string", "maxLength": 2}, ['""', '"é日"'], ['"abc"', '"\\n"', '"\t"']),
+        ({"type": "string", "pattern": 'a"?\\n'}, ['"a\\"\\n"', '"a\\n"'], ['"a\n"', '"a\\u000a"']),
+        ({"enum": [{"k": [1, "é"]}]}, ['{"k":[1,"é"]}'], ['{"k": [1,"é"]}']),
+        (
+            {"type": "array", "prefixItems": [{"type": "null"}, {"type": "boolean"}]},
+            ["[]", "[null]", "[null,true]"],
+            ["[null,true,1]", "[true]"],
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_schema_allows(schema, good, bad):
+    grammar = grammar_of("JSON", json.dumps(schema))
+    assert [text for text in good if not matches(grammar, text)] == []
+    assert [text for text in bad if matches(grammar, text)] == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_ranges_of_integers_are_exact(seed):
+    rng = random.Random(seed)
+    low, high = sorted(rng.randrange(-1200, 1200) for _ in range(2))
+    bounds = {k: v for k, v in {"minimum": low, "maximum": high}.items() if rng.random() < 0.8}
+    grammar = grammar_of("JSON", json.dumps({"type": "integer", **bounds}))
+    for value in range(-1300, 1300):
+        expected = bounds.get("minimum", value) <= value <= bounds.get("maximum", value)
+        assert matches(grammar, str(value)) == expected, (bounds, value)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranges_of_numbers_are_exact(seed):
+    rng = random.Random(seed)
+    low, high = sorted(round(rng.uniform(-3, 3), rng.randrange(4)) for _ in range(2))
+    keys = rng.choice(["minimum", "exclusiveMinimum"]), rng.choice(["maximum", "exclusiveMaximum"])
+    bounds = {k: v for k, v in zip(keys, (low, high), strict=True) if rng.random() < 0.9}
+    if not bounds or (low == high and len(bounds) == 2):
+        return
+    grammar = grammar_of("JSON", json.dumps({"type": "number", **bounds}))
+    for _ in range(400):
+        text = str(round(rng.uniform(-4, 4), rng.randrange(6)))
+        value = float(text)
+        ok = value >= bounds.get("minimum", value) and value <= bounds.get("maximum", value)
+        ok &= value > bounds.get("exclusiveMinimum", -9) and value < bounds.get("exclusiveMaximum", 9)
+        assert matches(grammar, text) == ok or value == 0, (bounds, text)
