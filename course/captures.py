@@ -1,5 +1,4 @@
-"""What the `capture.py` and `real_run.py` of the labs on real vLLM share: a run in a fresh process, its log cut down,
-its provenance."""
+"""What `capture.py` and `real_run.py` of the labs on real vLLM share: a fresh process, its log cut down, provenance."""
 
 import argparse
 import datetime
@@ -23,11 +22,9 @@ def arguments(description: str | None) -> argparse.Namespace:
 
 
 def run(python: str, script: Path, model: str, *options: str, timeout_s: int = 600) -> tuple[str, dict[str, Any]]:
-    """Run `script --model MODEL --out FOLDER OPTIONS` in a fresh process; returns its log and its result.json.
+    """Run `script --model MODEL --out FOLDER OPTIONS` in a fresh process; its log and its result.json.
 
-    Raises:
-        SystemExit: the script failed; the end of its log is the message.
-    """
+    Raises SystemExit with the end of the log where the script failed."""
     with tempfile.TemporaryDirectory() as folder:
         command = [python, str(script), "--model", model, "--out", folder, *options]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s)

@@ -1,5 +1,4 @@
-"""The command line of the course: ``course`` says where you are, its verbs do the rest. Plain pytest stays
-sufficient."""
+"""The command line of the course: ``course`` says where you are, its verbs do the rest. Plain pytest suffices."""
 
 import io
 import os

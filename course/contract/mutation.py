@@ -33,8 +33,7 @@ class Score:
 
 
 def score(folder: Path, jobs: int = 0) -> Score:
-    """Runs the lab's tests on every mutant. Raises :class:`LabError` where the solution itself is not green, or its
-    tests cannot run here."""
+    """Runs the lab's tests on every mutant. Raises :class:`LabError` where the solution is not green or cannot run."""
     start = time.monotonic()
     source = (folder / "solution.py").read_text(encoding="utf-8")
     lab = lab_of(folder)

@@ -55,8 +55,7 @@ def _arguments(function: Function) -> Iterator[tuple[ast.arg, ast.expr | None, s
 
 
 def _ignored(function: Function) -> Iterator[Site]:
-    """A number stays what it was in the first call; an argument with a default always has it; a caller's list or array
-    is not what it was."""
+    """A number stays that of the first call; a default is all there is; a caller's list or array has changed."""
     before, at = function.body, int(ast.get_docstring(function, clean=False) is not None)
     for argument, default, words in _arguments(function):
         name = argument.arg

@@ -32,8 +32,7 @@ Prints = frozenset[tuple[str, int]]
 @dataclass(frozen=True)
 class Pair:
     """Two submissions (``second`` may be the course's solution). ``share``: the weight of what both have of the smaller
-    one's own code in all labs, 0 to 1; ``prints``: how many runs of tokens that is; ``labs``: keys of those labs in
-    which it is as much."""
+    one's own code in all labs, 0 to 1; ``prints``: how many runs of tokens that is; ``labs``: where it is as much."""
 
     first: str
     second: str

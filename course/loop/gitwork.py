@@ -1,5 +1,4 @@
-"""Git for `course reset` and `course update`: the original of a starter.py, and a newer course under a learner's
-work."""
+"""Git for `course reset` and `course update`: a starter.py's original, and a newer course under a learner's work."""
 
 import ast
 import shutil

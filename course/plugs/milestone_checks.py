@@ -148,11 +148,7 @@ def checks_for(part: str) -> list[Check]:
 
 
 def workload(parts: EngineParts | None, num_requests: int = 50) -> tuple[list[list[int]], float]:
-    """Greedy requests on the committed checkpoint, in a pool that is a little too small.
-
-    Returns:
-        Token ids of each request, and output tokens per second.
-    """
+    """Token ids of greedy requests on the committed checkpoint in a pool a little too small, and tokens per second."""
     rng = np.random.default_rng(0)
     prompts = random_prompts(6, num_requests, 64, 4000)
     params = [greedy(int(n)) for n in rng.integers(8, 24, num_requests)]
