@@ -14,6 +14,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from number_formats import FIGURES as OF_FORMATS  # noqa: E402
+
 from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 
 
@@ -291,6 +293,7 @@ FIGURES = {
     "held-out": held_out,
     "int4-h200": int4_h200,
     "low-bits-h200": low_bits_h200,
+    **OF_FORMATS,
 }
 
 if __name__ == "__main__":
