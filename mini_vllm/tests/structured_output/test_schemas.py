@@ -6,6 +6,7 @@
 
 import json
 import random
+import time
 
 import pytest
 
@@ -221,3 +222,20 @@ def test_ranges_of_numbers_are_exact(seed):
         ok = value >= bounds.get("minimum", value) and value <= bounds.get("maximum", value)
         ok &= value > bounds.get("exclusiveMinimum", -9) and value < bounds.get("exclusiveMaximum", 9)
         assert matches(grammar, text) == ok or value == 0, (bounds, text)
+
+
+def test_large_schemas_are_read_or_refused_in_a_moment():
+    start = time.perf_counter()
+    values = [f"v{n}" for n in range(40000)]
+    assert matches(grammar_of("JSON", json.dumps({"enum": values})), '"v39999"')
+    parts = [{"anyOf": [{"type": "object", "properties": {f"a{n}{m}": {}}} for m in range(3)]} for n in range(14)]
+    with pytest.raises(GrammarError, match="more than 1000"):
+        grammar_of("JSON", json.dumps({"allOf": parts}))
+    with pytest.raises(GrammarError, match="oneOf: more than 1000"):
+        grammar_of("JSON", json.dumps({"oneOf": [{"const": n} for n in range(2000)]}))
+    assert time.perf_counter() - start < 15  # the square of the values takes a minute
+
+
+def test_bounds_beyond_what_a_float_holds():
+    grammar = grammar_of("JSON", json.dumps({"type": "integer", "minimum": 10**400}))
+    assert matches(grammar, str(10**400)) and not matches(grammar, str(10**400 - 1))
