@@ -120,6 +120,7 @@ def test_pocket_writes_what_many_schemas_say():
         ({"type": "object", "patternProperties": {"a": {}}}, "'patternProperties'"),
         ({"type": "object", "propertyNames": {"maxLength": 3}}, "'propertyNames'"),
         ({"if": {}, "then": {}}, "'if'"),
+        ({"properties": {str(n): {} for n in range(65)}, "minProperties": 2}, "count 64 properties at most"),
         ({"type": "string", "format": "json-pointer"}, "the format 'json-pointer' is not supported"),
         (
             {"type": "string", "format": "date", "maxLength": 3},
