@@ -58,9 +58,9 @@ class Op:
 
 
 def experts_touched(num_experts: int, top_k: int, num_tokens: int) -> float:
-    """Expected number of experts that get at least one token, each token choosing k distinct ones at random.
+    """Expected number of experts that get at least one token, as a float; no tokens touch none.
 
-    A token leaves a given expert out with probability 1 - k / E.
+    Each token chooses k distinct ones, all choices equally likely, and not knowing of the other tokens.
     """
     raise NotImplementedError("the expected number of experts with at least one token")
 
@@ -68,15 +68,15 @@ def experts_touched(num_experts: int, top_k: int, num_tokens: int) -> float:
 def moe_ops(model: Model, step: Step) -> list[Op]:
     """The MoE layer's operations, in order: router, align, experts, glue.
 
-    Per layer, with T tokens, k experts a token, D hidden, I width of an expert, b bytes a number:
+    Of one layer, two launches each. A multiplication and its addition are 2 FLOP; only `router` and `experts` have any.
+    Bytes are what is read and what is written. A weight that is needed is read once, however many tokens share it.
+    An assignment is a token with one of its k experts.
 
-    router   2 T D E FLOP; reads the gate (D E) and the tokens (T D). Two launches: product, top-k.
-    align    4 T k ids of four bytes: count and sort each read T k of them and write as many. Two launches.
-    experts  2 T k * 3 D I FLOP; reads three matrices of each touched expert, and moves
-             T k (D + 2 I) numbers in the first product, T k (I + D) in the second. Two launches.
-    glue     SwiGLU moves T k * 3 I numbers, the sum over k moves T k D + T D. Two launches.
-
-    FLOP of the glue and of the align are left at 0: bytes decide.
+    router   all tokens through the gate, one row of it an expert. The logits stay on the chip: no bytes.
+    align    count, then sort; each reads an id of four bytes for every assignment, and writes as many.
+    experts  two products on a row for each assignment: to the gate and up of its expert, then from `inter` back down.
+             Both read their rows and write their results. Weights: of the experts that are touched, no others.
+    glue     SwiGLU, from gate and up to one row of `inter`; then the sum, from a token's k rows to its one.
     """
     raise NotImplementedError("the four operations of a layer's experts, with FLOP, bytes and launches")
 
@@ -117,9 +117,9 @@ def shares(seconds: dict[str, float]) -> dict[str, float]:
 
 
 def group_of(name: str) -> str:
-    """The group of a kernel, by words in its name; "other" where none fits.
+    """The group of a kernel, by its name, in capitals or not; "other" where none fits.
 
-    The order matters: a FlashAttention kernel has "cutlass" in its name, and `moe_align_...` has "moe".
+    Words overlap: FlashAttention with "cutlass" in its name is attention, `moe_align_...` is no expert.
     """
     raise NotImplementedError("the group that a kernel of this name belongs to")
 

@@ -36,6 +36,7 @@ def test_experts_touched(impl):
     assert impl.experts_touched(64, 8, 64) == pytest.approx(64, abs=0.02), "and all of them soon after"
     assert impl.experts_touched(8, 2, 2) == pytest.approx(3.5), "8 times 1 - 0.75 squared"
     assert impl.experts_touched(64, 6, 3) == pytest.approx(16.36, abs=0.01)
+    assert impl.experts_touched(256, 8, 2) == pytest.approx(15.75), "two tokens seldom meet among 256"
     assert impl.experts_touched(4, 4, 3) == 4 and impl.experts_touched(8, 2, 0) == 0
 
 

@@ -40,12 +40,10 @@ def dropped_tokens(loads: np.ndarray, capacity_factor: float) -> int:
 
 
 def balanced_packing(loads: np.ndarray, num_devices: int) -> np.ndarray:
-    """A placement: the heaviest first, each to the lightest device that has a free place.
-
-    Every device has E / D places. Of equal loads the smaller id comes first, of equal devices the smaller number.
+    """A placement with E / D experts on each device, made to keep the busiest device's load small.
 
     Returns:
-        Device of each expert, [E].
+        Device of each expert, [E]. The busiest has no more work than where `mini_vllm.balanced_packing` packs.
 
     Raises:
         ValueError: D does not divide E: the devices "cannot hold equal numbers" of experts.
