@@ -146,7 +146,7 @@ def parsed(source: Path | str | bytes) -> ast.Module | None:
 
 
 def written(folder: Path) -> tuple[int, int] | None:
-    """How many of the solution's functions a starter has in other words, how many are stubs; None: one does not parse."""
+    """How many of the solution's functions a starter has in other words, how many are stubs; None: no Python."""
     trees = [parsed(folder / f"{name}.py") for name in ("starter", "solution")]
     mine, theirs = (dict(functions(tree)) if tree else {} for tree in trees)
     stubs = {name for name, node in mine.items() if stub_message(node) is not None}

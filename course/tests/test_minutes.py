@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,9 @@ def test_hours_in_a_guide_are_those_of_its_labs(phase: Path) -> None:
     guide = (phase / "00-guide.md").read_text(encoding="utf-8")
     found = re.search(r"([\d.]+) (?:hours|more) for the \[?\w+ labs", guide)
     assert found is not None and abs(float(found[1]) - sum(lab.minutes for lab in labs) / 60) <= 0.5
+
+
+def test_the_readme_counts_the_labs_of_each_phase() -> None:
+    rows = re.findall(r"^\| (\d\d) \|.*\| here, (\d+) labs \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    counted = Counter(folder.parents[1].name[6:8] for folder in lab_folders(ROOT))
+    assert {phase: int(number) for phase, number in rows} == counted

@@ -70,7 +70,10 @@ class InputProcessor:
         text, token_ids, cache_salt = self._tokenize(prompt)
         self._validate_token_ids(token_ids)
         params.verify(self.vocab_size, self.max_logprobs)
-        params = params.clone()
+        try:
+            params = params.clone()
+        except RecursionError:  # a schema given as a dict
+            raise ValueError("structured_outputs.json cannot be used: too many parts inside each other") from None
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - len(token_ids)
         eos = getattr(self.tokenizer, "eos_token_id", None)

@@ -43,7 +43,10 @@ def validate_structured_outputs(params: SamplingParams, config: StructuredOutput
     if wanted.grammar is not None and not wanted.grammar.strip():
         raise ValueError("structured_outputs.grammar cannot be an empty string")
     wanted._backend, wanted._backend_was_auto = config.resolved_backend, config.backend == "auto"
-    request_type, spec = get_structured_output_key(wanted)
+    try:
+        request_type, spec = get_structured_output_key(wanted)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"structured_outputs.json cannot be written as JSON: {error}") from None
     if config.resolved_backend == "mini":
         kind = request_type.name.lower()
         try:

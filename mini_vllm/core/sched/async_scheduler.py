@@ -24,8 +24,8 @@ class AsyncScheduler(Scheduler):
         for request_id in output.num_scheduled_tokens:
             request = self.requests[request_id]
             if not request.is_prefill_chunk:
-                waits = request.use_structured_output and request.num_output_placeholders > 0
-                output.pending_structured_output_tokens |= waits
+                if request.structured_output_request is not None and request.num_output_placeholders > 0:
+                    output.pending_structured_output_tokens = True
                 request.num_output_placeholders += 1
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:

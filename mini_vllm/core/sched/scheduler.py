@@ -167,7 +167,8 @@ class Scheduler(GrammarGate, RequestTable):
             request.is_prefill_chunk = (
                 request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
             )
-            output.has_structured_output_requests |= request.use_structured_output and not request.is_prefill_chunk
+            if request.structured_output_request is not None and not request.is_prefill_chunk:
+                output.has_structured_output_requests = True
 
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Append the sampled tokens, end what has ended, and report what is new.
@@ -195,7 +196,7 @@ class Scheduler(GrammarGate, RequestTable):
                 if not new_token_ids:
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
-                if new_token_ids and request.use_structured_output:
+                if request.structured_output_request is not None and new_token_ids:
                     new_token_ids, has_stopped = self._accept_in_grammar(request, new_token_ids)
             finish_reason = None
             if has_stopped:

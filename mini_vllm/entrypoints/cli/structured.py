@@ -33,6 +33,8 @@ def _schema_text(value: str) -> str:
     """The schema itself begins with a brace; anything else is the name of a file. Raises OSError, which names it."""
     if value.lstrip().startswith("{") or value.strip() in ("true", "false"):
         return value
+    if not value.strip():
+        raise ValueError("--json-schema is empty: give a schema, or the name of its file.")
     try:
         return Path(value).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

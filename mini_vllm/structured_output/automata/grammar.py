@@ -5,7 +5,7 @@ Upstream has no twin.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mini_vllm.structured_output.automata.expression import (
@@ -19,7 +19,7 @@ from mini_vllm.structured_output.automata.expression import (
     Sequence,
     references,
 )
-from mini_vllm.structured_output.automata.rule_automaton import MAX_STATES, State, build, long_repeat
+from mini_vllm.structured_output.automata.rule_automaton import MAX_STATES, Effort, State, build, long_repeat
 
 UNROLL_LIMIT = 256
 """A repetition that would take more states than this becomes a chain of references (`long_repeat`)."""
@@ -90,10 +90,11 @@ class _Compiler:
         for name in self._reachable():
             self.rules[name] = self._shorten(self.rules[name], nullable)
         automata: dict[str, list[State]] = {}
+        effort = Effort()
         for name in self._reachable():
             body = self.rules[name]
             recursive = name if name in set(references(body)) else None
-            automata[name] = trim(self.chains.get(name) or build(body, recursive))
+            automata[name] = trim(self.chains.get(name) or build(body, recursive, effort))
         _refuse_left_recursion(automata, {n for n in automata if automata[n][0].is_final} | nullable)
         return _joined(automata, self.root)
 
@@ -116,12 +117,17 @@ class _Compiler:
 
     def _fixpoint(self, holds: Callable[[Expression, set[str]], bool]) -> set[str]:
         """The smallest set of rules of which `holds(body, set)` is true."""
+        users: dict[str, list[str]] = {}
+        for name, body in self.rules.items():
+            for each in set(references(body)):
+                users.setdefault(each, []).append(name)
         known: set[str] = set()
-        while True:
-            more = {name for name, body in self.rules.items() if name not in known and holds(body, known)}
-            if not more:
-                return known
+        todo: Iterable[str] = self.rules
+        while todo:  # after the first round, those that have learned something new
+            more = {name for name in todo if name not in known and holds(self.rules[name], known)}
             known |= more
+            todo = {user for name in more for user in users.get(name, ())}
+        return known
 
     def _shorten(self, item: Expression, nullable: set[str]) -> Expression:
         """`item` with its long repetitions as references to chains."""
@@ -223,19 +229,20 @@ def _refuse_left_recursion(automata: dict[str, list[State]], nullable: set[str])
     begins = {name: _first_rules(states, nullable) for name, states in automata.items()}
     done: set[str] = set()
     for root in begins:
-        path: list[str] = []
+        path: dict[str, None] = {}
         todo: list[tuple[str, bool]] = [(root, False)]
         while todo:
             name, leaving = todo.pop()
             if leaving:
-                done.add(path.pop())
+                done.add(path.popitem()[0])
             elif name in path:
-                circle = " -> ".join([*path[path.index(name) :], name])
+                names = list(path)
+                circle = " -> ".join([*names[names.index(name) :], name])
                 raise GrammarError(
                     f"left recursion by way of other rules ({circle}) is not supported: write it as a repetition"
                 )
             elif name not in done:
-                path.append(name)
+                path[name] = None
                 todo.append((name, True))
                 todo.extend((each, False) for each in begins[name])
 

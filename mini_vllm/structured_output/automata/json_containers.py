@@ -28,6 +28,9 @@ from mini_vllm.structured_output.automata.unicode_ranges import characters, comp
 if TYPE_CHECKING:
     from mini_vllm.structured_output.automata.json_schema import SchemaCompiler
 
+MOST_COUNTED = 64
+"""Properties that are counted: there is a rule for each of them and each number of those before it."""
+
 
 def object_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str) -> Expression:
     """Objects that obey a schema.
@@ -53,6 +56,8 @@ def object_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str)
         raise GrammarError(f"{where}: minProperties of {low} beside additional properties is not supported")
     if low > countable:
         return choice([])
+    if (low or high is not None) and len(members) > MOST_COUNTED:
+        raise GrammarError(f"{where}: minProperties and maxProperties count {MOST_COUNTED} properties at most")
     return _Members(compiler, members, other, low, high).body()
 
 

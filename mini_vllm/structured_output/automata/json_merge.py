@@ -10,6 +10,9 @@ from mini_vllm.structured_output.automata.expression import GrammarError
 
 Schema = Mapping[str, Any]
 
+MAX_ALTERNATIVES = 1000
+"""Of `anyOf`, multiplied by those of other parts of an `allOf`."""
+
 KEYWORDS_OF = {
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -112,6 +115,8 @@ def _merged_keyword(key: str, a: Any, b: Any, where: str) -> Any:
     if key == "properties":
         return None  # by `_merged_properties`
     if key == "anyOf":
+        if len(a) * len(b) > MAX_ALTERNATIVES:
+            raise GrammarError(f"{where}: allOf multiplies the alternatives to more than {MAX_ALTERNATIVES}")
         return [merged(x, y, where) for x in a for y in b]
     raise GrammarError(f"{where}: two different values of {key!r} are not supported together")
 

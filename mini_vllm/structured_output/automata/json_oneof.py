@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mini_vllm.structured_output.automata.expression import GrammarError
-from mini_vllm.structured_output.automata.json_merge import ALL_TYPES, same_value, type_of_value
+from mini_vllm.structured_output.automata.json_merge import ALL_TYPES, MAX_ALTERNATIVES, same_value, type_of_value
 
 
 def require_disjoint(arms: Sequence[object], expanded: Callable[[object], object], where: str) -> None:
     """Raises GrammarError where no value can be shown to obey one arm alone. arms: without `$ref` at their top."""
+    if len(arms) > MAX_ALTERNATIVES:
+        raise GrammarError(f"{where}/oneOf: more than {MAX_ALTERNATIVES} schemas; write anyOf, which compares none")
     for (i, first), (j, second) in itertools.combinations(enumerate(arms), 2):
         if not _are_disjoint(first, second, expanded):
             raise GrammarError(

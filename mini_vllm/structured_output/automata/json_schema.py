@@ -151,7 +151,8 @@ class SchemaCompiler:
         if not isinstance(values, list):
             raise GrammarError(f"{where}: enum must be a list, got {json.dumps(values)[:60]}")
         try:
-            return choice(value_text(value) for value in values if allows_value(schema, value, where))
+            beside = {key: value for key, value in schema.items() if key != "enum" or "const" in schema}
+            return choice(value_text(value) for value in values if allows_value(beside, value, where))
         except ValueError as error:
             raise GrammarError(f"{where}: {error}") from None
 
@@ -171,7 +172,8 @@ class SchemaCompiler:
     def _number(self, kind: str, schema: Mapping[str, Any], where: str) -> Expression:
         given = {key: schema[key] for key in _BOUNDS if key in schema}
         for key, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            whole = isinstance(value, int) and not isinstance(value, bool)  # of any size, more than a float holds
+            if not whole and not (isinstance(value, float) and math.isfinite(value)):
                 raise GrammarError(f"{where}: {key} must be a number, got {json.dumps(value)}")
         if not given:
             return Reference(f"json_{kind}")

@@ -25,6 +25,23 @@ from mini_vllm.structured_output.automata.expression import (
 MAX_STATES = 200_000
 """Of one grammar. More is refused: compiling would take minutes."""
 
+MAX_EFFORT = 3_000_000
+"""What making all rules of a grammar deterministic may cost, in members of sets of states: some seconds. A small regex
+can ask for a set for every subset of its states, as `(a|b)*a(a|b){30}` does."""
+
+
+class Effort:
+    """What is left of `MAX_EFFORT`, for all rules of a grammar together."""
+
+    def __init__(self) -> None:
+        self.left = MAX_EFFORT
+
+    def spend(self, amount: int) -> None:
+        """Raises GrammarError where it is used up."""
+        self.left -= amount
+        if self.left < 0:
+            raise GrammarError("the grammar is too ambiguous: too many states are possible at once; shorten it")
+
 
 @dataclass(slots=True)
 class State:
@@ -74,13 +91,24 @@ class Fragments:
                 start = self.add(each, start)
             return start
         if isinstance(item, Choice):
-            end = self.new_state()
-            for each in item.items:
-                inner = self.new_state()
-                self.epsilon[start].append(inner)
-                self.epsilon[self.add(each, inner)].append(end)
-            return end
+            return self._add_choice(item, start)
         return self._add_repeat(item, start)
+
+    def _add_choice(self, item: Choice, start: int) -> int:
+        """Bytes with which several alternatives begin are one path: nothing that `add` builds leads back into it."""
+        end, head = self.new_state(), self.new_state()
+        self.epsilon[start].append(head)
+        paths: dict[tuple[int, Expression], int] = {}
+        for each in item.items:
+            parts = each.items if isinstance(each, Sequence) else (each,)
+            at, count = head, 0
+            while count < len(parts) and isinstance(parts[count], ByteSet):
+                key = at, parts[count]
+                if key not in paths:
+                    paths[key] = self.add(parts[count], at)
+                at, count = paths[key], count + 1
+            self.epsilon[self.add(Sequence(parts[count:]), at)].append(end)
+        return end
 
     def _add_repeat(self, item: Repeat, start: int) -> int:
         for _ in range(item.low):
@@ -110,19 +138,20 @@ class Fragments:
         return frozenset(found)
 
 
-def build(item: Expression, left_recursive_name: str | None = None) -> list[State]:
+def build(item: Expression, left_recursive_name: str | None = None, effort: Effort | None = None) -> list[State]:
     """The deterministic automaton of a rule's body; state 0 is the start.
 
     Args:
         left_recursive_name: the rule's own name, where its body may begin with itself (`a ::= a "x" | "y"`). The edge
             is taken away, and whoever has read a whole `a` may go on as if that edge had been walked.
+        effort: what it may cost; a grammar's rules share one.
     """
     fragments = Fragments()
     start = fragments.new_state()
     end = fragments.add(item, start)
     if left_recursive_name is not None:
         start = _unroll_left_recursion(fragments, start, end, left_recursive_name)
-    return _determinize(fragments, start, end)
+    return _determinize(fragments, start, end, effort or Effort())
 
 
 def _unroll_left_recursion(fragments: Fragments, start: int, end: int, name: str) -> int:
@@ -140,13 +169,14 @@ def _unroll_left_recursion(fragments: Fragments, start: int, end: int, name: str
     return new_start
 
 
-def _determinize(fragments: Fragments, start: int, end: int) -> list[State]:
+def _determinize(fragments: Fragments, start: int, end: int, effort: Effort) -> list[State]:
     """Subset construction. A state's byte edges are cut into disjoint sets first."""
     first = fragments.closure([start])
     numbers, todo, states = {first: 0}, [first], [State()]
 
     def number_of(members: Iterable[int]) -> int:
         closed = fragments.closure(members)
+        effort.spend(len(closed))
         if closed not in numbers:
             numbers[closed] = len(states)
             states.append(State())
@@ -181,20 +211,23 @@ def disjoint(edges: Iterable[tuple[int, int]]) -> list[tuple[int, tuple[int, ...
         by_target[target] = by_target.get(target, 0) | bits
     if len(by_target) == 1:
         return [(bits, (target,)) for target, bits in by_target.items()]
-    parts: list[tuple[int, frozenset[int]]] = []
+    alike: dict[int, list[int]] = {}
     for target, bits in by_target.items():
+        alike.setdefault(bits, []).append(target)
+    parts: list[tuple[int, frozenset[int]]] = []
+    for bits, same in alike.items():
         cut = []
         for other, targets in parts:
             common = bits & other
             if not common:
                 cut.append((other, targets))
                 continue
-            cut.append((common, targets | {target}))
+            cut.append((common, targets.union(same)))
             if other != common:
                 cut.append((other & ~common, targets))
             bits &= ~common
         if bits:
-            cut.append((bits, frozenset((target,))))
+            cut.append((bits, frozenset(same)))
         parts = cut
     return [(bits, tuple(sorted(targets))) for bits, targets in parts]
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 
 import numpy as np
 import pytest
@@ -86,6 +87,8 @@ def test_a_regex_matches_what_re_matches(pattern):
         ("a{999999999}", "at most 100000"),
         (r"[^\s\S]", "no text at all"),
         ("a{99999}b{99999}c{99999}", "more than 200000 states"),
+        ("(a|b)*a(a|b){40}", "too ambiguous"),
+        ("(a?){3000}", "too ambiguous"),
     ],
 )
 def test_a_regex_that_cannot_be_is_refused(pattern, words):
@@ -115,6 +118,13 @@ def test_a_regex_that_cannot_be_is_refused(pattern, words):
 def test_a_grammar_that_cannot_be_is_refused(text, words):
     with pytest.raises(GrammarError, match=words):
         grammar_of("GRAMMAR", text)
+
+
+def test_rules_in_a_long_chain_are_compiled_in_a_moment():
+    chain = "\n".join(f'r{n} ::= r{n + 1} "a"' for n in range(6000))
+    start = time.perf_counter()
+    grammar_of("GRAMMAR", f'root ::= r0\n{chain}\nr6000 ::= "b"')
+    assert time.perf_counter() - start < 10  # the square of the rules takes a minute
 
 
 def test_sums_with_left_recursion():

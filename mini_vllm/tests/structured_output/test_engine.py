@@ -335,6 +335,17 @@ def test_what_cannot_be_compiled_is_refused_at_the_door(kind, words):
     assert not engine.has_unfinished_requests()
 
 
+def test_a_schema_that_is_no_json_is_refused_at_the_door():
+    deep: dict = {}
+    for _ in range(3000):
+        deep = {"items": deep}
+    engine = LLMEngine()
+    for schema in (deep, {"enum": {1, 2}}, {"const": b"x"}):
+        with pytest.raises(ValueError, match=r"structured_outputs\.json cannot be (written|used)"):
+            engine.add_request("a", "x", params({"json": schema}))
+    assert not engine.has_unfinished_requests()
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

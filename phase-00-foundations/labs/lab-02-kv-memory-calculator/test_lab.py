@@ -37,6 +37,8 @@ CONFIGS = {
                        "hidden_size": 896, "head_dim": None}, 1, 6_144),
     "from before GQA, as Llama-1-7B": ({"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}, 2,
                                        524_288),
+    "num_key_value_heads null": ({"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096,
+                                  "num_key_value_heads": None}, 2, 524_288),
     "one KV head": ({"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 1, "hidden_size": 64}, 2,
                     64),
     "head_dim is not hidden_size / heads, as Qwen3-0.6B": (

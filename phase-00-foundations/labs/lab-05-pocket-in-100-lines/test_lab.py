@@ -286,8 +286,9 @@ def test_the_config_counts(impl, checkpoint, truth):
         return hidden, list(attn.seen)
 
     base = run()[0]
-    for name, value in (("rope_theta", 500.0), ("rms_norm_eps", 0.5)):
-        assert np.abs(run(**{name: value})[0] - base).max() > 1e-2, f"another {name} in the config changes nothing"
+    theta = {"rope_theta": 500.0, "rope_parameters": {**config.get("rope_parameters", {}), "rope_theta": 500.0}}
+    for name, changed in (("rope_theta", theta), ("rms_norm_eps", {"rms_norm_eps": 0.5})):
+        assert np.abs(run(**changed)[0] - base).max() > 1e-2, f"another {name} in the config changes nothing"
     assert run(num_hidden_layers=3)[1] == [0, 1, 2], "num_hidden_layers of the config is 3"
     shapes = []
 
@@ -295,7 +296,8 @@ def test_the_config_counts(impl, checkpoint, truth):
         shapes.append((q.shape, k.shape, v.shape))
         return np.zeros((4, 256), np.float32)
 
-    impl.forward({**config, "head_dim": 32, "num_hidden_layers": 1}, weights, ids, np.arange(4), attn)
+    halved = {"head_dim": 32, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 1}
+    impl.forward({**config, **halved}, weights, ids, np.arange(4), attn)
     assert shapes == [((4, 8, 32), (4, 4, 32), (4, 4, 32))], "head_dim 32 cuts the same matrices into 8 and 4 heads"
     other = {**config, "eos_token_id": int(impl.generate(config, weights, ids.tolist(), 1)[0])}
     assert len(impl.generate(other, weights, ids.tolist(), 9)) == 1, (

@@ -39,6 +39,7 @@ def test_the_text_has_the_form_that_was_asked_for(tmp_path):
         (["--regex", "a", "--choice", "b"], "exclude each other"),
         (["--json-schema", "{"], "Invalid JSON grammar"),
         (["--json-schema", "nowhere.json"], "nowhere.json"),
+        (["--json-schema", ""], "--json-schema is empty"),
         (["--json-schema", '{"type": "integer", "multipleOf": 3}'], "multipleOf"),
         (["--json-schema", '{"$ref": "#"}'], "no text at all"),
     ],
