@@ -94,7 +94,7 @@ def cured(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def serve(compiled: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """One batch through a compiled function, so that T >= 1 rows in any order of sizes compile it once.
+    """One batch through a compiled function, so that T >= 1 contiguous rows in any order of sizes compile it once.
 
     `compiled` is `torch.compile(f)` of some f(x [T, 2 H], w [2 H]) -> [T, H] whose rows do not depend on each other;
     it is new, or has served batches of the same width through you only. `compiled` is called

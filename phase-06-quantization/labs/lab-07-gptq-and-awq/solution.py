@@ -76,7 +76,7 @@ def gptq(W: Array, X: Array, group_size: int, damp: float = 0.01) -> tuple[Array
     diagonal of X.T @ X.
 
     Args:
-        damp: more than 0; without it fewer rows than inputs would leave the answer open.
+        damp: a number more than 0, not NaN; without it fewer rows than inputs would leave the answer open.
 
     Returns:
         (q int8 [out, in], scales): the scales are those of W (`group_scales`), whatever the columns become.
