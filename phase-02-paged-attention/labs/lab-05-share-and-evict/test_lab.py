@@ -176,6 +176,7 @@ def test_decode_takes_a_block_every_fourth_token(impl):
     assert lengths == [2, 2, 3, 3, 3, 3, 4], "tokens 9 and 13 open a block"
     assert hashed == [1, 2, 2, 2, 2, 3, 3], "a block is cached by the token that fills it"
     assert (a.num_computed_tokens, a.num_tokens) == (13, 13)
+    assert a.output_token_ids == list(range(7)), "the tokens that were given, each in its turn"
     again, cached = impl.prefill(kv, "again", a.all_token_ids)
     assert cached == 12, "generated tokens are content like any other: a follow-up turn hits them"
     assert table(kv, again)[:3] == table(kv, a)[:3]

@@ -145,6 +145,8 @@ def test_how_it_feels(impl):
     assert (spiky.worst, spiky.p50, spiky.p99) == (257, 1, 257)
     assert (flat.worst, flat.p50, flat.p99) == (33, 33, 33), "the median rises: chunking is not free for A either"
     assert spiky.mean == flat.mean == pytest.approx(272 / 15)
-    assert impl.feel([1, 2, 4]).mean == pytest.approx(statistics.fmean([1, 2, 4]))
+    costs = [4, 1, 2]
+    assert impl.feel(costs).mean == pytest.approx(statistics.fmean([1, 2, 4]))
+    assert costs == [4, 1, 2], "the costs are the caller's"
     long = impl.feel(list(range(1, 201)))
     assert (long.worst, long.p50, long.p99) == (200, 100, 198)
