@@ -173,3 +173,10 @@ def test_the_engine_of_the_website_is_measured() -> None:
     assert all(one["tokens_per_s"] > 0 < one["first_token_s"] for rounds in found["batches"].values() for one in rounds)
     text = browser.report(found, {"node": "here"})
     assert "| requests at once |" in text and "| 50 |" in text and "the first token within 0.6 s: " in text
+
+
+def test_the_page_shows_the_first_graph_as_it_runs() -> None:
+    page = (common.ROOT / "phase-05-cuda-graphs-and-torch-compile" / "00-guide.md").read_text(encoding="utf-8")
+    script = (common.ROOT / "benchmarks" / "gpu" / "first_graph.py").read_text(encoding="utf-8")
+    body = script.split('"""', 2)[2].strip()
+    assert f"```python\n{body}\n```" in page
