@@ -33,12 +33,12 @@ def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def same(got, wanted, atol=0.0):
+def same(got, wanted, atol=0.0, why=""):
     """One comparison for all tests: shape, type, then every number; 0.0 means bit for bit."""
     assert tuple(got.shape) == tuple(wanted.shape), "the shape first: a comparison by difference would broadcast"
     assert got.dtype == wanted.dtype, "the type of the result"
     worst = (got.double() - wanted.double()).abs().max().item() if got.numel() else 0.0
-    assert worst <= atol, f"the largest difference is {worst:.1e}"
+    assert worst <= atol, f"the largest difference is {worst:.1e}{why}"
 
 
 class Backend:
@@ -379,7 +379,7 @@ def test_a_write_keeps_its_place(impl, given):
     gm = torch.fx.GraphModule(torch.nn.Module(), made)
     wanted, got = gm(normal(4, 16)), impl.split_at(gm, {ATTENTION})[0](normal(4, 16))
     for a, b in zip(got, wanted, strict=True):
-        same(a, b)
+        same(a, b, why=": the pieces run in another order than the nodes of the graph, and one of them writes into x")
 
 
 def test_whole_names(impl, given):
