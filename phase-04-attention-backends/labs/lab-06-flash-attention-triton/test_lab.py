@@ -190,9 +190,8 @@ def test_corrections_are_harmonic(impl):
     mean = corrections.double().mean().item()
     assert 3.0 < mean < 5.4, f"the kernel counts {mean:.2f} rises a row for random keys; it is no random walk's number"
     why = "after n tiles, how likely is it that the newest one holds the largest score so far?"
-    if not mean / 1.5 <= guess <= 1.5 * mean:
-        side = "many" if guess > mean else "few"
-        pytest.fail(f"got {guess:.2f} rises a row as the prediction, that is too {side}: {why}", pytrace=False)
+    side = "too many" if guess > 1.5 * mean else "too few" if guess < mean / 1.5 else "as counted"
+    assert side == "as counted", f"your prediction is {guess:.2f} rises a row: {why}"
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------

@@ -244,10 +244,9 @@ def test_how_often_it_compiles(impl):
         torch._dynamo.mark_dynamic(x, 0)
         compiled(x, w)
         counts.append(len(backend.graphs))
-    if guess != counts[-1]:
-        side = "few" if guess < counts[-1] else "many"
-        why = "for each batch, ask which assumption about its size the compiled code makes"
-        pytest.fail(f"got {guess} as the prediction for {SIZES}, that is too {side}: {why}", pytrace=False)
+    side = "too few" if guess < counts[-1] else "too many" if guess > counts[-1] else "as counted"
+    why = "for each batch, ask which assumption about its size the compiled code makes"
+    assert side == "as counted", f"your prediction is {guess} for {SIZES}: {why}"
 
 
 def serve_all(impl, function, sizes):
