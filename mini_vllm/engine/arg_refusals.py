@@ -110,7 +110,6 @@ def check_upstream_argument(name: str, value: Any) -> None:
 
 
 METHODS = {
-    "beam_search": "phase 09 brings beam search",
     "encode": "phase 14 brings pooling",
     "embed": "phase 14 brings pooling",
     "classify": "phase 14 brings pooling",

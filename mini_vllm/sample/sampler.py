@@ -26,7 +26,7 @@ from mini_vllm.sample.logits_processor.builtin import (
 )
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.bad_words import apply_bad_words
-from mini_vllm.sample.ops.logprobs import log_softmax, softmax
+from mini_vllm.sample.ops.logprobs import log_softmax, softmax, top_logprobs
 from mini_vllm.sample.ops.penalties import apply_penalties
 from mini_vllm.sample.ops.topk_topp_sampler import apply_top_k_top_p, random_sample
 from mini_vllm.sampling_params import SAMPLING_EPS, SamplingParams
@@ -106,18 +106,15 @@ class Sampler:
     ) -> list[dict[int, tuple[float, int]]]:
         """The chosen token and the likeliest ones of each row that asked, with ranks from 1.
 
-        raw_logprobs: [rows that asked, V]. The chosen token's rank counts the tokens at least as likely, itself
-        included, as upstream does (upstream/vllm/v1/sample/ops/logprobs.py:11 — `batched_count_greater_than`). Where
-        a row asked for certain ids, their "ranks" are their places in its list, as upstream numbers them.
+        raw_logprobs: [rows that asked, V]. Where a row asked for certain ids, their "ranks" are their places in its
+        list, as upstream numbers them.
         """
         gathered: list[dict[int, tuple[float, int]]] = [{} for _ in sampled]
         for values, (row, count) in zip(raw_logprobs, metadata.num_logprobs.items(), strict=True):
-            token = int(sampled[row])
-            entry = {token: (float(values[token]), int((values >= values[token]).sum()))}
             asked = metadata.logprob_token_ids.get(row)
-            for rank, top in enumerate(_largest(values, count) if asked is None else asked, start=1):
-                entry[int(top)] = (float(values[top]), rank)
-            gathered[row] = entry
+            gathered[row] = top_logprobs(values, int(sampled[row]), count if asked is None else 0)
+            for rank, token in enumerate(asked or (), start=1):
+                gathered[row][int(token)] = (float(values[token]), rank)
         return gathered
 
     def sample(self, logits: np.ndarray, params: SamplingParams, rng: np.random.Generator | None = None) -> int:
@@ -127,12 +124,3 @@ class Sampler:
         row = SamplingRow(params, generator=rng if rng is not None else np.random.default_rng(params.seed))
         metadata = SamplingMetadata.from_rows([row], len(logits))
         return int(self.forward(np.asarray(logits)[None, :], metadata).sampled_token_ids[0])
-
-
-def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the `count` largest, largest first; ties in order of the index."""
-    if count == 0:
-        return np.empty(0, dtype=np.int64)
-    threshold = np.partition(values, -count)[-count]
-    candidates = np.flatnonzero(values >= threshold)
-    return candidates[np.argsort(-values[candidates], kind="stable")][:count]

@@ -34,6 +34,7 @@ class CachedRequestState:
     output_token_ids: list[int] = field(default_factory=list)
     generator: np.random.Generator | None = None
     seed: int | np.random.SeedSequence | None = None
+    in_progress_prompt_logprobs: list[dict[int, tuple[float, int]] | None] | None = None
 
     def start_stream(self, engine_seed: int, number: int) -> None:
         """The random stream of a request that does not sample greedily: its own seed's, or `number` of the engine's."""
@@ -73,12 +74,13 @@ class RequestStates:
         vocab_size: numbers that a draw takes from a stream.
 
     Attributes:
-        requests: by id.
+        requests: by id. num_prompt_logprobs: those whose prompt is not computed yet, and how many each of them wants.
     """
 
     def __init__(self, input_batch: InputBatch, seed: int, vocab_size: int) -> None:
         self.input_batch, self.seed, self.vocab_size = input_batch, seed, vocab_size
         self.requests: dict[str, CachedRequestState] = {}
+        self.num_prompt_logprobs: dict[str, int] = {}
         self._num_streams = 0
 
     def update(self, scheduler_output: SchedulerOutput) -> None:
@@ -89,6 +91,7 @@ class RequestStates:
         batch = self.input_batch
         for req_id in scheduler_output.finished_req_ids:
             self.requests.pop(req_id, None)
+            self.num_prompt_logprobs.pop(req_id, None)
             batch.remove_request(req_id)
         cached = scheduler_output.scheduled_cached_reqs
         scheduled = scheduler_output.num_scheduled_tokens.keys()
@@ -136,4 +139,7 @@ class RequestStates:
         state.start_stream(self.seed, self._num_streams)
         self._num_streams += 1
         self.requests[new.req_id] = state
+        wanted = new.sampling_params.prompt_logprobs
+        if wanted is not None:
+            self.num_prompt_logprobs[new.req_id] = self.vocab_size if wanted == -1 else wanted
         return state
