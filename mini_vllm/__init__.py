@@ -115,6 +115,12 @@ if TYPE_CHECKING:
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput
     from mini_vllm.request import Request, RequestStatus
+    from mini_vllm.sample.logits_processor import (
+        AdapterLogitsProcessor,
+        BatchUpdate,
+        LogitsProcessor,
+        MoveDirectionality,
+    )
     from mini_vllm.sample.metadata import SamplingMetadata
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
     from mini_vllm.sample.sampler import Sampler
@@ -208,6 +214,9 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput"),
     "mini_vllm.request": ("Request", "RequestStatus"),
+    "mini_vllm.sample.logits_processor": (
+        "AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality",
+    ),
     "mini_vllm.sample.metadata": ("SamplingMetadata",),
     "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),
     "mini_vllm.sample.sampler": ("Sampler",),

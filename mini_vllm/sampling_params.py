@@ -233,6 +233,11 @@ class SamplingParams:
         return len(self.logprob_token_ids) if self.logprob_token_ids else None
 
     @property
+    def uses_logits_processors(self) -> bool:
+        """True where a built-in logits processor has to know of the request."""
+        return bool(self.min_p or self.min_tokens or self.logit_bias)
+
+    @property
     def is_greedy(self) -> bool:
         """True when the likeliest token is taken and no random number is drawn."""
         return self.temperature < SAMPLING_EPS

@@ -3,10 +3,10 @@
 Upstream twin: upstream/vllm/v1/sample/sampler.py:20 — `Sampler`. The order is upstream's:
 
 1. raw log-probabilities, where a request wants them: of the model's logits, before any change
-2. allowed token ids, bad words, min tokens, logit bias
+2. allowed token ids, bad words, logits processors that may change the likeliest token (min tokens, logit bias, custom)
 3. penalties: repetition, frequency, presence
 4. greedy rows: argmax, and nothing further
-5. the others: temperature, min-p, top-k, top-p, softmax, one draw
+5. the others: temperature, the other logits processors (min-p, custom), top-k, top-p, softmax, one draw
 
 A draw is `argmax(p / e)` with `e` exponential noise, one number a token: token i wins with probability p[i]. Each
 request has its own stream (`numpy.random.Generator`), so that its tokens do not depend on its neighbours in the batch.
@@ -18,12 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from mini_vllm.outputs import SamplerOutput
-from mini_vllm.sample.logits_processor.builtin import (
-    apply_allowed_token_ids,
-    apply_logit_bias,
-    apply_min_p,
-    apply_min_tokens,
-)
+from mini_vllm.sample.logits_processor.builtin import apply_allowed_token_ids, apply_min_p
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.bad_words import apply_bad_words
 from mini_vllm.sample.ops.logprobs import log_softmax, softmax, top_logprobs
@@ -65,8 +60,8 @@ class Sampler:
         """Steps 2 and 3, in place (upstream/vllm/v1/sample/sampler.py:366)."""
         apply_allowed_token_ids(logits, metadata.allowed_token_ids)
         apply_bad_words(logits, metadata.bad_words, metadata.output_token_ids)
-        apply_min_tokens(logits, metadata.min_tokens, metadata.output_token_ids)
-        apply_logit_bias(logits, metadata.logit_bias)
+        for processor in metadata.logitsprocs.non_argmax_invariant if metadata.logitsprocs else ():
+            logits = processor.apply(logits)
         if metadata.penalties is not None:
             metadata.penalties.update(metadata.output_token_ids)
             apply_penalties(logits, metadata.penalties)
@@ -81,7 +76,10 @@ class Sampler:
         if metadata.all_greedy:
             return logits.argmax(axis=-1)
         random_rows = np.flatnonzero(metadata.temperature >= SAMPLING_EPS)
-        filtered = self.apply_random_filters(logits[random_rows], random_rows, metadata)
+        if metadata.logitsprocs is not None and metadata.logitsprocs.custom_argmax_invariant:
+            filtered = self._filter_with_custom(logits, random_rows, metadata)
+        else:
+            filtered = self.apply_random_filters(logits[random_rows], random_rows, metadata)
         chosen = random_sample(softmax(filtered), [metadata.generators[row] for row in random_rows])
         if metadata.all_random:
             return chosen
@@ -95,9 +93,19 @@ class Sampler:
         logits /= metadata.temperature[rows, None].astype(logits.dtype)
         if metadata.min_p is not None:
             apply_min_p(logits, metadata.min_p[rows])
-        top_k = None if metadata.top_k is None else metadata.top_k[rows]
-        top_p = None if metadata.top_p is None else metadata.top_p[rows]
-        apply_top_k_top_p(logits, top_k, top_p)
+        _apply_top_k_top_p(logits, rows, metadata)
+        return logits
+
+    @staticmethod
+    def _filter_with_custom(logits: np.ndarray, rows: np.ndarray, metadata: SamplingMetadata) -> np.ndarray:
+        """As `apply_random_filters`, over the whole batch first: a custom processor knows its rows by their places."""
+        assert metadata.logitsprocs is not None
+        temperature = np.where(metadata.temperature < SAMPLING_EPS, 1.0, metadata.temperature)
+        logits = logits / temperature[:, None].astype(logits.dtype)
+        for processor in metadata.logitsprocs.argmax_invariant:
+            logits = processor.apply(logits)
+        logits = logits[rows]
+        _apply_top_k_top_p(logits, rows, metadata)
         return logits
 
     @staticmethod
@@ -124,3 +132,9 @@ class Sampler:
         row = SamplingRow(params, generator=rng if rng is not None else np.random.default_rng(params.seed))
         metadata = SamplingMetadata.from_rows([row], len(logits))
         return int(self.forward(np.asarray(logits)[None, :], metadata).sampled_token_ids[0])
+
+
+def _apply_top_k_top_p(logits: np.ndarray, rows: np.ndarray, metadata: SamplingMetadata) -> None:
+    top_k = None if metadata.top_k is None else metadata.top_k[rows]
+    top_p = None if metadata.top_p is None else metadata.top_p[rows]
+    apply_top_k_top_p(logits, top_k, top_p)

@@ -31,6 +31,7 @@ from mini_vllm.worker.states import RequestStates
 
 if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
+    from mini_vllm.sample.logits_processor import LogitsProcessors
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class ModelRunner:
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or these.
+        logitsprocs: from the first request on that needs one; the worker sets it where the engine has custom ones.
 
     Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:415 — `GPUModelRunner`.
     """
@@ -94,6 +96,7 @@ class ModelRunner:
         self._parked: tuple[Array | None, Array] | None = None
         self._prompt_logprobs: PromptLogprobsDict = {}
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
+        self.logitsprocs: LogitsProcessors | None = None
         self.attention: Any = None
         self.kv_cache: KVCache | None = None
         program = model if enforce_eager or not model.num_layers else _compiled(model)
@@ -217,8 +220,20 @@ class ModelRunner:
             sampling_rows = [
                 SamplingRow(s.sampling_params, s.prompt_token_ids, s.output_token_ids, s.generator) for s in states
             ]
-            self._sampling = key, SamplingMetadata.from_rows(sampling_rows, self.model.vocab_size)
+            self._follow(sampling_rows)
+            self._sampling = key, SamplingMetadata.from_rows(sampling_rows, self.model.vocab_size, self.logitsprocs)
+        elif self.logitsprocs is not None:
+            self.logitsprocs.follow(None)
         return self._sampling[1]
+
+    def _follow(self, rows: list[SamplingRow]) -> None:
+        """Keep the logits processors in step with the rows; they are made when a request needs one."""
+        if self.logitsprocs is None and any(row.params.uses_logits_processors for row in rows):
+            from mini_vllm.sample.logits_processor import build_logitsprocs
+
+            self.logitsprocs = build_logitsprocs()
+        if self.logitsprocs is not None:
+            self.logitsprocs.follow(rows)
 
     def _report_nan(self, rows: Array, errors: dict[str, str]) -> None:
         for row in rows.tolist():

@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm.sample.logits_processor.builtin import (
-    apply_allowed_token_ids,
-    apply_logit_bias,
-    apply_min_p,
-    apply_min_tokens,
-)
+from mini_vllm.sample.logits_processor.builtin import apply_allowed_token_ids, apply_min_p
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.bad_words import apply_bad_words
 from mini_vllm.sample.ops.logprobs import log_softmax, softmax
 from mini_vllm.sample.ops.penalties import apply_penalties
 from mini_vllm.sample.ops.topk_topp_sampler import apply_top_k_top_p
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
 
 INF = np.inf
@@ -143,8 +139,8 @@ def test_allowed_bias_bad_words_and_min_tokens():
     apply_allowed_token_ids(logits, {1: np.array([2, 4])})
     assert kept(logits) == [{0, 1, 2, 3, 4, 5}, {2, 4}, {0, 1, 2, 3, 4, 5}]
 
-    logits = np.zeros((2, 4))
-    apply_logit_bias(logits, {1: (np.array([0, 3]), np.array([1.5, -2.0]))})
+    rows = [SamplingRow(SamplingParams()), SamplingRow(SamplingParams(logit_bias={0: 1.5, 3: -2.0}))]
+    logits = Sampler.apply_logits_processors(np.zeros((2, 4)), SamplingMetadata.from_rows(rows, 4))
     assert logits.tolist() == [[0, 0, 0, 0], [1.5, 0, 0, -2.0]]
 
     words = {0: [[5], [1, 2], [3, 1, 4], [9, 0]]}
@@ -153,7 +149,8 @@ def test_allowed_bias_bad_words_and_min_tokens():
         apply_bad_words(logits, words, [past])
         assert {0, 1, 2, 3, 4, 5} - kept(logits)[0] == masked
 
+    params = SamplingParams(min_tokens=2, stop_token_ids=[1, 3, 99])  # 99 is no token: it never comes
     for produced, masked in ((0, {1, 3}), (1, {1, 3}), (2, set())):
-        logits = np.zeros((1, 4))
-        apply_min_tokens(logits, {0: (2, np.array([1, 3]))}, [[0] * produced])
+        row = SamplingRow(params, output_token_ids=[0] * produced)
+        logits = Sampler.apply_logits_processors(np.zeros((1, 4)), SamplingMetadata.from_rows([row], 4))
         assert {0, 1, 2, 3} - kept(logits)[0] == masked
