@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.sample.ops.penalties import PenaltyState
+from mini_vllm.sample.ops.penalties import PenaltyState, has_penalty
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class SamplingMetadata:
     logprob_token_ids: dict[int, list[int]] = field(default_factory=dict)
     """row -> the ids to report beside the chosen token, instead of the likeliest."""
     logitsprocs: LogitsProcessors | None = None
+
+    @property
+    def has_custom_filters(self) -> bool:
+        """True where the engine has argmax-invariant logits processors of its own."""
+        return self.logitsprocs is not None and bool(self.logitsprocs.custom_argmax_invariant)
 
     @property
     def min_p(self) -> np.ndarray | None:
@@ -96,7 +101,9 @@ class SamplingMetadata:
             top_p=top_p if (top_p < 1).any() else None,
             generators=[row.generator for row in rows],
             output_token_ids=[row.output_token_ids for row in rows],
-            penalties=_penalty_state(rows, vocab_size),
+            penalties=(
+                PenaltyState(params, [row.prompt_token_ids for row in rows]) if any(map(has_penalty, params)) else None
+            ),
             allowed_token_ids={i: np.array(p.allowed_token_ids) for i, p in enumerate(params) if p.allowed_token_ids},
             bad_words={i: p.bad_words_token_ids for i, p in enumerate(params) if p.bad_words_token_ids},
             num_logprobs={i: vocab_size if n == -1 else min(n, vocab_size) for i, n in wanted.items()},
@@ -109,26 +116,3 @@ def _builtin_logitsprocs() -> LogitsProcessors:
     from mini_vllm.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
 
     return LogitsProcessors(each(None, "cpu", False) for each in BUILTIN_LOGITS_PROCESSORS)
-
-
-def _penalty_state(rows: Sequence[SamplingRow], vocab_size: int) -> PenaltyState | None:
-    chosen = [
-        i
-        for i, row in enumerate(rows)
-        if row.params.presence_penalty or row.params.frequency_penalty or row.params.repetition_penalty != 1.0
-    ]
-    if not chosen:
-        return None
-    params = [rows[i].params for i in chosen]
-    seen = np.zeros((len(chosen), vocab_size), dtype=bool)
-    for at, i in enumerate(chosen):
-        seen[at, np.asarray(rows[i].prompt_token_ids, dtype=np.int64)] = True
-    return PenaltyState(
-        rows=np.array(chosen),
-        repetition=np.array([[p.repetition_penalty] for p in params], dtype=np.float32),
-        frequency=np.array([[p.frequency_penalty] for p in params], dtype=np.float32),
-        presence=np.array([[p.presence_penalty] for p in params], dtype=np.float32),
-        seen=seen,
-        counts=np.zeros((len(chosen), vocab_size), dtype=np.int32),
-        num_counted=[0] * len(chosen),
-    )

@@ -8,8 +8,9 @@ Upstream twin: upstream/vllm/v1/sample/sampler.py:20 — `Sampler`. The order is
 4. greedy rows: argmax, and nothing further
 5. the others: temperature, the other logits processors (min-p, custom), top-k, top-p, softmax, one draw
 
-A draw is `argmax(p / e)` with `e` exponential noise, one number a token: token i wins with probability p[i]. Each
-request has its own stream (`numpy.random.Generator`), so that its tokens do not depend on its neighbours in the batch.
+A draw is `argmax(p / e)` with `e` exponential noise, one number a token: token i wins with probability p[i]. Of a large
+vocabulary only the tokens that the filters leave get theirs (`sample/ops/candidates.py`). Each request has its own
+stream (`numpy.random.Generator`), so that its tokens do not depend on its neighbours in the batch.
 Upstream draws the unseeded rows from one shared stream.
 """
 
@@ -21,6 +22,7 @@ from mini_vllm.outputs import SamplerOutput
 from mini_vllm.sample.logits_processor.builtin import apply_allowed_token_ids, apply_min_p
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.bad_words import apply_bad_words
+from mini_vllm.sample.ops.candidates import LARGE_VOCABULARY, sample_candidates
 from mini_vllm.sample.ops.logprobs import log_softmax, softmax, top_logprobs
 from mini_vllm.sample.ops.penalties import apply_penalties
 from mini_vllm.sample.ops.topk_topp_sampler import apply_top_k_top_p, random_sample
@@ -76,11 +78,12 @@ class Sampler:
         if metadata.all_greedy:
             return logits.argmax(axis=-1)
         random_rows = np.flatnonzero(metadata.temperature >= SAMPLING_EPS)
-        if metadata.logitsprocs is not None and metadata.logitsprocs.custom_argmax_invariant:
-            filtered = self._filter_with_custom(logits, random_rows, metadata)
+        if logits.shape[1] > LARGE_VOCABULARY and not metadata.has_custom_filters:
+            settings = metadata.temperature, metadata.top_k, metadata.top_p, metadata.min_p
+            chosen = sample_candidates(logits, random_rows, *settings, metadata.generators)
         else:
-            filtered = self.apply_random_filters(logits[random_rows], random_rows, metadata)
-        chosen = random_sample(softmax(filtered), [metadata.generators[row] for row in random_rows])
+            filtered = self._filtered(logits, random_rows, metadata)
+            chosen = random_sample(softmax(filtered), [metadata.generators[row] for row in random_rows])
         if metadata.all_random:
             return chosen
         sampled = logits.argmax(axis=-1)
@@ -96,9 +99,11 @@ class Sampler:
         _apply_top_k_top_p(logits, rows, metadata)
         return logits
 
-    @staticmethod
-    def _filter_with_custom(logits: np.ndarray, rows: np.ndarray, metadata: SamplingMetadata) -> np.ndarray:
-        """As `apply_random_filters`, over the whole batch first: a custom processor knows its rows by their places."""
+    def _filtered(self, logits: np.ndarray, rows: np.ndarray, metadata: SamplingMetadata) -> np.ndarray:
+        """The given rows after `apply_random_filters`. With custom processors the whole batch is filtered first, since
+        they know a row by its place."""
+        if not metadata.has_custom_filters:
+            return self.apply_random_filters(logits[rows], rows, metadata)
         assert metadata.logitsprocs is not None
         temperature = np.where(metadata.temperature < SAMPLING_EPS, 1.0, metadata.temperature)
         logits = logits / temperature[:, None].astype(logits.dtype)

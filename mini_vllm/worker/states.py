@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.sample.ops.candidates import skip_draws
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -53,12 +54,11 @@ class CachedRequestState:
 
         Where it knows less than was sampled here, it has thrown the rest away (the prefix cache was reset while a step
         was in flight). The random stream then goes back to where these tokens left it, so that a seeded request gets
-        the tokens that it gets without a reset. A draw takes one number for each token of the vocabulary.
+        the tokens that it gets without a reset.
         """
         if len(token_ids) < len(self.output_token_ids) and self.generator is not None:
             self.generator = np.random.default_rng(self.seed)
-            for _ in token_ids:
-                self.generator.standard_exponential(size=vocab_size)
+            skip_draws(self.generator, len(token_ids), vocab_size)
         self.output_token_ids = token_ids
 
 
@@ -71,7 +71,7 @@ class RequestStates:
     Args:
         input_batch: gets and loses rows here.
         seed: start of the random streams of requests that have no seed of their own.
-        vocab_size: numbers that a draw takes from a stream.
+        vocab_size: decides how many numbers a draw takes from a stream.
 
     Attributes:
         requests: by id. num_prompt_logprobs: those whose prompt is not computed yet, and how many each of them wants.

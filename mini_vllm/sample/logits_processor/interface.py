@@ -25,7 +25,7 @@ from mini_vllm.sampling_params import SamplingParams
 class MoveDirectionality(Enum):
     """Whether a row moves into a hole, or two rows change places.
 
-    Upstream: upstream/vllm/v1/sample/logits_processor/interface.py:16 — `MoveDirectionality`.
+    Upstream: upstream/vllm/v1/sample/logits_processor/interface.py:17 — `MoveDirectionality`.
     """
 
     UNIDIRECTIONAL = auto()
