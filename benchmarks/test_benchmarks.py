@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import browser, common, engines, grading, overhead, quantization, scaling, turns
+from benchmarks import browser, common, engines, grading, overhead, quantization, sampling, scaling, turns
 from benchmarks.bound import PARTS, Bound, BoundOfRanks, time_of
 from mini_vllm import load_model, save_random_checkpoint
 
@@ -173,3 +173,11 @@ def test_the_engine_of_the_website_is_measured() -> None:
     assert all(one["tokens_per_s"] > 0 < one["first_token_s"] for rounds in found["batches"].values() for one in rounds)
     text = browser.report(found, {"node": "here"})
     assert "| requests at once |" in text and "| 50 |" in text and "the first token within 0.6 s: " in text
+
+
+def test_sampling_times_every_setting_with_and_without_candidates() -> None:
+    flat, peaked = sampling.run(quick=True)
+    assert set(flat["ms"]) == set(peaked["ms"]) >= {"greedy", "top_k=50", "top_k=50, whole rows", "equal", "different"}
+    assert len({str(sampling.different(row)) for row in range(sampling.ROWS)}) == sampling.ROWS
+    metadata = sampling.metadata_of([{"top_k": 3}] * 2, 50)
+    assert sampling.whole_rows(np.eye(2, 50, dtype=np.float32), metadata).shape == (2,)
