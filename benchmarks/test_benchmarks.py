@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import browser, common, engines, grading, overhead, quantization, scaling, turns
+from benchmarks import browser, common, engines, grading, overhead, quantization, sampling, scaling, turns
 from benchmarks.bound import PARTS, Bound, BoundOfRanks, time_of
 from mini_vllm import load_model, save_random_checkpoint
 
@@ -180,3 +180,11 @@ def test_the_page_shows_the_first_graph_as_it_runs() -> None:
     script = (common.ROOT / "benchmarks" / "gpu" / "first_graph.py").read_text(encoding="utf-8")
     body = script.split('"""', 2)[2].strip()
     assert f"```python\n{body}\n```" in page
+
+
+def test_sampling_times_every_setting_with_and_without_candidates() -> None:
+    flat, peaked = sampling.run(quick=True)
+    assert set(flat["ms"]) == set(peaked["ms"]) >= {"greedy", "top_k=50", "top_k=50, whole rows", "equal", "different"}
+    assert len({str(sampling.different(row)) for row in range(sampling.ROWS)}) == sampling.ROWS
+    metadata = sampling.metadata_of([{"top_k": 3}] * 2, 50)
+    assert sampling.whole_rows(np.eye(2, 50, dtype=np.float32), metadata).shape == (2,)

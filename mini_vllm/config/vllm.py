@@ -33,6 +33,7 @@ class EngineConfig:
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
     it stands instead of its compiled form (`compilation/cpu_fused.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
+    `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
     `tensor_parallel_size`: processes that share every layer, this one included. `enable_expert_parallel`: of a
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
@@ -73,6 +74,7 @@ class EngineConfig:
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     max_logprobs: int = ModelConfig.max_logprobs
+    logits_processors: Any = ModelConfig.logits_processors
     load_format: str = LoadConfig.load_format
     disable_log_stats: bool = False
     generation_config: str = ModelConfig.generation_config

@@ -20,6 +20,7 @@ from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
 from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.model_runner import ModelRunner
 
@@ -126,6 +127,9 @@ class Worker:
             kv_cache_config=kv_cache_config,
         )
         watch = self.model.num_layers == 0 if c.kv_oracle is None else c.kv_oracle
+        custom = c.model_config.logits_processors
+        if has_custom_logitsprocs(custom):
+            self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
 
     def compile_or_warm_up_model(self) -> None:

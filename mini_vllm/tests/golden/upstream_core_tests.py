@@ -229,7 +229,11 @@ class _Adapted:
         need(getattr(plan, "scheduled_spec_decode_tokens", None), "speculative decoding")
         need(result.pooler_output and any(one is not None for one in result.pooler_output), "pooling")
         rows = SimpleNamespace(
-            req_ids=result.req_ids, sampled_token_ids=result.sampled_token_ids, logprobs=None, errors={}
+            req_ids=result.req_ids,
+            sampled_token_ids=result.sampled_token_ids,
+            logprobs=None,
+            errors={},
+            prompt_logprobs_dict={},
         )
         outputs = super().update_from_output(plan, rows)  # type: ignore[misc]
         return {0: SimpleNamespace(outputs=outputs)} if outputs else {}
