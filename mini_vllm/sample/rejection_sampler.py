@@ -55,6 +55,11 @@ class RejectionSampler:
     """
 
     def __init__(self, sampler: Sampler, spec_config: Any = None) -> None:
+        if not hasattr(sampler, "apply_logits_processors"):
+            raise ValueError(
+                "a sampler of your own needs speculative_config=None: it gives one token of a row, and drafts are "
+                f"judged by the probabilities behind it, got {type(sampler).__name__}"
+            )
         self.sampler = sampler
         self.synthetic_conditional_rates: Array | None = None
         if spec_config is not None and spec_config.rejection_sample_method == "synthetic":
@@ -90,7 +95,7 @@ class RejectionSampler:
         if not sampling_metadata.leaves_logits_alone:
             expanded = expand_rows_to_drafts(rows, metadata, logits.shape[1])
             target = self.sampler.apply_logits_processors(target, expanded)
-            dead = np.isneginf(target).all(axis=-1)
+            dead = np.asarray(np.isneginf(target).all(axis=-1))
             target[dead] = 0.0
         target = self._apply_sampling_constraints(target, metadata, sampling_metadata)
         if self.synthetic_conditional_rates is not None:
