@@ -1,0 +1,5 @@
+"""What `record.py` writes, one module a playground; each has a function `record`."""
+
+from recordings import bits, paged, tokenizer
+
+ALL = {module.__name__.rpartition(".")[2]: module.record for module in (tokenizer, paged, bits)}
