@@ -30,7 +30,9 @@ WIDGETS = {
     "roofline": "arithmetic.js",
     "sampler": "sampler.js",
 }
-PLAYGROUNDS = {"play-score": "core.js"} | {f"play-{name}": f"{name}.js" for name in ("tokenizer", "paged", "bits")}
+PLAYGROUNDS = {"play-score": "core.js"} | {
+    f"play-{name}": f"{name}.js" for name in ("tokenizer", "paged", "softmax", "bits")
+}
 """Modules in ``docs/play/``."""
 _MARKER = re.compile(r"^<!-- widget: (?P<name>[a-z-]+)(?: \| (?P<scene>[^|>]+?))? -->$", re.M)
 _EXCERPT = re.compile(r"^(?P<indent>[ ]*)<!-- upstream: (?P<path>\S+?):(?P<first>\d+)(?:-(?P<last>\d+))? -->$", re.M)
