@@ -11,6 +11,7 @@ export const PLAYGROUNDS = {
   life: { title: "The life of a request", phase: "01", questions: 6 },
   paged: { title: "Blocks, shared and evicted", phase: "02", questions: 7 },
   softmax: { title: "Softmax while the keys go by", phase: "04", questions: 5 },
+  launch: { title: "Who waits for whom", phase: "05", questions: 5 },
   bits: { title: "The bits of a number", phase: "06", questions: 7 },
 };
 
