@@ -207,6 +207,20 @@ def test_running_softmax_is_the_engines() -> None:
 
 
 @needs_node
+def test_attention_is_the_engines() -> None:
+    made, rng = recorder().recordings.attention, np.random.default_rng(5)
+    cases = []
+    for _ in range(120):
+        n, d = rng.integers(1, 9), rng.integers(1, 9)
+        q, keys, values = rng.standard_normal(d) * 3, rng.standard_normal((n, d)), rng.standard_normal((n, 3))
+        cases.append((q.tolist(), keys.tolist(), values.tolist()))
+    for ours, case in zip(node(*(call("attention", "attend", *case) for case in cases)), cases, strict=True):
+        want = made.attend(*case)
+        for key in ("weights", "output"):
+            assert np.allclose(ours[key], want[key], rtol=1e-12, atol=1e-13)
+
+
+@needs_node
 def test_the_pool_acts_as_the_engines() -> None:
     """After every act of every scene: block tables, reference counts, the free queue's order, what can be found."""
     data = committed("paged")

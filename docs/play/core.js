@@ -8,6 +8,7 @@ const STORE = "mini-vllm-play";
 /** Playgrounds in the order of the course, with the number of their questions. */
 export const PLAYGROUNDS = {
   tokenizer: { title: "Text becomes tokens", phase: "00", questions: 6 },
+  attention: { title: "Attention by hand", phase: "00", questions: 6 },
   life: { title: "The life of a request", phase: "01", questions: 6 },
   paged: { title: "Blocks, shared and evicted", phase: "02", questions: 7 },
   softmax: { title: "Softmax while the keys go by", phase: "04", questions: 5 },
