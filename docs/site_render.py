@@ -31,7 +31,8 @@ WIDGETS = {
     "sampler": "sampler.js",
 }
 PLAYGROUNDS = {"play-score": "core.js"} | {
-    f"play-{name}": f"{name}.js" for name in ("tokenizer", "attention", "life", "paged", "softmax", "launch", "bits")
+    f"play-{name}": f"{name}.js"
+    for name in ("tokenizer", "attention", "life", "paged", "softmax", "launch", "bits", "router")
 }
 """Modules in ``docs/play/``."""
 _MARKER = re.compile(r"^<!-- widget: (?P<name>[a-z-]+)(?: \| (?P<scene>[^|>]+?))? -->$", re.M)

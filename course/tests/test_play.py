@@ -221,6 +221,23 @@ def test_attention_is_the_engines() -> None:
 
 
 @needs_node
+def test_routing_blocks_and_traffic_are_the_engines() -> None:
+    made, rng = recorder().recordings.router, np.random.default_rng(7)
+    cases = []
+    for _ in range(120):
+        tokens, experts = int(rng.integers(1, 20)), int(rng.integers(2, 12))
+        logits = np.round(rng.standard_normal((tokens, experts)) * 3, int(rng.integers(0, 4)))  # equal scores too
+        cases.append((logits.tolist(), int(rng.integers(1, experts + 1)), int(rng.integers(1, 17))))
+    for ours, case in zip(node(*(call("router", "route", *case) for case in cases)), cases, strict=True):
+        want = made.align(*case)
+        assert np.allclose(ours.pop("weights"), want.pop("weights"), rtol=1e-12)
+        assert ours == want
+    shapes = rng.integers(1, 300, (80, 5)).tolist()
+    found = node(*(call("router", "traffic", *shape) for shape in shapes))
+    assert found == [made.tiles().tiled_traffic(*shape) for shape in shapes]
+
+
+@needs_node
 def test_the_pool_acts_as_the_engines() -> None:
     """After every act of every scene: block tables, reference counts, the free queue's order, what can be found."""
     data = committed("paged")

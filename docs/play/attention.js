@@ -12,7 +12,7 @@ export function attend(q, keys, values) {
 }
 
 const percent = (x) => `${Math.round(100 * x)} %`;
-const plain = (token) => token.replaceAll("\n", "↵").trim() || "␠";
+const plain = (token) => token.replaceAll("\n", "↵").trim() || "·";
 
 // --- by hand
 

@@ -14,6 +14,7 @@ export const PLAYGROUNDS = {
   softmax: { title: "Softmax while the keys go by", phase: "04", questions: 5 },
   launch: { title: "Who waits for whom", phase: "05", questions: 5 },
   bits: { title: "The bits of a number", phase: "06", questions: 7 },
+  router: { title: "Experts, tokens and tiles", phase: "07", questions: 6 },
 };
 
 /** h("div", {class: "x", text: "…", onclick: f}, child, …); a null child is left out. */
