@@ -125,6 +125,9 @@ def test_recorder_sees_every_graph(impl):
     calls = [str(node.target) for node in recorder.graphs[1].graph.nodes if node.op.startswith("call")]
     assert any("tanh" in name for name in calls), "what comes before the break arrives first"
     assert impl.Recorder("eager").graphs == [], "each recorder has lists of its own"
+    given = [x, w]
+    impl.Recorder("eager")(recorder.graphs[0], given)
+    assert len(given) == 2 and given[0] is x and given[1] is w, "the list of inputs is Dynamo's, and stays as it is"
 
 
 def test_recorder_refuses(impl):
