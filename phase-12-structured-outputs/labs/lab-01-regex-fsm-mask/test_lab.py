@@ -45,6 +45,8 @@ def texts(tokens):
         ("[0-3x]", [("0123x", False)]),
         ("[a-c-]", [("abc-", False)]),
         ("[-a]", [("-a", False)]),
+        ("[a-]", [("a-", False)]),
+        ("[a-c-e]", [("abc-e", False)]),
         ("[a-a]+z", [("a", True), ("z", False)]),
         ("[.+*]", [(".+*", False)]),
         ("x-]", [("x", False), ("-", False), ("]", False)]),
@@ -131,6 +133,8 @@ def test_advance_and_death(impl):
     assert impl.advance(fsm, after, "") == after and impl.advance(fsm, fsm.start, "q") is None
     assert impl.advance(fsm, impl.advance(fsm, after, "f"), "f0") in fsm.accepting
     assert fsm.transitions == before, "a walk changed the machine"
+    circle = impl.FSM({0: {"a": 1}, 1: {"b": 0}}, frozenset({0}))
+    assert impl.advance(circle, 0, "abab") == 0 and impl.advance(circle, 1, "a") is None, "state 0 is a state, not None"
 
 
 def test_the_machine_grows_as_predicted(impl):
@@ -182,8 +186,13 @@ def test_a_token_outside_is_refused(impl, token):
 
 def test_constrained_output_always_matches(impl):
     fsm = impl.compile_pattern(HEX)
-    text, reason = impl.constrained_generate(fsm, VOCAB, likes("q", "@", "zz", "", "0x", "0"), EOS, 9)
+    taste, before = likes("q", "@", "zz", "", "0x", "0"), list(VOCAB)
+    text, reason = impl.constrained_generate(fsm, VOCAB, taste, EOS, 9)
     assert (text, reason) == ("0x0", "stop")
+    assert taste == likes("q", "@", "zz", "", "0x", "0") and before == VOCAB, "the caller's lists were changed"
+    longer = impl.constrained_generate(fsm, VOCAB, likes("1", "0x", ""), EOS, 4)
+    assert longer == ("0x111", "length"), "a match is no reason to stop; the model's end is"
+    assert impl.constrained_generate(fsm, ["", "0", "x"], [0, 1, 2], 0, 9) == ("0x0", "stop"), "the end has another id"
 
 
 def test_fuzzed_preferences_never_violate(impl):

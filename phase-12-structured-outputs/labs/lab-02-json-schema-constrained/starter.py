@@ -58,7 +58,7 @@ def predicted_right() -> int:
 def interval(successes: int, total: int) -> tuple[float, float]:
     """Where the true share may lie when `successes` of `total` were seen, in 95 of 100 such experiments.
 
-    Whatever the true share is between 0.01 and 0.99, at 20 to 60 trials the interval holds it in at least 88 of 100
+    Whatever the true share is between 0.01 and 0.99, at 20 to 60 trials the interval holds it in at least 92 of 100
     experiments and in 94 on average; it is inside of [0, 1] and no wider than it must: at 30 of 60 at most 0.27. Which
     interval you take is your decision.
 

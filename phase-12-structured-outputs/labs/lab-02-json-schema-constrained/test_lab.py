@@ -127,7 +127,8 @@ def test_one_slow_request_decides_nothing(impl):
         ("small", False, 6.0), ("small", False, 7.0), ("large", True, 30.0),
         ("large", False, 6.0), ("none", False, 1.0),
     )]  # fmt: skip
-    assert impl.compile_ms(rows) == {"small": 6.0, "large": 24.0}
+    before = [dict(row) for row in rows]
+    assert impl.compile_ms(rows) == {"small": 6.0, "large": 24.0} and rows == before
 
 
 # ---- how sure -----------------------------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ def test_the_interval_holds_the_truth(impl, total):
 def test_the_interval_is_no_wider_than_it_must(impl):
     low, high = impl.interval(30, 60)
     assert high - low <= 0.27 and low < 0.5 < high
-    for seen, total in ((0, 20), (20, 20), (52, 52), (1, 60)):
+    for seen, total in ((0, 20), (20, 20), (52, 52), (1, 60), (1, 1), (0, 1)):
         low, high = impl.interval(seen, total)
         assert 0.0 <= low <= seen / total <= high + 1e-9 and high <= 1.0
     assert 0.90 < impl.interval(52, 52)[0] < 0.96, "52 of 52 is no proof of always"

@@ -113,7 +113,7 @@ def allowed_tokens(machine: JsonMachine, vocab: Sequence[str]) -> set[int]:
     here, found = machine.snapshot(), set()
     first = machine.allowed()
     for token, text in enumerate(vocab):
-        if text[:1] not in first or not text:
+        if text[:1] not in first:
             continue
         try:
             for character in text:

@@ -257,6 +257,7 @@ def test_tokens_may_close_what_others_opened(impl):
     machine = fed(impl, '[{"a":[')
     legal = {vocab[each] for each in impl.allowed_tokens(machine, vocab)}
     assert legal == {"]}", "1]", "0", "]},", '{"a":', "[[", "]}]"}
+    assert vocab[5] == "" and len(vocab) == 14, "the caller's vocabulary was changed"
     assert machine.depth == 3 and "]" in machine.allowed(), "asking has moved the machine"
     assert impl.allowed_tokens(fed(impl, "{}"), vocab) == set()
 
