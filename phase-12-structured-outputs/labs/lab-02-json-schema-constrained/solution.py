@@ -100,8 +100,9 @@ def interval(successes: int, total: int) -> tuple[float, float]:
     if total < 1 or not 0 <= successes <= total:
         raise ValueError(f"{successes} of {total} is no share")
     z, share = 1.96, successes / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
+    weight = z * z / total
+    middle = (share + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * (share * (1 - share) / total + weight / (4 * total)) ** 0.5
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
