@@ -46,7 +46,7 @@ def main() -> None:
         return {**row, "asked_backend": wanted._backend, "compiled_by": type(manager.backend).__name__}
 
     found = {"vllm": __version__}
-    found["backends"] = [ask(json={"type": "integer"}), ask(json={"type": "integer", "multipleOf": 1000})]
+    found["backends"] = [ask(json={"type": "integer"}), ask(json={"type": "integer", "minimum": 1, "maximum": 99, "multipleOf": 10})]
     found["ignore_eos"] = ask(choice=["yes"], ignore_eos=True)
     found["min_tokens"] = ask(choice=["yes"], min_tokens=12)
     grammar = manager.backend.compile_grammar(*_key({"type": "string"}))
