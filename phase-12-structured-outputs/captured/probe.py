@@ -1,12 +1,12 @@
 """Four questions to real vLLM 0.22.1 about structured outputs: writes probe.json beside this file.
 
-    .venv-vllm/bin/python phase-12-structured-outputs/captured/probe.py
+.venv-vllm/bin/python phase-12-structured-outputs/captured/probe.py
 
-    backends    the first constrained request chooses the backend; the second asks for `multipleOf`, which that backend
-                refuses at the door: which one compiles it, and is it obeyed?
-    ignore_eos  a grammar that has ended, and a request that may not end
-    special     may the text of a role mark stand inside of a string? (the mask at the first place inside of one)
-    min_tokens  a grammar that leaves nothing but the end, and a request that may not end yet
+backends    the first constrained request chooses the backend; the others have a keyword that this backend's check
+            at the door refuses: which one compiles them, and are they obeyed?
+ignore_eos  a grammar that has ended, and a request that may not end
+special     may the text of a role mark stand inside of a string? (the mask at the first place inside of one)
+min_tokens  a grammar that leaves nothing but the end, and a request that may not end yet
 """
 
 import json
@@ -17,6 +17,15 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
+SCHEMAS = [
+    {"type": "integer"},
+    {"type": "integer", "minimum": 1, "maximum": 99, "multipleOf": 10},
+    {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True},
+    {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "contains": {"const": 2}},
+    {"type": "object", "propertyNames": {"pattern": "^z"}, "additionalProperties": {"enum": [1]}, "minProperties": 1},
+    {"type": "string", "format": "phone", "maxLength": 6},
+    {"type": "object", "patternProperties": {"^z$": {"enum": [1]}}, "additionalProperties": False, "minProperties": 1},
+]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,7 +55,7 @@ def main() -> None:
         return {**row, "asked_backend": wanted._backend, "compiled_by": type(manager.backend).__name__}
 
     found = {"vllm": __version__}
-    found["backends"] = [ask(json={"type": "integer"}), ask(json={"type": "integer", "minimum": 1, "maximum": 99, "multipleOf": 10})]
+    found["backends"] = [{"schema": schema, **ask(json=schema, max_tokens=40)} for schema in SCHEMAS]
     found["ignore_eos"] = ask(choice=["yes"], ignore_eos=True)
     found["min_tokens"] = ask(choice=["yes"], min_tokens=12)
     grammar = manager.backend.compile_grammar(*_key({"type": "string"}))
