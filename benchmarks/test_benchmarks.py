@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import browser, common, engines, grading, overhead, quantization, scaling, turns
+from benchmarks import browser, common, engines, grading, overhead, quantization, scaling, spec_decode, turns
 from benchmarks.bound import PARTS, Bound, BoundOfRanks, time_of
 from mini_vllm import load_model, save_random_checkpoint
 
@@ -173,3 +173,12 @@ def test_the_engine_of_the_website_is_measured() -> None:
     assert all(one["tokens_per_s"] > 0 < one["first_token_s"] for rounds in found["batches"].values() for one in rounds)
     text = browser.report(found, {"node": "here"})
     assert "| requests at once |" in text and "| 50 |" in text and "the first token within 0.6 s: " in text
+
+
+@pytest.mark.slow
+def test_drafts_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path(spec_decode.MODEL).is_dir():
+        pytest.skip("models/pocket is not here")
+    assert spec_decode.main(["--quick", "--threads", "1", "--vllm-python", ""]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "mini_vllm" in line]
+    assert len(rows) == len(spec_decode.KINDS) * 2 * 2 and all(row[5] == "100%" for row in rows)
