@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import browser, common, engines, grading, overhead, quantization, sampling, scaling, turns
+from benchmarks import (
+    browser,
+    common,
+    engines,
+    grading,
+    overhead,
+    quantization,
+    sampling,
+    scaling,
+    spec_decode,
+    turns,
+)
 from benchmarks.bound import PARTS, Bound, BoundOfRanks, time_of
 from mini_vllm import load_model, save_random_checkpoint
 
@@ -188,3 +199,12 @@ def test_sampling_times_every_setting_with_and_without_candidates() -> None:
     assert len({str(sampling.different(row)) for row in range(sampling.ROWS)}) == sampling.ROWS
     metadata = sampling.metadata_of([{"top_k": 3}] * 2, 50)
     assert sampling.whole_rows(np.eye(2, 50, dtype=np.float32), metadata).shape == (2,)
+
+
+@pytest.mark.slow
+def test_drafts_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path(spec_decode.MODEL).is_dir():
+        pytest.skip("models/pocket is not here")
+    assert spec_decode.main(["--quick", "--threads", "1", "--vllm-python", ""]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "mini_vllm" in line]
+    assert len(rows) == len(spec_decode.KINDS) * 2 * 2 and all(row[5] == "100%" for row in rows)

@@ -102,8 +102,19 @@ def test_quantized_targets_too(spec, args):
 
 @needs_pocket
 @pytest.mark.slow
-def test_two_ranks(expected):
-    outputs, llm = run(PROMPTS, GREEDY, spec=NGRAM, tensor_parallel_size=2)
+@pytest.mark.parametrize("spec", [NGRAM, DRAFT], ids=["ngram", "draft_model"])
+def test_two_ranks(spec, expected):
+    outputs, llm = run(PROMPTS, GREEDY, spec=spec, tensor_parallel_size=2)
+    assert [o.token_ids for o in outputs] == expected and llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 5
+    llm.llm_engine.shutdown()
+
+
+@needs_pocket
+@pytest.mark.slow
+def test_a_core_in_a_process_of_its_own(expected):
+    pytest.importorskip("zmq", reason="pyzmq is in the extra `serve`")
+    pytest.importorskip("msgspec", reason="msgspec is in the extra `serve`")
+    outputs, llm = run(PROMPTS, GREEDY, spec=DRAFT, enable_multiprocessing=True)
     assert [o.token_ids for o in outputs] == expected and llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 5
     llm.llm_engine.shutdown()
 
