@@ -132,8 +132,8 @@ def main() -> None:
     quick = parser.parse_args().quick
     facts = machine()
     products = [ways_to_sum(*shape) for shape in SHAPES]
-    bits = {arm: changed_bits(arm, 4 if quick else 24) for arm in ARMS}
-    times = price(1 if quick else 3, (1, 8) if quick else (1, 8, 32, 64))
+    bits = {arm: changed_bits(arm, 4 if quick else 12) for arm in ARMS}
+    times = price(1 if quick else 2, (1, 8) if quick else (1, 8, 32))
     parts = [
         table(["inputs to outputs", "ways to sum a row", "batch sizes with equal bits", "its place matters",
                "with the switch", "ways then"], products),
