@@ -19,6 +19,7 @@ from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
+from mini_vllm.layers.batch_invariant import require_batch_invariant, vllm_is_batch_invariant
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
@@ -92,6 +93,8 @@ class Worker:
             model = self.resolved_model.model
         else:
             folder, model = self.resolved_model.model, self._load_weights()
+        if vllm_is_batch_invariant():
+            require_batch_invariant(model)
         self.model = model if self.parts.model is None else self.parts.model(model, folder, self.config)
         drafts = self.config.speculative_config
         if drafts is not None and drafts.uses_draft_model():
