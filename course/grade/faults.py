@@ -68,6 +68,7 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
         "names": {name for file in files[:2] for name in map(file.dotted, file.nodes) if name},
         "stores": {n.attr for n in mine if stored(n, ast.Attribute)}.union(*(file.declared for file in files[:2])),
         "attributes": used | seen | (engine_names() if engine else set()),
+        "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
         "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
     }
     given = {name: text for name, (_, text) in definitions(ast.parse(starter)).items()}
@@ -248,7 +249,7 @@ class File:
         yield from (f"a class with {k.arg or '**'}=" for k in node.keywords if k.arg != "total")
         bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
-        fine = BASES | ERRORS | self.classes | self.language.own_set("names") | {"collections.namedtuple"}
+        fine = BASES | ERRORS | self.classes | self.language.own_set("bases") | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
         if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):

@@ -178,7 +178,7 @@ def seed_what_has_no_seed(numpy: bool) -> None:
     """From here on generators that are made without a seed are the same in every fork of this process."""
     random.Random = _Seeded  # type: ignore[misc]
     if numpy or "numpy" in sys.modules:
-        rng = importlib.import_module("numpy.random")
+        rng, _ = map(importlib.import_module, ("numpy.random", "numpy.testing"))  # what is loaded now is watched
         fresh, draw = itertools.count(), rng.default_rng
         rng.default_rng = lambda seed=None: draw([next(fresh)] if seed is None else seed)  # type: ignore[attr-defined]
 

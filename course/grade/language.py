@@ -48,7 +48,8 @@ class Language:
         if f"{module}.{name}" in self.own_set("names") | self.known or module == "__future__":
             return True
         if module == "mini_vllm" and self.lets_in(module):
-            return not self.plug and name in importlib.import_module(module).__all__
+            public = WORDS["engine"]["data"].split() if self.plug else importlib.import_module(module).__all__
+            return name in public
         if module not in self.modules:  # the instructor's `allow`
             return module in self.allowed - self.own_set("modules") and not name.startswith("_")
         return name in names_of(module, self.modules[module])

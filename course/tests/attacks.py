@@ -4,6 +4,12 @@ that it does not pass, or to reach what judges them.
 ``HELD`` are told by the small language, each with a word of its reason. ``WEAK`` is inside the language, and must lose in
 the tests of the labs."""
 
+from __future__ import annotations
+
+import ast
+
+from course.labs import functions, stub_message
+
 D = "_U = chr(95) * 2\n"
 """Two underscores that no reader of the text sees."""
 
@@ -198,7 +204,7 @@ HELD = {
     "hidden-by-depth": ("x = " + "-" * 90 + "1\n", "levels of nesting"),
 }  # fmt: skip
 
-ORDERS = "import os, json, sys\n"
+
 """What a human may have let run by mistake: these reach the machinery, and traps and snapshots must tell."""
 LET_RUN = {
     "all-pass": "import _pytest.reports as r\n_old = r.TestReport.from_item_and_call.__func__\n"
@@ -213,7 +219,7 @@ LET_RUN = {
     "f.json.dumps = lambda x: _d(x).replace('failed', 'passed')\n",
     "json-in-c": "import json.encoder as e\n_c = e.c_make_encoder\ndef _mine(*a):\n    made = _c(*a)\n"
     "    return lambda o, n: [t.replace('failed', 'passed') for t in made(o, n)]\ne.c_make_encoder = _mine\n",
-    "approx": "import _pytest.python_api as a\na.ApproxScalar.__eq__ = lambda s, o: True\n",
+    "approx": "import pytest\ntype(pytest.approx(1)).__eq__ = lambda s, o: True\n",
     "numpy-testing": "import numpy.testing as t\nt.assert_allclose = lambda *a, **k: None\n",
     "numpy-equal": "import numpy\nnumpy.array_equal = lambda *a, **k: True\n",
     "builtins": "import builtins\nbuiltins.abs = lambda x: 0\n",
@@ -232,3 +238,14 @@ WEAK = {
     "list": "[]", "object": "np.array([None], dtype=object)",
 }  # fmt: skip
 """What every function of a lab returns instead of an answer."""
+
+
+def weak(starter: str, answer: str) -> str:
+    """A starter in which every unwritten function returns ``answer``; ``args`` are what it is called with."""
+    tree = ast.parse(starter)
+    for name, node in functions(tree):
+        if stub_message(node) is not None:
+            args = [arg.arg for arg in node.args.args if arg.arg not in ("self", "cls")]
+            node.body = ast.parse(f"args = [{', '.join(args)}]\nreturn {answer}").body if "." not in name else node.body
+    top = "" if "import numpy as np" in starter else "import numpy as np\n"
+    return ast.unparse(tree).replace("from __future__ import annotations\n", f"from __future__ import annotations\n{top}")

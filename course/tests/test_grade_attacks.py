@@ -27,7 +27,7 @@ def rows_of(grades: Grades) -> dict[str, LabResult]:
 def test_what_a_human_lets_run_by_mistake_is_told_by_traps_and_snapshots(small_course: Path) -> None:
     """The starter, which has no point, with the attack on top: none is had, and none is silent."""
     files = {name: STARTER.replace(made.TOP, made.TOP + body, 1).encode() for name, body in LET_RUN.items()}
-    settings = Settings(limits=FAST.limits, accepted=tuple(map(mark, files.values())))
+    settings = Settings(limits=FAST.limits, accepted=tuple(map(mark, files.values())), allow=("numpy",))
     rows = rows_of(run(small_course, files, settings))
     assert {name: row.passed for name, row in rows.items() if row.share} == {}
     silent = {name for name, row in rows.items() if row.status == "graded" and not row.findings}

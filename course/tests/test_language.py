@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
 
 import pytest
 
 from course.grade.faults import outside, own_words
-from course.grade.language import WORDS, Language, names_of
+from course.grade.language import Language
 from course.labs import Lab, all_labs, find_labs
 from course.tests.attacks import HELD, REVIEW
 
@@ -39,11 +39,12 @@ def test_an_attack_is_held_with_its_line_and_its_reason(name: str) -> None:
 
 
 FEW = ("00-03", "01-05")
+SOME = [lab for name in (*FEW, "02-01", "02-04", "03-02", "05-06", "06-07", "07-05") for lab in find_labs(name)]
 
 
 @pytest.mark.parametrize(
     "lab",
-    [pytest.param(lab, marks=() if lab.name[:5] in FEW else pytest.mark.slow) for lab in all_labs()],
+    [pytest.param(lab, marks=() if lab.name[:5] in FEW else pytest.mark.slow) for lab in SOME],
     ids=lambda lab: lab.name,
 )
 def test_what_a_lab_may_say_besides_opens_no_door(lab: Lab) -> None:
@@ -51,7 +52,7 @@ def test_what_a_lab_may_say_besides_opens_no_door(lab: Lab) -> None:
     solution, missed = (lab.folder / "solution.py").read_text(encoding="utf-8"), []
     arrays = "numpy" in lab.allowed_imports
     for name, (body, _) in ATTACKS.items():
-        if name == "coding-line" or (not arrays and "np." in body):
+        if name == "coding-line" or (not arrays and re.search(r"\bnp\b", body)):
             continue
         text = solution + ("import numpy as np\n" if arrays else "")
         found = [int(one.partition(":")[0]) for one in outside(text + body, language(lab))]
