@@ -7,26 +7,13 @@ import symtable
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from course.grade.language import (
-    BASES,
-    BUILTINS,
-    CAREFUL,
-    COMMON,
-    COMPARISONS,
-    ERRORS,
-    HIDES,
-    METHODS,
-    NEVER,
-    Language,
-    definitions,
-    engine_names,
-    imported,
-    packages,
-)  # fmt: skip
+from course.grade import language as words
+from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, definitions, imported, packages
 
 DEEPEST = 60
 _CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
 _LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
+_LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
 _ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 MADE = "made while the file runs"
 
@@ -52,8 +39,8 @@ def outside(source: str, language: Language) -> list[str]:
 
 def used_globals(table: symtable.SymbolTable) -> set[str]:
     """Names that some scope reads as global or builtin."""
-    own = {s.get_name() for s in table.get_symbols()
-           if s.is_referenced() and (s.is_global() or table.get_type() != "function")}  # fmt: skip
+    outer = table.get_type() != "function"
+    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or outer)}
     return own.union(*map(used_globals, table.get_children()))
 
 
@@ -67,7 +54,7 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
         "modules": {m for n in mine if isinstance(n, (ast.Import, ast.ImportFrom)) for m in imported(n)},
         "names": {name for file in files[:2] for name in map(file.dotted, file.nodes) if name},
         "stores": {n.attr for n in mine if stored(n, ast.Attribute)}.union(*(file.declared for file in files[:2])),
-        "attributes": used | seen | (engine_names() if engine else set()),
+        "attributes": used | seen | (words.engine_names() if engine else set()),
         "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
         "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
     }
@@ -100,14 +87,19 @@ class File:
         self.language, self.used, self.nodes = language, used, list(ast.walk(tree))
         self.above = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self.means: dict[str, str] = {}
+        self.twice: set[str] = set()
         self.modules = set(language.known)
         for node in self.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self.modules |= {part for module in imported(node) for part in packages(module)}
                 whole = isinstance(node, ast.Import)
                 for a in node.names:
-                    short, top = a.asname or a.name.partition(".")[0], a.name if a.asname else a.name.partition(".")[0]
-                    self.means[short if whole else a.asname or a.name] = top if whole else f"{node.module}.{a.name}"  # type: ignore[union-attr]
+                    top = a.name if a.asname or not whole else a.name.partition(".")[0]
+                    what = top if whole else f"{node.module}.{a.name}"  # type: ignore[union-attr]
+                    if self.means.setdefault(a.asname or top, what) != what:
+                        self.twice.add(a.asname or top)
+        others = self.means.keys() - BUILTINS - ERRORS
+        self.twice |= {name for name in others if hasattr(builtins, name)}  # an import that is not run leaves these
         self.classes = {n.name for n in self.nodes if isinstance(n, ast.ClassDef)}
         self.defined = {n.name for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         self.declared = {name for node in self.nodes for name in self._declares(node)}
@@ -125,8 +117,8 @@ class File:
             yield from [node.name] if named else [n.id for n in ast.walk(node) if stored(n, ast.Name)]  # type: ignore[attr-defined]
         elif isinstance(node, ast.Call):
             maker = self.dotted(node.func).rpartition(".")[2]
-            words = [text_of(n) or "" for n in ast.walk(node)] if maker in ("namedtuple", "NamedTuple") else []
-            yield from " ".join(words).replace(",", " ").split()
+            texts = [text_of(n) or "" for n in ast.walk(node)] if maker in ("namedtuple", "NamedTuple") else []
+            yield from " ".join(texts).replace(",", " ").split()
             yield from [k.arg or "" for k in node.keywords] if maker == "SimpleNamespace" else []
 
     def dotted(self, node: ast.AST) -> str:
@@ -141,10 +133,14 @@ class File:
         """Sentences about one node."""
         names = [getattr(node, key, None) for key in ("name", "asname", "arg", "rest")]
         names += [*getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
-        fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own_set("stores")
+        fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
-            fine |= METHODS | self.language.own_set("methods") | (COMPARISONS if compares_itself(node, self) else set())
+            fine |= (
+                METHODS | self.language.own["methods"] | (words.COMPARISONS if compares_itself(node, self) else set())
+            )
         yield from (f"says {name}" for name in names if is_dunder(name) and name not in fine)
+        if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
+            yield f"__slots__ with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
         look: Callable[[Any], Iterator[str]] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         yield from look(node) if look else ()
@@ -153,6 +149,7 @@ class File:
 
     def _import(self, node: ast.Import) -> Iterator[str]:
         known = self.language.known | {"__future__"}
+        yield from (f"a second meaning of {n}" for n in self.twice & {a.asname or a.name for a in node.names})
         yield from (f"imports {m}, which this lab does not allow" for m in imported(node) if m not in known)
 
     def _importfrom(self, node: ast.ImportFrom) -> Iterator[str]:
@@ -172,27 +169,30 @@ class File:
         elif name in ("enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"):
             yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
         elif name == "functools.wraps":
-            plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords
-            plain = (
-                plain and not isinstance(over.args[0], ast.Starred) and isinstance(self.above[over], ast.FunctionDef)
-            )  # type: ignore[attr-defined]
-            yield from [] if plain else ["functools.wraps otherwise than as a decorator with one argument"]
+            plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not starred(over)
+            yield from (
+                []
+                if plain and isinstance(self.above[over], ast.FunctionDef)
+                else ["functools.wraps otherwise than as a decorator with one argument"]
+            )
         elif name in CAREFUL and isinstance(node.ctx, ast.Load) and ("." in name or name in self.used):
             yield from self._careful(node, name)
 
     def _careful(self, node: ast.AST, name: str) -> Iterator[str]:
         call, is_type = self.above[node], name == "type"
         asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance"
-        if is_type and (asked or isinstance(call, ast.Subscript)):
+        over = self.above[call]
+        noted = isinstance(call, ast.Subscript) and call in (getattr(over, k, 0) for k in ("annotation", "returns"))
+        if is_type and (asked or noted):
             return
         if not isinstance(call, ast.Call) or call.func is not node or starred(call):
             yield f"hands on {name}"
         elif is_type:
-            over = self.above[call]
             fine = isinstance(over, (ast.Compare, ast.FormattedValue)) or getattr(over, "attr", "") == "__name__"
-            fine |= isinstance(over, ast.Call) and over.func is call and len(over.args) < 3 and not starred(over)
+            if isinstance(over, ast.Call) and over.func is call:  # with one or three, type(type) would make classes
+                fine = not starred(over) and (len(over.args) in (0, 2) or (len(over.args) == 1 and bool(over.keywords)))
             yield from [] if fine and len(call.args) == 1 else ["type() for more than a name or a comparison"]
-        else:
+        elif "attr" in name or name == "operator.methodcaller":
             chosen = {"methodcaller": slice(1), "attrgetter": slice(None)}.get(name.rpartition(".")[2], slice(1, 2))
             for text in map(text_of, call.args[chosen]):
                 yield from [f"{name} with a name {MADE}"] if text is None else ()
@@ -200,7 +200,7 @@ class File:
                     yield from self._attr(part, name in ("setattr", "delattr"))
 
     def _name(self, node: ast.Name) -> Iterator[str]:
-        known, name = BUILTINS | CAREFUL | ERRORS | set(self.means), node.id
+        known, name = BUILTINS | CAREFUL | ERRORS, node.id
         if isinstance(node.ctx, ast.Load) and name in self.used and name not in known and hasattr(builtins, name):
             yield f"uses {name}"
 
@@ -225,23 +225,23 @@ class File:
             yield from self._attr(name, store)
 
     def _attr(self, name: str, store: bool = False) -> Iterator[str]:
-        own = self.language.own_set("attributes")
-        dunders = METHODS | COMPARISONS | {"__name__", "__qualname__", "__doc__"} | own
-        fine = (set() if is_dunder(name) else self.declared) | self.language.own_set("stores")
+        own = self.language.own["attributes"]
+        dunders = METHODS | words.COMPARISONS | {"__name__", "__qualname__", "__doc__"} | own
+        fine = (set() if is_dunder(name) else self.declared) | self.language.own["stores"]
         fine |= dunders if is_dunder(name) and not store else set()
         if not store and not is_dunder(name):
             fine |= self.language.attributes
-        if name not in fine or (name in NEVER and name not in own):
+        if name not in fine or name == "format" or (name in NEVER and name not in own):
             yield f"changes the attribute {name} of what is not its own" if store else f"uses the attribute {name}"
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         called = self.dotted(node.func)
         for key in node.keywords:
             true = isinstance(key.value, ast.Constant) and key.value.value is True
-            if key.arg == "refcheck" or (key.arg == "compare" and called == "dataclasses.field" and not true):
+            if key.arg == "refcheck" or (key.arg == "compare" and not true):
                 yield f"passes {key.arg}="
-            elif key.arg is None and called == "types.SimpleNamespace":
-                yield f"SimpleNamespace with names {MADE}"
+            elif key.arg is None and called in ("types.SimpleNamespace", "dataclasses.field"):
+                yield f"{called} with names {MADE}"
         if called == "contextlib.suppress":
             yield from (f"swallows {name}" for arg in node.args for name in self._hiding(arg))
 
@@ -249,14 +249,14 @@ class File:
         yield from (f"a class with {k.arg or '**'}=" for k in node.keywords if k.arg != "total")
         bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
-        fine = BASES | ERRORS | self.classes | self.language.own_set("bases") | {"collections.namedtuple"}
+        fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
         if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):
             yield "an enumeration without members"
         for slots in [n for n in sets if "__slots__" in ast.unparse(n).partition("=")[0]]:
-            words = [n for n in ast.walk(slots.value or slots) if not isinstance(n, (ast.Tuple, ast.List, ast.Load))]
-            if any(text_of(word) is None or is_dunder(text_of(word)) for word in words):
+            parts = [n for n in ast.walk(slots.value or slots) if not isinstance(n, (ast.Tuple, ast.List, ast.Load))]
+            if any(text_of(part) is None or is_dunder(text_of(part)) for part in parts):
                 yield f"__slots__ with names {MADE}"
 
     def _matchclass(self, node: ast.MatchClass) -> Iterator[str]:
@@ -266,17 +266,18 @@ class File:
 
     def _excepthandler(self, node: ast.ExceptHandler) -> Iterator[str]:
         kinds = self._hiding(node.type) if node.type else iter(["every error"])
-        yield from (f"swallows {name}" for name in kinds if not isinstance(node.body[-1], ast.Raise))
+        last, inner = node.body[-1], [n for part in node.body for n in ast.walk(part)]
+        again = isinstance(last, ast.Raise) and last.exc is None and not any(isinstance(n, _LEAVES) for n in inner)
+        yield from (f"swallows {name}" for name in kinds if not again)
 
     def _hiding(self, kinds: ast.expr) -> Iterator[str]:
         """Errors in an ``except`` by which tests speak, and those that cannot be told."""
-        known = (ERRORS | self.classes) - HIDES
+        known = (ERRORS | self.classes) - words.HIDES
         for one in kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]:
             yield from [ast.unparse(one)] if ast.unparse(one) not in known and not self.dotted(one) else []
 
     def _try(self, node: ast.Try) -> Iterator[str]:
-        leaving = [n for part in node.finalbody for n in ast.walk(part)]
-        if any(isinstance(n, (ast.Return, ast.Break, ast.Continue)) for n in leaving):
+        if any(isinstance(n, _LEAVES) for part in node.finalbody for n in ast.walk(part)):
             yield "leaves a finally block, which swallows every error"
 
     def _functiondef(self, node: ast.FunctionDef) -> Iterator[str]:
@@ -296,4 +297,4 @@ def compares_itself(node: ast.FunctionDef, file: File) -> bool:
     fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
     others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
     plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
-    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - COMMON
+    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - words.COMMON

@@ -73,7 +73,8 @@ def run_fork(
     scratch.mkdir(exist_ok=True)
     os.chdir(scratch)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(scratch)
-    first_to_go()
+    with contextlib.suppress(OSError):  # where memory runs out, the system ends a fork, and not the one who grades
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     bound(limits)
     wall_off(job, scratch, writes(items))
     source = _decode(text, job, send)
@@ -97,12 +98,6 @@ def writes(items: list[pytest.Item]) -> bool:
     return any("tmp_path" in getattr(item, "fixturenames", ()) for item in items)
 
 
-def first_to_go() -> None:
-    """Where memory runs out, the system ends a fork, and not the one who grades."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
 def mark(text: bytes) -> str:
     """What an instructor writes into ``accepted`` to have this very file run, whatever it says."""
     return hashlib.sha256(text).hexdigest()[:12]
@@ -117,11 +112,9 @@ def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
         read = job["trusted"] or mark(text) in job["accepted"]
         found = [] if read else outside(source, Language(job["allowed"], job["own"], job["plug"]))
     except SyntaxError as error:
-        send("broken", message=f"line {error.lineno}: does not parse: {error.msg}")
-        return None
+        return send("broken", findings=[f"line {error.lineno}: does not parse: {error.msg}"])
     except (ValueError, RecursionError, MemoryError) as error:
-        send("broken", message=f"is not a Python text file: {type(error).__name__}: {error}"[:300])
-        return None
+        return send("broken", findings=[f"is not a Python text file: {type(error).__name__}: {error}"[:300]])
     if found:
         more = [f"and {len(found) - 10} lines more"] if len(found) > 10 else []
         said = f"not graded before someone has read it; to let it run: accepted = [{mark(text)!r}]"
@@ -165,21 +158,18 @@ def _seed(index: int) -> None:
         sys.modules["numpy"].random.seed(index)
 
 
-class _Seeded(random.Random):
-    """``random.Random()``: a fresh one each time, and the same ones on every run."""
-
-    fresh = itertools.count()
-
-    def __init__(self, x: Any = None) -> None:
-        super().__init__(next(self.fresh) if x is None else x)
-
-
 def seed_what_has_no_seed(numpy: bool) -> None:
     """From here on generators that are made without a seed are the same in every fork of this process."""
-    random.Random = _Seeded  # type: ignore[misc]
+    fresh = itertools.count()
+
+    class Seeded(random.Random):
+        def __init__(self, x: Any = None) -> None:
+            super().__init__(next(fresh) if x is None else x)
+
+    random.Random = Seeded  # type: ignore[misc]
     if numpy or "numpy" in sys.modules:
         rng, _ = map(importlib.import_module, ("numpy.random", "numpy.testing"))  # what is loaded now is watched
-        fresh, draw = itertools.count(), rng.default_rng
+        draw = rng.default_rng
         rng.default_rng = lambda seed=None: draw([next(fresh)] if seed is None else seed)  # type: ignore[attr-defined]
 
 

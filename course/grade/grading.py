@@ -141,8 +141,8 @@ def cores() -> int:
 
 def _language(lab: Lab, settings: Settings, root: Path) -> dict[str, Any]:
     folder = root / lab.phase / "labs" / lab.slug
-    files = [(folder / name).read_text(encoding="utf-8") for name in ("starter.py", "solution.py", "test_lab.py")]
-    own = own_words(*files, engine="mini_vllm" in lab.allowed_imports)
+    solution, test = ((folder / name).read_text(encoding="utf-8") for name in ("solution.py", "test_lab.py"))
+    own = own_words(untouched_starter(folder).decode(), solution, test, "mini_vllm" in lab.allowed_imports)
     return {"allowed": [*lab.allowed_imports, *settings.allow], "own": own, "plug": bool(lab.plug)}
 
 
@@ -196,14 +196,8 @@ def _serve(lab: Lab, job: dict[str, Any], texts: dict[str, bytes], temp: Path) -
         if not out.is_file():
             raise LabError(f"{lab.name}: its tests do not run here: {(done.stdout + done.stderr).strip()[-800:]}")
         rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    return {names[row["name"]]: _tidy(row, inside) for row in rows}
-
-
-def _tidy(row: dict[str, Any], inside: str) -> dict[str, Any]:
-    """Takes out what differs between two runs of the same submission: addresses, names of temporary folders."""
-    text = json.dumps(row).replace(inside, "")
-    tidy: dict[str, Any] = json.loads(re.sub(r"0x[0-9a-f]{6,}", "0x...", text))
-    return tidy
+    tidy = re.sub(r"0x[0-9a-f]{6,}", "0x...", json.dumps(rows).replace(inside, ""))  # the same on every run
+    return {names[row["name"]]: row for row in json.loads(tidy)}
 
 
 def _lab_rows(
@@ -212,13 +206,10 @@ def _lab_rows(
     texts = {s.name: s.files[lab.key] for s in submissions if lab.key in s.files}
     rows = _serve(lab, job, texts, temp) if texts else {}
     made = []
+    none = {"status": "missing", "findings": [], "outcomes": dict.fromkeys(counted, ("missing", ""))}
     for submission in submissions:
-        row = rows.get(submission.name)
-        if row is None:
-            status, tests, findings = "missing", dict.fromkeys(counted, ("missing", "")), ()
-        else:
-            status, findings = row["status"], tuple(row["findings"])
-            tests = {name: tuple(row["outcomes"].get(name, ("not run", ""))) for name in counted}
-        when = settings.submitted.get(submission.name, submission.when)
-        made.append(LabResult(submission.name, lab, status, tests, findings, settings.late_factor(lab, when)))  # type: ignore[arg-type]
+        row = rows.get(submission.name, none)
+        tests = {name: tuple(row["outcomes"].get(name, ("not run", ""))) for name in counted}
+        late = settings.late_factor(lab, settings.submitted.get(submission.name, submission.when))
+        made.append(LabResult(submission.name, lab, row["status"], tests, tuple(row["findings"]), late))
     return made

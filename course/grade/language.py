@@ -1,15 +1,15 @@
 """The small language of lab code, written down: what stands outside it is held for a human, with its line.
 
 A lab needs arithmetic, containers, arrays and classes of its own. Frames, modules as values, names made while the file
-runs, and objects that choose what they equal are not among that, and are the ways to the machinery that judges. So the
-words are listed (``course/language.toml``), and no other is let in: builtins, modules and their names, attributes,
-methods with two underscores. What a lab's own files say, every submission to it may say too."""
+runs, and objects that choose what they equal lead to the machinery that judges. So the words are listed in
+``course/language.toml``, and no other is let in. What a lab's own files say, every submission to it may say too."""
 
 import ast
 import builtins
 import importlib
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -28,16 +28,13 @@ class Language:
     ``faults.own_words``); ``plug``: the engine has what the lab asks for, and gives only what those files take."""
 
     def __init__(self, allowed: Iterable[str] = (), own: Mapping[str, Any] | None = None, plug: bool = False) -> None:
-        self.own = {k: set(v) for k, v in (own or {}).items()}
+        self.own = defaultdict(set, {k: set(v) for k, v in (own or {}).items()})
         self.given: Mapping[str, str] = (own or {}).get("given", {})
-        self.plug, self.allowed = plug, set(allowed) | self.own_set("modules")
+        self.plug, self.allowed = plug, set(allowed) | self.own["modules"]
         self.modules: dict[str, str] = {k: v for k, v in WORDS["further"].items() if self.lets_in(k)} | WORDS["modules"]
         self.known = {part for name in {*self.modules, *self.allowed} for part in packages(name)}
         made = {word for k, v in WORDS["made"].items() if self.lets_in(k) for word in v.split()}
-        self.attributes = ((ATTRIBUTES | made) - NEVER) | self.own_set("attributes")
-
-    def own_set(self, key: str) -> set[str]:
-        return self.own.get(key, set())
+        self.attributes = ((ATTRIBUTES | made) - NEVER) | self.own["attributes"]
 
     def lets_in(self, module: str) -> bool:
         """Whether labs.toml, the instructor or the lab's files name the module, or a package around it."""
@@ -45,13 +42,13 @@ class Language:
 
     def has(self, module: str, name: str) -> bool:
         """Whether ``module.name`` may be said."""
-        if f"{module}.{name}" in self.own_set("names") | self.known or module == "__future__":
+        if f"{module}.{name}" in self.own["names"] | self.known or module == "__future__":
             return True
         if module == "mini_vllm" and self.lets_in(module):
             public = WORDS["engine"]["data"].split() if self.plug else importlib.import_module(module).__all__
             return name in public
         if module not in self.modules:  # the instructor's `allow`
-            return module in self.allowed - self.own_set("modules") and not name.startswith("_")
+            return module in self.allowed - self.own["modules"] and not name.startswith("_")
         return name in names_of(module, self.modules[module])
 
 

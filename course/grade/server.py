@@ -36,7 +36,8 @@ LOADING = "starter.py itself"
 
 @dataclass
 class Attempt:
-    """A submission on its way through the lab: what is known, and the fork that works on it now."""
+    """A submission on its way through the lab: what is known, and the fork that works on it now. ``phase``: ``load``
+    while the file is executed, ``test`` inside a test; ``steps``: what it does now and after that, None for the end."""
 
     name: str
     status: str = ""
@@ -44,7 +45,6 @@ class Attempt:
     outcomes: dict[str, list[str]] = field(default_factory=dict)
     at: int = 0
     steps: list[Trap | int | None] = field(default_factory=list)
-    """What the fork has still to do: tests by number, traps, None for the end; the first is what it does now."""
     stops: int = 0
     cpu: float = 0.0
     pid: int = 0
@@ -54,7 +54,6 @@ class Attempt:
     talk: bytes = b""
     heard: int = 0
     phase: str = ""
-    """"" between tests, ``load`` while the file is executed, ``test`` inside a test."""
     started: float = 0.0
     test_cpu: float = 0.0
     seen: float = 0.0
@@ -62,8 +61,9 @@ class Attempt:
     idle: float = 0.0
     used: dict[str, float] = field(default_factory=dict)
 
-    def note(self, *findings: str) -> None:
+    def note(self, *findings: str, status: str = "") -> None:
         self.findings += [text for text in findings if text not in self.findings]
+        self.status = status or self.status
 
 
 class Server:
@@ -98,9 +98,7 @@ class Server:
         """No alarm by the clock: this process watches the forks."""
         return True
 
-    @pytest.hookimpl(tryfirst=True, optionalhook=True)
-    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool:
-        return True
+    pytest_timeout_cancel_timer = pytest_timeout_set_timer
 
     def room(self) -> bool:
         """Whether one more fork may start: one that only waits leaves its place to another, once."""
@@ -164,11 +162,9 @@ class Server:
                 good = secrets.compare_digest(token, attempt.token.encode()) and not attempt.status
                 self.take(attempt, json.loads(text) if good else {})
             except (ValueError, KeyError, TypeError):
-                attempt.status = "tampered"
-                attempt.note("wrote to the runner's pipe")
+                attempt.note("wrote to the runner's pipe", status="tampered")
         if attempt.heard > MAX_TALK:
-            attempt.status = "tampered"
-            attempt.note("flooded the runner's pipe")
+            attempt.note("flooded the runner's pipe", status="tampered")
 
     def take(self, attempt: Attempt, message: dict[str, Any]) -> None:
         kind = message["kind"]
@@ -183,8 +179,7 @@ class Server:
         elif kind == "done":
             self.done(attempt, attempt.steps.pop(0), message["name"], *verdict(message["rows"]))
         elif kind in ("held", "broken", "tampered"):
-            attempt.status = kind
-            attempt.note(*message.get("findings", ()), *filter(None, [message.get("message")]))
+            attempt.note(*message["findings"], status=kind)
         else:
             raise ValueError(kind)
 
@@ -192,16 +187,14 @@ class Server:
         """A test has ended in the fork: a trap as it must, or the next of the lab's own."""
         if name != (step.name if isinstance(step, Trap) else self.names[attempt.at]):
             raise ValueError(name)
-        if isinstance(step, Trap):
-            if (outcome == "passed") != step.passes:
-                attempt.status = "tampered"
-                attempt.note(f"a trap test that must {'pass' if step.passes else 'fail'} was told to be {outcome}")
-        else:
+        if isinstance(step, Trap) and (outcome == "passed") != step.passes:
+            must = "pass" if step.passes else "fail"
+            return attempt.note(f"a trap test that must {must} was told to be {outcome}", status="tampered")
+        if not isinstance(step, Trap):
             self.spent(attempt, name)
             attempt.outcomes[name] = [outcome, text]
             attempt.at += 1
-        if not attempt.status:
-            self.order(attempt)
+        self.order(attempt)
 
     def order(self, attempt: Attempt) -> None:
         """Tells the fork what to run next; graded is who has come to the end."""
@@ -220,8 +213,8 @@ class Server:
 
     def limit(self, attempt: Attempt) -> float:
         """Seconds of processor time for what the fork does now."""
-        trap = attempt.phase == "test" and isinstance(attempt.steps[0], Trap)
-        where = LOADING if trap or attempt.phase != "test" or attempt.at >= len(self.names) else self.names[attempt.at]
+        step = attempt.steps[0]
+        where = self.names[step] if attempt.phase == "test" and isinstance(step, int) else LOADING
         return float(self.job["seconds"].get(where, self.limits.test_seconds))
 
     def late(self, attempt: Attempt) -> str:
@@ -253,9 +246,7 @@ class Server:
             return
         what = ["timeout", late] if late else ["died", "the process ended"]
         if attempt.phase == "test" and isinstance(attempt.steps[0], Trap) and not late:
-            attempt.status = "tampered"
-            attempt.note("the process ended in a trap test")
-            return
+            return attempt.note("the process ended in a trap test", status="tampered")
         loading = attempt.phase != "test"
         where = LOADING if loading or attempt.at >= len(self.names) else self.names[attempt.at]
         attempt.note(f"{where}: {what[1]}")

@@ -11,17 +11,11 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-_FAMILIES = "os. socket. subprocess. ctypes. shutil. signal. gc.get_ mmap. resource. fcntl."
-_SINGLE = """
-    open sys._current_frames sys.settrace sys.setprofile sys.addaudithook sys._current_exceptions code.__new__ glob.glob
-    tempfile.mkstemp tempfile.mkdtemp pty.spawn
-"""
-_PREFIXES, _EVENTS = tuple(_FAMILIES.split()), frozenset(_SINGLE.split())
-_NEAR = frozenset(["sys._getframe", "sys._getframemodulename", "compile", "exec"])
-"""Events that libraries raise in a submission's name (namedtuple looks at its caller): only a direct call counts."""
-_ATTRIBUTE_EVENTS = frozenset(["object.__getattr__", "object.__setattr__", "object.__delattr__"])
-_INNER = "__code__ __defaults__ __kwdefaults__ tb_frame gi_frame gi_code cr_frame cr_code ag_frame ag_code"
-_ATTRIBUTES = frozenset(_INNER.split())
+from course.grade.language import WORDS
+
+_WATCH = {name: tuple(words.split()) for name, words in WORDS["watch"].items()}
+"""``near``: events that libraries raise in a submission's name (namedtuple looks at its caller), so that only a direct
+call counts; ``attribute_events`` count for ``attributes``; ``tops`` and ``modules`` are what a snapshot looks at."""
 
 
 class Guard:
@@ -36,54 +30,33 @@ class Guard:
         self.packages = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
-        near = event in _NEAR
-        if event in _ATTRIBUTE_EVENTS:
-            if args[1] not in _ATTRIBUTES:
-                return
-            near = True
-        elif not near and event not in _EVENTS and not event.startswith(_PREFIXES):
-            return
-        if self.inside:  # the look at the frame below is an event itself
-            return
+        inner = event in _WATCH["attribute_events"]
+        near = event in _WATCH["near"] or (inner and args[1] in _WATCH["attributes"])
+        if self.inside or not (near or event in _WATCH["events"] or event.startswith(_WATCH["families"])):
+            return  # the look at the frame below is an event itself
         self.inside = True
-        try:
-            frame = sys._getframe(1)
-            asked = self._is_lab(frame) if near else self._behind(frame)
-        except ValueError:
-            return
-        finally:
-            self.inside = False
+        asked, self.inside = self._asked(sys._getframe(1), near), False
         if asked:
-            named = args[1:2] if event in _ATTRIBUTE_EVENTS else args[:1]
-            self.refuse(" ".join([event, *(repr(str(a)[:80]) for a in named if isinstance(a, (str, bytes)))]))
+            what = " ".join(
+                [event, *(repr(str(a)[:80]) for a in args[inner : inner + 1] if isinstance(a, (str, bytes)))]
+            )
+            self.found += [what] if len(self.found) < 20 and what not in self.found else []
+            raise PermissionError(f"not allowed in a graded lab: {what}")
 
-    def _is_lab(self, frame: FrameType) -> bool:
-        name = frame.f_code.co_filename
-        return name == self.lab or (name.startswith("<") and not name.startswith("<frozen"))
-
-    def _behind(self, frame: FrameType | None) -> bool:
-        """Whether the submission asked: the first caller outside the standard library is its file."""
+    def _asked(self, frame: FrameType | None, near: bool) -> bool:
+        """Whether the submission did: the first caller outside the standard library (``near``: the caller) is its file,
+        or a text that it runs."""
         while frame is not None:
             name = frame.f_code.co_filename
-            if name.startswith("<frozen importlib") or name.endswith(("linecache.py", "tokenize.py")):
-                return False
-            if self._is_lab(frame):
-                return not name.startswith("<__array_function__")
-            if name.startswith(self.packages) or not (name.startswith(self.stdlib) or name.startswith("<frozen")):
+            if name == self.lab or (name.startswith("<") and not name.startswith(("<frozen", "<__array_function__"))):
+                return True
+            library = name.startswith((*self.stdlib, "<frozen")) and not name.startswith(
+                (*self.packages, "<frozen importlib")
+            )
+            if near or not library or name.endswith(("linecache.py", "tokenize.py")):
                 return False
             frame = frame.f_back
         return False
-
-    def refuse(self, what: str) -> None:
-        """Notes and raises."""
-        if len(self.found) < 20 and what not in self.found:
-            self.found.append(what)
-        raise PermissionError(f"not allowed in a graded lab: {what}")
-
-
-_TOPS = "_pytest pytest pluggy course mini_vllm builtins math random operator unittest json re functools linecache"
-WATCHED = frozenset(_TOPS.split())
-_ALSO = "numpy numpy.testing numpy.linalg numpy.random numpy.core numpy._core torch torch.testing torch._tensor"
 
 
 class Snapshot:
@@ -92,7 +65,7 @@ class Snapshot:
 
     def __init__(self, extra: Iterable[ModuleType] = ()) -> None:
         loaded, extra = list(sys.modules.items()), set(extra)
-        modules = [m for name, m in loaded if name.partition(".")[0] in WATCHED or name in _ALSO.split()]
+        modules = [m for name, m in loaded if name.partition(".")[0] in _WATCH["tops"] or name in _WATCH["modules"]]
         self.rows: list[tuple[Any, str, Any, str]] = [(sys.modules, m.__name__, m, m.__name__) for m in modules]
         self.sizes: list[tuple[Any, int, frozenset[str], str]] = []
         for module in dict.fromkeys([*modules, *extra]):

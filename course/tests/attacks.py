@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Attacks on the grader, as what stands behind the reference of a lab. Each is meant to win: to have the points of tests
 that it does not pass, or to reach what judges them.
 
@@ -29,17 +30,26 @@ REVIEW = {
         "says __match_args__",
     ),
     "eq-by-type": (D + "Yes = type('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n", "type() for more"),
-    "eq-by-setattr": (D + "class Yes:\n    pass\nsetattr(Yes, _U + 'eq' + _U, staticmethod(lambda o: True))\n",
-                      "setattr with a name made"),  # fmt: skip
-    "eq-a-callable": ("class C:\n    def __call__(s, o):\n        return True\nclass Yes:\n    __eq__ = C()\n", "says __eq__"),
+    "eq-by-setattr": (
+        D + "class Yes:\n    pass\nsetattr(Yes, _U + 'eq' + _U, staticmethod(lambda o: True))\n",
+        "setattr with a name made",
+    ),
+    "eq-a-callable": (
+        "class C:\n    def __call__(s, o):\n        return True\nclass Yes:\n    __eq__ = C()\n",
+        "says __eq__",
+    ),
     "masked-array": ("def f(x):\n    return np.ma.masked_all(np.shape(x))\n", "uses numpy.ma"),
     "array-interface": (
-        "from types import SimpleNamespace\n" + D
+        "from types import SimpleNamespace\n"
+        + D
         + "_raw = np.asarray(SimpleNamespace(**{_U + 'array_interface' + _U: dict(data=(1 << 20, False), shape=(8,),"
         " typestr='|u1', version=3)}))\n",
         "SimpleNamespace with names made",
     ),
-    "globals-of-dumps": ("import json\njson.dumps.__globals__['dumps'] = lambda *a, **k: ''\n", "the attribute __globals__"),
+    "globals-of-dumps": (
+        "import json\njson.dumps.__globals__['dumps'] = lambda *a, **k: ''\n",
+        "the attribute __globals__",
+    ),
     "twin-of-another-module": ("from mini_vllm.core.sched.scheduler import check_stop\n", "imports mini_vllm.core"),
 }
 """What the review got full marks with."""
@@ -57,9 +67,15 @@ HELD = {
     "eval-in-full-width": ("ｅｖａｌ('1')\n", "uses eval"),
     "eval-in-a-format": ("x = f\"{eval('1')}\"\n", "uses eval"),
     "eval-as-a-decorator": ("@eval\ndef f(): pass\n", "uses eval"),
-    "annotations-as-code": ("from functools import singledispatch\n@singledispatch\ndef f(x): pass\n"
-                            "@f.register\ndef g(x: 'print(1)'): pass\n", "imports singledispatch"),  # fmt: skip
-    "hints-as-code": ("import typing\ndef f(x: 'print(1)'): ...\ntyping.get_type_hints(f)\n", "uses typing.get_type_hints"),
+    "annotations-as-code": (
+        "from functools import singledispatch\n@singledispatch\ndef f(x): pass\n"
+        "@f.register\ndef g(x: 'print(1)'): pass\n",
+        "imports singledispatch",
+    ),
+    "hints-as-code": (
+        "import typing\ndef f(x: 'print(1)'): ...\ntyping.get_type_hints(f)\n",
+        "uses typing.get_type_hints",
+    ),
     "coding-line": ("# coding: rot13\n", ""),
     "code-objects": ("import types\ntypes.FunctionType(compile('1', '', 'eval'), {})\n", "uses types.FunctionType"),
     "timeit": ("import timeit\ntimeit.timeit('1')\n", "imports timeit"),
@@ -68,17 +84,35 @@ HELD = {
     "builtins-by-import": ("import math as __builtins__\n", "says __builtins__"),
     "star": ("from math import *\n", "imports * from math"),
     "relative": ("from . import solution\n", "imports ."),
-    "make-dataclass": ("import dataclasses\ndataclasses.make_dataclass('A', [], namespace={})\n", "uses dataclasses.make_dataclass"),
+    "make-dataclass": (
+        "import dataclasses\ndataclasses.make_dataclass('A', [], namespace={})\n",
+        "uses dataclasses.make_dataclass",
+    ),
     # frames
     "gi-frame": ("g = (i for i in ())\nb = g.gi_frame.f_back\n", "the attribute gi_frame"),
-    "gi-frame-declared": ("class A:\n    gi_frame = 1\n    f_back = 1\ng = (i for i in ())\nb = g.gi_frame\n", "the attribute gi_frame"),
-    "tb-frame": ("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    t = e.__traceback__\n", "the attribute __traceback__"),
+    "gi-frame-declared": (
+        "class A:\n    gi_frame = 1\n    f_back = 1\ng = (i for i in ())\nb = g.gi_frame\n",
+        "the attribute gi_frame",
+    ),
+    "tb-frame": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    t = e.__traceback__\n",
+        "the attribute __traceback__",
+    ),
     "with-traceback": ("ValueError().with_traceback(None)\n", "the attribute with_traceback"),
     "coroutine-frame": ("async def f(): pass\nx = f().cr_frame\n", "is asynchronous"),
     "attrgetter": ("from operator import attrgetter\nf = attrgetter('gi_frame.f_back')\n", "the attribute gi_frame"),
-    "attrgetter-at-run-time": ("import operator\nf = operator.attrgetter('gi_' + 'frame')\n", "attrgetter with a name made"),
-    "attrgetter-handed-on": ("from operator import attrgetter\nf = list(map(attrgetter, ['gi_frame']))\n", "hands on operator.attrgetter"),
-    "methodcaller": ("from operator import methodcaller\nf = methodcaller('__reduce_ex__', 2)\n", "the attribute __reduce_ex__"),
+    "attrgetter-at-run-time": (
+        "import operator\nf = operator.attrgetter('gi_' + 'frame')\n",
+        "attrgetter with a name made",
+    ),
+    "attrgetter-handed-on": (
+        "from operator import attrgetter\nf = list(map(attrgetter, ['gi_frame']))\n",
+        "hands on operator.attrgetter",
+    ),
+    "methodcaller": (
+        "from operator import methodcaller\nf = methodcaller('__reduce_ex__', 2)\n",
+        "the attribute __reduce_ex__",
+    ),
     "getattr-at-run-time": ("f = getattr(print, '__se' + 'lf__')\n", "getattr with a name made"),
     "getattr-handed-on": ("from functools import partial\nf = partial(getattr, print)\n", "hands on getattr"),
     "getattr-with-stars": ("f = getattr(*[print, '__self__'])\n", "hands on getattr"),
@@ -91,7 +125,10 @@ HELD = {
     "format-at-run-time": ("x = ('{0.' + '__class__}').format(print)\n", "str.format"),
     "format-unbound": ("x = str.format('{0.__class__}', print)\n", "str.format"),
     "format-map": ("x = '{a.__class__}'.format_map({'a': print})\n", "the attribute format_map"),
-    "formatter": ("import string\nx = string.Formatter().get_field('0.__class__', [print], {})\n", "uses string.Formatter"),
+    "formatter": (
+        "import string\nx = string.Formatter().get_field('0.__class__', [print], {})\n",
+        "uses string.Formatter",
+    ),
     # modules
     "module-behind-module": ("import dataclasses\ns = dataclasses.sys\n", "uses dataclasses.sys"),
     "module-from-module": ("from random import _os\n", "imports _os from random"),
@@ -134,21 +171,42 @@ HELD = {
     "array-subclass": ("class Yes(np.ndarray):\n    pass\n", "a class below numpy.ndarray"),
     "recarray": ("x = np.zeros(3).view(np.recarray)\n", "uses numpy.recarray"),
     "matrix": ("x = np.matrix('1 2')\n", "uses numpy.matrix"),
-    "array-ufunc": ("class Yes:\n    def __array_ufunc__(self, *a, **k):\n        return True\n", "says __array_ufunc__"),
+    "array-ufunc": (
+        "class Yes:\n    def __array_ufunc__(self, *a, **k):\n        return True\n",
+        "says __array_ufunc__",
+    ),
     "array-priority": ("class Yes:\n    __array_priority__ = 1e9\n", "says __array_priority__"),
-    "array-function": ("class Yes:\n    def __array_function__(self, *a):\n        return True\n", "says __array_function__"),
+    "array-function": (
+        "class Yes:\n    def __array_function__(self, *a):\n        return True\n",
+        "says __array_function__",
+    ),
     "array-struct": ("class Yes:\n    __array_struct__ = 1\n", "says __array_struct__"),
     "print-options": ("np.set_printoptions(formatter={'all': print})\n", "uses numpy.set_printoptions"),
     "testing": ("np.testing.assert_allclose = print\n", "uses numpy.testing"),
     "dumps": ("x = np.zeros(3).dump('f')\n", "the attribute dump"),
     # classes that choose
     "eq": ("class Yes:\n    def __eq__(self, other):\n        return True\n", "says __eq__"),
-    "eq-by-common-fields": ("class Yes:\n    imag = 0\n    def __eq__(self, other):\n        return self.imag == other.imag\n", "says __eq__"),
-    "eq-by-its-own-word": ("class Yes:\n    x = 1\n    def __eq__(self, other):\n        return self.x == self.x\n", "says __eq__"),
-    "eq-by-assignment": ("class Yes:\n    def same(self, other):\n        return True\n    __eq__ = same\n", "says __eq__"),
+    "eq-by-common-fields": (
+        "class Yes:\n    imag = 0\n    def __eq__(self, other):\n        return self.imag == other.imag\n",
+        "says __eq__",
+    ),
+    "eq-by-its-own-word": (
+        "class Yes:\n    x = 1\n    def __eq__(self, other):\n        return self.x == self.x\n",
+        "says __eq__",
+    ),
+    "eq-by-assignment": (
+        "class Yes:\n    def same(self, other):\n        return True\n    __eq__ = same\n",
+        "says __eq__",
+    ),
     "eq-from-outside": ("class Yes:\n    pass\nYes.__eq__ = lambda s, o: True\n", "the attribute __eq__"),
-    "eq-of-an-enum": (D + "from enum import Enum\nYes = Enum('Yes', {'A': 1, _U + 'eq' + _U: lambda s, o: True})\n", "enum.Enum as more than a base"),
-    "eq-of-an-enum-without-members": (D + "from enum import Enum\nclass E(Enum):\n    pass\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n", "without members"),
+    "eq-of-an-enum": (
+        D + "from enum import Enum\nYes = Enum('Yes', {'A': 1, _U + 'eq' + _U: lambda s, o: True})\n",
+        "enum.Enum as more than a base",
+    ),
+    "eq-of-an-enum-without-members": (
+        D + "from enum import Enum\nclass E(Enum):\n    pass\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
     "eq-of-a-set": (
         "from collections.abc import Set\nclass Yes(Set):\n    def __len__(self):\n        return 3\n"
         "    def __iter__(self):\n        return iter(())\n    def __contains__(self, x):\n        return True\n",
@@ -162,7 +220,10 @@ HELD = {
     "metaclass": ("class M(type):\n    pass\nclass A(metaclass=M):\n    pass\n", "a class with metaclass="),
     "init-subclass": ("class A:\n    def __init_subclass__(cls):\n        pass\n", "says __init_subclass__"),
     "class-getitem": ("class A:\n    def __class_getitem__(cls, i):\n        return cls\n", "says __class_getitem__"),
-    "set-name": ("class A:\n    def __set_name__(self, owner, name):\n        self.owner = owner\n", "says __set_name__"),
+    "set-name": (
+        "class A:\n    def __set_name__(self, owner, name):\n        self.owner = owner\n",
+        "says __set_name__",
+    ),
     "descriptor": ("class A:\n    def __get__(self, obj, kind):\n        return kind\n", "says __get__"),
     "getattr-method": ("class A:\n    def __getattr__(self, name):\n        return self\n", "says __getattr__"),
     "module-getattr": ("def __getattr__(name):\n    return print\n", "says __getattr__"),
@@ -172,9 +233,18 @@ HELD = {
     "del": ("class A:\n    def __del__(self):\n        print(1)\n", "says __del__"),
     "reduce": ("class A:\n    def __reduce__(self):\n        return print, ()\n", "says __reduce__"),
     "arithmetic": ("class A:\n    def __sub__(self, other):\n        return 0\n", "says __sub__"),
-    "dict-of-an-object": ("class A:\n    def f(self, kw):\n        self.__dict__.update(kw)\n", "the attribute __dict__"),
-    "setattr-of-object": ("class A:\n    def f(self, name):\n        object.__setattr__(self, name, 1)\n", "object.__setattr__ with a name made"),
-    "setattr-builtin": ("class A:\n    def f(self):\n        setattr(self, '__class__', int)\n", "the attribute __class__"),
+    "dict-of-an-object": (
+        "class A:\n    def f(self, kw):\n        self.__dict__.update(kw)\n",
+        "the attribute __dict__",
+    ),
+    "setattr-of-object": (
+        "class A:\n    def f(self, name):\n        object.__setattr__(self, name, 1)\n",
+        "object.__setattr__ with a name made",
+    ),
+    "setattr-builtin": (
+        "class A:\n    def f(self):\n        setattr(self, '__class__', int)\n",
+        "the attribute __class__",
+    ),
     "fields-that-do-not-count": (
         "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    x: int = field(default=0, compare=False)\n",
         "passes compare=",
@@ -183,26 +253,107 @@ HELD = {
         "from dataclasses import dataclass, field\nno = False\n@dataclass\nclass A:\n    x: int = field(default=0, compare=no)\n",
         "passes compare=",
     ),
-    "pattern-of-a-class": ("import decimal\ndef f(x):\n    match x:\n        case decimal.Context(prec=p):\n            return p\n", "a pattern of the class"),
-    "pattern-of-globals": ("def f(x):\n    match x:\n        case object(__globals__=g):\n            return g\n", "the attribute __globals__"),
+    "pattern-of-a-class": (
+        "import decimal\ndef f(x):\n    match x:\n        case decimal.Context(prec=p):\n            return p\n",
+        "a pattern of the class",
+    ),
+    "pattern-of-globals": (
+        "def f(x):\n    match x:\n        case object(__globals__=g):\n            return g\n",
+        "the attribute __globals__",
+    ),
     "register": ("from numbers import Number\nclass A:\n    pass\nNumber.register(A)\n", "the attribute register"),
     "subclasses": ("x = object.__subclasses__()\n", "the attribute __subclasses__"),
     "mro": ("x = int.__mro__\n", "the attribute __mro__"),
     "closure": ("x = (lambda: 1).__closure__\n", "the attribute __closure__"),
     "self-of-a-builtin": ("x = print.__self__\n", "the attribute __self__"),
+    # two meanings of one name
+    "two-imports-of-one-name": (
+        "import numpy as m\nif 0:\n    from math import pi as m\nclass A:\n    allclose = None\nsetattr(m, 'allclose', print)\n",
+        "a second meaning of m",
+    ),
+    "eval-by-an-import-that-is-not-run": (
+        "if 0:\n    from math import pi as eval\nx = eval('1')\n",
+        "a second meaning of eval",
+    ),
+    "getattr-by-an-import-that-is-not-run": (
+        "if 0:\n    from math import pi as getattr\nx = getattr(print, '__se' + 'lf__')\n",
+        "a second meaning of getattr",
+    ),
+    "type-of-type-once-more": (
+        "def f(s):\n    T = type(s)(s)\n    return T('Yes', (), {})\nf(int)\n",
+        "type() for more",
+    ),
+    "type-by-subscript": ("T = type[int]\nYes = T('Yes', (), {})\n", "hands on type"),
+    "slots-in-a-loop": ("class Yes:\n    for __slots__ in [(chr(95),)]:\n        pass\n", "__slots__ with names made"),
+    "slots-added": ("class Yes:\n    __slots__ = ()\n    __slots__ += (chr(95),)\n", "__slots__ with names made"),
+    "field-with-stars": (
+        "from dataclasses import field\nx = field(**{'comp' + 'are': False})\n",
+        "dataclasses.field with names made",
+    ),
+    "field-handed-on": ("from dataclasses import field\nmine = field\n", "hands on dataclasses.field"),
+    "field-as-a-class": ("from dataclasses import Field\n", "imports Field"),
+    "resize-with-stars": ("x = np.zeros(3)\nx.resize(9, **{'ref' + 'check': False})\n", "the attribute resize"),
+    "partial-without-a-look": (
+        "from functools import partial\nf = partial(print, refcheck=False)\n",
+        "passes refcheck",
+    ),
     # silence
     "swallows-all": ("def f(x):\n    try:\n        return x()\n    except:\n        pass\n", "swallows every error"),
-    "swallows-asserts": ("def f(x):\n    try:\n        return x()\n    except AssertionError:\n        return 1\n", "swallows AssertionError"),
-    "swallows-base": ("def f(x):\n    try:\n        return x()\n    except (ValueError, BaseException):\n        return 1\n", "swallows BaseException"),
-    "swallows-by-another-name": ("E = Exception\ndef f(x):\n    try:\n        return x()\n    except E:\n        return 1\n", "swallows E"),
-    "swallows-by-suppress": ("from contextlib import suppress\nwith suppress(Exception):\n    pass\n", "swallows Exception"),
-    "swallows-by-finally": ("def f(x):\n    try:\n        return x()\n    finally:\n        return 1\n", "leaves a finally block"),
-    "swallows-by-exit": ("class A:\n    def __enter__(self):\n        return 1\n    def __exit__(self, *a):\n        return 1\n", "an __exit__"),
+    "swallows-asserts": (
+        "def f(x):\n    try:\n        return x()\n    except AssertionError:\n        return 1\n",
+        "swallows AssertionError",
+    ),
+    "swallows-base": (
+        "def f(x):\n    try:\n        return x()\n    except (ValueError, BaseException):\n        return 1\n",
+        "swallows BaseException",
+    ),
+    "swallows-by-another-name": (
+        "E = Exception\ndef f(x):\n    try:\n        return x()\n    except E:\n        return 1\n",
+        "swallows E",
+    ),
+    "swallows-by-suppress": (
+        "from contextlib import suppress\nwith suppress(Exception):\n    pass\n",
+        "swallows Exception",
+    ),
+    "swallows-before-it-raises": (
+        "def f(x):\n    try:\n        return x()\n    except AssertionError:\n        if x:\n            return 1\n        raise\n",
+        "swallows AssertionError",
+    ),
+    "swallows-by-another-error": (
+        "def f(x):\n    try:\n        try:\n            return x()\n        except AssertionError:\n            raise ValueError from None\n    except ValueError:\n        return 1\n",
+        "swallows AssertionError",
+    ),
+    "swallows-by-a-generator": (
+        "def f(x):\n    try:\n        x()\n    except AssertionError:\n        yield 1\n        raise\n",
+        "swallows AssertionError",
+    ),
+    "suppress-handed-on": (
+        "from contextlib import suppress\nquiet = suppress\nwith quiet(AssertionError):\n    pass\n",
+        "hands on contextlib.suppress",
+    ),
+    "namespace-handed-on": (
+        "from types import SimpleNamespace as S\nmake = S\nx = make(**{chr(95): 1})\n",
+        "hands on types.SimpleNamespace",
+    ),
+    "format-by-getattr": ("x = getattr('{0.__class__}', 'format')(print)\n", "the attribute format"),
+    "format-by-methodcaller": (
+        "from operator import methodcaller\nx = methodcaller('format', print)('{0.__class__}')\n",
+        "the attribute format",
+    ),
+    "bit-generator-in-c": ("x = np.random.default_rng(0).bit_generator.cffi\n", "the attribute"),
+    "swallows-by-finally": (
+        "def f(x):\n    try:\n        return x()\n    finally:\n        return 1\n",
+        "leaves a finally block",
+    ),
+    "swallows-by-exit": (
+        "class A:\n    def __enter__(self):\n        return 1\n    def __exit__(self, *a):\n        return 1\n",
+        "an __exit__",
+    ),
     # the test's own objects
     "spy-written-over": ("def f(kv):\n    kv.seen_by_the_spy = []\n", "changes the attribute seen_by_the_spy"),
     "private-of-another": ("def f(x):\n    return x._hidden\n", "the attribute _hidden"),
     "hidden-by-depth": ("x = " + "-" * 90 + "1\n", "levels of nesting"),
-}  # fmt: skip
+}
 
 
 """What a human may have let run by mistake: these reach the machinery, and traps and snapshots must tell."""
@@ -231,12 +382,27 @@ LET_RUN = {
     "raises": "import _pytest.raises as r\nr.RaisesExc.__exit__ = lambda *a: True\n",
 }
 
+INSIDE = {
+    "class-of-a-library-by-another-name": "from fractions import Fraction\nclass A:\n    limit_denominator = 1\ndef f(c):\n"
+    "    c.limit_denominator = lambda self: 1\nf(Fraction)\n",
+    "class-of-the-engine-by-another-name": "from mini_vllm import Request\nclass A:\n    num_tokens = 1\ndef f(c):\n"
+    "    c.num_tokens = 1\nf(Request)\n",
+}
+"""What the language lets through and a snapshot must tell."""
+
 WEAK = {
-    "empty": "np.empty((0,))", "empty-and-shaped": "np.empty((0, *np.shape(next(iter(args), 0))))",
-    "nan": "np.nan", "nans": "np.full(np.shape(next(iter(args), 0)), np.nan)", "first": "next(iter(args), None)",
-    "zero": "0", "true": "True", "nothing": "None", "zeros": "np.zeros(np.shape(next(iter(args), 0)))",
-    "list": "[]", "object": "np.array([None], dtype=object)",
-}  # fmt: skip
+    "empty": "np.empty((0,))",
+    "empty-and-shaped": "np.empty((0, *np.shape(next(iter(args), 0))))",
+    "nan": "np.nan",
+    "nans": "np.full(np.shape(next(iter(args), 0)), np.nan)",
+    "first": "next(iter(args), None)",
+    "zero": "0",
+    "true": "True",
+    "nothing": "None",
+    "zeros": "np.zeros(np.shape(next(iter(args), 0)))",
+    "list": "[]",
+    "object": "np.array([None], dtype=object)",
+}
 """What every function of a lab returns instead of an answer."""
 
 
@@ -248,4 +414,6 @@ def weak(starter: str, answer: str) -> str:
             args = [arg.arg for arg in node.args.args if arg.arg not in ("self", "cls")]
             node.body = ast.parse(f"args = [{', '.join(args)}]\nreturn {answer}").body if "." not in name else node.body
     top = "" if "import numpy as np" in starter else "import numpy as np\n"
-    return ast.unparse(tree).replace("from __future__ import annotations\n", f"from __future__ import annotations\n{top}")
+    return ast.unparse(tree).replace(
+        "from __future__ import annotations\n", f"from __future__ import annotations\n{top}"
+    )

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Right submissions in other styles: ``STYLES`` write a lab's reference anew, ``HANDS`` are functions written by hand."""
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def generators(lab: Lab) -> str:
     tree, wanted = ast.parse((lab.folder / "solution.py").read_text(encoding="utf-8")), _unwritten(lab)
     for node in list(tree.body):
         if isinstance(node, ast.FunctionDef) and node.name in wanted and not node.decorator_list:
-            if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Lambda, ast.FunctionDef)) for n in ast.walk(node) if n is not node):
+            if any(
+                isinstance(n, (ast.Yield, ast.YieldFrom, ast.Lambda, ast.FunctionDef))
+                for n in ast.walk(node)
+                if n is not node
+            ):
                 continue
             name, args = node.name, ", ".join(a.arg for a in node.args.args)
             if node.args.kwonlyargs or node.args.vararg:
@@ -103,47 +108,72 @@ STYLES: dict[str, Callable[[Lab], str]] = {
     "classes": wrapped("", lambda name, call, args: CLASS.format(name=name, call=call, args=args)),
     "generators": generators,
     "match": wrapped(
-        "", lambda name, call, args: f"match (answer := {call}):\n    case None:\n        return None\n"
-        "    case True | False:\n        return answer\n    case _:\n        return answer\n"),
+        "",
+        lambda name, call, args: (
+            f"match (answer := {call}):\n    case None:\n        return None\n"
+            "    case True | False:\n        return answer\n    case _:\n        return answer\n"
+        ),
+    ),
     "decorators": wrapped(
         "import functools\nfrom collections import Counter\nfrom time import perf_counter\n_calls, _seconds = Counter(), {}\ndef _counted(fn):\n    @functools.wraps(fn)\n"
         "    def inner(*args, **kwargs):\n        start = perf_counter()\n        try:\n            return fn(*args, **kwargs)\n        finally:\n"
         "            _calls[fn.__name__] += 1\n            _seconds[fn.__name__] = perf_counter() - start\n    return inner\n",
-        lambda name, call, args: f"counted = _counted(_{name}_by_hand)\nreturn {call.replace(f'_{name}_by_hand', 'counted')}\n"),
+        lambda name, call, args: (
+            f"counted = _counted(_{name}_by_hand)\nreturn {call.replace(f'_{name}_by_hand', 'counted')}\n"
+        ),
+    ),
     "dataclasses": wrapped(
         "import dataclasses\nfrom typing import Any, Generic, TypeVar\n_T = TypeVar('_T')\n@dataclasses.dataclass(frozen=True, slots=True)\n"
         "class _Answer(Generic[_T]):\n    value: _T\n    notes: list[str] = dataclasses.field(default_factory=list)\n\n"
         "    def __post_init__(self) -> None:\n        object.__setattr__(self, 'notes', [*self.notes, 'made'])\n",
-        lambda name, call, args: f"made: _Answer[Any] = _Answer({call})\nassert made.notes == ['made']\nreturn dataclasses.replace(made, notes=[]).value\n"),
+        lambda name, call, args: (
+            f"made: _Answer[Any] = _Answer({call})\nassert made.notes == ['made']\nreturn dataclasses.replace(made, notes=[]).value\n"
+        ),
+    ),
     "queues": wrapped(
         "import heapq\nimport itertools\nfrom collections import OrderedDict, defaultdict, deque\nfrom operator import itemgetter\n",
-        lambda name, call, args: f"line = deque([{call}], maxlen=1)\nkept = OrderedDict()\nkept['answer'] = line.popleft()\n"
-        "by_rank = defaultdict(list)\nby_rank[0].append(kept)\nheap = []\nheapq.heappush(heap, (0, 0))\n"
-        "chosen = next(itertools.chain.from_iterable(by_rank.values()))\nkept.move_to_end('answer')\nreturn itemgetter('answer')(chosen)\n"),
+        lambda name, call, args: (
+            f"line = deque([{call}], maxlen=1)\nkept = OrderedDict()\nkept['answer'] = line.popleft()\n"
+            "by_rank = defaultdict(list)\nby_rank[0].append(kept)\nheap = []\nheapq.heappush(heap, (0, 0))\n"
+            "chosen = next(itertools.chain.from_iterable(by_rank.values()))\nkept.move_to_end('answer')\nreturn itemgetter('answer')(chosen)\n"
+        ),
+    ),
     "errors": wrapped(
         "from contextlib import contextmanager, nullcontext, suppress\nclass _Told(ValueError):\n    def __str__(self):\n        return super().__str__()\n"
         "@contextmanager\ndef _section(title):\n    yield '{}: {:>3d}'.format(title, len(title))\n",
-        lambda name, call, args: f"with suppress(KeyError), nullcontext():\n    {{}}['no']\nwith _section('{name}') as title:\n    assert title\n"
-        f"try:\n    answer = {call}\nexcept _Told as error:\n    raise ValueError(*error.args) from None\nelse:\n    return answer\n"),
+        lambda name, call, args: (
+            f"with suppress(KeyError), nullcontext():\n    {{}}['no']\nwith _section('{name}') as title:\n    assert title\n"
+            f"try:\n    answer = {call}\nexcept _Told as error:\n    raise ValueError(*error.args) from None\nelse:\n    return answer\n"
+        ),
+    ),
     "lambdas": wrapped(
         "from functools import cache, lru_cache, partial, reduce\n@cache\ndef _twice(n):\n    return 2 * n\n@lru_cache(maxsize=None)\ndef _same(n):\n    return n\n",
-        lambda name, call, args: f"later = lambda: {call}\nassert _twice(_same(1)) == 2 and reduce(lambda a, b: a + b, [1, 2]) == 3\n"
-        "ask = partial(lambda ready: ready())\nreturn [value for value in map(ask, [later])][-1]\n"),
+        lambda name, call, args: (
+            f"later = lambda: {call}\nassert _twice(_same(1)) == 2 and reduce(lambda a, b: a + b, [1, 2]) == 3\n"
+            "ask = partial(lambda ready: ready())\nreturn [value for value in map(ask, [later])][-1]\n"
+        ),
+    ),
     "named": wrapped(
         "from collections import namedtuple\nfrom enum import Enum, auto\nfrom typing import NamedTuple\n_Pair = namedtuple('_Pair', 'key answer')\n"
         "class _Step(Enum):\n    ASK = auto()\n    DONE = 'done'\nclass _Row(NamedTuple):\n    step: _Step\n    pair: _Pair\n",
-        lambda name, call, args: f"row = _Row(_Step.DONE, _Pair(key={name!r}, answer={call}))\nstep, (key, answer) = row\n"
-        "assert row._replace(step=_Step.ASK).step is _Step.ASK and step.value == 'done' and row.pair.key == key and _Step.ASK.name == 'ASK'\n"
-        "return row.pair._asdict()['answer']\n"),
+        lambda name, call, args: (
+            f"row = _Row(_Step.DONE, _Pair(key={name!r}, answer={call}))\nstep, (key, answer) = row\n"
+            "assert row._replace(step=_Step.ASK).step is _Step.ASK and step.value == 'done' and row.pair.key == key and _Step.ASK.name == 'ASK'\n"
+            "return row.pair._asdict()['answer']\n"
+        ),
+    ),
     "ordered": wrapped(
         "import bisect\nfrom dataclasses import dataclass\nfrom functools import total_ordering\n@total_ordering\nclass _Rank:\n    __slots__ = ('rank', 'name')\n\n"
         "    def __init__(self, rank, name):\n        self.rank, self.name = rank, name\n\n    def __eq__(self, other):\n"
         "        return isinstance(other, _Rank) and (self.rank, self.name) == (other.rank, other.name)\n\n    def __lt__(self, other):\n"
         "        if not isinstance(other, _Rank):\n            return NotImplemented\n        return (self.rank, self.name) < (other.rank, other.name)\n\n"
         "    def __hash__(self):\n        return hash(self.rank)\n",
-        lambda name, call, args: f"ranks = sorted([_Rank(2, 'b'), _Rank(1, 'a')])\nassert min(ranks) <= ranks[0] and bisect.bisect_left(ranks, ranks[1]) == 1\nreturn {call}\n"),
+        lambda name, call, args: (
+            f"ranks = sorted([_Rank(2, 'b'), _Rank(1, 'a')])\nassert min(ranks) <= ranks[0] and bisect.bisect_left(ranks, ranks[1]) == 1\nreturn {call}\n"
+        ),
+    ),
     "restyled": lambda lab: with_given(lab, restyled((lab.folder / "solution.py").read_text(encoding="utf-8"), 7)),
-}  # fmt: skip
+}
 
 
 def by_hand(lab: Lab, text: str) -> str:
@@ -185,7 +215,7 @@ def generate_with_cache(prompt, n_new):
         cache.push(next_token(cache.tokens[-1], list(cache)))
     return cache.tokens, cache.work.count
 ''',
-    "00-01 one loop for each step": '''
+    "00-01 one loop for each step": """
 from functools import partial
 
 
@@ -199,8 +229,8 @@ def generate_no_cache(prompt, n_new):
             pairs += [charge(tokens[position], position)]
         tokens += [next_token(tokens[-1], pairs)]
     return tokens, work.count
-''',
-    "00-02 products of a list": '''
+""",
+    "00-02 products of a list": """
 import math
 from fractions import Fraction
 
@@ -213,8 +243,8 @@ def max_concurrent_seqs(gpu_bytes, weight_bytes, per_seq):
     if per_seq < 1:
         raise ValueError("per_seq must be at least 1 byte, got {}".format(per_seq))
     return max(0, math.floor(Fraction(gpu_bytes - weight_bytes, per_seq)))
-''',
-    "00-02 a match over what the file says": '''
+""",
+    "00-02 a match over what the file says": """
 def kv_bytes_of_config(config, dtype_bytes=2):
     match config:
         case {"num_key_value_heads": int(kv_heads)}:
@@ -227,8 +257,8 @@ def kv_bytes_of_config(config, dtype_bytes=2):
         case int(head_dim):
             pass
     return kv_bytes_per_token(config["num_hidden_layers"], kv_heads, head_dim, dtype_bytes)
-''',
-    "00-03 top-k by a heap": '''
+""",
+    "00-03 top-k by a heap": """
 import heapq
 
 
@@ -238,8 +268,8 @@ def apply_top_k(logits, k):
         return scores
     *_, kth = heapq.nlargest(k, scores.tolist())
     return np.where(scores >= kth, scores, -np.inf)
-''',
-    "00-03 top-p in a loop": '''
+""",
+    "00-03 top-p in a loop": """
 from itertools import accumulate
 
 
@@ -256,14 +286,14 @@ def apply_top_p(logits, p):
             break
     scores[[i for i in range(len(probs)) if i not in kept]] = float("-inf")
     return scores
-''',
-    "00-03 a softmax of logarithms": '''
+""",
+    "00-03 a softmax of logarithms": """
 def softmax(logits: np.ndarray) -> np.ndarray:
     scores = np.asarray(logits, dtype=float)
     with np.errstate(divide="ignore"):
         return np.exp(scores - np.logaddexp.reduce(scores))
-''',
-    "01-05 the two ends apart": '''
+""",
+    "01-05 the two ends apart": """
 def _ended(request, status, reason=None):
     request.status = status
     if reason is not None:
@@ -283,8 +313,8 @@ def check_stop(request, max_model_len):
     if full or request.num_output_tokens >= request.max_tokens:
         return _ended(request, RequestStatus.FINISHED_LENGTH_CAPPED)
     return False
-''',
-    "01-05 any over the stream": '''
+""",
+    "01-05 any over the stream": """
 def run_until_stop(request, token_stream, max_model_len):
     def took(token_id):
         request.append_output_token_ids(token_id)
@@ -293,8 +323,8 @@ def run_until_stop(request, token_stream, max_model_len):
     request.status = RequestStatus.RUNNING
     any(map(took, token_stream))
     return request
-''',
-    "02-02 gaps from a generator": '''
+""",
+    "02-02 gaps from a generator": """
 from itertools import pairwise
 
 
@@ -306,8 +336,8 @@ def _gaps(total_slots, taken):
 
 def first_fit(total_slots, taken, length):
     return next((start for start, room in _gaps(total_slots, taken) if room >= length), None)
-''',
-    "02-02 ceilings by divmod": '''
+""",
+    "02-02 ceilings by divmod": """
 def _ceil(a, b):
     whole, rest = divmod(a, b)
     return whole + bool(rest)
@@ -321,8 +351,8 @@ def paged_admit(total_slots, block_size, used_lens):
             admitted.append(used)
             wasted += need * block_size - used
     return Result(admitted=len(admitted), rejected=len(used_lens) - len(admitted), wasted=wasted)
-''',
-    "02-03 a set beside the list": '''
+""",
+    "02-03 a set beside the list": """
 from math import ceil
 
 
@@ -334,8 +364,8 @@ def serve_one(free, hits, num_new):
     new, left = rest[:num_new], rest[num_new:]
     table = [*hits, *new]
     return table, [*left, *reversed(table)]
-''',
-    "02-06 heads in a loop": '''
+""",
+    "02-06 heads in a loop": """
 def paged_attention(q, k_cache, v_cache, block_table, seq_len, block_size):
     slots = build_slot_mapping(block_table, block_size, 0, seq_len)
     keys, values = np.take(k_cache, slots, axis=0), np.take(v_cache, slots, axis=0)
@@ -345,30 +375,30 @@ def paged_attention(q, k_cache, v_cache, block_table, seq_len, block_size):
         weights = softmax(keys[:, of] @ query * (len(query) ** -0.5))
         out[head] = weights @ values[:, of]
     return out
-''',
-    "02-06 a loop over slots": '''
+""",
+    "02-06 a loop over slots": """
 def write_kv(k_cache, v_cache, new_k, new_v, slot_mapping):
     for row, slot in enumerate(slot_mapping.tolist()):
         if slot < 0:
             continue
         k_cache[slot], v_cache[slot] = new_k[row], new_v[row]
-''',
-    "03-03 a prefix by takewhile": '''
+""",
+    "03-03 a prefix by takewhile": """
 from itertools import starmap, takewhile
 from operator import eq
 
 
 def common_prefix(a, b):
     return sum(1 for _ in takewhile(bool, starmap(eq, zip(a, b))))
-''',
-    "03-03 sums of a comprehension": '''
+""",
+    "03-03 sums of a comprehension": """
 def predict(prompts, block_size):
     def best(i):
         return max([0, *(common_prefix(prompts[i], other) for other in prompts[:i])])
 
     return [expected_hits(len(prompts[i]), best(i), block_size) for i in range(len(prompts))]
-''',
-    "04-04 a tree of merges": '''
+""",
+    "04-04 a tree of merges": """
 from functools import reduce
 
 
@@ -378,8 +408,8 @@ def merge_partials(parts):
     if total is None or np.isneginf(total.m):
         raise ValueError("nothing to attend to")
     return total.acc / total.denom
-''',
-    "05-02 a table of modes": '''
+""",
+    "05-02 a table of modes": """
 def launches_per_step(mode, num_layers, ops_per_layer, ops_per_split=2):
     ways = {
         "NONE": lambda: num_layers * ops_per_layer,
@@ -390,8 +420,8 @@ def launches_per_step(mode, num_layers, ops_per_layer, ops_per_split=2):
         return ways[mode]()
     except KeyError:
         raise ValueError(f"mode must be NONE, PIECEWISE or FULL, got {mode!r}") from None
-''',
-    "05-02 a search for the crossover": '''
+""",
+    "05-02 a search for the crossover": """
 from itertools import count
 
 
@@ -400,8 +430,8 @@ def crossover(num_ops, capture_cost_ops=None):
     if num_ops <= 1:
         return 1 if capture < num_ops else None
     return next(calls for calls in count(1) if capture + calls - 1 < num_ops * calls)
-''',
-    "06-01 rows one by one": '''
+""",
+    "06-01 rows one by one": """
 def quantize_per_channel(W):
     codes, scales = np.zeros(W.shape, dtype=np.int8), np.ones(len(W), dtype=W.dtype)
     for i, row in enumerate(W):
@@ -409,16 +439,16 @@ def quantize_per_channel(W):
             scales[i] = largest / INT8_MAX
         codes[i] = np.clip(np.round(row / scales[i]), -INT8_MAX, INT8_MAX)
     return codes, scales
-''',
-    "06-05 levels by bisection": '''
+""",
+    "06-05 levels by bisection": """
 from bisect import bisect_left
 
 
 def pack_nf4(codes):
     high, low = codes[:, ::2], codes[:, 1::2]
     return np.bitwise_or(np.left_shift(high, 4), low)
-''',
-    "07-01 counts by hand": '''
+""",
+    "07-01 counts by hand": """
 from collections import Counter
 
 
@@ -430,12 +460,12 @@ def sort_by_expert(ids, num_experts):
     for expert in range(num_experts):
         starts.append(starts[-1] + counts[expert])
     return np.asarray(order, dtype=int), np.asarray(starts)
-''',
-    "07-01 experts in their turn": '''
+""",
+    "07-01 experts in their turn": """
 def moe_forward_reference(x, experts, ids, w):
     return np.stack([
         sum(w[t, j] * expert_mlp(x[t : t + 1], *experts[e])[0] for j, e in enumerate(row)) for t, row in enumerate(ids)
     ])
-''',
+""",
 }
 """Lab and idea -> functions in the place of the reference's own."""

@@ -82,7 +82,9 @@ def with_given(lab: Lab, text: str) -> str:
     stubs = {name.partition(".")[0] for name, node in functions(starter) if stub_message(node) is not None}
     kinds = (ast.FunctionDef, ast.ClassDef)
     given = {node.name: node for node in starter.body if isinstance(node, kinds) and node.name not in stubs}
-    differ = [n for n in tree.body if isinstance(n, kinds) and n.name in given and ast.dump(n) != ast.dump(given[n.name])]
+    differ = [
+        n for n in tree.body if isinstance(n, kinds) and n.name in given and ast.dump(n) != ast.dump(given[n.name])
+    ]
     if not differ:
         return text
     tree.body = [given[n.name] if n in differ else n for n in tree.body]  # type: ignore[attr-defined]

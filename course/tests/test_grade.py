@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from course.grade.fork import mark
 from course.grade.grading import Grades, grade
 from course.grade.intake import Submission, lab_of_entry, take_in
 from course.grade.report import FORMATS, render
-from course.grade.fork import mark
 from course.grade.settings import Limits, Settings
 from course.grade.similarity import REFERENCE, similar
 from course.labs import Lab, LabError, find_labs, lab_folders, lab_of

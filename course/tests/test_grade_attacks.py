@@ -1,4 +1,4 @@
-"""Attacks through the whole grader: no point, or held; and what traps and snapshots tell when the language is passed."""
+"""Attacks through the whole grader: no point, or held; what traps and snapshots tell when the language is passed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_held_file_is_not_graded_and_has_no_zero_and_an_accepted_one_is_graded
     assert [(r.status, r.share) for r in again.rows] == [("graded", 1.0)]
 
 
-@pytest.mark.parametrize("form", (traps.PLAIN.strip() + traps.ARRAYS.rstrip()).splitlines())
+@pytest.mark.parametrize("form", [*traps.FORMS["plain"], *traps.FORMS["arrays"]])
 @pytest.mark.parametrize("passes", [True, False])
 def test_each_form_of_trap_ends_as_it_must(form: str, passes: bool) -> None:
     trap = next(t for t in iter(lambda: traps.make_trap(passes, True), None) if t.text.count(_skeleton(form)))
@@ -70,7 +70,9 @@ def test_a_plan_has_traps_first_and_last_and_the_tests_in_their_order() -> None:
     assert [step for step in steps if isinstance(step, int)] == [2, 3, 4, 5]
     kinds = [step.passes for step in steps if isinstance(step, traps.Trap)]
     assert (kinds.count(False), kinds.count(True)) == (traps.MUST_FAIL, traps.MUST_PASS)
-    assert len({step.name for _ in range(9) for step in traps.plan(range(1), True) if isinstance(step, traps.Trap)}) == 63
+    assert (
+        len({step.name for _ in range(9) for step in traps.plan(range(1), True) if isinstance(step, traps.Trap)}) == 63
+    )
 
 
 @linux

@@ -16,6 +16,7 @@ from course.tests import submissions as made
 from course.tests.conftest import SOLUTION
 from course.tests.test_grade import FAST, attack, linux, run
 
+
 @linux
 def test_honest_randomness_is_the_same_on_every_run(small_course: Path) -> None:
     body = "import random\nimport numpy as np\nLUCK = np.random.default_rng().random() + random.Random().random()\n"
