@@ -49,11 +49,11 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
     files = [File(ast.parse(text), Language(), set()) for text in (starter, solution, test)]
     mine = [node for file in files[:2] for node in file.nodes]
     seen = {n.attr for n in files[2].nodes if isinstance(n, ast.Attribute) and not n.attr.startswith("_")} - NEVER
-    used = {n.attr for n in mine if isinstance(n, ast.Attribute)}
+    used, declared = {n.attr for n in mine if isinstance(n, ast.Attribute)}, files[0].declared | files[1].declared
     made = {
         "modules": {m for n in mine if isinstance(n, (ast.Import, ast.ImportFrom)) for m in imported(n)},
         "names": {name for file in files[:2] for name in map(file.dotted, file.nodes) if name},
-        "stores": {n.attr for n in mine if stored(n, ast.Attribute)}.union(*(file.declared for file in files[:2])),
+        "stores": {n.attr for n in mine if isinstance(n, ast.Attribute) and stored(n, ast.Attribute)} | declared,
         "attributes": used | seen | (words.engine_names() if engine else set()),
         "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
         "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},

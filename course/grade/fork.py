@@ -105,6 +105,7 @@ def mark(text: bytes) -> str:
 
 def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
     """The source, or None after saying what is wrong with it."""
+    source, kind = "", "held"
     try:
         source = text.decode("utf-8-sig")
         if "\0" in source:
@@ -112,13 +113,15 @@ def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
         read = job["trusted"] or mark(text) in job["accepted"]
         found = [] if read else outside(source, Language(job["allowed"], job["own"], job["plug"]))
     except SyntaxError as error:
-        return send("broken", findings=[f"line {error.lineno}: does not parse: {error.msg}"])
+        found, kind = [f"line {error.lineno}: does not parse: {error.msg}"], "broken"
     except (ValueError, RecursionError, MemoryError) as error:
-        return send("broken", findings=[f"is not a Python text file: {type(error).__name__}: {error}"[:300]])
-    if found:
+        found, kind = [f"is not a Python text file: {type(error).__name__}: {error}"[:300]], "broken"
+    if found and kind == "held":
         more = [f"and {len(found) - 10} lines more"] if len(found) > 10 else []
         said = f"not graded before someone has read it; to let it run: accepted = [{mark(text)!r}]"
-        send("held", findings=[*(f"starter.py:{one}" for one in found[:10]), *more, said])
+        found = [*(f"starter.py:{one}" for one in found[:10]), *more, said]
+    if found:
+        send(kind, findings=found)
     return None if found else source or "\n"
 
 

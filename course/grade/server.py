@@ -108,7 +108,6 @@ class Server:
     def fork(self, attempt: Attempt) -> None:
         """Starts a fork at the attempt's next test."""
         attempt.token, attempt.talk, attempt.phase = secrets.token_hex(16), b"", ""
-        attempt.steps = plan(range(attempt.at, len(self.items)), "numpy" in sys.modules)
         attempt.reader, writer = os.pipe()
         orders, attempt.orders = os.pipe()
         attempt.pid = os.fork()
@@ -121,6 +120,7 @@ class Server:
                 os._exit(0)
         os.close(writer)
         os.close(orders)
+        attempt.steps = plan(range(attempt.at, len(self.items)), "numpy" in sys.modules)  # the fork has no copy
         self.begin(attempt, "")
         self.running[attempt.reader] = attempt
 
