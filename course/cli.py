@@ -240,10 +240,7 @@ def doctor() -> None:
         table.add_row(mark, escape(each.what), escape(each.state), escape("" if each.good else each.mend))
     out.print(table)
     missing = [each.what for each in found if each.needed and not each.good]
-    more = (
-        "" if all(each.good for each in found) else " What is marked - serves later phases; none of it is needed now."
-    )
-    begin = f"[green]You can begin:[/] course watch.{more}"
+    begin = "[green]You can begin:[/] course watch. Rows marked - serve later phases; none of them is needed now."
     out.print(f"[red]Mend first:[/] {', '.join(missing)}." if missing else begin)
     raise typer.Exit(1 if missing else 0)
 

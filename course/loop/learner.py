@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from course.loop.follow import Starter
     from course.loop.gitwork import Updated
 
-COLUMNS = shutil.get_terminal_size().columns if os.environ.get("TERM") == "dumb" else None  # there rich says 80
-out = Console(highlight=False, width=COLUMNS)
+SIZE = shutil.get_terminal_size() if os.environ.get("TERM") == "dumb" else (None, None)  # there rich takes 80 for it
+out = Console(highlight=False, width=SIZE[0], height=SIZE[1])
 LAB = typer.Argument(help="a lab (00-03, sampling, its folder); the next one where left out")
 MANY_LINES = 40
 HOST = "127.0.0.1"
@@ -231,7 +231,8 @@ def serve(port: Annotated[int, typer.Option(min=1, max=65535, help="where to lis
             raise LabError(f"port {port} is taken; choose another, for example `course serve --port {port + 1}`")
     command = [sys.executable, "-m", "mkdocs", "serve", "--dev-addr", f"{HOST}:{port}", "--livereload"]
     with suppress(KeyboardInterrupt):
-        raise typer.Exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's, at each start
+        raise typer.Exit(subprocess.run(command, cwd=ROOT, env=env, check=False).returncode)
 
 
 def add_to(app: typer.Typer) -> None:

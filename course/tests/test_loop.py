@@ -315,6 +315,24 @@ def test_serve_names_what_is_missing() -> None:
             learner.serve(port)
 
 
+def test_serve_lists_no_pages(tmp_path: Path) -> None:
+    """Under the website's own settings mkdocs does not name the pages that are no entry of the menu."""
+    pytest.importorskip("mkdocs", reason='pip install -e ".[docs]"')
+    ours = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    head = "site_name: small\ntheme: {name: null, custom_dir: look}\nnav: [index.md]\nplugins: []\n"
+    (tmp_path / "look").mkdir()
+    (tmp_path / "docs").mkdir()
+    for name in ("index", "omitted"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n")
+    said = {}
+    for settings in ("", "validation:" + ours.partition("\nvalidation:")[2]):
+        (tmp_path / "mkdocs.yml").write_text(head + settings)
+        command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path / "site")]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        said[bool(settings)] = done.stderr + done.stdout
+    assert "omitted.md" in said[False] and "omitted.md" not in said[True]
+
+
 @pytest.mark.parametrize("line", ["next", "next 00-01", "hint nothing-like-it", "reset 00", "--help"])
 def test_verbs_in_a_dumb_terminal(line: str) -> None:
     if not lab_folders():

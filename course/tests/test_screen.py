@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -262,6 +263,27 @@ def test_the_learners_sampler_writes_the_story(wrong) -> None:  # noqa: F811
     wrong("00-03", "def sample(", "def sample(*args):\n    return 10**6\n\n\ndef _sample(")
     good, text = said_by("00-03")
     assert not good and "outside the vocabulary" in text and "course milestone 00-03" in text
+
+
+def test_what_tests_say_breaks_between_words(small_course: Path, terminal: tuple[int, int]) -> None:
+    hand, program = terminal
+    env = {**os.environ, "LAB_IMPL": "starter", "COLUMNS": "44", "PYTHONPATH": str(ROOT), "TERM": "dumb"}
+    command = [sys.executable, "-m", "pytest", "-qq", "-p", "no:cacheprovider", FIRST]
+    with subprocess.Popen(command, cwd=small_course, env=env, stdin=subprocess.DEVNULL, stdout=program) as child:
+        text = ""
+        while child.poll() is None or select.select([hand], [], [], 0)[0]:
+            text += os.read(hand, 1 << 16).decode() if select.select([hand], [], [], 0.05)[0] else ""
+    lines = text.replace("\r", "").splitlines()
+    assert "not written yet: Counter.add," in lines and "    n." in lines
+    assert any(line.startswith("…/lab-01-kv-cache-speedup/starter.py:") for line in lines)
+    assert all(len(line) <= 44 for line in lines)
+
+
+def test_a_dumb_terminal_has_its_own_width() -> None:
+    env = {**os.environ, "TERM": "dumb", "COLUMNS": "60", "PYTHONPATH": str(ROOT)}
+    code = "from course.loop.learner import out; print(out.width)"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "60\n"
 
 
 def test_lines_break_between_words() -> None:
