@@ -276,7 +276,7 @@ def test_what_tests_say_breaks_between_words(small_course: Path, terminal: tuple
     lines = text.replace("\r", "").splitlines()
     assert "not written yet: Counter.add," in lines and "    n." in lines
     assert any(line.startswith("…/lab-01-kv-cache-speedup/starter.py:") for line in lines)
-    assert all(len(line) <= 44 for line in lines)
+    assert all(len(line) <= 44 for line in lines if not line.startswith("_"))
 
 
 def test_a_dumb_terminal_has_its_own_width() -> None:
