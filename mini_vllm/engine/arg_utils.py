@@ -143,7 +143,7 @@ def _checked_init(self: EngineArgs, *args: Any, **kwargs: Any) -> None:
         ours = _ALIASES.get(name, name)
         if ours not in known:
             raise ValueError(
-                f"unknown engine argument {name!r}{did_you_mean(name, known)}. Allowed: {', '.join(known)}"
+                f"unknown engine argument {name!r}{did_you_mean(name, known) or '.'} Allowed: {', '.join(known)}."
             )
         if given.get(ours) is not None and value is not None:
             raise ValueError(f"{ours} and {name} are two names of one argument; give one")
