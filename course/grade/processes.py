@@ -13,9 +13,7 @@ PROC = Path("/proc")
 def look(pid: int) -> tuple[float | None, bool]:
     """(processor time so far or None, whether it waits for something other than a processor) of a process."""
     fields = _stat(pid)
-    if not fields:
-        return None, False
-    return (int(fields[11]) + int(fields[12])) / _TICKS, fields[0] in "SD"
+    return ((int(fields[11]) + int(fields[12])) / _TICKS, fields[0] in "SD") if fields else (None, False)
 
 
 def _stat(pid: int) -> list[str]:
