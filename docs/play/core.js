@@ -159,7 +159,7 @@ function card(name, { lead, stage, questions, free }) {
 // --- question, guess, truth
 
 function quiz(name, questions, free) {
-  const box = h("div", { class: "quiz" }), dots = h("nav", { class: "dots", "aria-label": "questions" });
+  const box = h("div", { class: "quiz" }), dots = h("nav", { class: "dots", "aria-label": `questions: ${PLAYGROUNDS[name].title}` });
   const body = h("div", { class: "body" }), said = h("div", { class: "said", "aria-live": "polite" });
   let at = 0;
   const mark = () => dots.replaceChildren(...questions.map((q, i) => {

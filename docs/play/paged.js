@@ -139,7 +139,7 @@ function stage(scenes) {
         return h("span", { class: `chip ${colour(others[0])} ${[...world.log.fresh, ...world.log.hits].includes(id) && name === last(state) ? "lit" : ""}` }, `${i}→${id}`, others.length > 1 ? h("small", { text: "shared" }) : null);
       })),
       playing ? h("div", { class: "acts" }, act("+ a word", () => write(name)), act("next turn", () => turn(name)), act("end", () => { world.end(name); show(`${name} has ended. Its full blocks can still be found until somebody overwrites them.`); })) : null));
-    const seat = playing && NAMES.length > world.requests.size ? [h("div", { class: "req seat", "data-drop": "new" }, "○", picked ? act("put it here", () => drop(picked)) : h("span", { text: "drag a prompt here, or press it" }))] : [];
+    const seat = playing && NAMES.length > world.requests.size ? [h("div", { class: "req seat", "data-drop": "new" }, "○", picked ? act("put it here", () => drop(picked)) : h("span", { text: "drag a prompt here, or press it; dragged onto a request it speaks behind its words" }))] : [];
     root.replaceChildren(
       ...(incoming ? [h("div", { class: "sub", text: "arriving" }), h("div", { class: "req" }, who(incoming[0]), h("div", { class: "table" }, chunks(incoming[1]).map((part) => h("span", { class: `chip ghost ${colour(incoming[0])}`, text: part.join(" ") }))))] : []),
       ...(playing ? [tray()] : []),
