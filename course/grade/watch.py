@@ -79,7 +79,7 @@ class Snapshot:
         space = vars(value)
         self.sizes.append((space, len(space), frozenset(space), words))
         for part, inner in list(space.items()):
-            if callable(inner):
+            if callable(inner) or hasattr(inner, "__get__"):  # methods, properties
                 self.rows.append((space, part, inner, f"{words}.{part}"))
 
     def changes(self) -> list[str]:
