@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.sample.ops.penalties import PenaltyState, has_penalty
+from mini_vllm.sample.ops.penalties import PenaltyState
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class SamplingMetadata:
             generators=[row.generator for row in rows],
             output_token_ids=[row.output_token_ids for row in rows],
             penalties=(
-                PenaltyState(params, [row.prompt_token_ids for row in rows]) if any(map(has_penalty, params)) else None
+                PenaltyState(params, [row.prompt_token_ids for row in rows]) if any(p.has_penalty for p in params) else None
             ),
             allowed_token_ids={i: np.array(p.allowed_token_ids) for i, p in enumerate(params) if p.allowed_token_ids},
             bad_words={i: p.bad_words_token_ids for i, p in enumerate(params) if p.bad_words_token_ids},
