@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from course.grade.command import grade as grade_class
 from course.labs import ROOT, Lab, LabError, find_labs, lab_folders, lab_of
 from course.loop import learner
+from course.loop.record import write_json
 from course.upstream.fetch import UpstreamError
 from course.upstream.vllm_cpu import VllmError
 
@@ -227,6 +228,19 @@ def milestone(
 
 
 app.command(name="grade")(grade_class)
+
+
+@app.command()
+def progress(export: Annotated[bool, typer.Option("--export", help="for the website's map")] = False) -> None:
+    """Where you are; with [bold]--export[/] also as [bold]progress.json[/], which the map on the website reads."""
+    from course.loop.progress import all_progress
+
+    show_progress(out)
+    if export:
+        done = [learner.number(p.lab) for p in all_progress() if p.done]
+        if not write_json(Path("progress.json"), {"format": "course-progress", "version": 1, "labs": done}):
+            raise LabError("progress.json cannot be written here")
+        learner.say(f"progress.json is for the website's map; so is an address that ends in #progress={'.'.join(done)}")
 
 
 @app.command()

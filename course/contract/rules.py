@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course.contract import zygote
 from course.contract.warm import environment
-from course.grade.screen import imported
+from course.grade.language import imported
 from course.labs import ROOT, LabError, functions, lab_of, stub_message
 from course.loop.hints import read_hints
 from course.pages.markdown import Problem

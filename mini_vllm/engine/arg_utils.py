@@ -72,7 +72,9 @@ class EngineArgs:
     disable_hybrid_kv_cache_manager: bool | None = None
     kv_events_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
+    speculative_config: dict[str, Any] | Any = None
     max_logprobs: int | None = None
+    logits_processors: list[Any] | Any = None
     load_format: str | None = None
     disable_log_stats: bool | None = None
     generation_config: str | None = None
