@@ -257,12 +257,12 @@ def test_the_learners_sampler_writes_the_story(wrong) -> None:  # noqa: F811
     assert good and "Your sampler wrote this:" in text and "fox" in text and "violin" in text
     count = re.search(r"(\d+) tokens, (\d+) calls of your code", text)
     assert count is not None and count[1] == count[2] and int(count[1]) > 20
-    wrong("00-03", "def sample(", "def sample(*args):\n    return _sample(args[0], 0.0, *args[2:])\n\n\ndef _sample(")
-    greedy, other = said_by("00-03")
-    assert greedy and other.partition("›")[2] != text.partition("›")[2], "another sampler, another story"
-    wrong("00-03", "def sample(", "def sample(*args):\n    return 10**6\n\n\ndef _sample(")
-    good, text = said_by("00-03")
-    assert not good and "outside the vocabulary" in text and "course milestone 00-03" in text
+    greedy = "CALLS = []\n\n\ndef sample(logits, *_):\n    CALLS.append(0)\n    if len(CALLS) > 30:\n"
+    wrong("00-03", "def sample(", f"{greedy}        return 10**6\n    return int(logits.argmax())\n\n\ndef _sample(")
+    good, other = said_by("00-03")
+    told = [each.partition("violin.\n")[2] for each in (text, other)]
+    assert told[1][:40] != told[0][:40], "another sampler, another story"
+    assert not good and "outside the vocabulary" in other and "course milestone 00-03" in other
 
 
 def test_what_tests_say_breaks_between_words(small_course: Path, terminal: tuple[int, int]) -> None:
