@@ -16,6 +16,7 @@ from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
+from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import require_memory
 
@@ -32,8 +33,11 @@ class EngineConfig:
     quantized checkpoint says it itself. `quantization_config`: settings of it, e.g. {"group_size": 32}.
     `cudagraph_mode`: simulated CUDA graphs (`compilation/`). Upstream's default is FULL_AND_PIECEWISE; here, where
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
-    it stands instead of its compiled form (`compilation/cpu_fused.py`).
+    it stands instead of its compiled form (`compilation/cpu_fused.py`). The environment variable
+    VLLM_BATCH_INVARIANT=1 makes the logits of a request independent of its neighbours, bit for bit, and implies it
+    (`layers/batch_invariant.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
+    `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
     `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
     a `SpeculativeConfig` after the checks, or None.
@@ -77,6 +81,7 @@ class EngineConfig:
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
     max_logprobs: int = ModelConfig.max_logprobs
+    logits_processors: Any = ModelConfig.logits_processors
     load_format: str = LoadConfig.load_format
     disable_log_stats: bool = False
     generation_config: str = ModelConfig.generation_config
@@ -105,6 +110,7 @@ class EngineConfig:
             flag("kv_oracle", self.kv_oracle)
         whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
         self._check_executor()
+        self.enforce_eager = self.enforce_eager or vllm_is_batch_invariant()
         self.speculative_config = drafts = SpeculativeConfig.of(self.speculative_config)
         if drafts is not None:
             drafts.check_engine(self.async_scheduling, self.tensor_parallel_size)

@@ -26,10 +26,12 @@ from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.input_batch import InputBatch
+from mini_vllm.worker.prompt_logprobs import PromptLogprobsDict, get_prompt_logprobs_dict
 from mini_vllm.worker.states import RequestStates
 
 if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
+    from mini_vllm.sample.logits_processor import LogitsProcessors
     from mini_vllm.worker.draft_runner import DraftRunner
 
 
@@ -60,6 +62,7 @@ class ModelRunner:
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs, drafts: None,
             or these.
+        logitsprocs: from the first request on that needs one; the worker sets it where the engine has custom ones.
 
     Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:415 — `GPUModelRunner`.
     """
@@ -94,7 +97,9 @@ class ModelRunner:
         self.drafts: DraftRunner | None = None
         self.last_metadata: AttentionMetadata | None = None
         self._parked: tuple[Array | None, Array] | None = None
+        self._prompt_logprobs: PromptLogprobsDict = {}
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
+        self.logitsprocs: LogitsProcessors | None = None
         self.attention: Any = None
         self.kv_cache: KVCache | None = None
         program = model if enforce_eager or not model.num_layers else _compiled(model)
@@ -112,7 +117,7 @@ class ModelRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3955 — `GPUModelRunner.execute_model`.
         """
-        self._parked = None
+        self._parked, self._prompt_logprobs = None, {}
         self._update_states(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return
@@ -134,6 +139,9 @@ class ModelRunner:
         else:
             attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
             hidden = self.forward(inputs.input_ids, inputs.positions, attn)
+        if self.states.num_prompt_logprobs:
+            starts = inputs.metadata.query_start_loc
+            self._prompt_logprobs = get_prompt_logprobs_dict(self.states, hidden, self.compute_logits, starts)
         wanted = inputs.logits_indices
         if not len(wanted):
             return None
@@ -151,9 +159,10 @@ class ModelRunner:
             return ModelRunnerOutput([], [])
         logits, rows = self._parked
         self._parked = None
-        if self.drafts is not None:
-            return self.drafts.sample_tokens(logits, rows, grammar_output)
-        return self.sample_logits(logits, rows, grammar_output)
+        sample = self.sample_logits if self.drafts is None else self.drafts.sample_tokens
+        output = sample(logits, rows, grammar_output)
+        output.prompt_logprobs_dict, self._prompt_logprobs = self._prompt_logprobs, {}
+        return output
 
     def sample_logits(
         self, logits: Array | None, rows: Array, grammar_output: GrammarOutput | None = None
@@ -226,8 +235,20 @@ class ModelRunner:
             sampling_rows = [
                 SamplingRow(s.sampling_params, s.prompt_token_ids, s.output_token_ids, s.generator) for s in states
             ]
-            self._sampling = key, SamplingMetadata.from_rows(sampling_rows, self.model.vocab_size)
+            self._follow(sampling_rows)
+            self._sampling = key, SamplingMetadata.from_rows(sampling_rows, self.model.vocab_size, self.logitsprocs)
+        elif self.logitsprocs is not None:
+            self.logitsprocs.follow(None)
         return self._sampling[1]
+
+    def _follow(self, rows: list[SamplingRow]) -> None:
+        """Keep the logits processors in step with the rows; they are made when a request needs one."""
+        if self.logitsprocs is None and any(row.params.uses_logits_processors for row in rows):
+            from mini_vllm.sample.logits_processor import build_logitsprocs
+
+            self.logitsprocs = build_logitsprocs()
+        if self.logitsprocs is not None:
+            self.logitsprocs.follow(rows)
 
     def report_nan(self, rows: Array, errors: dict[str, str]) -> None:
         """Name the requests of these rows in `errors`, and clean their blocks."""

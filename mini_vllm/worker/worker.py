@@ -19,7 +19,9 @@ from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
+from mini_vllm.layers.batch_invariant import require_batch_invariant, vllm_is_batch_invariant
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
+from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.model_runner import ModelRunner
 
@@ -91,6 +93,8 @@ class Worker:
             model = self.resolved_model.model
         else:
             folder, model = self.resolved_model.model, self._load_weights()
+        if vllm_is_batch_invariant():
+            require_batch_invariant(model)
         self.model = model if self.parts.model is None else self.parts.model(model, folder, self.config)
         drafts = self.config.speculative_config
         if drafts is not None and drafts.uses_draft_model():
@@ -142,6 +146,9 @@ class Worker:
 
             self.model_runner.drafts = DraftRunner(self.model_runner, c, self.draft_model)
         watch = self.model.num_layers == 0 if c.kv_oracle is None else c.kv_oracle
+        custom = c.model_config.logits_processors
+        if has_custom_logitsprocs(custom):
+            self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
 
     def compile_or_warm_up_model(self) -> None:

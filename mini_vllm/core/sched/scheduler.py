@@ -210,17 +210,19 @@ class Scheduler(GrammarGate, DraftGate, RequestTable):
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
                 if request.structured_output_request is not None and new_token_ids:
                     new_token_ids, has_stopped = self._accept_in_grammar(request, new_token_ids)
+            prompt_logprobs = model_output.prompt_logprobs_dict.get(request_id)
             finish_reason = None
             if has_stopped:
                 finish_reason = request.get_finished_reason()
                 (stopped_running if status_before == RequestStatus.RUNNING else stopped_waiting).add(request)
                 self._free_request(request)
-            elif not new_token_ids:
+            elif not new_token_ids and prompt_logprobs is None:
                 continue
             logprobs = model_output.logprobs[rows[request_id]][: len(new_token_ids)] if model_output.logprobs else None
             outputs.append(EngineCoreOutput(
                 request_id, new_token_ids, logprobs or None, finish_reason, request.stop_reason,
                 request.num_cached_tokens, request.num_preemptions, request.take_events() if request.events else None,
+                prompt_logprobs,
             ))  # fmt: skip
         if stopped_running:
             self.running = [request for request in self.running if request not in stopped_running]

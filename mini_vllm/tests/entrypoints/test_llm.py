@@ -167,8 +167,8 @@ def test_later_arguments_and_methods_name_their_phase(toy):
         with pytest.raises(ValueError, match=f"engine argument {name} must be .*{words}"):
             LLM(num_blocks=8, **{name: value})
     LLM(num_blocks=8, enable_lora=False, pipeline_parallel_size=1, speculative_config=None, runner="auto", swap_space=4)
-    with pytest.raises(AttributeError, match="'LLM' object has no attribute 'beam_search': phase 09"):
-        toy.beam_search(["a"], None)
+    with pytest.raises(AttributeError, match="'LLM' object has no attribute 'embed': phase 14"):
+        toy.embed(["a"])
     with pytest.raises(AttributeError, match="'LLMEngine' object has no attribute 'add_lora': phase 11"):
         toy.llm_engine.add_lora(None)
     with pytest.raises(ValueError, match="lora_request must be None so far: phase 11"):

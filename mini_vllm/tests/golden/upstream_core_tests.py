@@ -231,7 +231,11 @@ class _Adapted:
     def update_from_output(self, plan: Any, result: Any) -> Any:
         need(result.pooler_output and any(one is not None for one in result.pooler_output), "pooling")
         rows = SimpleNamespace(
-            req_ids=result.req_ids, sampled_token_ids=result.sampled_token_ids, logprobs=None, errors={}
+            req_ids=result.req_ids,
+            sampled_token_ids=result.sampled_token_ids,
+            logprobs=None,
+            errors={},
+            prompt_logprobs_dict={},
         )
         drafts = getattr(plan, "scheduled_spec_decode_tokens", None) or {}
         ours = SimpleNamespace(
