@@ -203,7 +203,7 @@ class KVCacheManager:
         nobody can find yet, and a request with room is looked at for those too."""
         if self.enable_caching:
             has_room = self._has_room
-            self._has_room = lambda request, new, ahead: (  # type: ignore[method-assign]
+            self._has_room = lambda request, new, ahead: (  # type: ignore[method-assign,assignment,misc]
                 not self._lags(request, request.num_computed_tokens + new) and has_room(request, new, ahead)
             )
 
