@@ -112,6 +112,17 @@ class ModelRunnerOutput:
     prompt_logprobs_dict: dict[str, list[dict[int, tuple[float, int]] | None]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class DraftTokenIds:
+    """Drafts for the next step, request by request.
+
+    Upstream: upstream/vllm/v1/outputs.py:297 — `DraftTokenIds`.
+    """
+
+    req_ids: list[str]
+    draft_token_ids: list[list[int]]
+
+
 @dataclass
 class SamplerOutput:
     """sampled_token_ids: int64[R]. logprobs: per row a dict token id -> (log-probability, rank), the chosen token

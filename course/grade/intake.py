@@ -76,6 +76,9 @@ def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
     if path.is_symlink():
         made.problems.append("is a symbolic link: not followed")
         return made
+    if not (path.is_file() or path.is_dir()):
+        made.problems.append("is neither a file nor a folder: not opened")
+        return made
     try:
         if path.suffix == ".zip" and packed:
             _look_at_zip(path)

@@ -64,6 +64,8 @@ class _Normal(ast.NodeTransformer):
             node.attr = node.attr if node.attr in self.given else "name"
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             node.name = node.name if node.name in self.given else "name"
+        if isinstance(node, ast.Constant) and isinstance(node.value, int) and abs(node.value) >> 64:
+            node.value = 0
         body = getattr(node, "body", None)
         if isinstance(body, list):
             kept = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
@@ -72,13 +74,16 @@ class _Normal(ast.NodeTransformer):
 
 
 def stream(source: bytes, given: Set[str] = frozenset()) -> list[str]:
-    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose."""
+    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose. What
+    cannot be written anew (a number of 5,000 digits) is left out; of a file that does not parse its words count."""
+    text = source.decode("utf-8", errors="replace").lstrip("\ufeff").replace("\0", " ")
     try:
-        tree = ast.parse(source)
-        text = ast.unparse(_Normal(tree, given).visit(tree)).encode()
-        tokens = [t for t in tokenize.tokenize(io.BytesIO(text).readline) if t.type not in _SILENT]
+        tree = _Normal(ast.parse(text), given).visit(ast.parse(text))
+        text = "\n".join(map(ast.unparse, tree.body))
+        tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in _SILENT]
     except (tokenize.TokenError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        words = re.findall(r"[A-Za-z_]\w*|\d+|[^\w\s]", text)
+        return [w if w in given | _KEPT or not w.isidentifier() else "name" for w in words]
     return ["text" if token.type == tokenize.STRING else token.string for token in tokens]
 
 

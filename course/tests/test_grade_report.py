@@ -52,7 +52,7 @@ def test_settings(tmp_path: Path) -> None:
         ("[limits]\nmemory_mb = inf", "limits.memory_mb is inf"),
         ("late_per_day = -1", "late_per_day is -1; it must be a number, at least 0"),
         ("allow = 'os'", "allow is 'os'; it must be a list"),
-        ("screen = 'off'", "allowed are refuse, report"),
+        ("accepted = [1]", "accepted is [1]; it must be a list of marks"),
         ("[deadlines]\n'02' = 3", "deadlines.02 must be a date and time"),
         ("a b", "cannot be read"),
     ],
@@ -69,7 +69,7 @@ def test_the_limits_on_the_page_are_the_defaults(tmp_path: Path) -> None:
     (text,) = [fence.text for fence in read(ROOT / "docs" / "grading.md").fences if fence.info == "toml"]
     (tmp_path / "class.toml").write_text(text, encoding="utf-8")
     settings = read_settings(tmp_path / "class.toml")
-    assert settings.limits == Limits() and (settings.screen, settings.allow) == ("refuse", ())
+    assert settings.limits == Limits() and (settings.accepted, settings.allow) == ((), ())
     assert set(settings.weights) == {"02", "02-05"} and settings.late_per_day == 0.1
 
 

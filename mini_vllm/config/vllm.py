@@ -12,6 +12,7 @@ from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
@@ -38,6 +39,8 @@ class EngineConfig:
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
+    `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
+    a `SpeculativeConfig` after the checks, or None.
     `tensor_parallel_size`: processes that share every layer, this one included. `enable_expert_parallel`: of a
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
     (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
@@ -76,6 +79,7 @@ class EngineConfig:
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
+    speculative_config: Any = None
     max_logprobs: int = ModelConfig.max_logprobs
     logits_processors: Any = ModelConfig.logits_processors
     load_format: str = LoadConfig.load_format
@@ -107,6 +111,9 @@ class EngineConfig:
         whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
         self._check_executor()
         self.enforce_eager = self.enforce_eager or vllm_is_batch_invariant()
+        self.speculative_config = drafts = SpeculativeConfig.of(self.speculative_config)
+        if drafts is not None:
+            drafts.check_engine(self.async_scheduling, self.tensor_parallel_size)
         if self.attention_backend is not None:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()

@@ -14,7 +14,8 @@ from mini_vllm.utils.checks import shown
 _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 
 _REFUSED = {
-    "phase 08 brings speculative decoding": "speculative_config spec_method spec_model spec_tokens",
+    "give it as `speculative_config={'method': …, 'model': …, 'num_speculative_tokens': …}`":
+        "spec_method spec_model spec_tokens",
     "log-probabilities are those of the raw logits, and noise is always float64":
         "logprobs_mode=raw_logprobs use_fp64_gumbel",
     "phase 10 brings more than tensor parallelism": """

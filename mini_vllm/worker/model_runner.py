@@ -32,6 +32,7 @@ from mini_vllm.worker.states import RequestStates
 if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
     from mini_vllm.sample.logits_processor import LogitsProcessors
+    from mini_vllm.worker.draft_runner import DraftRunner
 
 
 @dataclass(slots=True)
@@ -59,7 +60,8 @@ class ModelRunner:
         kv_cache_config: the KV cache groups; None: one of full attention.
 
     Attributes:
-        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or these.
+        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs, drafts: None,
+            or these.
         logitsprocs: from the first request on that needs one; the worker sets it where the engine has custom ones.
 
     Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:415 — `GPUModelRunner`.
@@ -92,6 +94,7 @@ class ModelRunner:
         self.requests = self.states.requests
         self.kv_oracle: Any = None
         self.graphs: CudaGraphManager | None = None
+        self.drafts: DraftRunner | None = None
         self.last_metadata: AttentionMetadata | None = None
         self._parked: tuple[Array | None, Array] | None = None
         self._prompt_logprobs: PromptLogprobsDict = {}
@@ -118,7 +121,11 @@ class ModelRunner:
         self._update_states(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return
+        if self.drafts is not None:
+            self.drafts.begin_step(scheduler_output)
         inputs = self.prepare_inputs(scheduler_output.num_scheduled_tokens, scheduler_output.total_num_scheduled_tokens)
+        if self.drafts is not None:
+            self.drafts.add_to_inputs(inputs, scheduler_output)
         self.last_metadata = inputs.metadata
         if self.kv_oracle is not None:
             self.kv_oracle.on_step(oracle_rows(self.input_batch, scheduler_output.num_scheduled_tokens))
@@ -151,8 +158,16 @@ class ModelRunner:
         if self._parked is None:
             return ModelRunnerOutput([], [])
         logits, rows = self._parked
-        prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, {}
         self._parked = None
+        sample = self.sample_logits if self.drafts is None else self.drafts.sample_tokens
+        output = sample(logits, rows, grammar_output)
+        output.prompt_logprobs_dict, self._prompt_logprobs = self._prompt_logprobs, {}
+        return output
+
+    def sample_logits(
+        self, logits: Array | None, rows: Array, grammar_output: GrammarOutput | None = None
+    ) -> ModelRunnerOutput:
+        """One token for each of these rows of the batch. logits: [len(rows), V]; None: no row is due."""
         batch = self.input_batch
         sampled: list[list[int]] = [[] for _ in batch.req_ids]
         logprobs: list[list[dict[int, tuple[float, int]]]] | None = None
@@ -161,12 +176,12 @@ class ModelRunner:
             bad = np.isnan(logits.max(axis=-1))
             if bad.any():
                 good = ~bad
-                self._report_nan(rows[bad], errors)
+                self.report_nan(rows[bad], errors)
                 logits, rows = logits[good], rows[good]
         if logits is not None and len(rows):
             if grammar_output is not None:
                 apply_grammar_bitmask(logits, [batch.req_ids[row] for row in rows], grammar_output)
-            result = self.sampler.forward(logits, self._sampling_metadata(rows))
+            result = self.sampler.forward(logits, self.sampling_metadata(rows))
             for at, message in result.errors.items():
                 errors[batch.req_ids[rows[at]]] = message
             if result.logprobs is not None:
@@ -182,7 +197,7 @@ class ModelRunner:
                 batch.states[row].output_token_ids.append(token)
                 if logprobs is not None and result.logprobs[at]:
                     logprobs[row] = [result.logprobs[at]]
-        return ModelRunnerOutput(list(batch.req_ids), sampled, logprobs, errors, prompt_logprobs)
+        return ModelRunnerOutput(list(batch.req_ids), sampled, logprobs, errors)
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         self.states.update(scheduler_output)
@@ -212,7 +227,7 @@ class ModelRunner:
             batch.block_table.metadata(query_start_loc, seq_lens, token_rows, positions, computed),
         )
 
-    def _sampling_metadata(self, rows: Array) -> SamplingMetadata:
+    def sampling_metadata(self, rows: Array) -> SamplingMetadata:
         """Built again only when the sampled rows are others than in the step before."""
         key = self.input_batch.version, rows.tobytes()
         if self._sampling is None or self._sampling[0] != key:
@@ -235,7 +250,8 @@ class ModelRunner:
         if self.logitsprocs is not None:
             self.logitsprocs.follow(rows)
 
-    def _report_nan(self, rows: Array, errors: dict[str, str]) -> None:
+    def report_nan(self, rows: Array, errors: dict[str, str]) -> None:
+        """Name the requests of these rows in `errors`, and clean their blocks."""
         for row in rows.tolist():
             state = self.input_batch.states[row]
             position = int(self.input_batch.num_tokens[row]) - 1
