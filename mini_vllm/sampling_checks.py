@@ -18,14 +18,10 @@ MAX_N = 16384
 MAX_LOGPROB_TOKEN_IDS = 128
 """The longest `logprob_token_ids` (upstream/vllm/sampling_params.py:28 — `MAX_LOGPROB_TOKEN_IDS`)."""
 
-_LATER: dict[str, tuple[Any, str]] = {
-    "thinking_token_budget": (None, "phase 09 brings it; max_tokens bounds the whole answer now"),
-    "routed_experts_prompt_start": (0, "phase 09 brings it; `LLMEngine.stats.expert_load` counts experts now"),
-}
-"""Fields of upstream that still wait for their phase: the one value allowed, and what to do instead."""
 _REAL = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
-_INTEGER = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
-_OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+_INTEGER = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
+            "routed_experts_prompt_start", "thinking_token_budget")  # fmt: skip
+_OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs", "thinking_token_budget")
 _WHOLE_FLOATS = ("seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs")  # 3.0 is 3, as upstream takes it
 _BEAM_REAL = ("temperature", "length_penalty")
 _FLAGS = ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "flat_logprobs",
@@ -43,14 +39,12 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "min_tokens": (lambda n: n >= 0, "at least 0"),
     "logprobs": (lambda n: n >= -1, "None, -1 (all), 0 or greater"),
     "prompt_logprobs": (lambda n: n >= -1, "None, -1 (all), 0 or greater"),
+    "routed_experts_prompt_start": (lambda n: n >= 0, "at least 0"),
 }
 
 
 def check_types(params: Any, kind_type: type, repetition_type: type) -> None:
     """Types first. Whole floats become integers, as upstream takes them; True log-probabilities are 1."""
-    for name, (allowed, instead) in _LATER.items():
-        if getattr(params, name) != allowed:
-            raise ValueError(f"{name} must be {allowed} so far, got {getattr(params, name)!r}: {instead}.")
     for name in _REAL:
         value = getattr(params, name)
         require(is_real(value) and math.isfinite(value), name, value, "a finite number")

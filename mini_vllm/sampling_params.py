@@ -80,6 +80,8 @@ class SamplingParams:
     output_kind: what a stream holds (`LLM` always takes FINAL_ONLY). logit_bias: token id -> number added to its logit.
     allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them.
     skip_reading_prefix_cache: compute the whole prompt, even where its prefix is cached.
+    routed_experts_prompt_start: without effect, as in vLLM while `enable_return_routed_experts` is off, as it is here.
+    thinking_token_budget: refused by the engine, as in vLLM without `reasoning_config`, which is not here.
     structured_outputs: what form the output has to have.
     extra_args: anything, kept for a learner's own sampler. skip_clone: `clone` is shallow.
 
@@ -256,12 +258,11 @@ class SamplingParams:
 class BeamSearchParams:
     """How `LLM.beam_search` looks for the best continuations.
 
-    beam_width: beams that go on after each step, and the most that are returned. max_tokens: steps.
-    ignore_eos: an end of sequence is a token like any other. temperature: as there, it changes nothing but which token
-    stands first in a step's report. length_penalty: see `get_beam_search_score`. include_stop_str_in_output: for
-    upstream's server.
+    beam_width: beams that go on after each step, and the most that are returned. max_tokens: steps. ignore_eos: an end
+    of sequence is a token like any other. temperature: of the one token that each step samples and reports first.
+    length_penalty: see `get_beam_search_score`. include_stop_str_in_output: for upstream's server.
 
-    Raises ValueError naming the argument, its value and what is allowed. Upstream checks none of them.
+    Raises ValueError naming argument, value and what is allowed; upstream checks nothing.
     Upstream: upstream/vllm/sampling_params.py:977 — `BeamSearchParams`.
     """
 

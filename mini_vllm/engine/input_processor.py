@@ -76,6 +76,11 @@ class InputProcessor:
         params.verify(self.vocab_size, self.max_logprobs)
         if self.logits_processors is not None:
             validate_logits_processors_parameters(self.logits_processors, params)
+        if params.thinking_token_budget is not None:
+            raise ValueError(
+                "thinking_token_budget is set but reasoning_config is not configured, which this engine does not have: "
+                "max_tokens bounds the whole answer"
+            )
         try:
             params = params.clone()
         except RecursionError:  # a schema given as a dict

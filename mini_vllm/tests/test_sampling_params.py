@@ -64,8 +64,8 @@ NAN, INF = float("nan"), float("inf")
         ({"prompt_logprobs": -2}, r"prompt_logprobs must be None, -1 .* got -2"),
         ({"prompt_logprobs": "x"}, "prompt_logprobs must be an integer, got 'x'"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs must be a StructuredOutputsParams"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget must be None so far, got 5: phase 09"),
-        ({"routed_experts_prompt_start": 5}, "routed_experts_prompt_start must be 0 so far, got 5: phase 09"),
+        ({"thinking_token_budget": "x"}, "thinking_token_budget must be an integer, got 'x'"),
+        ({"routed_experts_prompt_start": -1}, "routed_experts_prompt_start must be at least 0, got -1"),
         ({"max_tokens": 10**5000}, "max_tokens must be an integer of at most 64 bits, got a number of 16610 bits"),
     ],
 )

@@ -173,6 +173,8 @@ def test_later_arguments_and_methods_name_their_phase(toy):
         toy.llm_engine.add_lora(None)
     with pytest.raises(ValueError, match="lora_request must be None so far: phase 11"):
         toy.generate("a", OK, lora_request=object())
+    with pytest.raises(ValueError, match="thinking_token_budget is set but reasoning_config is not configured"):
+        toy.generate("a", SamplingParams(thinking_token_budget=5))
     assert toy.generate("a", OK, lora_request=None, use_tqdm=False)
 
 
