@@ -123,7 +123,7 @@ def branch(
     fill = GOOD if alive[token] else LOST
     svg.path([start, end], fill, 2)
     svg.dot(*end, fill, 9)
-    svg.text((start[0] + end[0]) / 2 + 8, (start[1] + end[1]) / 2, words, fill=INK, size=12, font=MONO)
+    svg.text((start[0] + end[0]) / 2 + 8, (start[1] + end[1]) / 2 - 6, words, fill=INK, size=12, font=MONO)
     inner = len(token) == 1 and token != "x"
     place = (end[0] - 16, end[1] + 4, "end") if inner else (end[0], end[1] + 26, "middle")
     svg.text(place[0], place[1], token if alive[token] else f"{token} dies", place[2], fill, 12)
