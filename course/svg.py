@@ -1,7 +1,6 @@
 """The pictures of the pages: boxes, lines and words, and plots with axes, written as SVG text.
 
-A phase's `figures.py` computes its pictures from real runs and ends with `sys.exit(draw_all(IMG, FIGURES))`.
-Numbers are rounded, so that the same run gives the same file; a test compares the committed files with a new drawing.
+A phase's `figures.py` ends with `sys.exit(draw_all(IMG, FIGURES))`. Numbers are rounded: a run gives its file again.
 """
 
 import argparse

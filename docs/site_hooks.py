@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import site_map  # noqa: E402
+import site_quiz  # noqa: E402
 import site_render as render  # noqa: E402
 from site_math import FormulaError, render_formulas  # noqa: E402
 
@@ -215,6 +216,7 @@ def glossary() -> dict[str, tuple[str, str]]:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Pictures, excerpts' places, and Markdown inside ``<details>`` rendered as GitHub does."""
     to_root = get_relative_url("", page.url).rstrip("/") + "/"
+    markdown = site_quiz.with_questions(markdown, page.file.src_uri)
     if page.file.abs_src_path and page.file.src_uri != HOME:  # "Guide" is enough in the navigation, not on a tab
         page.meta.setdefault("title", title(Path(page.file.abs_src_path)))
     if page.file.src_uri == HOME:

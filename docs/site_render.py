@@ -112,8 +112,8 @@ _ART = re.compile("[\u2190-\u21ff\u2500-\u25ff]")
 
 
 def fitted(html: str) -> str:
-    """Blocks of code that are drawings get their width in characters, from which the style sheet makes letters that fit;
-    lines of all others may be broken."""
+    """Blocks of code that are drawings get their width in characters, from which the style sheet makes letters that
+    fit; lines of all others may be broken."""
 
     def block(match: re.Match[str]) -> str:
         text = unescape(re.sub(r"<[^>]+>", "", match["code"]))
