@@ -156,7 +156,7 @@ def on_nav(nav: Any, **_: Any) -> Any:
     """A guide is the page of its phase's section; the theme takes for this what is called index."""
     for page in nav.pages:
         if page.file.src_uri.endswith(f"/{GUIDE}"):
-            _ = page.file.dest_uri, page.file.url  # both follow the name, and are kept once they are asked for
+            page.file.url, page.file.dest_uri  # noqa: B018  both follow the name, and are kept once they are asked for
             page.file.name = "index"
     return nav
 
