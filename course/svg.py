@@ -1,7 +1,6 @@
 """The pictures of the pages: boxes, lines and words, and plots with axes, written as SVG text.
 
-A phase's `figures.py` computes its pictures from real runs and ends with `sys.exit(draw_all(IMG, FIGURES))`.
-Numbers are rounded, so that the same run gives the same file; a test compares the committed files with a new drawing.
+A phase's `figures.py` ends with `sys.exit(draw_all(IMG, FIGURES))`. Numbers are rounded: a run gives its file again.
 """
 
 import argparse
@@ -13,6 +12,7 @@ from pathlib import Path
 INK, GREY, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 PREFILL, DECODE, WAIT, LOST = "#f0a202", "#3a7ca5", "#d9e2ec", "#bc4b51"
 SERIES = ("#3a7ca5", "#f0a202", "#6a994e", "#8367c7", "#bc4b51", "#5f6c7b")
+WORDS = {"#f0a202": "#946300", "#6a994e": "#4b7a30", "#3a7ca5": "#2f6f97", GREY: "#5f6c7b"}  # dark enough
 Point = tuple[float, float]
 
 
@@ -58,7 +58,9 @@ class Svg:
         """Words whose base line starts, has its middle, or ends at (x, y)."""
         look = "".join(f' font-{name}="{value}"' for name, value in (("weight", weight), ("family", font)) if value)
         place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-        self.parts.append(f'<text {place} fill="{fill}" font-size="{size}"{look}>{_safe(str(words))}</text>')
+        self.parts.append(
+            f'<text {place} fill="{WORDS.get(fill, fill)}" font-size="{size}"{look}>{_safe(str(words))}</text>'
+        )
 
     def legend(self, x: float, y: float, items: Sequence[tuple[str, str]]) -> None:
         """Coloured boxes with their words, from left to right. items: (fill, words)."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 TARGET = Path(__file__).with_name("img") / "engine.svg"
 WIDTH, HEIGHT = 1120, 660
-INK, QUIET, LINE = "#1c2733", "#5b6b7b", "#3d4f63"
+INK, QUIET, LINE = "#1f2933", "#5f6c7b", "#3d4f63"
 LANES = {"text": "#eef4fb", "core": "#fdf4e7", "memory": "#edf7ef"}
-REQUESTS = {"A": "#4c8dd6", "B": "#e08a3c", "C": "#8f6bc4"}
+REQUESTS = {"A": "#3a7ca5", "B": "#f0a202", "C": "#8367c7"}
 SANS = "font-family='Helvetica, Arial, sans-serif'"
 MONO = "font-family='Menlo, Consolas, DejaVu Sans Mono, monospace'"
 

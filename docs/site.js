@@ -11,3 +11,37 @@
   addEventListener("load", reachable);
   addEventListener("resize", reachable);
 })();
+
+// The glossary's box: terms whose name or definition has the words stay, and headings that have such terms.
+(function () {
+  "use strict";
+  const box = document.getElementById("glossary-filter");
+  if (!box) return;
+  box.parentElement.hidden = false;
+  const groups = []; // {heading, parts, terms: [{parts, text}]}
+  for (const part of document.querySelectorAll("article > h2 ~ *, article > h2")) {
+    if (part.localName === "h2") groups.push({ parts: [part], terms: [] });
+    else if (part.localName === "h3") groups.at(-1).terms.push({ parts: [part], text: part.firstChild.textContent.toLowerCase() });
+    else if (groups.length) {
+      const term = groups.at(-1).terms.at(-1);
+      (term || groups.at(-1)).parts.push(part);
+      if (term) term.text += ` ${part.textContent.toLowerCase()}`;
+    }
+  }
+  const all = groups.reduce((sum, group) => sum + group.terms.length, 0), said = box.parentElement.querySelector("output");
+  box.addEventListener("input", () => {
+    const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const group of groups) {
+      let here = 0;
+      for (const term of group.terms) {
+        const fits = words.every((word) => term.text.includes(word));
+        here += fits;
+        for (const part of term.parts) part.hidden = !fits;
+      }
+      for (const part of group.parts) part.hidden = words.length > 0 && !here;
+      shown += here;
+    }
+    said.textContent = words.length ? `${shown} of ${all}` : "";
+  });
+})();

@@ -8,6 +8,7 @@ tooltips, tags, interactive pictures, edit links) is in `site_render.py`; one pa
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import sys
@@ -24,23 +25,26 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import site_map  # noqa: E402
+import site_quiz  # noqa: E402
 import site_render as render  # noqa: E402
 from site_math import FormulaError, render_formulas  # noqa: E402
 
-from course.labs import all_labs, lab_folders  # noqa: E402
+from course.labs import all_labs, lab_folders, tomllib  # noqa: E402
 from course.pages.markdown import files as find  # noqa: E402
 from course.pages.markdown import read  # noqa: E402
 
 HOME = "README.md"
 FRONT = ("SETUP.md", "docs/play.md", "docs/browser.md")
+PARTS = ROOT / "docs" / "parts.toml"
 LABS_PAGE = "labs.md"
+GLOSSARY = "GLOSSARY.md"
 NOT_PUBLISHED = ("__pycache__/", "overrides/")
 CHECKPOINT = {ROOT / "models/pocket" / name for name in ("config.json", "tokenizer.json", "model.safetensors")}
 """What the engine in the browser fetches, on a click."""
 FACE = {ROOT / "docs/img" / name for name in ("logo.svg", "card.png")}
 """The icon of every page, and what others show of one that is shared (`card.svg`, 1200 by 630)."""
 REFERENCE = (
-    "GLOSSARY.md",
+    GLOSSARY,
     LABS_PAGE,
     "docs/engine.md",
     "docs/places.md",
@@ -48,10 +52,13 @@ REFERENCE = (
     "docs/milestones.md",
     "docs/grading.md",
 )
+STOP_WORDS = {"all", "to"}
+"""Words of terms that the search leaves out of its index; a term of such words alone gets another to be found by."""
 FOLDERS = {"benchmarks": "Benchmarks", "models": "Models"}
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
+GUIDE = "00-guide.md"
 PHASE_PAGES = {
-    "00-guide.md": "Guide",
+    GUIDE: "Guide",
     "01-deep-dive.md": "Deep dive",
     "02-mini-build.md": "Mini-build",
     "EXERCISES.md": "Exercises",
@@ -90,11 +97,12 @@ def lab_label(readme: Path) -> str:
 
 
 def phase_nav(folder: Path) -> dict[str, Any]:
-    """One phase: its pages, and its labs in their order."""
+    """One phase: its guide as the section's own page, its other pages, and its labs in their order."""
     entries: list[Any] = []
     for name, label in PHASE_PAGES.items():
         if (folder / name).is_file():
-            entries.append({label: f"{folder.name}/{name}"})
+            page = f"{folder.name}/{name}"
+            entries.append(page if name == GUIDE else {label: page})
         if name == "01-deep-dive.md" and (folder / "labs" / "README.md").is_file():
             labs = sorted((folder / "labs").glob("lab-*/README.md"))
             rows: list[Any] = [{"Overview": f"{folder.name}/labs/README.md"}]
@@ -114,11 +122,23 @@ def label(name: str) -> str:
     return title(ROOT / name) + which
 
 
+def parts_nav() -> list[dict[str, Any]]:
+    """The parts of the course that have phases, with these and their further pages; a phase of no part stands alone."""
+    left = {int(p.name[6:8]): p for p in sorted(ROOT.glob("phase-[0-9][0-9]-*")) if (p / GUIDE).is_file()}
+    found: list[dict[str, Any]] = []
+    for part in tomllib.loads(PARTS.read_text(encoding="utf-8"))["part"]:
+        phases = [phase_nav(left.pop(number)) for number in part["phases"] if number in left]
+        if phases:
+            found.append({part["title"]: [*phases, *({label(name): name} for name in part["pages"])]})
+    return found + [phase_nav(folder) for folder in left.values()]
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The navigation: home and front pages, the phases that exist, reference, everything else."""
-    phases = [phase_nav(p) for p in sorted(ROOT.glob("phase-[0-9][0-9]-*")) if p.is_dir()]
+    """The navigation, a tab each: home, front pages, the parts of the course, reference, everything else."""
+    parts = parts_nav()
+    placed = {name for part in tomllib.loads(PARTS.read_text(encoding="utf-8"))["part"] for name in part["pages"]}
     every = [path.relative_to(ROOT).as_posix() for path in pages()]
-    named = [HOME, *FRONT, *REFERENCE]
+    named = [HOME, *FRONT, *REFERENCE, *placed]
     left = [name for name in dict.fromkeys([*BACK, *every]) if name not in named and not name.startswith("phase-")]
 
     def group(names: list[str]) -> list[Any]:
@@ -126,10 +146,19 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
     folders = {words: group([n for n in left if n.startswith(f"{top}/")]) for top, words in FOLDERS.items()}
     rest = group([name for name in left if name.partition("/")[0] not in FOLDERS])
-    more = [{"Reference": group(list(REFERENCE))}, *({words: found} for words, found in folders.items() if found)]
-    config.nav = [{"Home": HOME}, *group(list(FRONT)), *phases, *more, {"More": rest}]
+    more = [*group(list(REFERENCE)), *({words: found} for words, found in folders.items() if found)]
+    config.nav = [{"Home": HOME}, {"Start": group(list(FRONT))}, *parts, {"Reference": more}, {"More": rest}]
     config.watch = [str(path) for path in pages()]
     return config
+
+
+def on_nav(nav: Any, **_: Any) -> Any:
+    """A guide is the page of its phase's section; the theme takes for this what is called index."""
+    for page in nav.pages:
+        if page.file.src_uri.endswith(f"/{GUIDE}"):
+            page.file.url, page.file.dest_uri  # noqa: B018  both follow the name, and are kept once they are asked for
+            page.file.name = "index"
+    return nav
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -187,13 +216,16 @@ def glossary() -> dict[str, tuple[str, str]]:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Pictures, excerpts' places, and Markdown inside ``<details>`` rendered as GitHub does."""
     to_root = get_relative_url("", page.url).rstrip("/") + "/"
+    markdown = site_quiz.with_questions(markdown, page.file.src_uri)
     if page.file.abs_src_path and page.file.src_uri != HOME:  # "Guide" is enough in the navigation, not on a tab
         page.meta.setdefault("title", title(Path(page.file.abs_src_path)))
     if page.file.src_uri == HOME:
-        page.meta["hide"] = ["toc"]
+        page.meta["hide"] = ["navigation", "toc"]
         heading, promise, rest = markdown.split("\n\n", 2)
         markdown = "\n\n".join([heading, promise, hero(to_root), rest])
-    markdown = render.place_widgets(render.link_excerpts(markdown), to_root)
+    if page.file.src_uri == GLOSSARY:
+        markdown = markdown.replace("\n## ", f"\n{render.FILTER}\n\n## ", 1)
+    markdown = render.place_widgets(render.link_excerpts(render.without_doubles(markdown)), to_root)
     return re.sub(r"<(details|summary)>", r'<\1 markdown="1">', markdown)
 
 
@@ -203,8 +235,8 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
         html = render_formulas(html, page.file.src_uri)
     except FormulaError as error:
         raise PluginError(str(error)) from error
-    html = render.breakable(render.tag_pills(render.link_citations(html)))
-    if page.file.src_uri == "GLOSSARY.md":
+    html = render.figures(render.breakable(render.fitted(render.tag_pills(render.link_citations(html)))))
+    if page.file.src_uri == GLOSSARY:
         return html
     return render.add_tooltips(html, glossary(), get_relative_url("GLOSSARY/", page.url))
 
@@ -212,6 +244,19 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 def on_post_page(output: str, **_: Any) -> str:
     """What the theme's markup leaves out for readers who do not see it."""
     return render.name_landmarks(output)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """A term's definition comes first in a search, that of ``Softmax`` before that of ``Online softmax``."""
+    path = Path(config.site_dir, "search", "search_index.json")
+    index = json.loads(path.read_text(encoding="utf-8"))
+    for entry in index["docs"]:
+        if entry["location"].startswith("GLOSSARY/#"):
+            words = re.findall(r"\w+", re.sub(r"<[^>]+>", "", entry["title"]).lower())
+            entry["boost"] = 4 + 16 / len(words)
+            if set(words) <= STOP_WORDS:
+                entry["tags"] = ["".join(words)]
+    path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
 def on_post_template(output_content: str, template_name: str, **_: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +46,11 @@ _PIECE = re.compile(r"(<!--.*?-->|<[^>]+>)", re.S)
 _QUIET = {"a", "abbr", "button", "code", "math", "pre", "script", "style", "summary", "svg"}
 _QUIET |= {f"h{level}" for level in range(1, 7)}
 MAX_TOOLTIP = 240
+FILTER = (
+    '<p class="glossary-filter" hidden><label for="glossary-filter">Show terms with</label> '
+    '<input id="glossary-filter" type="search" autocomplete="off"> <output for="glossary-filter"></output></p>'
+)
+"""The glossary's box; `docs/site.js` shows it."""
 NO_BREAK = "\u2011"
 """A hyphen at which no line is broken."""
 
@@ -87,6 +92,15 @@ def link_excerpts(markdown: str) -> str:
     return _EXCERPT.sub(linked, markdown)
 
 
+_NEIGHBOURS = re.compile(r"^(?=.*\]\([^)]*README\.md\))(?:previous: |\[course home\]\().*$\n?", re.M | re.I)
+_CONTENTS = re.compile(r"^## Contents$.*?(?=^#|^---$)|^Sections: \[.*?(?=^$)", re.M | re.S)
+
+
+def without_doubles(markdown: str) -> str:
+    """Without what the website shows beside every page, and GitHub does not: neighbours, and a guide's contents."""
+    return _CONTENTS.sub("", _NEIGHBOURS.sub("", markdown))
+
+
 def breakable(html: str) -> str:
     """Places in a table's code where a line may end: behind a dot, a slash or an underscore."""
     places = re.compile(r"([._/])(?=\w)")
@@ -95,6 +109,32 @@ def breakable(html: str) -> str:
         return re.sub(r"(?<=<code>)[^<]+", lambda code: places.sub(r"\1<wbr>", code[0]), match[0])
 
     return re.sub(r"<td\b.*?</td>", cell, html, flags=re.S)
+
+
+_BLOCK = re.compile(r'<div class="(?P<kind>[^"]*\bhighlight)"><pre>(?P<code>.*?)</pre>', re.S)
+_ART = re.compile("[\u2190-\u21ff\u2500-\u25ff]")
+"""Arrows, lines, boxes and shades: a drawing, whose lines must not be broken."""
+
+
+def fitted(html: str) -> str:
+    """Blocks of code that are drawings get their width in characters, from which the style sheet makes letters that
+    fit; lines of all others may be broken."""
+
+    def block(match: re.Match[str]) -> str:
+        text = unescape(re.sub(r"<[^>]+>", "", match["code"]))
+        if sum(bool(_ART.search(line)) for line in text.splitlines()) < 2:
+            return match[0]
+        width = max(map(len, text.splitlines()))
+        return f'<div class="{match["kind"]} art" style="--w:{width}"><pre>{match["code"]}</pre>'
+
+    return _BLOCK.sub(block, html)
+
+
+def figures(html: str) -> str:
+    """Each drawing a link to itself, in a box of its own that scrolls: a tap shows it as large as the screen."""
+    return re.sub(
+        r'(?<!">)(<img\b[^>]*?\bsrc="(?P<src>[^"]+\.svg)"[^>]*>)', r'<a class="figure" href="\g<src>">\1</a>', html
+    )
 
 
 def tag_pills(html: str) -> str:

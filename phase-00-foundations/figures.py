@@ -15,8 +15,8 @@ from pathlib import Path
 from course.svg import Axis, Plot, draw_all
 
 IMG = Path(__file__).with_name("img")
-MUTED = "#5b6770"
-BLUE, ORANGE, GREEN, RED, VIOLET = "#2563c9", "#d9730d", "#2f8f5b", "#c2353f", "#7a4fbf"
+MUTED = "#5f6c7b"
+BLUE, ORANGE, GREEN, RED, VIOLET = "#3a7ca5", "#f0a202", "#6a994e", "#bc4b51", "#8367c7"
 
 # Llama-3-8B in bf16 on an A100-80GB SXM, in the round figures of the guide.
 PARAMS, DTYPE_BYTES = 8e9, 2

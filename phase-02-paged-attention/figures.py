@@ -21,9 +21,9 @@ from course.svg import Svg, draw_all
 from mini_vllm import KVCacheManager, LLMEngine, Request, SamplingParams, get_request_block_hasher
 
 IMG = Path(__file__).with_name("img")
-INK, GRID, MUTED, PAPER = "#1f2933", "#c9d2dc", "#5b6770", "#ffffff"
-BLUE, ORANGE, GREEN, VIOLET = "#2563c9", "#d9730d", "#2f8f5b", "#7a4fbf"
-PALE = {BLUE: "#dbe7fb", ORANGE: "#fbe6d1", GREEN: "#d9efe3", VIOLET: "#e7defa", MUTED: "#f1f4f7"}
+INK, GRID, MUTED, PAPER = "#1f2933", "#c9d2dc", "#5f6c7b", "#ffffff"
+BLUE, ORANGE, GREEN, VIOLET = "#3a7ca5", "#f0a202", "#6a994e", "#8367c7"
+PALE = {BLUE: "#d6e4ee", ORANGE: "#fbe6bd", GREEN: "#dfeadb", VIOLET: "#e3dcf4", MUTED: "#f1f4f7"}
 
 
 class Canvas(Svg):

@@ -170,9 +170,7 @@ def _helper(
     numpys = next((p for p in places if p.path.parent.name in ("_private", "testing") and _sides(p)), None)
     if numpys is not None:
         return _arrays(text, numpys, test)
-    if mine is not None and mine is places[-1]:
-        return _exception(error, mine, test)
-    return _cut(text), _call(test)
+    return _exception(error, mine, test) if mine is not None and mine is places[-1] else (_cut(text), _call(test))
 
 
 def _sides(place: Place) -> tuple[Any, Any] | None:

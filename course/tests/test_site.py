@@ -85,6 +85,53 @@ def test_code_in_tables_may_be_broken_at_its_joints(render: ModuleType) -> None:
     assert "sampler.<wbr>Sampler" in shown and shown.count("<wbr>") == 1
 
 
+def test_what_the_site_shows_beside_a_page_is_not_said_twice(render: ModuleType) -> None:
+    text = "# A\n\n[Course home](../README.md) · next: [B](b.md)\n\n## Contents\n\n[x](#x)\n\n---\n\n## X\nprevious: x"
+    assert render.without_doubles(text) == "# A\n\n\n---\n\n## X\nprevious: x"
+    left = [
+        page.name
+        for page in ROOT.glob("phase-*/00-guide.md")
+        if "## Contents" in render.without_doubles(read(page).text)
+    ]
+    assert left == []
+
+
+def test_drawings_keep_their_lines_and_programs_do_not(render: ModuleType) -> None:
+    block = '<div class="language-text highlight"><pre><span></span><code>{}</code></pre></div>'
+    drawn = render.fitted(block.format("┌──┐\n│ &lt;│\n"))
+    assert drawn.startswith('<div class="language-text highlight art" style="--w:4"><pre>')
+    assert render.fitted(block.format("a -> b\nx")) == block.format("a -> b\nx")
+
+
+def test_pictures_are_links_to_themselves(render: ModuleType) -> None:
+    html = render.figures('<p><img alt="a" src="../img/x.svg"> <img alt="b" src="y.png"></p>')
+    assert (
+        html
+        == '<p><a class="figure" href="../img/x.svg"><img alt="a" src="../img/x.svg"></a> <img alt="b" src="y.png"></p>'
+    )
+
+
+def test_parts_name_each_phase_once() -> None:
+    from course.labs import tomllib
+
+    parts = tomllib.loads((ROOT / "docs" / "parts.toml").read_text(encoding="utf-8"))["part"]
+    assert sorted(number for part in parts for number in part["phases"]) == list(range(20))
+    assert [page for part in parts for page in part["pages"] if not (ROOT / page).is_file()] == []
+
+
+def test_all_figures_share_one_palette() -> None:
+    from course import svg
+
+    known = {svg.INK, svg.GREY, svg.GRID, svg.PREFILL, svg.DECODE, svg.WAIT, svg.LOST, *svg.SERIES, *svg.WORDS.values()}
+    hues = set()
+    for path in ROOT.glob("phase-*/img/*.svg"):
+        for colour in re.findall(r"#[0-9a-f]{6}", path.read_text(encoding="utf-8")):
+            red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+            pale = max(red, green, blue) > 0xC8 and min(red, green, blue) > 0x8F
+            hues |= {(colour, path.name)} if colour not in known and not pale else set()
+    assert hues == set(), "a strong colour that is none of course/svg.py"
+
+
 def test_landmarks_are_named_once_each(render: ModuleType) -> None:
     nav = '<nav aria-label="Table of contents"></nav>'
     shown = render.name_landmarks(f'<div data-md-component="search" role="dialog">{nav}{nav}')
@@ -135,6 +182,12 @@ def test_scheduler_recordings_are_of_this_engine(recorder: ModuleType) -> None:
 def test_scenes_show_what_they_promise() -> None:
     steps = {name: trace["steps"] for name, trace in committed("scheduler.json").items()}
     assert any(step["preempted"] for step in steps["preemption"])
+    scenes = committed("scheduler.json")
+    assert steps["preemption"][scenes["preemption"]["start"]]["preempted"] == ["C"]
+    words = [
+        "".join(p for s in scene["steps"] for ps in s["sampled"].values() for p in ps) for scene in scenes.values()
+    ]
+    assert not any("I do not know" in text for text in words), "the model is asked what it knows"
     assert any(hit for step in steps["prefix caching"] for hit in step["cached"].values())
     assert any(done < all_ for step in steps["chunked prefill"] for done, all_ in step["counters"].values())
 
@@ -175,8 +228,14 @@ for (const c of s.expected) {
   }
 }
 for (const trace of Object.values(data("scheduler.json"))) M.checkTrace(trace);
+const S = {};
+new Function("window", require("fs").readFileSync(process.argv[1] + "/scheduler.js", "utf8"))(
+  Object.assign(S, { MiniUI: { define() {}, number: String }, MiniVLLM: {} }));
+const scene = data("scheduler.json").preemption;
+const said = scene.steps.map((step, at) =>
+  Object.assign(Object.create(S.MiniPlayer.prototype), { trace: scene, at, step }).sentence());
 const lists = [s.expected, a.expected.capacity, a.expected.roofline];
-console.log(JSON.stringify({ wrong, cases: lists.flat().length }));
+console.log(JSON.stringify({ said, wrong, cases: lists.flat().length }));
 """
 
 
@@ -190,6 +249,10 @@ def test_javascript_agrees_with_python() -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["wrong"] == [] and result["cases"] == 16
+    said = result["said"]
+    assert any("C is back: 4 of its 13 tokens found again, 9 computed again." in text for text in said)
+    assert any("A's last block was full: it takes block 10." in text for text in said)
+    assert "" not in said
 
 
 def test_recording_changes_nothing_and_ends() -> None:

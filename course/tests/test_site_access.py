@@ -24,6 +24,7 @@ PAGES = web.PAGES | {
     "phase 03": "phase-03-continuous-batching-scheduler/00-guide/",  # the player
     "phase 04": "phase-04-attention-backends/labs/lab-04-flash-decoding-partitions/",  # wide formulas
     "phase 06": "phase-06-quantization/00-guide/",
+    "browser": "docs/browser/",
     "missing": "404.html",
 }
 RUN_AXE = """

@@ -58,17 +58,17 @@ SCENES: dict[str, dict[str, Any]] = {
         "about": "Four questions behind one system prompt. After the first, the prompt's full blocks are found again.",
         "engine": {"block_size": 8, "num_blocks": 24, "max_num_batched_tokens": 64, "max_num_seqs": 3},
         "arrivals": {
-            0: [("A", SHARED + "What is a block?", 8)],
+            0: [("A", SHARED + "What is a KV block?", 8)],
             2: [("B", SHARED + "What is a token?", 8), ("C", SHARED + "What is a step?", 10)],
-            6: [("D", SHARED + "What is a block?", 6)],
+            6: [("D", SHARED + "What is a KV block?", 6)],
         },
     },
     "preemption": {
         "about": "Eleven blocks for three growing requests. When they run out, the last one admitted gives way.",
         "engine": {"block_size": 4, "num_blocks": 12, "max_num_batched_tokens": 32, "max_num_seqs": 3},
         "arrivals": {
-            0: [("A", "What is paging?", 14), ("B", "What is a pool?", 14)],
-            1: [("C", "What is a queue?", 12)],
+            0: [("A", "What is paging?", 14), ("B", "What is preemption?", 14)],
+            1: [("C", "What is a token?", 12)],
         },
     },
 }  # fmt: skip
@@ -95,7 +95,7 @@ def lab(number: str) -> ModuleType:
 
 
 def scheduler_scene(scene: dict[str, Any]) -> dict[str, Any]:
-    """Run one scene and return its trace."""
+    """Run one scene and return its trace; ``start`` is the step with which the player opens it."""
     engine = LLMEngine(POCKET, **scene["engine"])
     arrivals, step = dict(scene["arrivals"]), 0
     with record(engine) as trace:
@@ -104,7 +104,9 @@ def scheduler_scene(scene: dict[str, Any]) -> dict[str, Any]:
                 engine.add_request(name, prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0))
             engine.step()
             step += 1
-    return trace.as_dict() | {"about": scene["about"]}
+    told = trace.as_dict()
+    start = next((at for at, one in enumerate(told["steps"]) if one["preempted"]), 0)
+    return told | {"about": scene["about"], "start": start}
 
 
 def sampler_data(prompt: str = "In a step the", shown: int = 40) -> dict[str, Any]:

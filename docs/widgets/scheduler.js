@@ -6,6 +6,8 @@
   const MAX_CELLS = 256, PLAY_MS = 900, COLOURS = 8;
   const HEADS = ["id", "request", "state", "computed / tokens", "this step", "block table"];
 
+  const list = (names) => names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : String(names[0]);
+
   class Player {
     constructor(host, scenes) {
       this.host = host;
@@ -76,7 +78,7 @@
       this.colour = Object.fromEntries(trace.requests.map((request, i) => [request.id, i % COLOURS]));
       this.about.textContent = trace.about || "";
       this.scrub.max = trace.steps.length - 1;
-      this.show(0);
+      this.show(trace.start || 0);
     }
 
     toggle() {
@@ -121,7 +123,20 @@
         if (computed < tokens) said.push(`${id} gets ${n} tokens of its prompt and is not sampled: ${tokens - computed} are still missing.`);
       }
       for (const [id, reason] of Object.entries(finished)) said.push(`${id} gets its last token (${reason}).`);
-      return said.join(" ") || "Every running request gets one token.";
+      return [...said, ...this.quietly()].join(" ");
+    }
+
+    // A step in which nobody comes or goes: who decodes, and who had to open a new block for it.
+    quietly() {
+      const { scheduled, counters, tables, sampled, num_free } = this.step, said = [];
+      const before = this.at ? this.trace.steps[this.at - 1].tables : {};
+      const decoding = Object.keys(scheduled).filter((id) => scheduled[id] === 1 && counters[id][0] === counters[id][1] && sampled[id]);
+      if (decoding.length) said.push(`${list(decoding)} ${decoding.length > 1 ? "get one token each" : "gets one token"}.`);
+      for (const id of decoding) {
+        const held = before[id] || [], fresh = (tables[id] || []).slice(held.length);
+        if (held.length && fresh.length) said.push(`${id}'s last block was full: it takes block ${list(fresh)}.`);
+      }
+      return said.concat(decoding.length ? [`${number(num_free)} ${num_free === 1 ? "block is" : "blocks are"} free.`] : []);
     }
 
     state(id) {
