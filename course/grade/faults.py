@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from course.grade import language as words
-from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, definitions, imported, packages
+from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
 _CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
@@ -29,7 +29,7 @@ def outside(source: str, language: Language) -> list[str]:
         return [f"{line}: more than {DEEPEST} levels of nesting"]
     file = File(tree, language, used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
-    lines, have = source.split("\n")[:2], definitions(tree)
+    lines, have = source.split("\n")[:2], words.definitions(tree)
     found += [(number, "declares another encoding") for number, line in enumerate(lines, 1) if _CODING.match(line)]
     for name, text in language.given.items():
         line, mine = have.get(name, (0, ""))
@@ -39,9 +39,8 @@ def outside(source: str, language: Language) -> list[str]:
 
 def used_globals(table: symtable.SymbolTable) -> set[str]:
     """Names that some scope reads as global or builtin."""
-    outer = table.get_type() != "function"
-    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or outer)}
-    return own.union(*map(used_globals, table.get_children()))
+    names, outer = (s for s in table.get_symbols() if s.is_referenced()), table.get_type() != "function"
+    return {s.get_name() for s in names if outer or s.is_global()}.union(*map(used_globals, table.get_children()))
 
 
 def own_words(starter: str, solution: str, test: str, engine: bool = False) -> dict[str, Any]:
@@ -53,31 +52,13 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
     made = {
         "modules": {m for n in mine if isinstance(n, (ast.Import, ast.ImportFrom)) for m in imported(n)},
         "names": {name for file in files[:2] for name in map(file.dotted, file.nodes) if name},
-        "stores": {n.attr for n in mine if isinstance(n, ast.Attribute) and stored(n, ast.Attribute)} | declared,
+        "stores": {n.attr for n in mine if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load)} | declared,
         "attributes": used | seen | (words.engine_names() if engine else set()),
         "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
         "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
     }
-    given = {name: text for name, (_, text) in definitions(ast.parse(starter)).items()}
+    given = {name: text for name, (_, text) in words.definitions(ast.parse(starter)).items()}
     return {key: sorted(value) for key, value in made.items()} | {"given": given}
-
-
-def stored(node: ast.AST, kind: type[ast.AST]) -> bool:
-    return isinstance(node, kind) and not isinstance(getattr(node, "ctx", None), ast.Load)
-
-
-def is_dunder(name: object) -> bool:
-    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
-
-
-def starred(call: ast.Call) -> bool:
-    """Whether a call has arguments that its line does not show."""
-    return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
-
-
-def text_of(node: ast.AST | None) -> str | None:
-    """The string that a constant is."""
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 class File:
@@ -91,7 +72,7 @@ class File:
         self.modules = set(language.known)
         for node in self.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                self.modules |= {part for module in imported(node) for part in packages(module)}
+                self.modules |= {part for module in imported(node) for part in words.packages(module)}
                 whole = isinstance(node, ast.Import)
                 for a in node.names:
                     top = a.name if a.asname or not whole else a.name.partition(".")[0]
@@ -102,6 +83,8 @@ class File:
         self.twice |= {name for name in others if hasattr(builtins, name)}  # an import that is not run leaves these
         self.classes = {n.name for n in self.nodes if isinstance(n, ast.ClassDef)}
         self.defined = {n.name for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        self.bound = {n for node in self.nodes if not isinstance(node, ast.ClassDef) for n in words.bindings(node)}
+        self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
         self.declared = {name for node in self.nodes for name in self._declares(node)}
 
     def _declares(self, node: ast.AST) -> Iterator[str]:
@@ -114,7 +97,7 @@ class File:
                 yield node.attr
         elif isinstance(self.above.get(node), ast.ClassDef):
             named = isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            yield from [node.name] if named else [n.id for n in ast.walk(node) if stored(n, ast.Name)]  # type: ignore[attr-defined]
+            yield from [node.name] if named else [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
         elif isinstance(node, ast.Call):
             maker = self.dotted(node.func).rpartition(".")[2]
             texts = [text_of(n) or "" for n in ast.walk(node)] if maker in ("namedtuple", "NamedTuple") else []
@@ -131,8 +114,7 @@ class File:
 
     def faults(self, node: ast.AST) -> Iterator[str]:
         """Sentences about one node."""
-        names = [getattr(node, key, None) for key in ("name", "asname", "arg", "rest")]
-        names += [*getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
+        names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
         fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
             fine |= (
@@ -154,8 +136,9 @@ class File:
 
     def _importfrom(self, node: ast.ImportFrom) -> Iterator[str]:
         (module,), bad = imported(node), list(self._import(node))  # type: ignore[arg-type]
-        wrong = [a.name for a in node.names if not self.language.has(module, a.name)]
-        yield from bad or (f"imports {name} from {module}" for name in wrong)
+        yield from bad or (
+            f"imports {a.name} from {module}" for a in node.names if not self.language.has(module, a.name)
+        )
 
     def _value(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[str]:
         """A name that an import or a builtin has made, where it stands."""
@@ -169,28 +152,24 @@ class File:
         elif name in ("enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"):
             yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
         elif name == "functools.wraps":
-            plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not starred(over)
-            yield from (
-                []
-                if plain and isinstance(self.above[over], ast.FunctionDef)
-                else ["functools.wraps otherwise than as a decorator with one argument"]
-            )
+            plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not words.starred(over)
+            plain = plain and isinstance(self.above[over], ast.FunctionDef)
+            yield from [] if plain else ["functools.wraps otherwise than as a decorator with one argument"]
         elif name in CAREFUL and isinstance(node.ctx, ast.Load) and ("." in name or name in self.used):
             yield from self._careful(node, name)
 
     def _careful(self, node: ast.AST, name: str) -> Iterator[str]:
-        call, is_type = self.above[node], name == "type"
-        asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance"
-        over = self.above[call]
+        call, over, is_type = (call := self.above[node]), self.above[call], name == "type"
+        asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance" and "isinstance" not in self.bound
         noted = isinstance(call, ast.Subscript) and call in (getattr(over, k, 0) for k in ("annotation", "returns"))
         if is_type and (asked or noted):
             return
-        if not isinstance(call, ast.Call) or call.func is not node or starred(call):
+        if not isinstance(call, ast.Call) or call.func is not node or words.starred(call):
             yield f"hands on {name}"
         elif is_type:
             fine = isinstance(over, (ast.Compare, ast.FormattedValue)) or getattr(over, "attr", "") == "__name__"
             if isinstance(over, ast.Call) and over.func is call:  # with one or three, type(type) would make classes
-                fine = not starred(over) and (len(over.args) in (0, 2) or (len(over.args) == 1 and bool(over.keywords)))
+                fine = not words.starred(over) and len(over.args) in ((0, 1, 2) if over.keywords else (0, 2))
             yield from [] if fine and len(call.args) == 1 else ["type() for more than a name or a comparison"]
         elif "attr" in name or name == "operator.methodcaller":
             chosen = {"methodcaller": slice(1), "attrgetter": slice(None)}.get(name.rpartition(".")[2], slice(1, 2))
@@ -200,9 +179,8 @@ class File:
                     yield from self._attr(part, name in ("setattr", "delattr"))
 
     def _name(self, node: ast.Name) -> Iterator[str]:
-        known, name = BUILTINS | CAREFUL | ERRORS, node.id
-        if isinstance(node.ctx, ast.Load) and name in self.used and name not in known and hasattr(builtins, name):
-            yield f"uses {name}"
+        risky = hasattr(builtins, node.id) and node.id not in BUILTINS | CAREFUL | ERRORS
+        yield from [f"uses {node.id}"] if risky and isinstance(node.ctx, ast.Load) and node.id in self.used else []
 
     def _attribute(self, node: ast.Attribute) -> Iterator[str]:
         name, over, store, root = node.attr, self.above[node], not isinstance(node.ctx, ast.Load), node.value
@@ -251,6 +229,8 @@ class File:
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
         fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
+        answers = words.ANSWERS.intersection(n.name for n in node.body if isinstance(n, ast.FunctionDef))
+        yield from (f"a class below {name} with {sorted(answers)}" for name in names if answers and name in BUILTINS)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
         if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):
             yield "an enumeration without members"
@@ -272,7 +252,7 @@ class File:
 
     def _hiding(self, kinds: ast.expr) -> Iterator[str]:
         """Errors in an ``except`` by which tests speak, and those that cannot be told."""
-        known = (ERRORS | self.classes) - words.HIDES
+        known = (ERRORS | self.classes) - words.HIDES - self.bound
         for one in kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]:
             yield from [ast.unparse(one)] if ast.unparse(one) not in known and not self.dotted(one) else []
 
@@ -293,6 +273,9 @@ def compares_itself(node: ast.FunctionDef, file: File) -> bool:
     found = re.fullmatch(form, ast.unparse(node.body[-1]))
     rest = [n for n in node.body[:-1] if not text_of(getattr(n, "value", None))]
     if len(names) != 2 or not found or not all(ast.unparse(n).endswith("return NotImplemented") for n in rest):
+        return False
+    kind = f"isinstance({names[1]}, {file.above[node].name})"  # type: ignore[attr-defined]
+    if node.name == "__eq__" and (kind not in ast.unparse(node) or "isinstance" in file.bound):
         return False
     fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
     others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])

@@ -78,8 +78,7 @@ def run_fork(
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     bound(limits)
     wall_off(job, scratch, writes(items))
-    source = _decode(text, job, send)
-    if source is None:
+    if (source := _decode(text, job, send)) is None:
         return
     starter = (lab / "starter.py").resolve()
     guard = Guard(starter)

@@ -17,7 +17,7 @@ from typing import Any
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
 WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
-BUILTINS, CAREFUL, BASES, METHODS, COMPARISONS, HIDES, COMMON, NEVER, ATTRIBUTES = (
+BUILTINS, CAREFUL, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
     frozenset(value.split()) for value in WORDS.values() if isinstance(value, str)
 )
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
@@ -91,3 +91,22 @@ def definitions(tree: ast.Module) -> dict[str, tuple[int, str]]:
         if isinstance(body := getattr(node, "body", None), list):
             body[:] = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
     return {node.name: (node.lineno, ast.dump(node)) for node in found}
+
+
+def is_dunder(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+def bindings(node: ast.AST) -> list[Any]:
+    """Names that a node binds or passes by name."""
+    return [getattr(node, key, None) for key in ("name", "asname", "arg", "rest")]
+
+
+def starred(call: ast.Call) -> bool:
+    """Whether a call has arguments that its line does not show."""
+    return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+
+
+def text_of(node: ast.AST | None) -> str | None:
+    """The string that a constant is."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from course.grade.language import WORDS
 
 _DICE = secrets.SystemRandom()
-MUST_FAIL, MUST_PASS = 5, 2
+MUST_FAIL, MUST_PASS = 3, 1
 FORMS = {kind: text.strip().splitlines() for kind, text in WORDS["traps"].items()}
 
 

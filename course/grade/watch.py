@@ -14,8 +14,7 @@ from typing import Any
 from course.grade.language import WORDS
 
 _WATCH = {name: tuple(words.split()) for name, words in WORDS["watch"].items()}
-"""``near``: events that libraries raise in a submission's name (namedtuple looks at its caller), so that only a direct
-call counts; ``attribute_events`` count for ``attributes``; ``tops`` and ``modules`` are what a snapshot looks at."""
+"""``near``: events that libraries raise in a submission's name (namedtuple does): only a direct call counts."""
 
 
 class Guard:
@@ -58,8 +57,7 @@ class Guard:
 
 
 class Snapshot:
-    """What stood before a submission ran: the functions and classes (with their methods) on which the verdict of a test
-    rests. The code inside a function is watched by the guard's audit hook."""
+    """The functions and classes on which verdicts rest, before a submission ran; the guard watches the code in them."""
 
     def __init__(self, extra: Iterable[ModuleType] = ()) -> None:
         loaded, extra = list(sys.modules.items()), set(extra)

@@ -315,6 +315,36 @@ HELD = {
         "from contextlib import suppress\nwith suppress(Exception):\n    pass\n",
         "swallows Exception",
     ),
+    "error-of-another-meaning": (
+        "ValueError = AssertionError\ndef f(x):\n    try:\n        return x()\n    except ValueError:\n        return 1\n",
+        "swallows ValueError",
+    ),
+    "error-as-a-parameter": (
+        "def f(x, KeyError=AssertionError):\n    try:\n        return x()\n    except KeyError:\n        return 1\n",
+        "swallows KeyError",
+    ),
+    "error-class-bound-again": (
+        "class E(Exception):\n    pass\nE = AssertionError\ndef f(x):\n    try:\n        return x()\n    except E:\n        return 1\n",
+        "swallows E",
+    ),
+    "type-by-an-isinstance-of-its-own": (
+        "def isinstance(a, b):\n    return a\nT = isinstance(type, 0)\nYes = T('Yes', (), {})\n",
+        "hands on type",
+    ),
+    "eq-of-some-fields": (
+        "class Yes:\n    admitted = 1\n    def __eq__(self, other):\n        return self.admitted == other.admitted\n",
+        "says __eq__",
+    ),
+    "text-that-holds-everything": (
+        "class S(str):\n    def __contains__(self, x):\n        return True\n",
+        "a class below str",
+    ),
+    "type-in-a-match": (
+        "def f(x):\n    match type(x):\n        case T:\n            return T('Yes', (), {})\n",
+        "type() for more",
+    ),
+    "type-as-a-base": ("class M(type(int)):\n    pass\n", "a class below type"),
+    "type-as-a-decorator": ("@type\nclass A:\n    pass\n", "hands on type"),
     "swallows-before-it-raises": (
         "def f(x):\n    try:\n        return x()\n    except AssertionError:\n        if x:\n            return 1\n        raise\n",
         "swallows AssertionError",
