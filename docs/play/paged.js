@@ -126,7 +126,7 @@ const ASK = {
 const NAMES = "ABCDEF";
 
 function stage(scenes) {
-  let world = new PagedWorld(), picked = null, playing = false;
+  let world = new PagedWorld(), picked = null, playing = false, asking = false, streak = 0;
   const root = h("div"), note = h("p", { class: "note", "aria-live": "polite" });
   const colour = (name) => `k${NAMES.indexOf(name) % 8}`;
   const who = (name) => h("span", { class: `who ${colour(name)}`, text: name });
@@ -170,7 +170,9 @@ function stage(scenes) {
   // --- free play: prompts are dragged, or pressed and put down
 
   function tray() {
-    return h("div", { class: "tray" }, h("div", { class: "sub", text: "prompts" }), scenes.prompts.map((text) => {
+    const box = h("input", { type: "checkbox", onchange: () => { asking = box.checked; } });
+    box.checked = asking;
+    return h("div", { class: "tray" }, h("div", { class: "sub", text: "prompts" }), h("label", { class: "row", style: "gap:6px;font-size:13.5px" }, box, "ask me before each drop"), scenes.prompts.map((text) => {
       const button = h("button", { type: "button", class: "prompt", text, "aria-pressed": picked === text, onclick: () => { picked = picked === text ? null : text; show(picked ? "Put it into the empty seat, or onto a request to speak behind its words." : ""); root.querySelector(".seat button")?.focus({ preventScroll: true }); } });
       button.addEventListener("pointerdown", (event) => lift(event, text));
       return button;
@@ -206,10 +208,23 @@ function stage(scenes) {
     picked = null;
     const name = [...NAMES].find((letter) => !world.requests.has(letter));
     if (!name) return show("All seats are taken: end somebody.");
-    const found = world.send(name, onto ? `${world.text(onto)} ${text}` : text);
+    const all = onto ? `${world.text(onto)} ${text}` : text;
+    if (!asking) return settle(name, all);
+    show(`${name}: “${all}”. How many blocks will it find?`);
+    const most = Math.floor(words(all).length / BLOCK_SIZE);
+    note.append(h("span", { class: "options", role: "group", "aria-label": "your guess" }, Array.from({ length: most + 1 }, (_, n) => act(String(n), () => settle(name, all, n)))));
+    note.querySelector("button").focus();
+    return undefined;
+  }
+
+  /** The request comes; `guess` is what the reader expects it to find, or null. */
+  function settle(name, text, guess = null) {
+    const found = world.send(name, text);
     if (found === null) return show(`${name} needs more blocks than are free. In vLLM it would wait, or somebody would be preempted. End a request.`);
     const { hits, fresh } = world.log;
-    show(`${name}: ${found ? `found ${found} block${found > 1 ? "s" : ""} (${hits.join(", ")})` : "found nothing"}, took ${fresh.length} new (${fresh.join(", ")}).`);
+    if (guess !== null) streak = guess === found ? streak + 1 : 0;
+    const verdict = guess === null ? "" : guess === found ? `✓ ${streak} in a row. ` : `✗ You said ${guess}. `;
+    return show(`${verdict}${name}: ${found ? `found ${found} block${found > 1 ? "s" : ""} (${hits.join(", ")})` : "found nothing"}, took ${fresh.length} new (${fresh.join(", ")}).`);
   }
 
   function write(name) {
