@@ -97,7 +97,7 @@ class File:
                 yield node.attr
         elif isinstance(self.above.get(node), ast.ClassDef):
             named = isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            yield from [node.name] if named else [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            yield from [node.name] if named else [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]  # type: ignore[attr-defined]
         elif isinstance(node, ast.Call):
             maker = self.dotted(node.func).rpartition(".")[2]
             texts = [text_of(n) or "" for n in ast.walk(node)] if maker in ("namedtuple", "NamedTuple") else []

@@ -20,8 +20,10 @@ ATTACKS = {**REVIEW, **HELD}
 
 @functools.cache
 def language(lab: Lab) -> Language:
-    files = [(lab.folder / name).read_text(encoding="utf-8") for name in ("starter.py", "solution.py", "test_lab.py")]
-    return Language(lab.allowed_imports, own_words(*files, engine="mini_vllm" in lab.allowed_imports), bool(lab.plug))
+    names = ("starter.py", "solution.py", "test_lab.py")
+    starter, solution, test = ((lab.folder / name).read_text(encoding="utf-8") for name in names)
+    own = own_words(starter, solution, test, "mini_vllm" in lab.allowed_imports)
+    return Language(lab.allowed_imports, own, bool(lab.plug))
 
 
 @pytest.mark.parametrize("lab", all_labs(), ids=lambda lab: lab.name)
