@@ -237,7 +237,7 @@ def progress(export: Annotated[bool, typer.Option("--export", help="for the webs
 
     show_progress(out)
     if export:
-        done = [learner.number(p.lab) for p in all_progress() if p.done]
+        done = [p.lab.number for p in all_progress() if p.done]
         if not write_json(Path("progress.json"), {"format": "course-progress", "version": 1, "labs": done}):
             raise LabError("progress.json cannot be written here")
         learner.say(f"progress.json is for the website's map; so is an address that ends in #progress={'.'.join(done)}")

@@ -235,6 +235,11 @@ class SamplingParams:
         return len(self.logprob_token_ids) if self.logprob_token_ids else None
 
     @property
+    def has_penalty(self) -> bool:
+        """True where one of the three penalties is on."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+    @property
     def uses_logits_processors(self) -> bool:
         """True where a built-in logits processor has to know of the request."""
         return bool(self.min_p or self.min_tokens or self.logit_bias)

@@ -9,10 +9,11 @@ import hashlib
 import importlib
 import itertools
 import json
+import operator
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +162,9 @@ def _seed(index: int) -> None:
         sys.modules["numpy"].random.seed(index)
 
 
-def seed_what_has_no_seed(numpy: bool) -> None:
-    """From here on generators that are made without a seed are the same in every fork of this process."""
+def prepare(allowed: Collection[str]) -> None:
+    """Loads what submissions may use, so that it is watched. From here on generators that are made without a seed are
+    the same in every fork of this process."""
     fresh = itertools.count()
 
     class Seeded(random.Random):
@@ -170,8 +172,10 @@ def seed_what_has_no_seed(numpy: bool) -> None:
             super().__init__(next(fresh) if x is None else x)
 
     random.Random = Seeded  # type: ignore[misc]
-    if numpy or "numpy" in sys.modules:
-        rng, _ = map(importlib.import_module, ("numpy.random", "numpy.testing"))  # what is loaded now is watched
+    if "mini_vllm" in allowed:
+        operator.attrgetter(*(engine := importlib.import_module("mini_vllm")).__all__)(engine)
+    if "numpy" in allowed or "numpy" in sys.modules:
+        rng, _ = map(importlib.import_module, ("numpy.random", "numpy.testing"))
         draw = rng.default_rng
         rng.default_rng = lambda seed=None: draw([next(fresh)] if seed is None else seed)  # type: ignore[attr-defined]
 

@@ -46,7 +46,7 @@ class _Entry:
 
 def take_in(source: Path, labs: Sequence[Lab], limit: int) -> list[Submission]:
     """Every submission under ``source`` (a folder of them, or a single one), by name; ``limit`` in bytes per file."""
-    if not source.exists():
+    if not (source.is_file() or source.is_dir()):
         raise LabError(f"{source} does not exist: name a folder of submissions, a zip or a bundle")
     found = [_take_one(path, labs, limit) for path in _paths(source)]
     if not found:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from course.grade.fork import run_fork, seed_what_has_no_seed, sender
+from course.grade.fork import prepare, run_fork, sender
 from course.grade.processes import end, look
 from course.grade.settings import Limits
 from course.grade.traps import Trap, plan
@@ -80,7 +80,7 @@ class Server:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = list(session.items)
         self.names = [item.nodeid.split("::", 1)[1] for item in self.items]
-        seed_what_has_no_seed("numpy" in self.job.get("allowed", ()))
+        prepare(self.job.get("allowed", ()))
         self.before = Snapshot({item.module for item in self.items if hasattr(item, "module")})
         attempts = [Attempt(name) for name in self.job["names"]]
         waiting = list(reversed(attempts)) if self.items else []
@@ -174,7 +174,7 @@ class Server:
         if kind == "load":
             self.begin(attempt, "load")
         elif kind == "loaded":
-            self.spent(attempt, LOADING)
+            attempt.used[LOADING] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
             self.order(attempt)
         elif kind == "done":
             self.done(attempt, attempt.steps.pop(0), message["name"], *verdict(message["rows"]))
@@ -191,7 +191,7 @@ class Server:
             must = "pass" if step.passes else "fail"
             return attempt.note(f"a trap test that must {must} was told to be {outcome}", status="tampered")
         if not isinstance(step, Trap):
-            self.spent(attempt, name)
+            attempt.used[name] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
             attempt.outcomes[name] = [outcome, text]
             attempt.at += 1
         self.order(attempt)
@@ -207,9 +207,6 @@ class Server:
         with suppress(BrokenPipeError):  # it has ended: what it sends no more says so
             os.write(attempt.orders, f"{json.dumps(line)}\n".encode())
         self.begin(attempt, "test")
-
-    def spent(self, attempt: Attempt, where: str) -> None:
-        attempt.used[where] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
 
     def limit(self, attempt: Attempt) -> float:
         """Seconds of processor time for what the fork does now."""

@@ -74,16 +74,16 @@ class _Normal(ast.NodeTransformer):
 
 
 def stream(source: bytes, given: Set[str] = frozenset()) -> list[str]:
-    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose. What
-    cannot be written anew (a number of 5,000 digits) is left out; of a file that does not parse its words count."""
+    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose. A
+    statement of the top level that does not parse, or cannot be written anew, is left out."""
     text = source.decode("utf-8", errors="replace").lstrip("\ufeff").replace("\0", " ")
     try:
         tree = _Normal(ast.parse(text), given).visit(ast.parse(text))
         text = "\n".join(map(ast.unparse, tree.body))
         tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in _SILENT]
     except (tokenize.TokenError, SyntaxError, ValueError, RecursionError, MemoryError):
-        words = re.findall(r"[A-Za-z_]\w*|\d+|[^\w\s]", text)
-        return [w if w in given | _KEPT or not w.isidentifier() else "name" for w in words]
+        parts = re.split(r"^(?=\S)", text, flags=re.M)
+        return [token for part in parts[1:] for token in stream(part.encode(), given)] if len(parts) > 2 else []
     return ["text" if token.type == tokenize.STRING else token.string for token in tokens]
 
 

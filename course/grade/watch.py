@@ -27,7 +27,8 @@ class Guard:
         self.inside = False
         paths = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.__file__.rpartition(os.sep)[0])
         self.stdlib = tuple({f"{path}{os.sep}" for path in paths if path})
-        self.packages = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
+        others = (f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
+        self.others = (*others, "<frozen importlib")
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         inner = event in _WATCH["attribute_events"]
@@ -37,9 +38,8 @@ class Guard:
         self.inside = True
         asked, self.inside = self._asked(sys._getframe(1), near), False
         if asked:
-            what = " ".join(
-                [event, *(repr(str(a)[:80]) for a in args[inner : inner + 1] if isinstance(a, (str, bytes)))]
-            )
+            named = [repr(str(a)[:80]) for a in args[inner : inner + 1] if isinstance(a, (str, bytes))]
+            what = " ".join([event, *named])
             self.found += [what] if len(self.found) < 20 and what not in self.found else []
             raise PermissionError(f"not allowed in a graded lab: {what}")
 
@@ -50,9 +50,7 @@ class Guard:
             name = frame.f_code.co_filename
             if name == self.lab or (name.startswith("<") and not name.startswith(("<frozen", "<__array_function__"))):
                 return True
-            library = name.startswith((*self.stdlib, "<frozen")) and not name.startswith(
-                (*self.packages, "<frozen importlib")
-            )
+            library = name.startswith((*self.stdlib, "<frozen")) and not name.startswith(self.others)
             if near or not library or name.endswith(("linecache.py", "tokenize.py")):
                 return False
             frame = frame.f_back
@@ -79,7 +77,7 @@ class Snapshot:
         space = vars(value)
         self.sizes.append((space, len(space), frozenset(space), words))
         for part, inner in list(space.items()):
-            if callable(inner):
+            if callable(inner) or hasattr(inner, "__get__"):  # methods, properties
                 self.rows.append((space, part, inner, f"{words}.{part}"))
 
     def changes(self) -> list[str]:

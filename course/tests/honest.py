@@ -34,6 +34,7 @@ def wrapped(top: str, around: Callable[[str, str, str], str]) -> Callable[[Lab],
             args = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
             given = [*args, *([f"*{node.args.vararg.arg}"] if node.args.vararg else [])]
             given += [f"{a.arg}={a.arg}" for a in node.args.kwonlyargs]
+            given += [f"**{node.args.kwarg.arg}"] if node.args.kwarg else []
             call = f"_{node.name}_by_hand({', '.join(given)})"
             inner = ast.parse(around(node.name, call, ", ".join(args))).body
             helpers = [n for n in inner if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
@@ -58,7 +59,7 @@ def generators(lab: Lab) -> str:
             ):
                 continue
             name, args = node.name, ", ".join(a.arg for a in node.args.args)
-            if node.args.kwonlyargs or node.args.vararg:
+            if node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
                 continue
             text = f"def {name}():\n    return next(_{name}_steps({args}), None)"
             new = ast.parse(text).body[0]
@@ -421,15 +422,16 @@ def launches_per_step(mode, num_layers, ops_per_layer, ops_per_split=2):
     except KeyError:
         raise ValueError(f"mode must be NONE, PIECEWISE or FULL, got {mode!r}") from None
 """,
-    "05-02 a search for the crossover": """
-from itertools import count
+    "05-02 a fraction for the crossover": """
+from fractions import Fraction
+from math import floor
 
 
 def crossover(num_ops, capture_cost_ops=None):
     capture = num_ops if capture_cost_ops is None else capture_cost_ops
     if num_ops <= 1:
         return 1 if capture < num_ops else None
-    return next(calls for calls in count(1) if capture + calls - 1 < num_ops * calls)
+    return max(1, 1 + floor(Fraction(capture - 1, num_ops - 1)))
 """,
     "06-01 rows one by one": """
 def quantize_per_channel(W):

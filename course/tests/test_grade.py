@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -139,6 +140,41 @@ def test_who_hands_in_the_courses_solution_is_listed() -> None:
     text = made.copied((labs[0].folder / "solution.py").read_text(encoding="utf-8"))
     (pair,) = similar([Submission("a", {labs[0].key: text.encode()})], texts)
     assert (pair.first, pair.second) == ("a", REFERENCE) and pair.share > 0.95
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text + "_ = 0x" + "f" * 5000 + "\n",
+        lambda text: "# coding: no-such-codec\n" + text,
+        lambda text: "\ufeff# -*- coding: rot13 -*-\n" + text,
+        lambda text: text + "_ = " + "1 + " * 3000 + "1\n",
+        lambda text: text + "_ = '" + "x" * 90_000 + "'\n",
+        lambda text: text + "def broken(:\n",
+    ],
+)
+def test_an_unchanged_copy_of_the_solution_is_listed_whatever_stands_beside_it(change: Callable[[str], str]) -> None:
+    lab = find_labs("02-01")[0]
+    texts = {lab: ((lab.folder / "starter.py").read_bytes(), (lab.folder / "solution.py").read_bytes())}
+    mine = change((lab.folder / "solution.py").read_text(encoding="utf-8")).encode()
+    shares = [
+        (pair.first, pair.second, pair.share >= 0.9) for pair in similar([Submission("a", {lab.key: mine})], texts, 0.5)
+    ]
+    assert shares == [("a", REFERENCE, True)]
+
+
+@linux
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "eve.zip")
+    os.mkfifo(tmp_path / "eve.bundle")
+    (tmp_path / "adam" / "labs" / LAB.slug).mkdir(parents=True)
+    os.mkfifo(tmp_path / "adam" / "labs" / LAB.slug / "starter.py")
+    found = take_in(tmp_path, [LAB], 1000)
+    assert [s.problems[0].partition(": ")[2] or s.problems[0] for s in found] == [
+        "not a regular file (a symbolic link?), left out", "not opened", "not opened"
+    ]  # fmt: skip
+    with pytest.raises(LabError, match="does not exist"):
+        take_in(tmp_path / "eve.zip", [LAB], 1000)
 
 
 @pytest.mark.parametrize("lines", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])

@@ -14,7 +14,7 @@ from course.grade.intake import Submission
 from course.grade.settings import Limits, Settings
 from course.labs import Lab, find_labs
 from course.tests import submissions as made
-from course.tests.attacks import HELD, LET_RUN, REVIEW
+from course.tests.attacks import HELD, INSIDE, LET_RUN, REVIEW
 from course.tests.conftest import SOLUTION, STARTER
 from course.tests.test_grade import FAST, linux, run
 
@@ -32,6 +32,15 @@ def test_what_a_human_lets_run_by_mistake_is_told_by_traps_and_snapshots(small_c
     assert {name: row.passed for name, row in rows.items() if row.share} == {}
     silent = {name for name, row in rows.items() if row.status == "graded" and not row.findings}
     assert silent == set(), {name: (row.tests, row.findings) for name, row in rows.items() if name in silent}
+
+
+@linux
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_the_language_lets_through_a_snapshot_tells(name: str) -> None:
+    (lab,) = find_labs("01-04" if "engine" in name else "00-02")
+    text = (lab.folder / "solution.py").read_text(encoding="utf-8") + INSIDE[name]
+    (row,) = grade([Submission(name, {lab.key: text.encode()})], [lab], Settings(limits=Limits(stops=1)), 1).rows
+    assert row.status == "tampered" and row.findings[0].startswith("replaced ")
 
 
 @linux

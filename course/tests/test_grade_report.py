@@ -123,6 +123,23 @@ def test_late_points_in_each_form() -> None:
     assert "1/2 ×0.8" in render(grades, "table")
 
 
+def test_what_is_held_is_no_zero_in_any_form() -> None:
+    rows = [
+        LabResult("a", LAB, "held", {"x": ("not run", "")}, ("starter.py:3: uses eval",)),
+        LabResult("a", OTHER, "graded", {"x": ("passed", ""), "y": ("failed", "no")}),
+    ]
+    grades = Grades([LAB, OTHER], [Submission("a")], rows, Settings())
+    assert grades.total("a") == 50.0
+    row = next(csv.DictReader(io.StringIO(render(grades, "csv"))))
+    assert (row["points"], row["00-01 points"], row["00-01 status"]) == ("50.00?", "", "held")
+    (shown,) = json.loads(render(grades, "json"))["submissions"]
+    assert (shown["points"], shown["held"], shown["labs"][LAB.key]["points"]) == (50.0, [LAB.key], None)
+    assert "50.0?" in render(grades, "table") and "a, 00-01: held: starter.py:3: uses eval" in render(grades, "table")
+    suite = ElementTree.fromstring(render(grades, "junit")).find("testsuite")
+    assert suite is not None and (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+    assert len(suite.findall(".//skipped")) == 1 and not suite.findall(".//failure")
+
+
 @linux
 def test_missing_walls_are_said_before_anything_runs_and_in_the_report(
     small_course: Path, monkeypatch: pytest.MonkeyPatch

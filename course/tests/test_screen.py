@@ -21,7 +21,7 @@ from course.labs import ROOT, find_labs, lab_folders, lab_of
 from course.loop import keys, learner, outcomes, screen
 from course.loop.progress import LabProgress, all_progress, ready
 from course.plugs import payoff
-from course.tests.conftest import FIRST, SOLUTION
+from course.tests.conftest import FIRST, SOLUTION, STARTER
 from course.tests.test_plugs import wrong  # noqa: F401
 
 if sys.platform != "win32":
@@ -257,26 +257,28 @@ def test_the_learners_sampler_writes_the_story(wrong) -> None:  # noqa: F811
     assert good and "Your sampler wrote this:" in text and "fox" in text and "violin" in text
     count = re.search(r"(\d+) tokens, (\d+) calls of your code", text)
     assert count is not None and count[1] == count[2] and int(count[1]) > 20
-    wrong("00-03", "def sample(", "def sample(*args):\n    return _sample(args[0], 0.0, *args[2:])\n\n\ndef _sample(")
-    greedy, other = said_by("00-03")
-    assert greedy and other.partition("›")[2] != text.partition("›")[2], "another sampler, another story"
-    wrong("00-03", "def sample(", "def sample(*args):\n    return 10**6\n\n\ndef _sample(")
-    good, text = said_by("00-03")
-    assert not good and "outside the vocabulary" in text and "course milestone 00-03" in text
+    greedy = "CALLS = []\n\n\ndef sample(logits, *_):\n    CALLS.append(0)\n    if len(CALLS) > 30:\n"
+    wrong("00-03", "def sample(", f"{greedy}        return 10**6\n    return int(logits.argmax())\n\n\ndef _sample(")
+    good, other = said_by("00-03")
+    told = [each.partition("violin.\n")[2] for each in (text, other)]
+    assert told[1][:40] != told[0][:40], "another sampler, another story"
+    assert not good and "outside the vocabulary" in other and "course milestone 00-03" in other
 
 
 def test_what_tests_say_breaks_between_words(small_course: Path, terminal: tuple[int, int]) -> None:
     hand, program = terminal
-    env = {**os.environ, "LAB_IMPL": "starter", "COLUMNS": "44", "PYTHONPATH": str(ROOT), "TERM": "dumb"}
+    longer = STARTER.replace("then add it to n.", "then add it to n, which is returned.")
+    (small_course / FIRST / "starter.py").write_text(longer)
+    env = {**os.environ, "LAB_IMPL": "starter", "COLUMNS": "50", "PYTHONPATH": str(ROOT), "TERM": "dumb"}
     command = [sys.executable, "-m", "pytest", "-qq", "-p", "no:cacheprovider", FIRST]
     with subprocess.Popen(command, cwd=small_course, env=env, stdin=subprocess.DEVNULL, stdout=program) as child:
         text = ""
         while child.poll() is None or select.select([hand], [], [], 0)[0]:
             text += os.read(hand, 1 << 16).decode() if select.select([hand], [], [], 0.05)[0] else ""
     lines = text.replace("\r", "").splitlines()
-    assert "not written yet: Counter.add," in lines and "    n." in lines
+    assert "not written yet: Counter.add," in lines and "    which is returned." in lines
     assert any(line.startswith("…/lab-01-kv-cache-speedup/starter.py:") for line in lines)
-    assert all(len(line) <= 44 for line in lines if not line.startswith("_"))
+    assert not [line for line in lines if len(line) > 50 and not line.startswith("_")]
 
 
 def test_a_dumb_terminal_has_its_own_width() -> None:

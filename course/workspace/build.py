@@ -25,7 +25,7 @@ from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
-REPLAYED = ("__init__.py", "replay.py", "scheduler_workload.py", "scheduler-traces.json.gz")
+REPLAYED = ("__init__.py", "replay.py", "draft_workload.py", "scheduler_workload.py", "scheduler-traces.json.gz")
 PYTEST = COURSE / "workspace" / "settings.ini"
 CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written yet\n'
 

@@ -56,7 +56,7 @@ function byHand({ keys: first, values }) {
 
   svg.addEventListener("pointerdown", (event) => { if (veiled) return; svg.setPointerCapture(event.pointerId); aim(event); });
   svg.addEventListener("pointermove", (event) => { if (svg.hasPointerCapture(event.pointerId)) aim(event); });
-  const head = h("tr", {}, ["", "key", "value", "q·k / √2", "weight", ""].map((text) => h("th", { scope: "col", text })));
+  const head = h("tr", {}, ["", "key", "value", "q·k / √2", "weight", ""].map((text) => h(text ? "th" : "td", { scope: text ? "col" : null, text })));
   const knobs = h("div", {}, turn.node, grow.node);
   return { node: h("div", { class: "hand" }, svg, h("div", {}, knobs, h("div", { class: "scroll" }, h("table", {}, h("thead", {}, head), body)), out)),
     look(to, hide) { veiled = hide; knobs.hidden = hide; set(to); } };

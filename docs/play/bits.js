@@ -150,7 +150,7 @@ function oneNumber() {
       wanted === x ? "" : s("path", { d: `M${at(wanted)} 36 l-6 -11 h12 z`, fill: "var(--c4)" }), wanted === x ? "" : s("text", { x: at(wanted), y: 18, "text-anchor": "middle", text: show(wanted) }));
   }
 
-  return { node: h("div", {}, h("div", { class: "row" }, input, pick.node), bits, value, words, h("div", { class: "scroll" }, line)),
+  return { node: h("div", {}, h("div", { class: "row" }, input, pick.node), bits, value, words, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "neighbours on the number line" }, line)),
     look(x, name, hide) { veiled = hide; format = name; pick.set(names.indexOf(name)); take(Math.fround(x)); for (const b of [input, ...pick.node.children]) b.disabled = hide; } };
 }
 

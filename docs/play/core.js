@@ -159,7 +159,7 @@ function card(name, { lead, stage, questions, free }) {
 // --- question, guess, truth
 
 function quiz(name, questions, free) {
-  const box = h("div", { class: "quiz" }), dots = h("nav", { class: "dots", "aria-label": "questions" });
+  const box = h("div", { class: "quiz" }), dots = h("nav", { class: "dots", "aria-label": `questions: ${PLAYGROUNDS[name].title}` });
   const body = h("div", { class: "body" }), said = h("div", { class: "said", "aria-live": "polite" });
   let at = 0;
   const mark = () => dots.replaceChildren(...questions.map((q, i) => {
@@ -245,15 +245,30 @@ export function tabs(label, words, change, chosen = 0) {
 
 // --- <play-score>: all of them on one card
 
+/** The score as text to pass on: a row of squares for each playground that was begun. */
+export function squares() {
+  const rows = Object.entries(PLAYGROUNDS).map(([name, { title, questions }]) => {
+    const { right, asked } = score.count(name);
+    return asked ? `${"🟩".repeat(right)}${"🟥".repeat(asked - right)}${"⬜".repeat(questions - asked)} ${title}` : "";
+  });
+  return rows.filter(Boolean).join("\n");
+}
+
 if (globalThis.customElements) {
   customElements.define("play-score", class extends HTMLElement {
     async connectedCallback() {
       if (this.started) return;
       this.started = true;
       const root = await dress(this), list = h("div", { class: "board" }), total = h("div", { class: "title" });
+      const copy = h("button", { type: "button", text: "copy as squares", onclick: async () => {
+        const all = `${document.title.split(" - ").at(-1)} ${total.textContent}\n${squares()}`;
+        const done = Promise.resolve(all).then((text) => navigator.clipboard.writeText(text)); // no clipboard without https
+        copy.textContent = await done.then(() => "copied", () => "the browser refused");
+      } });
       const show = () => {
         const all = Object.values(PLAYGROUNDS).reduce((sum, p) => sum + p.questions, 0);
         total.textContent = `★ ${score.count().right} of ${all}`;
+        [copy.textContent, copy.disabled] = ["copy as squares", !score.count().asked];
         list.replaceChildren(...Object.entries(PLAYGROUNDS).map(([name, { title, phase, questions }]) => {
           const { right, asked } = score.count(name);
           const pips = Array.from({ length: questions }, (_, i) => h("i", { class: i < right ? "right" : i < asked ? "wrong" : "" }));
@@ -264,7 +279,7 @@ if (globalThis.customElements) {
       addEventListener("storage", show);
       show();
       root.replaceChildren(h("section", { class: "card", "aria-label": "Your score" }, h("header", {}, total,
-        h("button", { type: "button", text: "start afresh", onclick: () => { score.forget(); location.reload(); } })), list));
+        h("div", { class: "row" }, copy, h("button", { type: "button", text: "start afresh", onclick: () => { score.forget(); location.reload(); } }))), list));
       this.dataset.ready = "";
     }
   });

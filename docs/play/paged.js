@@ -114,7 +114,7 @@ const ASK = {
   chain: ["C's teacher is a judge. Its third block holds the very words of A's third block, “. What is a”. How many blocks does C share?",
     "One. A block's name is a hash over its tokens and the name of the block before it, because keys and values depend on every earlier token. After the first difference nothing matches, equal words or not."],
   whole: ["B sends exactly A's prompt, 12 words in three full blocks. How many of them does it use?",
-    "Two. The last token has to be computed once more, because its logits choose the next word; and reuse goes by whole blocks. vLLM does the same: a full hit is cut by one token."],
+    "Two. The last token has to be computed once more, because its logits choose the next word; and reuse goes by whole blocks. vLLM looks for hits among all tokens but the last, for the same reason."],
   free: ["A holds four blocks and B shares three of them. A ends. How many blocks go to the free queue?",
     "One, the block that A had for itself. The shared three go from reference count 2 to 1 and stay where they are: B still reads them."],
   victim: ["A has ended, and all free blocks are its own. C comes and needs one block. Which one is overwritten?",
@@ -139,7 +139,7 @@ function stage(scenes) {
         return h("span", { class: `chip ${colour(others[0])} ${[...world.log.fresh, ...world.log.hits].includes(id) && name === last(state) ? "lit" : ""}` }, `${i}→${id}`, others.length > 1 ? h("small", { text: "shared" }) : null);
       })),
       playing ? h("div", { class: "acts" }, act("+ a word", () => write(name)), act("next turn", () => turn(name)), act("end", () => { world.end(name); show(`${name} has ended. Its full blocks can still be found until somebody overwrites them.`); })) : null));
-    const seat = playing && NAMES.length > world.requests.size ? [h("div", { class: "req seat", "data-drop": "new" }, "○", picked ? act("put it here", () => drop(picked)) : h("span", { text: "drag a prompt here, or press it" }))] : [];
+    const seat = playing && NAMES.length > world.requests.size ? [h("div", { class: "req seat", "data-drop": "new" }, "○", picked ? act("put it here", () => drop(picked)) : h("span", { text: "drag a prompt here, or press it; dragged onto a request it speaks behind its words" }))] : [];
     root.replaceChildren(
       ...(incoming ? [h("div", { class: "sub", text: "arriving" }), h("div", { class: "req" }, who(incoming[0]), h("div", { class: "table" }, chunks(incoming[1]).map((part) => h("span", { class: `chip ghost ${colour(incoming[0])}`, text: part.join(" ") }))))] : []),
       ...(playing ? [tray()] : []),

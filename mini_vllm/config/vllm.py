@@ -148,7 +148,16 @@ class EngineConfig:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_size=self.max_cudagraph_capture_size,
+            uniform_decode_query_len=self.uniform_decode_query_len,
         )
+
+    @property
+    def uniform_decode_query_len(self) -> int:
+        """Tokens of a decoding request in a step: 1, and its drafts.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:805 — "self.uniform_decode_query_len =".
+        """
+        return 1 + (0 if self.speculative_config is None else self.speculative_config.num_speculative_tokens)
 
     @classmethod
     def from_args(cls, **args: Any) -> EngineConfig:

@@ -15,7 +15,6 @@ from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_vllm.core.kv_cache_groups import make_kv_cache_config
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
-from mini_vllm.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 from mini_vllm.distributed.kv_events import KVCacheEvent
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.metrics.stats import PrefixCacheStats
@@ -61,10 +60,13 @@ class KVCacheManager:
         enable_kv_cache_events: write down what becomes findable and what no longer is (`take_events`).
 
     Attributes:
-        tokens_may_jump: a step may add more than one token to a request (drafts).
+        expects_drafts: a step may end behind tokens that exist only after it, so that a request with room may have
+            full blocks that nobody can find yet.
 
     Upstream: upstream/vllm/v1/core/kv_cache_manager.py:110 — `KVCacheManager`.
     """
+
+    expects_drafts = False
 
     def __init__(
         self,
@@ -100,7 +102,6 @@ class KVCacheManager:
         self.hash_block_size = self.coordinator.hash_block_size
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
         self.prefix_cache_stats = PrefixCacheStats()
-        self.tokens_may_jump = False
 
     @property
     def usage(self) -> float:
@@ -195,21 +196,21 @@ class KVCacheManager:
         """
         computed, name = request.num_computed_tokens, request.request_id
         last = computed + num_new_tokens
+        if self.expects_drafts and self._lags(request, last):
+            return False
         for manager in self.coordinator.single_type_managers:
             size, blocks = manager.block_size, manager.req_to_blocks.get(name)
             if blocks is None or last + num_lookahead_tokens > len(blocks) * size:
-                return False
-            if self.tokens_may_jump and self._lags(manager, request, last):
                 return False
             if last // size != computed // size or (manager.recycles and manager.has_skipped_blocks(blocks, computed)):
                 return False
         return True
 
-    def _lags(self, manager: SingleTypeKVCacheManager, request: Request, last: int) -> bool:
-        """Whether accepted drafts have filled a block that nobody can find yet: a step with drafts ends behind tokens
-        that exist only after it."""
-        full = min(last, len(request.all_token_ids)) // manager.block_size
-        return self.enable_caching and manager.num_cached_block.get(request.request_id, 0) < full
+    def _lags(self, request: Request, last: int) -> bool:
+        """Accepted drafts have filled blocks that nobody can find yet."""
+        known, name = min(last, len(request.all_token_ids)), request.request_id
+        managers = self.coordinator.single_type_managers
+        return any(manager.num_cached_block.get(name, 0) < known // manager.block_size for manager in managers)
 
     def _fits(self, request: Request, hits: KVCacheBlocks, num_computed_tokens: int) -> bool:
         """Whether the free blocks are enough for all tokens that the request has."""

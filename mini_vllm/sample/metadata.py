@@ -90,9 +90,9 @@ class SamplingMetadata:
         if logitsprocs is None and any(p.uses_logits_processors for p in params):
             logitsprocs = _builtin_logitsprocs().follow(rows)
         greedy = [p.is_greedy for p in params]
-        penalized = [p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0 for p in params]
         top_k = np.array([p.top_k if 0 < p.top_k < vocab_size else 0 for p in params], dtype=np.int64)
         top_p = np.array([p.top_p for p in params], dtype=np.float32)
+        penalized = any(p.has_penalty for p in params)
         wanted = {i: n for i, p in enumerate(params) if (n := p.num_logprobs) is not None}
         return cls(
             all_greedy=all(greedy),
@@ -102,7 +102,7 @@ class SamplingMetadata:
             top_p=top_p if (top_p < 1).any() else None,
             generators=[row.generator for row in rows],
             output_token_ids=[row.output_token_ids for row in rows],
-            penalties=PenaltyState(params, [row.prompt_token_ids for row in rows]) if any(penalized) else None,
+            penalties=PenaltyState(params, [row.prompt_token_ids for row in rows]) if penalized else None,
             allowed_token_ids={i: np.array(p.allowed_token_ids) for i, p in enumerate(params) if p.allowed_token_ids},
             bad_words={i: p.bad_words_token_ids for i, p in enumerate(params) if p.bad_words_token_ids},
             num_logprobs={i: vocab_size if n == -1 else min(n, vocab_size) for i, n in wanted.items()},

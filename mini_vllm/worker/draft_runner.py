@@ -48,7 +48,7 @@ class DraftRunner:
         self._seq_lens: Array = np.zeros(0, np.int64)
 
     def _make_drafter(self, vllm_config: Any, draft_model: Any) -> Any:
-        """Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:550 — "create_custom_proposer("."""
+        """Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:552 — "create_custom_proposer("."""
         if self.config.method == "custom_class":
             return create_custom_proposer(vllm_config)
         if self.config.method == "ngram":

@@ -15,11 +15,12 @@ LONG = (
     "three children walked upstream for two whole days"
 )
 ANSWER = ["A", "block", "holds", "four", "tokens", "and", "their", "keys", "and", "values", "."]
+# B takes all that is left; A writes on in its last block, which needs no other.
 FULL = [
     ["send", "A", f"{TEACHER} block ?"],
+    ["send", "B", LONG],
     ["write", "A", "A"],
     ["write", "A", "block"],
-    ["send", "B", LONG],
     ["end", "A"],
 ]
 SCENES: dict[str, dict[str, Any]] = {

@@ -56,7 +56,7 @@ class DraftGate:
                 f"{self.max_num_running_reqs}: a pass of the draft model has one token more for each request"
             )
         self.max_num_scheduled_tokens -= new_slots
-        self.kv_cache_manager.tokens_may_jump = True
+        self.kv_cache_manager.expects_drafts = self.kv_cache_manager.enable_caching
         self.num_spec_tokens, self.num_lookahead_tokens = config.num_speculative_tokens, config.num_lookahead_tokens
         self.spec_decoding_stats = SpecDecodingStats.new(self.num_spec_tokens)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
@@ -69,19 +70,21 @@ class Scheduler(GrammarGate, DraftGate, RequestTable):
 
         A request that lacks nothing is passed over. The phase ends when a request had to be preempted for itself.
         """
-        index, drafting, lookahead = 0, self.num_spec_tokens > 0, self.num_lookahead_tokens
+        index, running, drafting, last = 0, self.running, self.num_spec_tokens > 0, self.max_model_len - 1
         allocate_slots = self.kv_cache_manager.allocate_slots
-        while index < len(self.running) and step.token_budget > 0:
-            request = self.running[index]
+        if self.num_lookahead_tokens:
+            allocate_slots = partial(allocate_slots, num_lookahead_tokens=self.num_lookahead_tokens)
+        while index < len(running) and step.token_budget > 0:
+            request = running[index]
             missing = len(request.all_token_ids) + request.num_output_placeholders - request.num_computed_tokens
             if drafting:
                 missing += len(request.spec_token_ids)
             num_new_tokens = self._clamp(missing, step.token_budget)
-            num_new_tokens = min(num_new_tokens, self.max_model_len - 1 - request.num_computed_tokens)
+            num_new_tokens = min(num_new_tokens, last - request.num_computed_tokens)
             if num_new_tokens <= 0 or (request.num_output_placeholders and request.will_reach_max_tokens):
                 index += 1
                 continue
-            while (new_blocks := allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead)) is None:
+            while (new_blocks := allocate_slots(request, num_new_tokens)) is None:
                 victim_index = self._preempt_one(step)
                 # The pinned release leaves its index alone when the victim stands before the current request but had
                 # nothing scheduled; the request that slides into the gap then misses its turn.
@@ -188,10 +191,10 @@ class Scheduler(GrammarGate, DraftGate, RequestTable):
         outputs: list[EngineCoreOutput] = []
         stopped_running: set[Request] = set()
         stopped_waiting: set[Request] = set()  # preempted while their last token was in flight
-        drafts = output.scheduled_spec_decode_tokens
+        drafts, find = output.scheduled_spec_decode_tokens, self.requests.get
         rows = dict(zip(model_output.req_ids, range(len(model_output.req_ids)), strict=True))
         for request_id in output.num_scheduled_tokens:
-            request = self.requests.get(request_id)
+            request = find(request_id)
             if request is None:
                 continue
             status_before = request.status

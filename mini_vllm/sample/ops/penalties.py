@@ -25,7 +25,7 @@ class PenaltyState:
     """
 
     def __init__(self, params: Sequence[SamplingParams], prompts: Sequence[Sequence[int]]) -> None:
-        self.rows = [i for i, p in enumerate(params) if has_penalty(p)]
+        self.rows = [i for i, p in enumerate(params) if p.has_penalty]
         self.repetition = np.array([p.repetition_penalty for p in params], dtype=np.float32)
         self.frequency = np.array([p.frequency_penalty for p in params], dtype=np.float32)
         self.presence = np.array([p.presence_penalty for p in params], dtype=np.float32)
@@ -74,11 +74,6 @@ class PenaltyState:
         """Rows, ids and counts of all tokens that stand in a prompt or an output, int64[n] each."""
         n = len(self._slots)
         return self._where[0, :n], self._where[1, :n], self._counts[:n]
-
-
-def has_penalty(params: SamplingParams) -> bool:
-    """True where a request has any of the three."""
-    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
 
 
 def apply_penalties(logits: np.ndarray, state: PenaltyState) -> None:

@@ -25,7 +25,7 @@ def sample(drafts, logits, rows, draft_probs=None):
 
 
 def test_upstreams_worked_example_of_the_layout():
-    """The comment in upstream/vllm/v1/worker/gpu_model_runner.py:2718."""
+    """upstream/vllm/v1/worker/gpu_model_runner.py:2713 — `GPUModelRunner._calc_spec_decode_metadata`, its comment."""
     counts, last = np.array([3, 0, 2, 0, 1]), np.array([4, 104, 107, 207, 209]) - 1
     metadata = SpecDecodeMetadata.make(counts, last, np.arange(1000, 1209))
     assert metadata.cu_num_draft_tokens.tolist() == [3, 3, 5, 5, 6]

@@ -102,6 +102,18 @@ def test_quantized_targets_too(spec, args):
 
 @needs_pocket
 @pytest.mark.slow
+def test_a_batch_in_which_everybody_has_drafts_replays_a_full_graph(expected):
+    args = {"cudagraph_mode": "FULL_AND_PIECEWISE", "max_num_seqs": 8, "attention_backend": "paged_online"}
+    outputs, llm = run(PROMPTS, GREEDY, spec=DRAFT, **args)
+    assert [o.token_ids for o in outputs] == expected
+    graphs = llm.llm_engine.engine_core.model_runner.graphs
+    assert graphs.dispatcher.uniform_decode_query_len == 4 and all(s % 4 == 0 for s in graphs.dispatcher.capture_sizes)
+    replays = llm.llm_engine.stats.cudagraph.replays
+    assert sum(count for (mode, size), count in replays.items() if mode == "FULL") > 3
+
+
+@needs_pocket
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [NGRAM, DRAFT], ids=["ngram", "draft_model"])
 def test_two_ranks(spec, expected):
     outputs, llm = run(PROMPTS, GREEDY, spec=spec, tensor_parallel_size=2)

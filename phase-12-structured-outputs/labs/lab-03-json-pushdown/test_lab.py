@@ -215,6 +215,17 @@ def test_fixed_tastes_end_as_predicted(impl):
     )
 
 
+def test_fixed_tastes_find_nothing(impl):
+    """The same fifty models on the machine with leading zeros: how many come to their end, how many show it."""
+    ended = []
+    for seed in range(50):
+        order = [*machines.ALPHABET, END]
+        random.Random(seed).shuffle(order)
+        text, reason = impl.constrained_generate(machines.Faulty("leading zeros"), lover(order), 60)
+        ended += [text] * (reason == "stop")
+    assert len(ended) == 7 and not any(machines.judge("leading zeros", text) for text in ended)
+
+
 # ---- the hunt ------------------------------------------------------------------------------------------------------
 
 

@@ -73,7 +73,7 @@ def test_the_replay_would_notice(mutation, monkeypatch):
 
         monkeypatch.setattr(RequestTable, "_preempt_request", keeps)
     else:
-        monkeypatch.setattr(KVCacheManager, "_lags", lambda self, manager, request, last: False)
+        monkeypatch.setattr(KVCacheManager, "_lags", lambda self, request, last: False)
 
     def parts(seed):
         try:
