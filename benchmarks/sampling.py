@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,12 +95,12 @@ def run(quick: bool = False) -> list[dict[str, Any]]:
             calls: dict[str, Callable[[], Any]] = {}
             for name, given in SETTINGS.items():
                 metadata = metadata_of([given] * ROWS, vocab_size)
-                calls[name] = lambda metadata=metadata, logits=logits: sampler.forward(logits, metadata)
+                calls[name] = partial(sampler.forward, logits, metadata)
                 if given["temperature"] and "logit_bias" not in given:
-                    calls[f"{name}, whole rows"] = lambda metadata=metadata, logits=logits: whole_rows(logits, metadata)
+                    calls[f"{name}, whole rows"] = partial(whole_rows, logits, metadata)
             for name, settings in (("equal", [EQUAL] * ROWS), ("different", list(map(different, range(ROWS))))):
                 metadata = metadata_of(settings, vocab_size)
-                calls[name] = lambda metadata=metadata, logits=logits: sampler.forward(logits, metadata)
+                calls[name] = partial(sampler.forward, logits, metadata)
             times = in_turns(calls, 1 if quick else 7)
             found.append({"vocabulary": vocab_size, "logits": kind, "ms": times})
     return found

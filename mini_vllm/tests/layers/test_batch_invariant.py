@@ -73,6 +73,7 @@ def test_rows_go_one_by_one_where_a_tile_minds_the_place(monkeypatch):
 
 
 @needs_pocket
+@pytest.mark.slow
 def test_batch_sizes_orders_and_chunks_change_no_bit(invariant):
     given = [params(i) for i in range(len(PROMPTS))]
     alone = [run(POCKET, [prompt], [each])[0] for prompt, each in zip(PROMPTS, given, strict=True)]
@@ -109,7 +110,9 @@ def test_it_is_off_unless_asked_for_and_changes_no_token_in_float64(monkeypatch)
     assert [o.outputs[0].token_ids for o in plain] == [o.outputs[0].token_ids for o in with_it]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "opt", "qwen3", "mistral-window"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "opt", pytest.param("qwen3", marks=pytest.mark.slow), "mistral-window"]
+)
 def test_other_architectures(architecture, invariant, tmp_path):
     folder = save_tiny(architecture, tmp_path / architecture)
     rng = np.random.default_rng(0)

@@ -149,7 +149,7 @@ def test_two_ranks_and_a_core_in_its_own_process_report_the_same(plain):
 RECORD = json.loads(gzip.decompress((GOLDEN / "sampling.json.gz").read_bytes()))
 
 
-@pytest.mark.parametrize("budget", [512, 8])
+@pytest.mark.parametrize("budget", [512, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RECORD["prompt_logprobs"])
 def test_they_are_upstreams_on_pocket(name, budget):
     case = RECORD["prompt_logprobs"][name]

@@ -154,7 +154,17 @@ CASES = json.loads(gzip.decompress((GOLDEN / "sampling.json.gz").read_bytes()))
 
 
 @pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
-@pytest.mark.parametrize("case", CASES["beams"], ids=lambda case: "-".join(f"{v}" for v in case["given"].values()))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id="-".join(map(str, case["given"].values())),
+            marks=[pytest.mark.slow] * (case["given"]["max_tokens"] > 12),
+        )
+        for case in CASES["beams"]
+    ],
+)
 def test_tokens_sums_and_texts_are_upstreams_on_pocket(case):
     llm = LLM(str(POCKET), num_blocks=512, max_num_seqs=32)
     outputs = llm.beam_search(CASES["prompts"], BeamSearchParams(**case["given"]))
