@@ -108,6 +108,18 @@ def test_at_the_end_nothing_is_held_back(impl):
     assert given.small_tokens().text(new) == DOCUMENTS[0].encode() and keep == 7
 
 
+def test_an_end_that_may_be_no_end(impl):
+    """After `T` the text may end, and may go on: somebody has to be asked, before a token is cut there."""
+    new, _ = jumped(impl, [], b"", '[{]"day": "T(hursday"[}])?')
+    assert not given.small_tokens().text(new).endswith(b"T"), "a lone T, where Thursday is as legal"
+
+
+def test_the_very_first_token_may_change(impl):
+    """`{` was sampled, the quote behind it is forced, and `{"` is one token."""
+    new, keep = jumped(impl, ids_of("{"), b"{")
+    assert keep == 0 and new[:2] == ids_of('{"', "name")
+
+
 def test_no_jump_takes_text_away(impl):
     """Forced is ` "`; with it the colon becomes `": "`, the last token. Whoever holds it back has less than before, and
     the model chooses the colon again, and again."""
