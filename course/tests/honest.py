@@ -58,7 +58,8 @@ def generators(lab: Lab) -> str:
             ):
                 continue
             name, args = node.name, ", ".join(a.arg for a in node.args.args)
-            if node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
+            gives = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(node))
+            if not gives or node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
                 continue
             text = f"def {name}():\n    return next(_{name}_steps({args}), None)"
             new = ast.parse(text).body[0]
