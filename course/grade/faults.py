@@ -260,6 +260,8 @@ class File:
         if any(isinstance(n, _LEAVES) for part in node.finalbody for n in ast.walk(part)):
             yield "leaves a finally block, which swallows every error"
 
+    _trystar = _try
+
     def _functiondef(self, node: ast.FunctionDef) -> Iterator[str]:
         values = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
         if node.name == "__exit__" and any(not isinstance(v, ast.Constant) or v.value for v in values):
