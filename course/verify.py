@@ -117,8 +117,7 @@ def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, 
     rows = [] if mutate else [_row(check, console, root) for check in checks(folders, root)]
     for row in rows:
         _show_problems(row, console, root)
-    scores = mutate_all(folders, console) if mutate else []
-    if scores:
+    if scores := mutate_all(folders, console) if mutate else []:
         show_scores(scores, console)
     wrong = sum(len(row.problems) for row in rows) + sum(not passes(score) for _, score in scores)
     if json_file:

@@ -23,6 +23,7 @@ from mkdocs.utils import get_relative_url
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
+import site_map  # noqa: E402
 import site_render as render  # noqa: E402
 from site_math import FormulaError, render_formulas  # noqa: E402
 
@@ -133,11 +134,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Puts the repository's pages, and what they link to, in the place of the contents of ``docs/``."""
-    left_out = (".md", ".py", ".svg", ".png")
+    left_out = (".md", ".py", ".svg", ".png", ".toml")
     kept = [f for f in files if not f.src_uri.endswith(left_out) and not any(x in f.src_uri for x in NOT_PUBLISHED)]
     gathered = [
         File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
-        for path in [*pages(), *sorted(assets() | CHECKPOINT | FACE)]
+        for path in [*pages(), *sorted(assets() | CHECKPOINT | FACE | site_map.files())]
     ]
     titles = {
         folder.relative_to(ROOT).as_posix(): title(folder / "README.md")
@@ -171,6 +172,7 @@ def hero(to_root: str) -> str:
         "cpu": sum(lab.tag == "CPU-OK" for lab in labs),
         "terms": len(glossary()),
         "tag": render.PIN.tag,
+        "map": site_map.map_html(to_root),
     }
     text = (ROOT / "docs" / "overrides" / "hero.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{ (\w+) \}\}", lambda m: str(values[m[1]]), text)

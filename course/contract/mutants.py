@@ -108,9 +108,7 @@ def _constants(node: ast.Constant) -> list[ast.AST]:
         return [ast.Constant(not value)]
     if isinstance(value, int):
         return [ast.Constant(value + 1), *([ast.Constant(value - 1)] if value else [])]
-    if isinstance(value, float):
-        return [ast.Constant(value * 2 if value else 1.0)]
-    return []
+    return [ast.Constant(value * 2 if value else 1.0)] if isinstance(value, float) else []
 
 
 def _statements(node: ast.stmt) -> list[ast.AST]:

@@ -117,8 +117,7 @@ def update(root: Path = ROOT, source: str = "") -> Updated:
     edited = _names(git(root, "diff", "--no-renames", "--name-only", "-z", base))  # committed since, or not
     loose = set(_names(git(root, "diff", "--no-renames", "--name-only", "-z", "HEAD")))
     clash = [name for name in incoming if name in edited]
-    other = [name for name in clash if name in loose and not name.endswith("/starter.py")]
-    if other:
+    if other := [name for name in clash if name in loose and not name.endswith("/starter.py")]:
         raise GitError(
             f"the update changes files that you changed too: {', '.join(other)}. Undo your change "
             f"(`git checkout HEAD -- {other[0]}`) or commit it, then run `course update` again. Nothing was changed."

@@ -53,8 +53,7 @@ def compare(starter: Path, solution: Path, width: int) -> Iterator[str]:
         mine, theirs = ({"the file": p.read_text(encoding="utf-8").splitlines()} for p in (starter, solution))
     else:
         theirs = bodies(solution)
-    same = [name for name in theirs if _code(mine.get(name)) == _code(theirs[name])]
-    if same:
+    if same := [name for name in theirs if _code(mine.get(name)) == _code(theirs[name])]:
         yield f"as in the reference: {', '.join(same)}"
     for name in [n for n in theirs if n not in same] + [n for n in mine if n not in theirs]:
         left, right = mine.get(name, []), theirs.get(name, [])

@@ -62,9 +62,7 @@ class PinnedFile:
         for n, (a, b) in enumerate(zip(want, have, strict=False)):
             if a != b:
                 return f"line {first + n} of the pinned file is {a.strip()!r}, the excerpt says {b.strip()!r}"
-        if len(want) != len(have):
-            return f"{first}-{last} is {len(want)} lines, the excerpt has {len(have)}"
-        return None
+        return f"{first}-{last} is {len(want)} lines, the excerpt has {len(have)}" if len(want) != len(have) else None
 
 
 def _dedented(text: str) -> list[str]:
@@ -80,9 +78,7 @@ def _dotted(node: ast.expr) -> Name:
     """``self.attn.impl`` -> its parts; what is before a call or an index is left out."""
     if isinstance(node, ast.Name):
         return (node.id,)
-    if isinstance(node, ast.Attribute):
-        return (*_dotted(node.value), node.attr)
-    return ()
+    return (*_dotted(node.value), node.attr) if isinstance(node, ast.Attribute) else ()
 
 
 def _targets(node: ast.stmt) -> list[ast.expr]:

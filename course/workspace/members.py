@@ -42,9 +42,7 @@ class Member:
     @property
     def names(self) -> list[str]:
         """What it binds."""
-        if self.kind in ("function", "class"):
-            return [self.key.rpartition(".")[2]]
-        return list(bindings(self.node))
+        return [self.key.rpartition(".")[2]] if self.kind in ("function", "class") else list(bindings(self.node))
 
     @property
     def head(self) -> str:

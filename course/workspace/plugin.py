@@ -25,8 +25,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     options, here = item.config.option, item.config.rootpath.resolve()
     told = call.excinfo is not None and options.tbstyle == "auto"
-    stub = unwritten(call.excinfo.value, here) if told and call.excinfo else None
-    if stub:
+    if stub := unwritten(call.excinfo.value, here) if told and call.excinfo else None:
         options.tbstyle = "native"  # one line takes its place: pytest need not parse every file on the way
     outcome: Any = yield
     if stub:

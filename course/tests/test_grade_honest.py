@@ -1,0 +1,51 @@
+"""Right submissions in many styles: none is held, and each has every point."""
+
+from __future__ import annotations
+
+import pytest
+
+from course.grade.faults import outside
+from course.grade.grading import grade
+from course.grade.intake import Submission
+from course.grade.settings import Settings
+from course.labs import Lab, all_labs, find_labs
+from course.tests.honest import HANDS, STYLES, by_hand
+from course.tests.test_grade import linux
+from course.tests.test_language import language
+
+LABS = all_labs()
+NAMES = list(STYLES)
+
+
+def styles_of(lab: Lab) -> list[str]:
+    """Three of the styles, other ones from lab to lab."""
+    return [NAMES[(3 * LABS.index(lab) + n) % len(NAMES)] for n in range(3)]
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_no_honest_style_is_held(lab: Lab) -> None:
+    for name in styles_of(lab):
+        assert outside(STYLES[name](lab), language(lab)) == [], name
+
+
+@pytest.mark.parametrize("name", HANDS)
+def test_what_is_written_by_hand_is_not_held(name: str) -> None:
+    (lab,) = find_labs(name[:5])
+    assert outside(by_hand(lab, HANDS[name]), language(lab)) == []
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_hundred_right_submissions_have_every_point() -> None:
+    """The solutions, each in three styles, and what is written by hand."""
+    members = {f"solution {lab.name}": (lab, (lab.folder / "solution.py").read_text(encoding="utf-8")) for lab in LABS}
+    members |= {f"{style} {lab.name}": (lab, STYLES[style](lab)) for lab in LABS for style in styles_of(lab)}
+    members |= {name: (lab, by_hand(lab, text)) for name, text in HANDS.items() for lab in find_labs(name[:5])}
+    assert len(members) >= 200
+    here = [lab for lab in LABS if not lab.missing_modules]
+    learners = [Submission(name, {lab.key: text.encode()}) for name, (lab, text) in members.items()]
+    grades = grade(learners, here, Settings(), 2)
+    rows = [row for row in grades.rows if members[row.submission][0] == row.lab]
+    wrong = {row.submission: (row.status, row.passed, len(row.tests), row.findings) for row in rows if row.share < 1}
+    assert wrong == {} and len(rows) == sum(lab in grades.labs for lab, _ in members.values())
