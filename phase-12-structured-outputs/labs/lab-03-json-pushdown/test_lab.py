@@ -216,7 +216,7 @@ def test_fixed_tastes_end_as_predicted(impl):
 
 
 def test_fixed_tastes_find_nothing(impl):
-    """The same fifty models on the machine with leading zeros: how many end, and how many of these show the fault."""
+    """The same fifty models on the machine with leading zeros: how many come to their end, how many show it."""
     ended = []
     for seed in range(50):
         order = [*machines.ALPHABET, END]
