@@ -5,6 +5,7 @@ Run by `scheduler.py` in a process of its own; the same loop drives both schedul
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import sys
@@ -74,11 +75,12 @@ class Real:
 
 def measure(setting: dict[str, Any], arm: type) -> float:
     """Median microseconds per decode step with `running` requests of 64 prompt tokens and `queued` more waiting."""
+    gc.collect()  # what the setting before has left is not this one's cost
     side = arm(setting)
     scheduler = side.scheduler
     for i in range(setting["running"] + setting["queued"]):
         scheduler.add_request(side.make_request(f"r{i}", [(i * 7 + t) % 997 for t in range(64)]))
-    times = []
+    times: list[float] = []
     while len(times) < setting["steps"]:
         start = time.perf_counter()
         plan = scheduler.schedule()
@@ -94,10 +96,12 @@ def measure(setting: dict[str, Any], arm: type) -> float:
 
 
 def main() -> None:
-    """argv: arm name, settings as JSON; prints the medians as JSON on the last line."""
+    """argv: the arm's name as JSON; answers `measure(setting)`."""
     sys.path.insert(0, str(ROOT))
-    arm = {"mini": Mini, "real": Real}[sys.argv[1]]
-    print(json.dumps([measure(setting, arm) for setting in json.loads(sys.argv[2])]))
+    from benchmarks.turns import serve
+
+    arm = {"mini": Mini, "real": Real}[json.loads(sys.argv[1])]
+    serve({"measure": lambda setting: measure(setting, arm)})
 
 
 if __name__ == "__main__":

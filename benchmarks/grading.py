@@ -61,7 +61,7 @@ def kinds(labs: list[Lab], number: int, seed: int) -> Kinds:
         return made.solutions(labs, change)
 
     def copy(count: int) -> made.Files:
-        return {name: made.copied(text.decode()).encode() for name, text in full(count).items()}
+        return made.solutions(labs, lambda lab, text: made.copied(made.restyled(text, seed * 1000 + count)))
 
     rest: Kinds = {
         "copied": (max(2, number // 20), copy),

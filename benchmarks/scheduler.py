@@ -8,31 +8,40 @@ Goals: at most 0.33 of the real one's time; linear in the running requests; no g
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import ROOT, limit_threads, machine, save, table
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.common import ROOT, machine, save, table
+from benchmarks.turns import Arm
+
+ROUNDS = 5
+"""The arms take turns in each: a machine is not as fast in every minute."""
 
 BASE = {"running": 64, "queued": 0, "num_blocks": 40_000, "caching": True, "steps": 200}
 VARY = [{"running": n, "caching": caching} for caching in (True, False) for n in (8, 64, 256, 1024)]
 VARY += [{"num_blocks": n} for n in (2_000, 200_000, 1_000_000)] + [{"queued": n} for n in (10, 1000)]
 
 
-def run(python: str, arm: str, settings: list[dict[str, Any]]) -> list[float] | None:
-    """Medians in microseconds, or None where that interpreter is missing."""
-    if not Path(python).is_file():
-        return None
-    command = [python, str(ROOT / "benchmarks" / "arm_scheduler.py"), arm, json.dumps(settings)]
-    done = subprocess.run(command, capture_output=True, text=True, env=limit_threads(1, dict(os.environ)), check=False)
-    if done.returncode:
-        raise SystemExit(f"{arm} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def run(settings: list[dict[str, Any]], pythons: dict[str, str], rounds: int) -> dict[str, list[list[float]]]:
+    """Microseconds a step of each arm: for every setting, one median a round. The arms take turns in each round."""
+    arms = {name: Arm("arm_scheduler.py", name, threads=1, python=python) for name, python in pythons.items()}
+    times: dict[str, list[list[float]]] = {name: [[] for _ in settings] for name in arms}
+    try:
+        for turn in track([*range(rounds)] * len(settings), "rounds", console=Console(stderr=True)):
+            row = min(range(len(settings)), key=lambda i: len(times["mini"][i]))
+            for name in sorted(arms, reverse=turn % 2 == 1):
+                times[name][row].append(arms[name].ask("measure", setting=settings[row]))
+    finally:
+        for arm in arms.values():
+            arm.close()
+    return times
 
 
 def main() -> None:
@@ -43,19 +52,29 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="20 steps each, nothing written")
     args = parser.parse_args()
     settings = [{**BASE, **change, **({"steps": 20} if args.quick else {})} for change in VARY]
-    mini = run(sys.executable, "mini", settings)
-    real = run(args.vllm_python, "real", settings)
-    assert mini is not None
+    pythons = {"mini": sys.executable}
+    if Path(args.vllm_python).is_file():
+        pythons["real"] = args.vllm_python
+    times = run(settings, pythons, rounds=1 if args.quick else ROUNDS)
     rows = []
-    for setting, ours, theirs in zip(settings, mini, real or [None] * len(mini), strict=True):
+    for i, setting in enumerate(settings):
         shown = [setting[key] for key in ("running", "queued", "num_blocks", "caching")]
-        ratio = None if theirs is None else ours / theirs
+        ours = median(times["mini"][i])
+        theirs = median(times["real"][i]) if "real" in times else None
+        ratio = (
+            None if theirs is None else median(a / b for a, b in zip(times["mini"][i], times["real"][i], strict=True))
+        )
         rows.append([*shown, ours, ours / setting["running"], theirs, ratio])
     head = ["running", "queued", "blocks", "prefix caching", "mini µs/step", "mini µs/request", "real µs/step", "ratio"]
-    note = "real: vLLM 0.22.1" if real else f"real: left out, {args.vllm_python} is missing"
-    text = f"# One scheduling step\n\n{table(head, rows)}\n\n- {note}\n- medians of {settings[0]['steps']} decode steps"
-    document = {"machine": machine(), "settings": settings, "mini_us": mini, "real_us": real, "vllm": "0.22.1"}
-    save(args.name, document, text, keep=not args.quick)
+    note = "real: vLLM 0.22.1" if "real" in times else f"real: left out, {args.vllm_python} is missing"
+    how = f"medians of {len(times['mini'][0])} rounds in turns, {settings[0]['steps']} decode steps each"
+    text = f"# One scheduling step\n\n{table(head, rows)}\n\n- {note}\n- {how}; ratios: medians of each round's"
+    save(
+        args.name,
+        {"machine": machine(), "settings": settings, "us": times, "vllm": "0.22.1"},
+        text,
+        keep=not args.quick,
+    )
 
 
 if __name__ == "__main__":

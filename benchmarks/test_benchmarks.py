@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import browser, common, engines, grading, overhead, quantization, scaling, turns
+from benchmarks import (
+    browser,
+    common,
+    engines,
+    grading,
+    overhead,
+    quantization,
+    sampling,
+    scaling,
+    spec_decode,
+    turns,
+)
 from benchmarks.bound import PARTS, Bound, BoundOfRanks, time_of
 from mini_vllm import load_model, save_random_checkpoint
 
@@ -173,3 +184,27 @@ def test_the_engine_of_the_website_is_measured() -> None:
     assert all(one["tokens_per_s"] > 0 < one["first_token_s"] for rounds in found["batches"].values() for one in rounds)
     text = browser.report(found, {"node": "here"})
     assert "| requests at once |" in text and "| 50 |" in text and "the first token within 0.6 s: " in text
+
+
+def test_the_page_shows_the_first_graph_as_it_runs() -> None:
+    page = (common.ROOT / "phase-05-cuda-graphs-and-torch-compile" / "00-guide.md").read_text(encoding="utf-8")
+    script = (common.ROOT / "benchmarks" / "gpu" / "first_graph.py").read_text(encoding="utf-8")
+    body = script.split('"""', 2)[2].strip()
+    assert f"```python\n{body}\n```" in page
+
+
+def test_sampling_times_every_setting_with_and_without_candidates() -> None:
+    flat, peaked = sampling.run(quick=True)
+    assert set(flat["ms"]) == set(peaked["ms"]) >= {"greedy", "top_k=50", "top_k=50, whole rows", "equal", "different"}
+    assert len({str(sampling.different(row)) for row in range(sampling.ROWS)}) == sampling.ROWS
+    metadata = sampling.metadata_of([{"top_k": 3}] * 2, 50)
+    assert sampling.whole_rows(np.eye(2, 50, dtype=np.float32), metadata).shape == (2,)
+
+
+@pytest.mark.slow
+def test_drafts_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path(spec_decode.MODEL).is_dir():
+        pytest.skip("models/pocket is not here")
+    assert spec_decode.main(["--quick", "--threads", "1", "--vllm-python", ""]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "mini_vllm" in line]
+    assert len(rows) == len(spec_decode.KINDS) * 2 * 2 and all(row[5] == "100%" for row in rows)

@@ -35,9 +35,7 @@ class Arm:
         timeout: seconds for one answer.
     """
 
-    def __init__(
-        self, script: str, job: dict[str, Any], threads: int, python: str = sys.executable, timeout: float = 900
-    ) -> None:
+    def __init__(self, script: str, job: Any, threads: int, python: str = sys.executable, timeout: float = 900) -> None:
         command = [python, str(ROOT / "benchmarks" / script), json.dumps(job)]
         self.timeout = timeout
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # closed with the arm

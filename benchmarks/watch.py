@@ -98,14 +98,11 @@ def measure(lab: Lab, saves: int) -> dict[str, Any]:
             if text.startswith("waiting"):
                 threading.Thread(target=type_and_save, daemon=True).start()
 
-        watcher = watch.Saves(folder)
-        watch.watch(lab, folder, watcher, note, runs=saves + 2)
-        watcher.close()
-        kind = watcher.kind
+        watch.watch(watch.Saves(folder), note, runs=saves + 2)
     imports = [m for m in lab.allowed_imports if m.partition(".")[0] in ("torch", "triton")]
     return {
         "lab": lab.name, "saves": len(found), "median_s": statistics.median(found), "worst_s": max(found),
-        "all_pass_s": green[0] if green else None, "heard_by": kind, "imports": imports,
+        "all_pass_s": green[0] if green else None, "imports": imports,
     }  # fmt: skip
 
 

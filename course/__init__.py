@@ -15,4 +15,4 @@
 | `upstream/` | the pinned release: fetched, read, compared with another, built for a CPU |
 
 Data: `labs.toml` (a row a lab), `build.toml` (a mini-build a phase), `plugs.toml` (labs in the engine), `mistakes/`
-(what tests must catch), `equivalent.toml` (what no test can), `syscalls.toml`, `walls.toml` (what is denied)."""
+(what tests must catch), `equivalent.toml` (what no test can), `syscalls.toml`, `language.toml` (what labs may say)."""

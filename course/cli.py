@@ -2,7 +2,6 @@
 
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +19,8 @@ from course.upstream.fetch import UpstreamError
 from course.upstream.vllm_cpu import VllmError
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
-out = Console()
-err = Console(stderr=True)
+out = learner.out
+err = Console(stderr=True, highlight=False)
 learner.add_to(app)
 
 
@@ -33,36 +32,38 @@ def where(context: typer.Context) -> None:
 
 
 def show_progress(console: Console) -> None:
-    """Progress by phase, and what is next."""
+    """Progress by phase, and what is next; three lines for who begins."""
     from course.loop.progress import EARLIER, all_progress, next_lab
 
     labs = all_progress()
+    lab = next_lab(labs)
+    begun = [p for p in labs if p.state not in ("not started", "skipped")]
+    if lab and not begun:
+        console.print(f"{len(labs)} labs wait for you. The first takes about {lab.minutes} minutes.")
+        console.print(f"Read:  {lab.phase}/00-guide.md")
+        console.print("Begin: course watch   (your tests on each save; course --help lists the rest)")
+        return
     table = Table("phase", "done", "labs")
     for phase in dict.fromkeys(p.lab.phase for p in labs):
         mine = [p for p in labs if p.lab.phase == phase]
         done = sum(p.done for p in mine)
         states = "   ".join(f"{p.lab.slug[4:6]} {'-' if p.state == 'not started' else p.state}" for p in mine)
-        colour = "green" if done == len(mine) else "yellow" if any(p.state != "not started" for p in mine) else "dim"
+        colour = "green" if done == len(mine) else "yellow" if any(p in begun for p in mine) else "dim"
         name = f"{phase[6:8]} {phase[9:].replace('-', ' ')}"
         table.add_row(escape(name), f"[{colour}]{done} of {len(mine)}[/]", f"[dim]{escape(states)}[/]")
     console.print(table)
-    console.print(f"{sum(p.done for p in labs)} of {len(labs)} labs done", highlight=False)
-    begun = [f"{p.lab.name} ({p.state})" for p in labs if not p.done and p.state not in ("not started", "skipped")]
-    if begun:
-        console.print(escape(f"Begun: {', '.join(begun)}"), highlight=False)
-    earlier = [p.lab.name.split()[0] for p in labs if p.state == EARLIER]
-    if earlier:
+    console.print(f"{sum(p.done for p in labs)} of {len(labs)} labs done")
+    if half := [f"{p.lab.name} ({p.state})" for p in begun if not p.done]:
+        console.print(escape(f"Begun: {', '.join(half)}"))
+    if earlier := [p.lab.number for p in labs if p.state == EARLIER]:
         fix = "   ".join(f"course test {name}" for name in earlier)
-        text = f"Changed since you did them, done all the same: {', '.join(earlier)}. To see what is new: {fix}"
-        console.print(text, highlight=False)
-    lab = next_lab(labs)
+        console.print(f"Changed since you did them, done all the same: {', '.join(earlier)}. To see what is new: {fix}")
     if lab is None:
         console.print("All labs are done." if labs else "There are no labs here.")
         return
     folder = f"{lab.phase}/labs/{lab.slug}"
     console.print(f"Next: [bold]{escape(lab.name)}[/] ({lab.tag}, about {lab.minutes} minutes)")
-    console.print(f"  read   {folder}/README.md\n  edit   {folder}/starter.py")
-    console.print(f"  test   course test {lab.name.split()[0]}")
+    console.print(f"  read   {folder}/README.md\n  edit   {folder}/starter.py\n  test   course watch {lab.number}")
 
 
 @app.command()
@@ -72,20 +73,14 @@ def test(
     full: Annotated[bool, typer.Option("--full", help="tracebacks instead of one line per unwritten function")] = False,
 ) -> None:
     """Runs the tests of a phase or a lab on your [bold]starter.py[/]."""
-    from course.loop.progress import all_progress, next_lab
-
-    labs = find_labs(what) if what else [lab for lab in [next_lab(all_progress())] if lab]
-    if not labs:
-        raise LabError("all labs are done; name one to test it again, for example `course test 00-03`")
-    env = {**os.environ, "LAB_IMPL": "solution" if solution else "starter", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", *(["--tb=short"] if full else [])]
-    code = subprocess.run([*command, *targets(labs)], cwd=ROOT, env=env, check=False).returncode
+    labs = find_labs(what) if what else [learner.one_lab("")]
+    options = ["--tb=short"] if full else []
+    code = learner.run_tests(targets(labs), *options, impl="solution" if solution else "starter")
     if len(labs) == 1 and not solution and code in (0, 1):
-        number = learner.number(labs[0])
+        number = labs[0].number
         if code:
             learner.say_looks(labs[0])
-        done = f"compare: course diff {number}; then: course next"
-        learner.say(done if code == 0 else f"stuck? course hint {number}")
+        learner.say(f"stuck? course hint {number}" if code else f"compare: course diff {number}; then: course next")
     raise typer.Exit(code)
 
 
@@ -129,7 +124,7 @@ def build(
     if not phase:
         for each in builder.phase_builds().values():
             names = ", ".join(one.name for one in each.builds)
-            out.print(f"course build {each.number:02d}   {each.title}: {names}", highlight=False, soft_wrap=True)
+            out.print(f"course build {each.number:02d}   {each.title}: {names}", soft_wrap=True)
         return
     number = phase.removeprefix("phase-")[:2]
     if not number.isdigit():
@@ -141,11 +136,11 @@ def build(
     if made.kept:
         kept = made.kept.relative_to(ROOT).as_posix()
         learner.say("\n".join([f"Your former workspace is kept in {kept}.", *made.carried.told(kept)]))
-    out.print(f"workspace/ holds the engine without {row.title}. To write:", highlight=False, soft_wrap=True)
+    out.print(f"workspace/ holds the engine without {row.title}. To write:", soft_wrap=True)
     for one in row.builds:
         text = f"  workspace/{one.file.as_posix()}: [bold]{one.name}[/]\n    {escape(one.message)}"
-        out.print(text, highlight=False, soft_wrap=True)
-    out.print(f"Then: course build {row.number:02d} --test", highlight=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
+    out.print(f"Then: course build {row.number:02d} --test", soft_wrap=True)
 
 
 def _test_workspace(row: Any) -> int:
@@ -242,7 +237,7 @@ def progress(export: Annotated[bool, typer.Option("--export", help="for the webs
 
     show_progress(out)
     if export:
-        done = [learner.number(p.lab) for p in all_progress() if p.done]
+        done = [p.lab.number for p in all_progress() if p.done]
         if not write_json(Path("progress.json"), {"format": "course-progress", "version": 1, "labs": done}):
             raise LabError("progress.json cannot be written here")
         learner.say(f"progress.json is for the website's map; so is an address that ends in #progress={'.'.join(done)}")
@@ -253,14 +248,15 @@ def doctor() -> None:
     """What works here, and the command that mends what does not."""
     from course.loop.doctor import findings
 
-    table = Table("", "what", "state", Column("to mend", no_wrap=True, overflow="fold"))
-    bad = False
-    for finding in findings():
-        mark = "[green]ok[/]" if finding.good else "[red]no[/]" if finding.needed else "[yellow]-[/]"
-        table.add_row(mark, escape(finding.what), escape(finding.state), escape(finding.mend))
-        bad |= finding.needed and not finding.good
+    table, found = Table("", "what", "state", Column("to mend", no_wrap=True, overflow="fold")), list(findings())
+    for each in found:
+        mark = "[green]ok[/]" if each.good else "[red]no[/]" if each.needed else "[yellow]-[/]"
+        table.add_row(mark, escape(each.what), escape(each.state), escape("" if each.good else each.mend))
     out.print(table)
-    raise typer.Exit(1 if bad else 0)
+    missing = [each.what for each in found if each.needed and not each.good]
+    begin = "[green]You can begin:[/] course watch. Rows marked - serve later phases; none of them is needed now."
+    out.print(f"[red]Mend first:[/] {', '.join(missing)}." if missing else begin)
+    raise typer.Exit(1 if missing else 0)
 
 
 def main() -> None:
@@ -274,7 +270,7 @@ def main() -> None:
     try:
         app()
     except (LabError, UpstreamError, VllmError) as error:
-        err.print(f"[red]course:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        err.print(f"[red]course:[/] {escape(str(error))}", soft_wrap=True)
         raise SystemExit(2) from None
 
 

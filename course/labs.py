@@ -5,6 +5,7 @@ A lab is a folder ``phase-NN-slug/labs/lab-NN-slug`` with ``README.md``, ``start
 a copy of a lab under another root (grading, mutation) behaves like the original."""
 
 import ast
+import difflib
 import functools
 import importlib.util
 import linecache
@@ -66,9 +67,14 @@ class Lab:
         return ROOT / self.phase / "labs" / self.slug
 
     @property
+    def number(self) -> str:
+        """``00-01``."""
+        return f"{self.phase[6:8]}-{self.slug[4:6]}"
+
+    @property
     def name(self) -> str:
         """Short name for tables: ``00-01 kv-cache-speedup``."""
-        return f"{self.phase[6:8]}-{self.slug[4:6]} {self.slug[7:]}"
+        return f"{self.number} {self.slug[7:]}"
 
     @property
     def key(self) -> str:
@@ -157,8 +163,7 @@ def written(folder: Path) -> tuple[int, int] | None:
 def find_labs(text: str) -> list[Lab]:
     """Labs meant by ``00``, ``00-03``, ``lab-03-sampling-basics``, ``sampling`` or a path; else :class:`LabError`."""
     want = text.strip().replace("\\", "/").rstrip("/").lower()
-    labs = [lab_of(folder) for folder in lab_folders()]
-    known = [lab for lab in labs if lab is not None]
+    known = [lab for folder in lab_folders() if (lab := lab_of(folder))]
     exact = [
         lab
         for lab in known
@@ -169,9 +174,10 @@ def find_labs(text: str) -> list[Lab]:
     numbered = [lab for lab in known if wanted and wanted == [lab.phase_number, int(lab.slug[4:6])][: len(wanted)]]
     found = exact or numbered or [lab for lab in known if len(want) > 2 and want in lab.key]
     if not found:
-        names = ", ".join(lab.name.split()[0] for lab in known) or "none yet"
-        said = f"no lab or phase is called {text!r}; labs here: {names}"
-        raise LabError(f"{said}. Write for example `00`, `00-03` or `sampling`.")
+        names = {word: lab.name for lab in known for word in (*lab.slug[7:].split("-"), lab.slug[7:], lab.number)}
+        near = dict.fromkeys(names[word] for word in difflib.get_close_matches(want, names))
+        hint = f"did you mean {' or '.join(near)}?" if near else "`course next` names one, `course --help` the verbs."
+        raise LabError(f"no lab or phase is called {text!r}; {hint}")
     return found
 
 
@@ -285,3 +291,9 @@ def stub_message(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
         return None
     args = exc.args if isinstance(exc, ast.Call) else []
     return str(args[0].value) if args and isinstance(args[0], ast.Constant) else ""
+
+
+def stubs(path: Path) -> list[tuple[int, str, str]]:
+    """(line, function, sentence) of what is still to be written in a file; nothing where it does not parse."""
+    found = functions(parsed(SOURCES.get(path.resolve()) or path) or NOTHING)
+    return [(node.lineno, name, text) for name, node in found if (text := stub_message(node)) is not None]

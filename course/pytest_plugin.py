@@ -31,7 +31,7 @@ from course.durations import Recorder
 from course.failures import shown, story, teach
 from course.failures.late import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
 from course.fixtures import greedy, real_run  # noqa: F401 (fixtures)
-from course.loop.outcomes import Outcomes, remember
+from course.loop.outcomes import Outcomes, fitted, remember
 
 MARKERS = (
     "gpu: needs an NVIDIA GPU (skipped without one)",
@@ -254,6 +254,10 @@ class LabReporter:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and in_words(self.config):
             self.rest = shown.arrange(reporter.stats, self.warned)
+            told = [*reporter.stats.get("failed", []), *reporter.stats.get("error", [])]
+            for each in told if reporter.isatty else ():
+                if isinstance(each.longrepr, str):
+                    each.longrepr = fitted(each.longrepr, reporter._tw.fullwidth)
         if target := os.environ.get("COURSE_REPORT"):
             Path(target).write_text(self.outcomes.as_json(), encoding="utf-8")
         if self.outcomes.labs and labs.wanted_impl() == "starter" and whole(self.config) and not self.early:

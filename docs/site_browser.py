@@ -112,7 +112,7 @@ def look_as(driver: Any, scheme: str = "light", width: str = "desktop", motion: 
 
 
 READY = """
-const widgets = [...document.querySelectorAll("mv-engine, mv-scheduler, mv-sampler, mv-roofline, mv-kv-memory")];
+const widgets = [...document.querySelectorAll("*")].filter((node) => /^(mv|play)-/.test(node.localName));
 return document.readyState === "complete" && widgets.every((widget) => widget.hasAttribute("data-ready"));
 """
 

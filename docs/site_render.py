@@ -30,6 +30,11 @@ WIDGETS = {
     "roofline": "arithmetic.js",
     "sampler": "sampler.js",
 }
+PLAYGROUNDS = {"play-score": "core.js"} | {
+    f"play-{name}": f"{name}.js"
+    for name in ("tokenizer", "attention", "life", "paged", "softmax", "launch", "bits", "router")
+}
+"""Modules in ``docs/play/``."""
 _MARKER = re.compile(r"^<!-- widget: (?P<name>[a-z-]+)(?: \| (?P<scene>[^|>]+?))? -->$", re.M)
 _EXCERPT = re.compile(r"^(?P<indent>[ ]*)<!-- upstream: (?P<path>\S+?):(?P<first>\d+)(?:-(?P<last>\d+))? -->$", re.M)
 _PLACE = re.compile(
@@ -171,20 +176,27 @@ def place_widgets(markdown: str, to_root: str) -> str:
     """
     names = [match["name"] for match in _MARKER.finditer(markdown)]
     for name in names:
-        if name not in WIDGETS:
-            raise ValueError(f"widget {name!r} does not exist; there are {', '.join(WIDGETS)}")
+        if name not in {**WIDGETS, **PLAYGROUNDS}:
+            raise ValueError(f"widget {name!r} does not exist; there are {', '.join([*WIDGETS, *PLAYGROUNDS])}")
     if not names:
         return markdown
 
     def element(match: re.Match[str]) -> str:
         scene = f' data-scene="{escape(match["scene"])}"' if match["scene"] else ""
-        name = f"mv-{match['name']}"
         words = "An interactive picture stands here; it needs JavaScript."
-        return f"<div><{name}{scene}></{name}><noscript>{words}</noscript></div>"
+        if (name := match["name"]) in PLAYGROUNDS:
+            return f'<div id="{name}"><{name}></{name}><noscript>{words}</noscript></div>'
+        return f"<div><mv-{name}{scene}></mv-{name}><noscript>{words}</noscript></div>"
 
-    files = ["core.js", "ui.js", *dict.fromkeys(file for name in names for file in WIDGETS[name].split())]
-    scripts = "\n".join(f'<script defer src="{to_root}widgets/{file}"></script>' for file in files)
-    return f"{_MARKER.sub(element, markdown)}\n\n{scripts}\n"
+    files = list(dict.fromkeys(file for name in names if name in WIDGETS for file in WIDGETS[name].split()))
+    files = ["core.js", "ui.js", *files] if files else []
+    scripts = [f'<script defer src="{to_root}widgets/{file}"></script>' for file in files]
+    scripts += [
+        f'<script type="module" src="{to_root}play/{PLAYGROUNDS[name]}"></script>'
+        for name in dict.fromkeys(names)
+        if name in PLAYGROUNDS
+    ]
+    return f"{_MARKER.sub(element, markdown)}\n\n" + "\n".join(scripts) + "\n"
 
 
 def glossary(path: Path = ROOT / "GLOSSARY.md") -> dict[str, tuple[str, str]]:

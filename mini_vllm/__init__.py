@@ -115,10 +115,16 @@ if TYPE_CHECKING:
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput
     from mini_vllm.request import Request, RequestStatus
+    from mini_vllm.sample.logits_processor import (
+        AdapterLogitsProcessor,
+        BatchUpdate,
+        LogitsProcessor,
+        MoveDirectionality,
+    )
     from mini_vllm.sample.metadata import SamplingMetadata
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
     from mini_vllm.sample.sampler import Sampler
-    from mini_vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
+    from mini_vllm.sampling_params import BeamSearchParams, RepetitionDetectionParams, RequestOutputKind, SamplingParams
     from mini_vllm.structured_outputs_params import StructuredOutputsParams
     from mini_vllm.tokenizers.byte import ByteTokenizer
     from mini_vllm.tokenizers.registry import load_tokenizer
@@ -135,15 +141,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.attention.backends.split_kv": ("SplitKVBackend",),
     "mini_vllm.attention.kv_cache": ("KVCache",),
     "mini_vllm.attention.ops.online_softmax": (
-        "Summary",
-        "attend_partial",
-        "attend_tile",
-        "finalize",
-        "identity",
-        "log_sum_exp",
-        "merge_attn_states",
-        "merge_axis",
-        "merge_two",
+        "Summary", "attend_partial", "attend_tile", "finalize", "identity", "log_sum_exp",
+        "merge_attn_states", "merge_axis", "merge_two",
     ),
     "mini_vllm.attention.quantized_kv_cache": ("quantize_kv",),
     "mini_vllm.attention.selector": ("explain", "get_attn_backend"),
@@ -155,10 +154,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.compilation.cudagraph_dispatcher": ("BatchDescriptor", "CudagraphDispatcher", "is_uniform_decode"),
     "mini_vllm.config.cache": ("CacheConfig",),
     "mini_vllm.config.compilation": (
-        "CUDAGraphMode",
-        "default_capture_sizes",
-        "pad_to_capture_size",
-        "resolve_capture_sizes",
+        "CUDAGraphMode", "default_capture_sizes", "pad_to_capture_size", "resolve_capture_sizes",
         "resolve_cudagraph_mode",
     ),
     "mini_vllm.config.scheduler": ("SchedulerConfig",),
@@ -166,10 +162,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.core.block_pool": ("BlockPool",),
     "mini_vllm.core.kv_cache_manager": ("KVCacheManager",),
     "mini_vllm.core.kv_cache_utils": (
-        "FreeKVCacheBlockQueue",
-        "KVCacheBlock",
-        "get_request_block_hasher",
-        "hash_block_tokens",
+        "FreeKVCacheBlockQueue", "KVCacheBlock", "get_request_block_hasher", "hash_block_tokens",
     ),
     "mini_vllm.core.sched.async_scheduler": ("AsyncScheduler",),
     "mini_vllm.core.sched.output": ("CachedRequestData", "NewRequestData", "SchedulerOutput"),
@@ -191,18 +184,10 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.kv_cache_interface": ("KVQuantMode", "kv_bytes_per_token"),
     "mini_vllm.kv_oracle": ("KVMismatchError", "KVOracle", "OracleRow"),
     "mini_vllm.layers.fused_moe.expert_load": (
-        "ExpertLoad",
-        "balancedness",
-        "device_loads",
-        "expert_loads",
-        "imbalance",
+        "ExpertLoad", "balancedness", "device_loads", "expert_loads", "imbalance",
     ),
     "mini_vllm.layers.fused_moe.expert_parallel": (
-        "ExpertPlacement",
-        "determine_expert_map",
-        "dispatch_matrix",
-        "ep_forward",
-        "ep_forward_all2all",
+        "ExpertPlacement", "determine_expert_map", "dispatch_matrix", "ep_forward", "ep_forward_all2all",
     ),
     "mini_vllm.layers.fused_moe.fused_moe": ("expert_mlp", "fused_experts", "moe_forward_reference"),
     "mini_vllm.layers.fused_moe.layer": ("FusedMoE",),
@@ -215,15 +200,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.layers.quantization.eight_bit": ("EightBitMethod",),
     "mini_vllm.layers.quantization.nf4": ("dequantize_nf4", "quantize_nf4"),
     "mini_vllm.layers.quantization.primitives": (
-        "dequantize",
-        "dequantize_grouped",
-        "pack_int4",
-        "pack_nibbles",
-        "quantize_grouped",
-        "quantize_per_channel",
-        "quantize_per_tensor",
-        "unpack_int4",
-        "unpack_nibbles",
+        "dequantize", "dequantize_grouped", "pack_int4", "pack_nibbles", "quantize_grouped",
+        "quantize_per_channel", "quantize_per_tensor", "unpack_int4", "unpack_nibbles",
     ),
     "mini_vllm.layers.quantization.repack": ("awq_unpack",),
     "mini_vllm.layers.quantization.utils.fp8_utils": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
@@ -236,17 +214,22 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput"),
     "mini_vllm.request": ("Request", "RequestStatus"),
+    "mini_vllm.sample.logits_processor": (
+        "AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality",
+    ),
     "mini_vllm.sample.metadata": ("SamplingMetadata",),
     "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),
     "mini_vllm.sample.sampler": ("Sampler",),
-    "mini_vllm.sampling_params": ("RepetitionDetectionParams", "RequestOutputKind", "SamplingParams"),
+    "mini_vllm.sampling_params": (
+        "BeamSearchParams", "RepetitionDetectionParams", "RequestOutputKind", "SamplingParams",
+    ),
     "mini_vllm.structured_outputs_params": ("StructuredOutputsParams",),
     "mini_vllm.tokenizers.byte": ("ByteTokenizer",),
     "mini_vllm.tokenizers.registry": ("load_tokenizer",),
     "mini_vllm.toy_model": ("ToyModel",),
     "mini_vllm.worker.input_batch": ("InputBatch",),
     "mini_vllm.worker.model_runner": ("ModelRunner",),
-}
+}  # fmt: skip
 
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_MODULE_OF)

@@ -42,8 +42,9 @@ def oracle_rows(batch: Any, num_scheduled_tokens: dict[str, int]) -> list[Oracle
     """What a step is about to write and read: the rows of a persistent batch (`InputBatch`)."""
     rows = []
     for row, req_id in enumerate(batch.req_ids):
-        tokens = batch.token_ids[row, : int(batch.num_tokens[row])].tolist()
         computed = int(batch.num_computed_tokens[row])
+        end = max(int(batch.num_tokens[row]), computed + num_scheduled_tokens[req_id])  # drafts stand behind the tokens
+        tokens = batch.token_ids[row, :end].tolist()
         for group, table in enumerate(batch.block_table.block_tables):
             block_ids = table.table[row, : int(table.num_blocks[row])].tolist()
             first = 0 if table.sliding_window is None else max(0, computed - table.sliding_window + 1)

@@ -79,6 +79,20 @@ class FlatLogprobs(MutableSequence[LogprobsOnePosition]):
 
 
 SampleLogprobs = FlatLogprobs | list[LogprobsOnePosition]
+PromptLogprobs = FlatLogprobs | list[LogprobsOnePosition | None]
+"""One entry for each token of a prompt; None for the first (in a `FlatLogprobs`, an entry without tokens)."""
+
+
+def create_prompt_logprobs(flat_logprobs: bool) -> PromptLogprobs:
+    """A container for the log-probabilities of a prompt, with the entry of its first token: None.
+
+    Upstream: upstream/vllm/logprobs.py:162 — `create_prompt_logprobs`.
+    """
+    if not flat_logprobs:
+        return [None]
+    logprobs = FlatLogprobs()
+    logprobs.append(None)
+    return logprobs
 
 
 def create_sample_logprobs(flat_logprobs: bool) -> SampleLogprobs:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mini_vllm.logprobs import SampleLogprobs
+from mini_vllm.logprobs import PromptLogprobs, SampleLogprobs
 from mini_vllm.metrics.stats import RequestStateStats
 
 
@@ -42,8 +42,9 @@ class RequestOutput:
     """The state of one request, as the user sees it.
 
     `num_cached_tokens` is the number of prompt tokens that came from the prefix cache at first admission. `metrics` is
-    None where the engine was told `disable_log_stats`. `prompt_logprobs` and `lora_request` are None until phases 09
-    and 11 bring them, and there is no encoder.
+    None where the engine was told `disable_log_stats`. `prompt_logprobs`, where asked for, has an entry for each token
+    of the prompt: None for the first, which nothing predicts, then a dict as in `CompletionOutput.logprobs`.
+    `lora_request` is None until phase 11 brings it, and there is no encoder.
 
     Upstream: upstream/vllm/outputs.py:85 — `RequestOutput`.
     """
@@ -55,7 +56,7 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int | None = None
     metrics: RequestStateStats | None = None
-    prompt_logprobs: None = None
+    prompt_logprobs: PromptLogprobs | None = None
     lora_request: None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
@@ -99,6 +100,8 @@ class ModelRunnerOutput:
     `sampled_token_ids[i]` is `[]` where row i was a chunk of a prompt that is not finished yet.
     `logprobs[i]`, where asked for, holds one dict per sampled token: token id -> (logprob, rank).
     `errors` maps a request id to what went wrong in its row alone (NaN in its logits).
+    `prompt_logprobs_dict` has the requests whose prompt is computed now, and which asked: per token but the first such
+    a dict, None where the prefix cache had the token's predecessor.
     Upstream: upstream/vllm/v1/outputs.py:233 — `ModelRunnerOutput`.
     """
 
@@ -106,6 +109,18 @@ class ModelRunnerOutput:
     sampled_token_ids: list[list[int]]
     logprobs: list[list[dict[int, tuple[float, int]]]] | None = None
     errors: dict[str, str] = field(default_factory=dict)
+    prompt_logprobs_dict: dict[str, list[dict[int, tuple[float, int]] | None]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DraftTokenIds:
+    """Drafts for the next step, request by request.
+
+    Upstream: upstream/vllm/v1/outputs.py:297 — `DraftTokenIds`.
+    """
+
+    req_ids: list[str]
+    draft_token_ids: list[list[int]]
 
 
 @dataclass

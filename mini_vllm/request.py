@@ -116,6 +116,8 @@ class Request:
         # Async scheduling: tokens that a step in flight will bring, and those of them to drop on arrival.
         self.num_output_placeholders = 0
         self.async_tokens_to_discard = 0
+        self.spec_token_ids: list[int] = []
+        """Drafts for the next step; no tokens of the request until the model has accepted them."""
 
         self.num_prompt_tokens = len(prompt_token_ids)
         self.output_token_ids: list[int] = []
@@ -158,6 +160,11 @@ class Request:
     def num_tokens(self) -> int:
         """Tokens that exist: prompt and output."""
         return len(self.all_token_ids)
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """Tokens that exist, and drafts."""
+        return len(self.all_token_ids) + len(self.spec_token_ids)
 
     @property
     def num_output_tokens(self) -> int:

@@ -18,16 +18,12 @@ MAX_N = 16384
 MAX_LOGPROB_TOKEN_IDS = 128
 """The longest `logprob_token_ids` (upstream/vllm/sampling_params.py:28 — `MAX_LOGPROB_TOKEN_IDS`)."""
 
-_LATER: dict[str, tuple[Any, str]] = {
-    "prompt_logprobs": (None, "phase 09 brings it"),
-    "thinking_token_budget": (None, "phase 09 brings it; max_tokens bounds the whole answer now"),
-    "routed_experts_prompt_start": (0, "phase 09 brings it; `LLMEngine.stats.expert_load` counts experts now"),
-}
-"""Fields of upstream that still wait for their phase: the one value allowed, and what to do instead."""
 _REAL = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
-_INTEGER = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs")
-_OPTIONAL = ("seed", "max_tokens", "logprobs")
-_WHOLE_FLOATS = ("seed", "max_tokens", "min_tokens", "logprobs")  # 3.0 is 3, as upstream takes it
+_INTEGER = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
+            "routed_experts_prompt_start", "thinking_token_budget")  # fmt: skip
+_OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs", "thinking_token_budget")
+_WHOLE_FLOATS = ("seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs")  # 3.0 is 3, as upstream takes it
+_BEAM_REAL = ("temperature", "length_penalty")
 _FLAGS = ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "flat_logprobs",
           "include_stop_str_in_output", "skip_clone")  # fmt: skip
 _RANGES: dict[str, tuple[Any, str]] = {
@@ -42,14 +38,13 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "max_tokens": (lambda n: n >= 1, "at least 1, or None for as many as the context holds"),
     "min_tokens": (lambda n: n >= 0, "at least 0"),
     "logprobs": (lambda n: n >= -1, "None, -1 (all), 0 or greater"),
+    "prompt_logprobs": (lambda n: n >= -1, "None, -1 (all), 0 or greater"),
+    "routed_experts_prompt_start": (lambda n: n >= 0, "at least 0"),
 }
 
 
 def check_types(params: Any, kind_type: type, repetition_type: type) -> None:
-    """Types first. Whole floats become integers, as upstream takes them; `logprobs=True` is 1."""
-    for name, (allowed, instead) in _LATER.items():
-        if getattr(params, name) != allowed:
-            raise ValueError(f"{name} must be {allowed} so far, got {getattr(params, name)!r}: {instead}.")
+    """Types first. Whole floats become integers, as upstream takes them; True log-probabilities are 1."""
     for name in _REAL:
         value = getattr(params, name)
         require(is_real(value) and math.isfinite(value), name, value, "a finite number")
@@ -57,8 +52,8 @@ def check_types(params: Any, kind_type: type, repetition_type: type) -> None:
         value = getattr(params, name)
         if name in _WHOLE_FLOATS and isinstance(value, float) and value.is_integer():
             setattr(params, name, value := int(value))
-        if name == "logprobs" and value is True:
-            params.logprobs = value = 1
+        if name in ("logprobs", "prompt_logprobs") and value is True:
+            setattr(params, name, value := 1)
         require((value is None and name in _OPTIONAL) or is_int(value), name, value, "an integer")
         require(value is None or abs(value) < 1 << 64, name, value, "an integer of at most 64 bits")
     for name in _FLAGS:
@@ -109,12 +104,15 @@ def check_vocabulary(params: Any, vocab_size: int, max_logprobs: int) -> None:
     for name in ("logit_bias", "allowed_token_ids", "logprob_token_ids"):
         outside = [t for t in (getattr(params, name) or ()) if not 0 <= t < vocab_size]
         require(not outside, name, outside, within)
-    if params.logprobs is not None:
-        require(params.logprobs <= vocab_size, "logprobs", params.logprobs, f"at most the vocabulary, {vocab_size}")
-        asked = vocab_size if params.logprobs == -1 else params.logprobs
+    for name, kind in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
+        wanted = getattr(params, name)
+        if wanted is None:
+            continue
+        require(wanted <= vocab_size, name, wanted, f"at most the vocabulary, {vocab_size}")
+        asked = vocab_size if wanted == -1 else wanted
         if max_logprobs != -1 and asked > max_logprobs:
             raise ValueError(
-                f"Requested sample logprobs of {asked}, which is greater than max allowed: {max_logprobs} "
+                f"Requested {kind} logprobs of {asked}, which is greater than max allowed: {max_logprobs} "
                 "(engine argument max_logprobs; -1 for no bound)"
             )
     ids = params.logprob_token_ids
@@ -123,3 +121,16 @@ def check_vocabulary(params: Any, vocab_size: int, max_logprobs: int) -> None:
                 f"at most {MAX_LOGPROB_TOKEN_IDS}")  # fmt: skip
         require(params.logprobs in (None, len(ids)), "logprobs", params.logprobs,
                 f"None or len(logprob_token_ids) = {len(ids)} where both are given")  # fmt: skip
+
+
+def check_beam_search(params: Any) -> None:
+    """See `BeamSearchParams`."""
+    for name in ("beam_width", "max_tokens"):
+        value = getattr(params, name)
+        require(is_int(value) and 1 <= value < 1 << 31, name, value, "an integer of at least 1")
+    finite = {name: is_real(value := getattr(params, name)) and math.isfinite(value) for name in _BEAM_REAL}
+    ok = finite["temperature"] and params.temperature >= 0
+    require(ok, "temperature", params.temperature, "a finite number of at least 0")
+    require(finite["length_penalty"], "length_penalty", params.length_penalty, "a finite number")
+    for name in ("ignore_eos", "include_stop_str_in_output"):
+        require(isinstance(getattr(params, name), bool), name, getattr(params, name), "True or False")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mini_vllm.sampling_checks import check_ranges, check_types, check_vocabulary
+from mini_vllm.sampling_checks import check_beam_search, check_ranges, check_types, check_vocabulary
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.utils.checks import is_int, require
 
@@ -73,11 +73,15 @@ class SamplingParams:
     stop: strings that end the request; stop_token_ids: ids that end it; ignore_eos: do not end at EOS.
     max_tokens: None = up to the model's context. min_tokens: EOS and stop ids are masked until then.
     logprobs: how many of the likeliest tokens to report per step (0 = the chosen one only, -1 = the whole vocabulary).
+    prompt_logprobs: the same for every token of the prompt but the first; reading the prefix cache is then off, unless
+        `skip_reading_prefix_cache` is False: what the cache had is None in the result.
     logprob_token_ids: report these ids instead; flat_logprobs: in a `FlatLogprobs` instead of a list of dicts.
     spaces_between_special_tokens: without `skip_special_tokens`, False takes away the space between two of them.
     output_kind: what a stream holds (`LLM` always takes FINAL_ONLY). logit_bias: token id -> number added to its logit.
     allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them.
     skip_reading_prefix_cache: compute the whole prompt, even where its prefix is cached.
+    routed_experts_prompt_start: without effect, as in vLLM while `enable_return_routed_experts` is off, as it is here.
+    thinking_token_budget: refused by the engine, as in vLLM without `reasoning_config`, which is not here.
     structured_outputs: what form the output has to have.
     extra_args: anything, kept for a learner's own sampler. skip_clone: `clone` is shallow.
 
@@ -231,6 +235,16 @@ class SamplingParams:
         return len(self.logprob_token_ids) if self.logprob_token_ids else None
 
     @property
+    def has_penalty(self) -> bool:
+        """True where one of the three penalties is on."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def uses_logits_processors(self) -> bool:
+        """True where a built-in logits processor has to know of the request."""
+        return bool(self.min_p or self.min_tokens or self.logit_bias)
+
+    @property
     def is_greedy(self) -> bool:
         """True when the likeliest token is taken and no random number is drawn."""
         return self.temperature < SAMPLING_EPS
@@ -238,6 +252,29 @@ class SamplingParams:
     def clone(self) -> SamplingParams:
         """A deep copy: the engine writes into its own copy, the caller may reuse the original."""
         return copy.copy(self) if self.skip_clone else copy.deepcopy(self)
+
+
+@dataclass
+class BeamSearchParams:
+    """How `LLM.beam_search` looks for the best continuations.
+
+    beam_width: beams that go on after each step, and the most that are returned. max_tokens: steps. ignore_eos: an end
+    of sequence is a token like any other. temperature: of the one token that each step samples and reports first.
+    length_penalty: see `get_beam_search_score`. include_stop_str_in_output: for upstream's server.
+
+    Raises ValueError naming argument, value and what is allowed; upstream checks nothing.
+    Upstream: upstream/vllm/sampling_params.py:977 — `BeamSearchParams`.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        check_beam_search(self)
 
 
 _ALLOWED = tuple(f.name for f in fields(SamplingParams) if f.init)

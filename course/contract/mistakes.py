@@ -17,6 +17,7 @@ says, then anywhere, as long as they stand in one place only. A listed mistake t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def check_mistakes(lab_folder: Path, base: Path = FOLDER, run: bool = True) -> l
     for item in items:
         if not any(plain(m.words) in item for m in found):
             problems.append(Problem(readme, 1, f"no patch in course/mistakes for: {item[:90]}"))
-    return problems + _unknown_tests(lab_folder, found) + _run(lab_folder, found, run)
+    return [*problems, *_unknown_tests(lab_folder, found), *_run(lab_folder, found, run)]
 
 
 def _unknown_tests(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
@@ -159,20 +160,19 @@ def _unknown_tests(lab_folder: Path, found: list[Mistake]) -> list[Problem]:
     return [Problem(path, 1, f"the lab has no test called {test}") for path, test in unknown]
 
 
-def _run(lab_folder: Path, found: list[Mistake], run: bool) -> list[Problem]:
-    problems: list[Problem] = []
+def _run(lab_folder: Path, found: list[Mistake], run: bool) -> Iterator[Problem]:
     variants: list[Variant] = []
     source = (lab_folder / "solution.py").read_text(encoding="utf-8")
     for mistake in found:
         try:
             patched = apply_patch(source, mistake.diff)
         except LabError as error:
-            problems.append(Problem(mistake.path, 1, str(error)))
+            yield Problem(mistake.path, 1, str(error))
             continue
         variants.append(Variant(mistake.name, patched, mistake.tests, stop_early=False))
     lab = lab_of(lab_folder)
     if not run or not variants or (lab and lab.missing_modules):  # its tests skip here, so they can catch nothing
-        return problems
+        return
     by_name = {m.name: m for m in found}
     lacks: dict[str, str] = {}
     for verdict in run_variants(lab_folder, variants, timeout=60):
@@ -181,6 +181,6 @@ def _run(lab_folder: Path, found: list[Mistake], run: bool) -> list[Problem]:
         failed = {name.split("[")[0] for name in verdict.failed}
         missed = [test for test in mistake.tests if test.split("[")[0] not in failed]
         if missed and verdict.outcome not in ("timeout", "died", "empty"):
-            problems.append(Problem(mistake.path, 1, f"{', '.join(missed)} does not catch this mistake"))
-    readme = lab_folder / "README.md"
-    return problems + [Problem(readme, 1, f"{text} (seen with {name}.patch)") for text, name in lacks.items()]
+            yield Problem(mistake.path, 1, f"{', '.join(missed)} does not catch this mistake")
+    for text, name in lacks.items():
+        yield Problem(lab_folder / "README.md", 1, f"{text} (seen with {name}.patch)")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course.contract import zygote
 from course.contract.warm import environment
-from course.grade.screen import imported
+from course.grade.language import imported
 from course.labs import ROOT, LabError, functions, lab_of, stub_message
 from course.loop.hints import read_hints
 from course.pages.markdown import Problem
@@ -51,18 +51,17 @@ def _facts(node: ast.stmt) -> Iterator[tuple[str, str]]:
                 yield target.id, ast.unparse(node.value)
 
 
-def check_signatures(folder: Path) -> list[Problem]:
+def check_signatures(folder: Path) -> Iterator[Problem]:
     """Starter and solution offer the same public names with the same signatures and docstrings."""
     starter, solution = (public(parse_file(folder / f"{name}.py")) for name in ("starter", "solution"))
     path = folder / "starter.py"
-    problems = [Problem(path, 1, f"lacks {name}, which solution.py has") for name in solution if name not in starter]
+    yield from (Problem(path, 1, f"lacks {name}, which solution.py has") for name in solution if name not in starter)
     for name, (text, line) in starter.items():
         if name not in solution:
-            problems.append(Problem(path, line, f"has {name}, which solution.py lacks"))
+            yield Problem(path, line, f"has {name}, which solution.py lacks")
         elif solution[name][0] != text:
             text = _difference(text, solution[name][0])
-            problems.append(Problem(path, line, f"{name} is not as in solution.py: {text}"))
-    return problems
+            yield Problem(path, line, f"{name} is not as in solution.py: {text}")
 
 
 def _difference(mine: str, theirs: str) -> str:
@@ -72,22 +71,24 @@ def _difference(mine: str, theirs: str) -> str:
     return "white space"
 
 
-def check_stubs(folder: Path) -> list[Problem]:
+def check_stubs(folder: Path) -> Iterator[Problem]:
     """A starter's function is provided (the solution's own) or raises NotImplementedError with one sentence."""
     solution = dict(functions(parse_file(folder / "solution.py")))
-    unwritten = [(node.lineno, name) for name, node in solution.items() if stub_message(node) is not None]
-    problems = [Problem(folder / "solution.py", line, f"{name} is not written") for line, name in unwritten]
+    for name, node in solution.items():
+        if stub_message(node) is not None:
+            yield Problem(folder / "solution.py", node.lineno, f"{name} is not written")
     path, stubs = folder / "starter.py", 0
     for name, node in functions(parse_file(path)):
         message = stub_message(node)
         if message is None:
             if name in solution and ast.dump(node) != ast.dump(solution[name]):
-                problems.append(Problem(path, node.lineno, f"{name} is neither a stub nor what solution.py has"))
+                yield Problem(path, node.lineno, f"{name} is neither a stub nor what solution.py has")
             continue
         stubs += 1
         if "\n" in message or len(message.split()) < 3:
-            problems.append(Problem(path, node.lineno, f"the stub of {name} must say what to do, in one sentence"))
-    return problems if stubs else [*problems, Problem(path, 1, "nothing is left to write")]
+            yield Problem(path, node.lineno, f"the stub of {name} must say what to do, in one sentence")
+    if not stubs:
+        yield Problem(path, 1, "nothing is left to write")
 
 
 def learner_functions(folder: Path) -> set[str]:
@@ -97,33 +98,29 @@ def learner_functions(folder: Path) -> set[str]:
     return {name for name in names if name not in starter or stub_message(starter[name]) is not None}
 
 
-def check_imports(folder: Path) -> list[Problem]:
+def check_imports(folder: Path) -> Iterator[Problem]:
     """Starter and solution import the standard library and what ``labs.toml`` allows, and nothing by ``*``."""
     lab = lab_of(folder)
     assert lab is not None
-    problems = []
     for name in ("starter.py", "solution.py"):
         nodes = [n for n in ast.walk(parse_file(folder / name)) if isinstance(n, (ast.Import, ast.ImportFrom))]
         for node, module in [(each, module) for each in nodes for module in imported(each)]:
             allowed = any(module == a or module.startswith(f"{a}.") for a in lab.allowed_imports)
             if any(alias.name == "*" for alias in node.names):
-                problems.append(Problem(folder / name, node.lineno, f"import by * from {module}"))
+                yield Problem(folder / name, node.lineno, f"import by * from {module}")
             elif not allowed and module.split(".")[0] not in sys.stdlib_module_names:
                 names = ", ".join(lab.allowed_imports) or "nothing"
                 text = f"imports {module}; labs.toml allows {names} besides the standard library"
-                problems.append(Problem(folder / name, node.lineno, text))
-    return problems
+                yield Problem(folder / name, node.lineno, text)
 
 
-def check_raises(folder: Path) -> list[Problem]:
+def check_raises(folder: Path) -> Iterator[Problem]:
     """Every ``pytest.raises`` has ``match=``: a stub's error is a RuntimeError and must not satisfy it."""
-    problems = []
     for node in ast.walk(parse_file(folder / "test_lab.py")):
         if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("pytest.raises", "raises"):
             continue
         if not any(keyword.arg == "match" for keyword in node.keywords):
-            problems.append(Problem(folder / "test_lab.py", node.lineno, "pytest.raises without match="))
-    return problems
+            yield Problem(folder / "test_lab.py", node.lineno, "pytest.raises without match=")
 
 
 def check_hints(folder: Path) -> list[Problem]:
@@ -174,18 +171,16 @@ def check_starters(folders: Sequence[Path], root: Path = ROOT) -> list[Problem]:
     return problems
 
 
-def _starter_faults(path: Path, tests: Sequence[dict]) -> list[Problem]:
+def _starter_faults(path: Path, tests: Sequence[dict]) -> Iterator[Problem]:
     """One problem for all tests of a lab that share a fault, at the first of them: one wrong line may fail them all."""
     faults: dict[str, list[str]] = {}
     for test in tests:
         if fault := _starter_fault(test):
             faults.setdefault(fault, []).append(test["nodeid"].split("::", 1)[1])
     lines = {name: node.lineno for name, node in functions(parse_file(path))} if faults else {}
-    problems = []
     for fault, names in faults.items():
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        problems.append(Problem(path, lines.get(names[0].split("[")[0], 1), fault + listed))
-    return problems
+        yield Problem(path, lines.get(names[0].split("[")[0], 1), fault + listed)
 
 
 def _starter_fault(test: dict) -> str:

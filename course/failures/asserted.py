@@ -22,7 +22,7 @@ _OPS: dict[type[ast.cmpop], str] = {
 def rows(op: str, left: object, right: object, source: str) -> list[tuple[str, str]]:
     """The comparison that failed. Where only the left side of ``source`` is a literal, the sides change places."""
     got, wanted = left, right
-    if op in (*_MIRROR, "==", "!=") and _literal_first(source):
+    if op in (*_MIRROR, "==", "!=") and _literal_first(source, show(left)):
         got, wanted, op = right, left, _MIRROR.get(op, op)
     expected = show(wanted) if op in ("==", "is") else f"something {op} {show(wanted)}"
     found = [("got", show(got)), ("expected", expected)]
@@ -30,28 +30,29 @@ def rows(op: str, left: object, right: object, source: str) -> list[tuple[str, s
     return [*found, ("differ", where)] if where else found
 
 
-def show(value: object) -> str:
-    """A short ``repr``, whatever the object does in its own."""
+def show(value: Any, most: int = 10**9) -> str:
+    """A short ``repr``, whatever the object does in its own; of an array of more than ``most`` bytes its shape."""
     try:
-        return re.sub(r"\s*\n\s*", " ", _SHORT.repr(value))
+        big = getattr(value, "nbytes", 0) > most
+        return f"{type(value).__name__} {tuple(value.shape)}" if big else re.sub(r"\s*\n\s*", " ", _SHORT.repr(value))
     except Exception as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
 
 
-def _literal_first(source: str) -> bool:
+def _literal_first(source: str, failed: str) -> bool:
     try:
-        pairs = [(n.left, n.comparators[-1]) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Compare)]
+        pairs = [(n.left, n.comparators[0]) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Compare)]
     except SyntaxError:
         return False
-    return bool(pairs) and all(_is_literal(left) and not _is_literal(right) for left, right in pairs)
+    return bool(pairs) and all(_literal(left) == failed and not _literal(right) for left, right in pairs)
 
 
-def _is_literal(node: ast.expr) -> bool:
+def _literal(node: ast.expr) -> str:
+    """A literal as it is shown; "" for any other expression."""
     try:
-        ast.literal_eval(node)
+        return show(ast.literal_eval(node))
     except ValueError:
-        return False
-    return True
+        return ""
 
 
 def first_difference(got: Any, wanted: Any) -> str:
@@ -133,7 +134,7 @@ def call_rows(statement: ast.Assert, values: Mapping[str, Any]) -> list[tuple[st
 def _value(node: ast.expr, known: Mapping[ast.AST, Any], values: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name):
         return values.get(node.id)
-    return ast.literal_eval(node) if _is_literal(node) else known.get(node)
+    return ast.literal_eval(node) if _literal(node) else known.get(node)
 
 
 def _temporaries(test: ast.expr, values: Mapping[str, Any]) -> dict[ast.AST, Any]:

@@ -124,6 +124,13 @@ def hang(trace: TracebackType | None, folder: Path, test_file: Path) -> str:
     return ""
 
 
+def may_be_none(test_file: Path, line: int) -> bool:
+    """Whether a statement of a test names a function of the starter whose annotation allows None."""
+    words = set(re.findall(r"\w+", ast.unparse(statement_at(test_file, line, ast.stmt) or NOTHING)))
+    mine = functions(parsed(test_file.with_name("starter.py")) or NOTHING)
+    return any("None" in ast.unparse(node.returns or NOTHING) for _, node in mine if node.name in words)
+
+
 def _loop(path: Path, line: int, kinds: Sequence[type[ast.stmt]]) -> tuple[int, str] | None:
     """(line, head) of the innermost loop around a line."""
     around = [node for kind in kinds if (node := statement_at(path, line, kind)) is not None]

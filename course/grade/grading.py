@@ -14,8 +14,8 @@ from typing import Any
 
 from course.contract.warm import environment
 from course.grade.clean import make_clean, readable
+from course.grade.faults import own_words
 from course.grade.intake import Submission
-from course.grade.screen import brought_along
 from course.grade.settings import Settings
 from course.labs import ROOT, Lab, LabError
 
@@ -31,8 +31,9 @@ AS_LONG, AT_LEAST = 20.0, 2.0
 
 @dataclass(frozen=True)
 class LabResult:
-    """One submission in one lab. ``status`` is graded, missing, broken (does not parse or decode), refused (by the
-    screen) or tampered; only graded gives points. ``tests`` maps each test that counts to (outcome, message)."""
+    """One submission in one lab. ``status`` is graded, missing, broken (does not parse or decode), tampered, or held
+    (outside the small language: a human decides, and the lab is no part of the points until then); only graded gives
+    points. ``tests`` maps each test that counts to (outcome, message)."""
 
     submission: str
     lab: Lab
@@ -68,8 +69,8 @@ class Grades:
         return [row for row in self.rows if row.submission == name]
 
     def total(self, name: str) -> float:
-        """Weighted points of a submission, 0 to 100."""
-        rows = self.of(name)
+        """Weighted points of a submission in the labs that are not held, 0 to 100."""
+        rows = [row for row in self.of(name) if row.status != "held"]
         weights = sum(self.settings.weight(row.lab) for row in rows)
         return 100.0 * sum(self.settings.weight(r.lab) * r.share for r in rows) / weights if weights else 0.0
 
@@ -113,7 +114,7 @@ def grade(
     with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
         temp = Path(folder).resolve()
         base: dict[str, Any] = {"root": str(make_clean(labs, temp / "clean", root)), "walls": have}
-        base |= {"readable": readable(root, *private), "screen": settings.screen, "trusted": False}
+        base |= {"readable": readable(root, *private), "accepted": settings.accepted, "trusted": False}
         base |= {"limits": asdict(settings.limits), "jobs": jobs or cores() + 1}
         for lab in labs:
             note(f"{lab.name}: the reference")
@@ -123,7 +124,7 @@ def grade(
                 made.skipped.append(str(error))
                 continue
             note(f"{lab.name}: {len(submissions)} submissions")
-            job = base | _imports(lab, settings, root) | {"seconds": seconds}
+            job = base | _language(lab, settings, root) | {"seconds": seconds}
             made.rows += _lab_rows(lab, job, counted, submissions, settings, temp)
     if not made.rows:
         raise LabError("no lab could be graded: " + "; ".join(made.skipped or ["none was named"]))
@@ -138,11 +139,11 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _imports(lab: Lab, settings: Settings, root: Path) -> dict[str, Any]:
-    own = set()
-    for name in ("starter.py", "solution.py"):
-        own |= brought_along((root / lab.phase / "labs" / lab.slug / name).read_text(encoding="utf-8"))
-    return {"allowed": [*lab.allowed_imports, *settings.allow], "own": sorted(own), "plug": lab.plug}
+def _language(lab: Lab, settings: Settings, root: Path) -> dict[str, Any]:
+    folder = root / lab.phase / "labs" / lab.slug
+    solution, test = ((folder / name).read_text(encoding="utf-8") for name in ("solution.py", "test_lab.py"))
+    own = own_words(untouched_starter(folder).decode(), solution, test, "mini_vllm" in lab.allowed_imports)
+    return {"allowed": [*lab.allowed_imports, *settings.allow], "own": own, "plug": bool(lab.plug)}
 
 
 def _baseline(lab: Lab, base: dict[str, Any], root: Path, temp: Path) -> tuple[list[str], dict[str, float]]:
@@ -150,7 +151,7 @@ def _baseline(lab: Lab, base: dict[str, Any], root: Path, temp: Path) -> tuple[l
     Both run before any submission, in a process that has ended by then. Raises :class:`LabError` where none counts."""
     folder = root / lab.phase / "labs" / lab.slug
     texts = {REFERENCE: (folder / "solution.py").read_bytes(), UNTOUCHED: untouched_starter(folder)}
-    job = base | {"trusted": True, "allowed": [], "own": [], "limits": base["limits"] | {"stops": 1 << 30}}
+    job = base | {"trusted": True, "limits": base["limits"] | {"stops": 1 << 30}}
     rows = _serve(lab, job | {"seconds": {}}, texts, temp)
     good, stub = rows[REFERENCE]["outcomes"], rows[UNTOUCHED]["outcomes"]
     red = [name for name, (outcome, _) in good.items() if outcome not in ("passed", "skipped")]
@@ -195,14 +196,8 @@ def _serve(lab: Lab, job: dict[str, Any], texts: dict[str, bytes], temp: Path) -
         if not out.is_file():
             raise LabError(f"{lab.name}: its tests do not run here: {(done.stdout + done.stderr).strip()[-800:]}")
         rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    return {names[row["name"]]: _tidy(row, inside) for row in rows}
-
-
-def _tidy(row: dict[str, Any], inside: str) -> dict[str, Any]:
-    """Takes out what differs between two runs of the same submission: addresses, names of temporary folders."""
-    text = json.dumps(row).replace(inside, "")
-    tidy: dict[str, Any] = json.loads(re.sub(r"0x[0-9a-f]{6,}", "0x...", text))
-    return tidy
+    tidy = re.sub(r"0x[0-9a-f]{6,}", "0x...", json.dumps(rows).replace(inside, ""))  # the same on every run
+    return {names[row["name"]]: row for row in json.loads(tidy)}
 
 
 def _lab_rows(
@@ -211,13 +206,10 @@ def _lab_rows(
     texts = {s.name: s.files[lab.key] for s in submissions if lab.key in s.files}
     rows = _serve(lab, job, texts, temp) if texts else {}
     made = []
+    none = {"status": "missing", "findings": [], "outcomes": dict.fromkeys(counted, ("missing", ""))}
     for submission in submissions:
-        row = rows.get(submission.name)
-        if row is None:
-            status, tests, findings = "missing", dict.fromkeys(counted, ("missing", "")), ()
-        else:
-            status, findings = row["status"], tuple(row["findings"])
-            tests = {name: tuple(row["outcomes"].get(name, ("not run", ""))) for name in counted}
-        when = settings.submitted.get(submission.name, submission.when)
-        made.append(LabResult(submission.name, lab, status, tests, findings, settings.late_factor(lab, when)))  # type: ignore[arg-type]
+        row = rows.get(submission.name, none)
+        tests = {name: tuple(row["outcomes"].get(name, ("not run", ""))) for name in counted}
+        late = settings.late_factor(lab, settings.submitted.get(submission.name, submission.when))
+        made.append(LabResult(submission.name, lab, row["status"], tests, tuple(row["findings"]), late))
     return made

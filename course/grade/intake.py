@@ -46,7 +46,7 @@ class _Entry:
 
 def take_in(source: Path, labs: Sequence[Lab], limit: int) -> list[Submission]:
     """Every submission under ``source`` (a folder of them, or a single one), by name; ``limit`` in bytes per file."""
-    if not source.exists():
+    if not (source.is_file() or source.is_dir()):
         raise LabError(f"{source} does not exist: name a folder of submissions, a zip or a bundle")
     found = [_take_one(path, labs, limit) for path in _paths(source)]
     if not found:
@@ -75,6 +75,9 @@ def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
     made = Submission("".join(c if c.isprintable() else "?" for c in name))
     if path.is_symlink():
         made.problems.append("is a symbolic link: not followed")
+        return made
+    if not (path.is_file() or path.is_dir()):
+        made.problems.append("is neither a file nor a folder: not opened")
         return made
     try:
         if path.suffix == ".zip" and packed:

@@ -21,17 +21,11 @@ _FCNTL, _OWNER_COMMANDS = (72, 25), (8, 10, 15)
 _ARCH = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NO_NEW_PRIVS, _SET_SECCOMP, _SUBREAPER, _AMBIENT = 38, 22, 36, 47
+_NO_NEW_PRIVS, _SET_SECCOMP, _AMBIENT = 38, 22, 47
 
 
 def _libc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant whose own parent ends, so that none can hide."""
-    if libc := _libc():
-        libc.prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 def drop_privileges() -> None:

@@ -29,6 +29,12 @@ def cell(row: LabResult) -> str:
     return (f"{row.passed}/{len(row.tests)}" if row.status == "graded" else row.status) + late
 
 
+def points(grades: Grades, name: str, form: str) -> str:
+    """A submission's points; ``?`` behind them where a lab is held, and is not counted until someone has decided."""
+    held = any(row.status == "held" for row in grades.of(name))
+    return f"{grades.total(name):{form}}" + ("?" if held else "")
+
+
 def notes(grades: Grades) -> list[str]:
     """Everything that a person should read: problems of intake, findings, look-alikes, missing walls."""
     found = [f"{s.name}: {text}" for s in grades.submissions for text in s.problems]
@@ -62,8 +68,8 @@ def _table(grades: Grades, width: int) -> str:
         heads += [Column("points", justify="right", no_wrap=True)] if last else []
         table = Table(Column("submission", max_width=_NAME, overflow="fold"), *heads)
         for name, shown in names.items():
-            points = [f"{grades.total(name):.1f}"] if last else []
-            table.add_row(shown, *(escape(rows[name].get(lab, "")) for lab in labs), *points)
+            total = [points(grades, name, ".1f")] if last else []
+            table.add_row(shown, *(escape(rows[name].get(lab, "")) for lab in labs), *total)
         console.print(table)
     lines = [textwrap.fill(text, width, subsequent_indent="    ", break_long_words=False) for text in notes(grades)]
     return str(console.file.getvalue()) + "".join(f"{line}\n" for line in lines)  # type: ignore[attr-defined]
@@ -91,8 +97,8 @@ def _csv(grades: Grades) -> str:
     for submission in grades.submissions:
         rows = grades.of(submission.name)
         name = submission.name if submission.name[:1] not in "=+-@\t" else f"'{submission.name}"  # for spreadsheets
-        cells = [text for row in rows for text in (f"{100 * row.share:.2f}", row.status)]
-        writer.writerow([name, f"{grades.total(submission.name):.2f}", *cells])
+        cells = [t for r in rows for t in ("" if r.status == "held" else f"{100 * r.share:.2f}", r.status)]
+        writer.writerow([name, points(grades, submission.name, ".2f"), *cells])
     return out.getvalue()
 
 
@@ -107,7 +113,7 @@ def _json_row(grades: Grades, name: str, problems: list[str]) -> dict[str, Any]:
     labs = {
         row.lab.key: {
             "status": row.status,
-            "points": round(100 * row.share, 2),
+            "points": None if row.status == "held" else round(100 * row.share, 2),
             "passed": row.passed,
             "tests": {test: {"outcome": outcome, "message": text} for test, (outcome, text) in row.tests.items()},
             "total": len(row.tests),
@@ -117,21 +123,25 @@ def _json_row(grades: Grades, name: str, problems: list[str]) -> dict[str, Any]:
         }
         for row in grades.of(name)
     }
-    return {"name": name, "points": round(grades.total(name), 2), "problems": problems, "labs": labs}
+    held = [row.lab.key for row in grades.of(name) if row.status == "held"]
+    return {"name": name, "points": round(grades.total(name), 2), "problems": problems, "held": held, "labs": labs}
 
 
 def _junit(grades: Grades) -> str:
     top = ElementTree.Element("testsuites", name="course grade")
     problems = {submission.name: submission.problems for submission in grades.submissions}
     for row in grades.rows:
-        failures, name = len(row.tests) - row.passed, _CONTROL.sub("?", f"{row.submission} {row.lab.key}")
-        counts = {"name": name, "tests": str(len(row.tests)), "failures": str(failures), "errors": "0", "skipped": "0"}
+        held, name = row.status == "held", _CONTROL.sub("?", f"{row.submission} {row.lab.key}")
+        red = str(len(row.tests) - row.passed)
+        numbers = {"failures": "0" if held else red, "errors": "0", "skipped": red if held else "0"}
+        counts = {"name": name, "tests": str(len(row.tests)), **numbers}
         suite = ElementTree.SubElement(top, "testsuite", counts)
         for test, (outcome, text) in row.tests.items():
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=_CONTROL.sub("?", test))
             if outcome != "passed" or row.status != "graded":
                 words = f"{outcome}: {text}" if row.status == "graded" else f"{row.status}: {'; '.join(row.findings)}"
-                ElementTree.SubElement(case, "failure", type=outcome, message=_CONTROL.sub("?", words))
+                kind = {"message": _CONTROL.sub("?", words)} | ({} if held else {"type": outcome})
+                ElementTree.SubElement(case, "skipped" if held else "failure", kind)
         if lines := [*problems.get(row.submission, ()), *row.findings]:
             ElementTree.SubElement(suite, "system-out").text = _CONTROL.sub("?", "\n".join(lines))
     ElementTree.indent(top)

@@ -13,21 +13,21 @@ import select
 import shutil
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from course.grade import kernel
-from course.grade.fork import run_fork, sender, writes
-from course.grade.processes import children, end_one, end_tree, held, look
+from course.grade.fork import prepare, run_fork, sender
+from course.grade.processes import end, look
 from course.grade.settings import Limits
+from course.grade.traps import Trap, plan
 from course.grade.watch import Snapshot
 
 MAX_TALK = 1 << 20
-MAX_SCRATCH = 64 << 20
-MAX_PROCESSES = 16
 POLL = 0.05
 HANG_FACTOR = 4
 """Where processor time cannot be told (no /proc), the clock may show this many times as much."""
@@ -36,22 +36,24 @@ LOADING = "starter.py itself"
 
 @dataclass
 class Attempt:
-    """A submission on its way through the lab: what is known, and the fork that works on it now."""
+    """A submission on its way through the lab: what is known, and the fork that works on it now. ``phase``: ``load``
+    while the file is executed, ``test`` inside a test; ``steps``: what it does now and after that, None for the end."""
 
     name: str
     status: str = ""
     findings: list[str] = field(default_factory=list)
     outcomes: dict[str, list[str]] = field(default_factory=dict)
     at: int = 0
+    steps: list[Trap | int | None] = field(default_factory=list)
     stops: int = 0
     cpu: float = 0.0
     pid: int = 0
     reader: int = -1
+    orders: int = -1
     token: str = ""
     talk: bytes = b""
     heard: int = 0
     phase: str = ""
-    """"" between tests, ``load`` while the file is executed, ``test`` inside a test."""
     started: float = 0.0
     test_cpu: float = 0.0
     seen: float = 0.0
@@ -59,8 +61,9 @@ class Attempt:
     idle: float = 0.0
     used: dict[str, float] = field(default_factory=dict)
 
-    def note(self, *findings: str) -> None:
+    def note(self, *findings: str, status: str = "") -> None:
         self.findings += [text for text in findings if text not in self.findings]
+        self.status = status or self.status
 
 
 class Server:
@@ -72,15 +75,13 @@ class Server:
         self.running: dict[int, Attempt] = {}
         self.items: list[pytest.Item] = []
         self.names: list[str] = []
-        self.writes = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = list(session.items)
         self.names = [item.nodeid.split("::", 1)[1] for item in self.items]
-        self.writes = writes(self.items)
+        prepare(self.job.get("allowed", ()))
         self.before = Snapshot({item.module for item in self.items if hasattr(item, "module")})
-        kernel.adopt_orphans()
         attempts = [Attempt(name) for name in self.job["names"]]
         waiting = list(reversed(attempts)) if self.items else []
         while waiting or self.running:
@@ -97,9 +98,7 @@ class Server:
         """No alarm by the clock: this process watches the forks."""
         return True
 
-    @pytest.hookimpl(tryfirst=True, optionalhook=True)
-    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool:
-        return True
+    pytest_timeout_cancel_timer = pytest_timeout_set_timer
 
     def room(self) -> bool:
         """Whether one more fork may start: one that only waits leaves its place to another, once."""
@@ -110,15 +109,18 @@ class Server:
         """Starts a fork at the attempt's next test."""
         attempt.token, attempt.talk, attempt.phase = secrets.token_hex(16), b"", ""
         attempt.reader, writer = os.pipe()
+        orders, attempt.orders = os.pipe()
         attempt.pid = os.fork()
         if attempt.pid == 0:
             try:
                 os.setsid()
-                self._only(writer)
-                run_fork(self.job, attempt.name, attempt.at, self.items, sender(writer, attempt.token), self.before)
+                self._only(orders, writer)
+                run_fork(self.job, attempt.name, self.items, orders, sender(writer, attempt.token), self.before)
             finally:
                 os._exit(0)
         os.close(writer)
+        os.close(orders)
+        attempt.steps = plan(range(attempt.at, len(self.items)), "numpy" in sys.modules)  # the fork has no copy
         self.begin(attempt, "")
         self.running[attempt.reader] = attempt
 
@@ -128,13 +130,13 @@ class Server:
         attempt.seen, attempt.test_cpu = attempt.started, look(attempt.pid)[0] or 0.0
         attempt.seen_cpu = attempt.test_cpu
 
-    def _only(self, writer: int) -> None:
-        """A fork keeps no handle but its own pipe: not the other forks' pipes, not a terminal."""
+    def _only(self, *own: int) -> None:
+        """A fork keeps no handle but its own two pipes: not the other forks' pipes, not a terminal."""
         null = os.open(os.devnull, os.O_RDWR)
         for handle in (0, 1, 2):
             os.dup2(null, handle)
-        os.closerange(3, writer)
-        os.closerange(writer + 1, 1024)
+        for last, handle in pairwise([2, *sorted(own), 1024]):
+            os.closerange(last + 1, handle)
 
     def listen(self) -> None:
         """Takes what the forks say; ends those that are finished, late or gone."""
@@ -160,41 +162,56 @@ class Server:
                 good = secrets.compare_digest(token, attempt.token.encode()) and not attempt.status
                 self.take(attempt, json.loads(text) if good else {})
             except (ValueError, KeyError, TypeError):
-                attempt.status = "tampered"
-                attempt.note("wrote to the runner's pipe")
+                attempt.note("wrote to the runner's pipe", status="tampered")
         if attempt.heard > MAX_TALK:
-            attempt.status = "tampered"
-            attempt.note("flooded the runner's pipe")
+            attempt.note("flooded the runner's pipe", status="tampered")
 
     def take(self, attempt: Attempt, message: dict[str, Any]) -> None:
         kind = message["kind"]
-        before = {"load": "", "loaded": "load", "start": "", "done": "test", "end": ""}
-        if attempt.phase != before.get(kind, attempt.phase) or message.get("index", attempt.at) != attempt.at:
+        before = {"load": "", "loaded": "load", "done": "test"}
+        if attempt.phase != before.get(kind, attempt.phase):
             raise ValueError(kind)
-        if kind in ("load", "start"):
-            self.begin(attempt, "load" if kind == "load" else "test")
-        elif kind in ("loaded", "done"):
-            where = self.names[attempt.at] if kind == "done" else LOADING
-            attempt.used[where] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
-            if kind == "done":
-                attempt.outcomes[where] = [str(message["outcome"]), str(message["message"])]
-                attempt.at += 1
-            self.begin(attempt, "")
-        elif kind == "end":
-            if attempt.at != len(self.names):
-                raise ValueError(kind)
-            attempt.status = "graded"
-        elif kind == "noted":
-            attempt.note(*message["findings"])
-        elif kind in ("refused", "broken", "tampered"):
-            attempt.status = kind
-            attempt.note(*message.get("findings", ()), *filter(None, [message.get("message")]))
+        if kind == "load":
+            self.begin(attempt, "load")
+        elif kind == "loaded":
+            attempt.used[LOADING] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
+            self.order(attempt)
+        elif kind == "done":
+            self.done(attempt, attempt.steps.pop(0), message["name"], *verdict(message["rows"]))
+        elif kind in ("held", "broken", "tampered"):
+            attempt.note(*message["findings"], status=kind)
         else:
             raise ValueError(kind)
 
+    def done(self, attempt: Attempt, step: Trap | int | None, name: str, outcome: str, text: str) -> None:
+        """A test has ended in the fork: a trap as it must, or the next of the lab's own."""
+        if name != (step.name if isinstance(step, Trap) else self.names[attempt.at]):
+            raise ValueError(name)
+        if isinstance(step, Trap) and (outcome == "passed") != step.passes:
+            must = "pass" if step.passes else "fail"
+            return attempt.note(f"a trap test that must {must} was told to be {outcome}", status="tampered")
+        if not isinstance(step, Trap):
+            attempt.used[name] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
+            attempt.outcomes[name] = [outcome, text]
+            attempt.at += 1
+        self.order(attempt)
+
+    def order(self, attempt: Attempt) -> None:
+        """Tells the fork what to run next; graded is who has come to the end."""
+        step = attempt.steps[0]
+        if step is None:
+            attempt.status = "graded"
+            return
+        name, text = (step.name, step.text) if isinstance(step, Trap) else (self.names[step], "")
+        line = {"name": name, "text": text, "index": step if isinstance(step, int) else 0}
+        with suppress(BrokenPipeError):  # it has ended: what it sends no more says so
+            os.write(attempt.orders, f"{json.dumps(line)}\n".encode())
+        self.begin(attempt, "test")
+
     def limit(self, attempt: Attempt) -> float:
         """Seconds of processor time for what the fork does now."""
-        where = LOADING if attempt.phase == "load" or attempt.at >= len(self.names) else self.names[attempt.at]
+        step = attempt.steps[0]
+        where = self.names[step] if attempt.phase == "test" and isinstance(step, int) else LOADING
         return float(self.job["seconds"].get(where, self.limits.test_seconds))
 
     def late(self, attempt: Attempt) -> str:
@@ -212,25 +229,21 @@ class Server:
             return f"waited for {self.limits.test_seconds:g} s"
         if attempt.cpu + cpu > self.limits.lab_seconds:
             return f"the lab took more than {self.limits.lab_seconds:g} s of processor time"
-        if "calls" not in self.job["walls"] and len(children().get(attempt.pid, [])) > MAX_PROCESSES:
-            return f"more than {MAX_PROCESSES} processes"
-        if self.writes and held(Path(self.job["scratch"], attempt.name), MAX_SCRATCH) > MAX_SCRATCH:
-            return f"wrote more than {MAX_SCRATCH >> 20} MiB"
         return ""
 
     def stop(self, attempt: Attempt, late: str) -> None:
         """Ends a fork; where it is not finished, its test is lost and the next fork goes on behind it."""
         attempt.cpu += look(attempt.pid)[0] or 0.0
-        if "calls" in self.job["walls"]:
-            end_one(attempt.pid)
-        else:
-            end_tree(attempt.pid, {a.pid for a in self.running.values() if a is not attempt})
+        end(attempt.pid)
         os.close(attempt.reader)
+        os.close(attempt.orders)
         del self.running[attempt.reader]
         shutil.rmtree(Path(self.job["scratch"], attempt.name), ignore_errors=True)
         if attempt.status:
             return
         what = ["timeout", late] if late else ["died", "the process ended"]
+        if attempt.phase == "test" and isinstance(attempt.steps[0], Trap) and not late:
+            return attempt.note("the process ended in a trap test", status="tampered")
         loading = attempt.phase != "test"
         where = LOADING if loading or attempt.at >= len(self.names) else self.names[attempt.at]
         attempt.note(f"{where}: {what[1]}")
@@ -245,6 +258,19 @@ class Server:
         for name in self.names[attempt.at :]:
             attempt.outcomes[name] = what if loading else ["not run", "too many tests before it did not end"]
         attempt.status = "graded"
+
+
+def verdict(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """passed, failed, error, skipped or unwritten, with one line that says why: from what pytest has reported."""
+    outcome = "skipped"
+    for row in rows:
+        if row["outcome"] == "failed":
+            if row["stub"] is not None:
+                return "unwritten", str(row["stub"])[:300]
+            return ("failed" if row["when"] == "call" else "error"), str(row["message"])[:300]
+        if row["when"] == "call":
+            outcome = "passed" if row["outcome"] == "passed" and not row["xfail"] else "skipped"
+    return outcome, ""
 
 
 def main(job_file: str, out_file: str) -> int:

@@ -23,7 +23,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """The whole file. Keys of the tables name a lab (``02-01``) or a phase (``02``); the lab's own row wins."""
+    """The whole file. Keys of the tables name a lab (``02-01``) or a phase (``02``); the lab's own row wins.
+    ``accepted``: marks (see :func:`course.grade.fork.mark`) of held files that a human has read and lets run."""
 
     limits: Limits = Limits()
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class Settings:
     submitted: Mapping[str, dt.datetime] = field(default_factory=dict)
     late_per_day: float = 0.0
     allow: tuple[str, ...] = ()
-    screen: str = "refuse"
+    accepted: tuple[str, ...] = ()
 
     def weight(self, lab: Lab) -> float:
         return float(_of(self.weights, lab, 1.0))
@@ -74,12 +75,12 @@ def read_settings(path: Path | None) -> Settings:
     table["limits"] = Limits(**{k: type(v)(table.get("limits", {}).get(k, v)) for k, v in asdict(Limits()).items()})
     for name in ("deadlines", "submitted"):
         table[name] = {key: _moment(path, f"{name}.{key}", value) for key, value in table.get(name, {}).items()}
-    if table.get("screen", "refuse") not in ("refuse", "report"):
-        raise LabError(f"{path}: screen is {table['screen']!r}; allowed are refuse, report")
-    allow = table.get("allow", [])
-    if not isinstance(allow, list) or not all(isinstance(name, str) for name in allow):
-        raise LabError(f"{path}: allow is {allow!r}; it must be a list of names of modules")
-    return Settings(**{**table, "allow": tuple(allow)})
+    for key, what in (("allow", "names of modules"), ("accepted", "marks of held files")):
+        names = table.setdefault(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise LabError(f"{path}: {key} is {names!r}; it must be a list of {what}")
+        table[key] = tuple(names)
+    return Settings(**table)
 
 
 def check_keys(settings: Settings, labs: Sequence[Lab]) -> None:

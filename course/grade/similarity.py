@@ -64,6 +64,8 @@ class _Normal(ast.NodeTransformer):
             node.attr = node.attr if node.attr in self.given else "name"
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             node.name = node.name if node.name in self.given else "name"
+        if isinstance(node, ast.Constant) and isinstance(node.value, int) and abs(node.value) >> 64:
+            node.value = 0
         body = getattr(node, "body", None)
         if isinstance(body, list):
             kept = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
@@ -72,13 +74,16 @@ class _Normal(ast.NodeTransformer):
 
 
 def stream(source: bytes, given: Set[str] = frozenset()) -> list[str]:
-    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose."""
+    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose. What
+    does not parse, or cannot be written anew, is left out."""
+    text = source.decode("utf-8", errors="replace").lstrip("\ufeff").replace("\0", " ")
     try:
-        tree = ast.parse(source)
-        text = ast.unparse(_Normal(tree, given).visit(tree)).encode()
-        tokens = [t for t in tokenize.tokenize(io.BytesIO(text).readline) if t.type not in _SILENT]
+        tree = _Normal(ast.parse(text), given).visit(ast.parse(text))
+        text = "\n".join(map(ast.unparse, tree.body))
+        tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in _SILENT]
     except (tokenize.TokenError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        parts = re.split(r"^(?=\S)", text, flags=re.M)
+        return [token for part in parts[1:] for token in stream(part.encode(), given)] if len(parts) > 2 else []
     return ["text" if token.type == tokenize.STRING else token.string for token in tokens]
 
 

@@ -1,32 +1,20 @@
-"""Walls inside the interpreter: an audit hook, an import guard, and a look at what must not have changed.
+"""Walls inside the interpreter: an audit hook, and a look at what must not have changed.
 
 An audit hook cannot be taken off again. It looks for the file of the submission behind an event: code of the course
 or of a library may open files and look at frames, a submission may not."""
 
-import builtins
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
-from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-from course.grade.facade import DOOR, Facades, guarded_builtins
-from course.grade.screen import FORGING, permitted
+from course.grade.language import WORDS
 
-_FAMILIES = "os. socket. subprocess. ctypes. shutil. signal. gc.get_ mmap. resource. fcntl."
-_SINGLE = """
-    open sys._current_frames sys.settrace sys.setprofile sys.addaudithook sys._current_exceptions code.__new__ glob.glob
-    tempfile.mkstemp tempfile.mkdtemp pty.spawn
-"""
-_PREFIXES, _EVENTS = tuple(_FAMILIES.split()), frozenset(_SINGLE.split())
-_NEAR = frozenset(["sys._getframe", "sys._getframemodulename", "compile", "exec"])
-"""Events that libraries raise in a submission's name (namedtuple looks at its caller): only a direct call counts."""
-_ATTRIBUTE_EVENTS = frozenset(["object.__getattr__", "object.__setattr__", "object.__delattr__"])
-_INNER = "__code__ __defaults__ __kwdefaults__ tb_frame gi_frame gi_code cr_frame cr_code ag_frame ag_code"
-_ATTRIBUTES = frozenset(_INNER.split())
+_WATCH = {name: tuple(words.split()) for name, words in WORDS["watch"].items()}
+"""``near``: events that libraries raise in a submission's name (namedtuple does): only a direct call counts."""
 
 
 class Guard:
@@ -38,90 +26,42 @@ class Guard:
         self.inside = False
         paths = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.__file__.rpartition(os.sep)[0])
         self.stdlib = tuple({f"{path}{os.sep}" for path in paths if path})
-        self.packages = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
+        others = (f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
+        self.others = (*others, "<frozen importlib")
 
-    def install(self, allowed: Iterable[str], plug: Iterable[str] = ()) -> None:
-        """From here on; for good. ``allowed``: modules besides the harmless ones; ``plug``: see :class:`Facades`."""
-        allowed = frozenset(allowed)
-        facades = Facades(allowed, plug, self.refuse)
-        sys.addaudithook(self._hook)
-        builtins.__import__ = self._import(builtins.__import__, allowed, facades)
-
-    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
-        near = event in _NEAR
-        if event in _ATTRIBUTE_EVENTS:
-            if args[1] not in _ATTRIBUTES:
-                return
-            near = True
-        elif not near and event not in _EVENTS and not event.startswith(_PREFIXES):
-            return
-        if self.inside:  # the look at the frame below is an event itself
-            return
+    def hook(self, event: str, args: tuple[Any, ...]) -> None:
+        inner = event in _WATCH["attribute_events"]
+        near = event in _WATCH["near"] or (inner and args[1] in _WATCH["attributes"])
+        if self.inside or not (near or event in _WATCH["events"] or event.startswith(_WATCH["families"])):
+            return  # the look at the frame below is an event itself
         self.inside = True
-        try:
-            frame = sys._getframe(1)
-            asked = self._is_lab(frame) if near else self._behind(frame)
-        except ValueError:
-            return
-        finally:
-            self.inside = False
+        asked, self.inside = self._asked(sys._getframe(1), near), False
         if asked:
-            named = args[1:2] if event in _ATTRIBUTE_EVENTS else args[:1]
-            self.refuse(" ".join([event, *(repr(str(a)[:80]) for a in named if isinstance(a, (str, bytes)))]))
+            named = [repr(str(a)[:80]) for a in args[inner : inner + 1] if isinstance(a, (str, bytes))]
+            what = " ".join([event, *named])
+            self.found += [what] if len(self.found) < 20 and what not in self.found else []
+            raise PermissionError(f"not allowed in a graded lab: {what}")
 
-    def _is_lab(self, frame: FrameType) -> bool:
-        name = frame.f_code.co_filename
-        return name == self.lab or (name.startswith("<") and not name.startswith("<frozen"))
-
-    def _behind(self, frame: FrameType | None) -> bool:
-        """Whether the submission asked: the first caller outside the standard library is its file."""
+    def _asked(self, frame: FrameType | None, near: bool) -> bool:
+        """Whether the submission did: the first caller outside the standard library (``near``: the caller) is its file,
+        or a text that it runs."""
         while frame is not None:
             name = frame.f_code.co_filename
-            if name.startswith("<frozen importlib") or name.endswith(("linecache.py", "tokenize.py")):
-                return False
-            if self._is_lab(frame):
-                return not name.startswith("<__array_function__")
-            if name.startswith(self.packages) or not (name.startswith(self.stdlib) or name.startswith("<frozen")):
+            if name == self.lab or (name.startswith("<") and not name.startswith(("<frozen", "<__array_function__"))):
+                return True
+            library = name.startswith((*self.stdlib, "<frozen")) and not name.startswith(self.others)
+            if near or not library or name.endswith(("linecache.py", "tokenize.py")):
                 return False
             frame = frame.f_back
         return False
 
-    def refuse(self, what: str) -> None:
-        """Notes and raises."""
-        if len(self.found) < 20 and what not in self.found:
-            self.found.append(what)
-        raise PermissionError(f"not allowed in a graded lab: {what}")
-
-    def _import(self, original: Callable[..., Any], allowed: frozenset[str], facades: Facades) -> Callable[..., Any]:
-        door = ModuleType(DOOR)
-        door.__dict__.update(guarded_builtins(self.refuse))
-
-        def guarded(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-            if globals is None or globals.get("__file__") != self.lab:
-                return original(name, globals, locals, fromlist, level)
-            if name == DOOR and level == 0:
-                return door
-            if level or not permitted(name, allowed):
-                self.refuse(f"import {'.' * level}{name}")
-            return facades.of(original(name, globals, locals, fromlist, level))
-
-        return guarded
-
-
-WATCHED = ("_pytest", "pytest", "pluggy", "course", "mini_vllm", "builtins", "math", "random", "operator", "unittest")
-_ALSO = "numpy numpy.testing numpy.linalg numpy.random numpy.core numpy._core torch torch.testing torch._tensor"
-
-
-_BASES = (object, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type, BaseException)
-
 
 class Snapshot:
-    """What stood before a submission ran: the functions and classes (with their methods) on which the verdict of a test
-    rests, and which classes there were. The code inside a function is watched by the guard's audit hook."""
+    """The functions and classes on which verdicts rest, before a submission ran; the guard watches the code in them."""
 
     def __init__(self, extra: Iterable[ModuleType] = ()) -> None:
         loaded, extra = list(sys.modules.items()), set(extra)
-        modules = [m for name, m in loaded if name.partition(".")[0] in WATCHED or name in _ALSO.split()]
+        modules = [m for name, m in loaded if name.partition(".")[0] in _WATCH["tops"] or name in _WATCH["modules"]]
         self.rows: list[tuple[Any, str, Any, str]] = [(sys.modules, m.__name__, m, m.__name__) for m in modules]
         self.sizes: list[tuple[Any, int, frozenset[str], str]] = []
         for module in dict.fromkeys([*modules, *extra]):
@@ -130,55 +70,19 @@ class Snapshot:
                     self.rows.append((vars(module), name, value, f"{module.__name__}.{name}"))
                 if isinstance(value, type) and value.__module__ == module.__name__:
                     self._add_class(value, f"{module.__name__}.{name}")
-        self.classes, self.count = set(_classes()), 0
 
     def _add_class(self, value: type, words: str) -> None:
         space = vars(value)
         self.sizes.append((space, len(space), frozenset(space), words))
         for part, inner in list(space.items()):
-            if callable(inner):
+            if callable(inner) or hasattr(inner, "__get__"):  # methods, properties
                 self.rows.append((space, part, inner, f"{words}.{part}"))
 
-    def expect(self, space: dict[str, Any], name: str, value: Any) -> None:
-        """From now on ``space[name]`` must be ``value``."""
-        self.rows = [row for row in self.rows if row[0] is not space or row[1] != name]
-        self.rows.append((space, name, value, name))
-
-    def changes(self, lab: str, fine: Collection[str] = (), at_end: bool = True) -> list[str]:
-        """What is no longer as it was (``_pytest.runner.call_and_report``), and new classes of the file ``lab`` with a
-        method that would answer every question of a test with yes; ``fine``: such methods that it may define.
-        Where it is not ``at_end``, classes are looked for only if the usual bases have more of them than last time."""
+    def changes(self) -> list[str]:
+        """What is no longer as it was (``_pytest.runner.call_and_report``)."""
         found = [words for space, name, value, words in self.rows if space.get(name) is not value]
         for space, size, names, words in self.sizes:
             if len(space) != size:
                 added = [name for name in space if name not in names and callable(space[name])]
                 found += [f"{words}.{name}" for name in added]
-        count, self.count = self.count, sum(len(type.__subclasses__(base)) for base in _BASES)
-        scan = at_end or count != self.count
-        for new in [one for one in _classes() if one not in self.classes] if scan else []:
-            forged = [n for n in FORGING.intersection(vars(new)) if n not in fine and _made_by(vars(new)[n], lab)]
-            found += [f"the meaning of {name} in a class of its own" for name in sorted(forged)]
-            if not forged:
-                self.classes.add(new)
         return found
-
-
-def _classes() -> list[type]:
-    """Every class of this process but those made by C code alone."""
-    found, waiting = [], [object]
-    seen = {object}
-    while waiting:
-        for one in type.__subclasses__(waiting.pop()):
-            if one not in seen:
-                seen.add(one)
-                waiting.append(one)
-                found.append(one)
-    return found
-
-
-def _made_by(value: Any, lab: str) -> bool:
-    """Whether a method comes from the file ``lab``, or is a callable that was put there by hand; what a library writes
-    (``@dataclass``) is a function of its own, and C code has descriptors."""
-    if isinstance(value, FunctionType):
-        return value.__code__.co_filename == lab
-    return isinstance(value, (partial, MethodType, BuiltinFunctionType))

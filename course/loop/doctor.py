@@ -14,14 +14,14 @@ from course.upstream import fetch
 BASE = ("numpy", "pytest", "pytest_timeout", "rich", "typer", "jinja2", "regex", "threadpoolctl")
 _EXTRAS = """
     test hypothesis xdist unearth, hub huggingface_hub tokenizers, torch torch, triton torch triton, ray ray,
-    serve fastapi uvicorn httpx openai, docs mkdocs material, watch watchfiles, dev ruff mypy transformers
+    serve fastapi uvicorn httpx openai, docs mkdocs material, dev ruff mypy transformers
 """
 EXTRAS = {name: modules for name, *modules in map(str.split, _EXTRAS.split(","))}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """``needed``: the course does not work without it; ``mend``: a command or a sentence, "" where all is well."""
+    """``needed``: the course does not work without it; ``mend``: a command or a sentence for where it is not good."""
 
     what: str
     state: str
@@ -32,36 +32,23 @@ class Finding:
 
 def findings() -> Iterator[Finding]:
     """Looks at everything, cheapest first; changes nothing."""
-    version = platform.python_version()
     good = sys.version_info >= (3, 10)
-    yield Finding("Python", version, good, True, "" if good else "install Python 3.10 or later")
-    base = [module for module in BASE if not _has(module)]
-    yield Finding("base packages", _state(base), not base, True, "pip install -e ." if base else "")
-    for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if not _has(module)]
-        mend = f'pip install -e ".[{extra}]"' if missing else ""
-        yield Finding(f"extra {extra}", _state(missing), not missing, mend=mend)
-    git = shutil.which("git") is not None
-    yield Finding("git", "found" if git else "absent", git, mend="" if git else "install git")
-    clone = (ROOT / ".git").exists()
-    state = "found" if clone else "absent: a downloaded archive"
-    mend = "" if clone else "git clone the course; copy your starter.py files over"
-    yield Finding("git history (reset, update)", state, clone, mend=mend)
-    cuda = has_cuda()
+    yield Finding("Python", platform.python_version(), good, True, "install Python 3.10 or later")
+    for extra, modules in {"": BASE, **EXTRAS}.items():
+        lacks = [module for module in modules if importlib.util.find_spec(module) is None]
+        what, mend = (
+            (f"extra {extra}", f'pip install -e ".[{extra}]"') if extra else ("base packages", "pip install -e .")
+        )
+        yield Finding(what, f"lacks {', '.join(lacks)}" if lacks else "complete", not lacks, not extra, mend)
+    git, clone, cuda = shutil.which("git") is not None, (ROOT / ".git").exists(), has_cuda()
+    yield Finding("git", "found" if git else "absent", git, mend="install git")
+    mend = "git clone the course; copy your starter.py files over"
+    yield Finding("git history (reset, update)", "found" if clone else "absent: a downloaded archive", clone, mend=mend)
     yield Finding("NVIDIA GPU", "found" if cuda else "none; GPU labs have captured runs", cuda)
     wrong = fetch.inspect(ROOT / "upstream")
-    yield Finding("pinned vLLM source", wrong or fetch.PIN.tag, not wrong, mend="course upstream" if wrong else "")
+    yield Finding("pinned vLLM source", wrong or fetch.PIN.tag, not wrong, mend="course upstream")
     python = vllm_python()
     there = python is not None and python.is_file()
-    yield Finding("real vLLM on the CPU", "found" if there else "absent", there, mend="" if there else "course vllm")
+    yield Finding("real vLLM on the CPU", "found" if there else "absent", there, mend="course vllm")
     pocket = (ROOT / "models" / "pocket" / "config.json").is_file()
-    state, mend = ("models/pocket", "") if pocket else ("absent", "git checkout models")
-    yield Finding("committed checkpoint", state, pocket, True, mend)
-
-
-def _has(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-def _state(missing: list[str]) -> str:
-    return f"lacks {', '.join(missing)}" if missing else "complete"
+    yield Finding("committed checkpoint", "models/pocket" if pocket else "absent", pocket, True, "git checkout models")

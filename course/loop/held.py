@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course.contract.rules import public
-from course.grade.screen import imported
+from course.grade.language import imported
 from course.labs import LAB_PATH, parsed
 from course.loop.outcomes import digest
 

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import textwrap
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from course.labs import NOTHING, ROOT, Lab, LabError, find_labs, functions, lab_of, parsed, stub_message
+from course.labs import ROOT, Lab, LabError, find_labs, lab_of, stubs
 from course.loop import hints, record
-from course.loop.outcomes import digest, recall
+from course.loop.outcomes import digest, fitted, recall
 
 if TYPE_CHECKING:
     from course.loop.follow import Starter
     from course.loop.gitwork import Updated
 
-out = Console()
+SIZE = shutil.get_terminal_size() if os.environ.get("TERM") == "dumb" else (None, None)  # there rich takes 80 for it
+out = Console(highlight=False, width=SIZE[0], height=SIZE[1])
 LAB = typer.Argument(help="a lab (00-03, sampling, its folder); the next one where left out")
 MANY_LINES = 40
+HOST = "127.0.0.1"
 
 
 def say(text: str = "") -> None:
-    """Prints plain text as it is."""
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Prints plain text: on a terminal its lines break between words, in a pipe they stay whole."""
+    out.print(fitted(text, out.width) if out.is_terminal else text, markup=False, soft_wrap=True)
 
 
 def one_lab(text: str) -> Lab:
@@ -40,76 +47,47 @@ def one_lab(text: str) -> Lab:
         return lab
     found = find_labs(text)
     if len(found) > 1:
-        raise LabError(f"{text!r} means {len(found)} labs; name one of {', '.join(number(lab) for lab in found)}")
+        raise LabError(f"{text!r} means {len(found)} labs; name one of {', '.join(lab.number for lab in found)}")
     return found[0]
 
 
-def number(lab: Lab) -> str:
-    """``00-03``."""
-    return lab.name.split()[0]
+def run_tests(paths: Sequence[str], *options: str, impl: str = "starter", **how: Any) -> int:
+    """Pytest's exit status for labs; ``how`` goes to ``subprocess.run``."""
+    env = {**os.environ, "LAB_IMPL": impl, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", *options, *paths]
+    return subprocess.run(command, cwd=ROOT, env=env, check=False, **how).returncode
 
 
 def next_(lab: Annotated[str, LAB] = "") -> None:
     """The next lab: what to read, what is still to be written, how to test it."""
     chosen = one_lab(lab)
-    folder = f"{chosen.phase}/labs/{chosen.slug}"
-    out.print(f"[bold]{chosen.name}[/]   {chosen.tag}, about {chosen.minutes} minutes", highlight=False)
+    out.print(f"[bold]{chosen.name}[/]   {chosen.tag}, about {chosen.minutes} minutes")
     if chosen.prerequisites:
         say(f"after    {', '.join(chosen.prerequisites)}")
-    if chosen.missing_modules:
-        say(f"lacks    {', '.join(chosen.missing_modules)}: `course doctor` says how to install it")
-    say(f"read     {chosen.phase}/00-guide.md")
-    say(f"         {folder}/README.md")
-    say(f"edit     {folder}/starter.py")
-    for line, name, sentence in to_write(chosen.folder / "starter.py"):
-        say(f"           line {line}: {name}")
-        for part in textwrap.wrap(sentence, max(40, out.width - 15)):
-            say(f"             {part}")
-    say(f"test     course test {number(chosen)}, or on each save: course watch {number(chosen)}")
-    say(f"stuck    course hint {number(chosen)}")
+    say_task(chosen)
+    say(f"test     course test {chosen.number}, or on each save: course watch {chosen.number}")
+    say(f"stuck    course hint {chosen.number}")
 
 
-def to_write(starter: Path) -> list[tuple[int, str, str]]:
-    """(line, function, sentence) of every stub; empty where the file does not parse."""
-    found = functions(parsed(starter) or NOTHING)
-    return [(node.lineno, name, text) for name, node in found if (text := stub_message(node)) is not None]
+def say_task(lab: Lab, most: int | None = None) -> None:
+    """What to install and to read for a lab, and which functions to write: all, or the first ``most``."""
+    if lab.missing_modules:
+        say(f"lacks    {', '.join(lab.missing_modules)}: `course doctor` says how to install it")
+    folder = f"{lab.phase}/labs/{lab.slug}"
+    say(f"read     {lab.phase}/00-guide.md\n         {folder}/README.md\nedit     {folder}/starter.py")
+    found = stubs(lab.folder / "starter.py")
+    for line, name, sentence in found[:most]:
+        say(f"         line {line}, {name}: {sentence}")
+    if rest := len(found) - len(found[:most]):
+        say(f"         and {rest} more")
 
 
-def watch(
-    lab: Annotated[str, LAB] = "",
-    poll: Annotated[bool, typer.Option("--poll", help="look at the files instead of asking the system")] = False,
-) -> None:
-    """Runs a lab's tests again on every save; goes on to the next lab when one is done, unless you named it."""
-    from course.loop import watch as watcher
+def watch(lab: Annotated[str, LAB] = "") -> None:
+    """Runs a lab's tests on every save; keys: [bold]n[/] next lab, [bold]h[/] hint, [bold]d[/] diff, [bold]c[/] check
+    all labs that you began, [bold]q[/] quit."""
+    from course.loop import screen
 
-    chosen = one_lab(lab)
-    while True:
-        watcher.check(chosen.folder)
-        saves = watcher.Saves(chosen.folder, poll)
-        say(f"Watching {chosen.phase}/labs/{chosen.slug} ({saves.kind}).")
-        try:
-            watcher.watch(chosen, chosen.folder, saves, partial(_note, chosen))
-        except KeyboardInterrupt:
-            say()
-            return
-        finally:
-            saves.close()
-        say(f"{chosen.name} is done. Compare with the reference: course diff {number(chosen)}")
-        if lab:
-            return
-        following = one_lab("")
-        if following == chosen:  # the record is off, or everything in the lab is skipped here
-            return
-        chosen = following
-
-
-def _note(lab: Lab, text: str) -> None:
-    """A line of the watcher; each run begins on an empty screen, where there is one (what scrolled off stays)."""
-    if text.endswith(": running") and out.is_terminal and not out.is_dumb_terminal:
-        out.clear()
-    say(f"-- {text}")
-    if text.startswith("waiting"):
-        say_looks(lab)
+    screen.run(one_lab(lab))
 
 
 def hint(
@@ -123,16 +101,16 @@ def hint(
         say_looks(chosen)
     shown, total = hints.next_hints(chosen, again)
     if not shown and again:
-        say(f"You have seen no hint of {chosen.name} yet: course hint {number(chosen)}")
+        say(f"You have seen no hint of {chosen.name} yet: course hint {chosen.number}")
     elif not shown:
         say(
-            f"You have seen all {total} hints of {chosen.name}. Once more: course hint {number(chosen)} --again. "
-            f"The reference: course diff {number(chosen)}"
+            f"You have seen all {total} hints of {chosen.name}. Once more: course hint {chosen.number} --again. "
+            f"The reference: course diff {chosen.number}"
         )
     for n, each in shown:
         named = next((test for test in red if test in each.tests), "")
         words = f", for {named}" if named and not again else ""
-        out.print(f"[bold]{chosen.name}, hint {n} of {total}{words}[/]", highlight=False)
+        out.print(f"[bold]{chosen.name}, hint {n} of {total}{words}[/]")
         out.print(Markdown(f"**{each.title}**\n\n{each.text}", hyperlinks=False))
 
 
@@ -155,22 +133,19 @@ def diff(lab: Annotated[str, LAB] = "") -> None:
     chosen = _of_last_run(lab)
     starter = chosen.folder / "starter.py"
     if not starter.is_file():
-        raise LabError(f"there is no starter.py; `course reset {number(chosen)}` brings it back")
+        raise LabError(f"there is no starter.py; `course reset {chosen.number}` brings it back")
     state = lab_progress(chosen.folder, recall(ROOT))
     if not state.done and record.recall("asked").get(chosen.key) is None:
         record.remember("asked", chosen.key, digest(starter))
         say(
             f"{chosen.name} does not pass yet ({state.state}), and the reference gives everything away. "
-            f"A hint gives less: course hint {number(chosen)}. To see the reference all the same, ask again."
+            f"A hint gives less: course hint {chosen.number}. To see the reference all the same, ask again."
         )
         raise typer.Exit(1)
     lines = list(compare(starter, chosen.folder / "solution.py", out.width))
-    if out.is_terminal and not out.is_dumb_terminal and len(lines) > max(MANY_LINES, out.height):
-        with out.pager():
-            out.print("\n".join(lines), markup=False, highlight=False)
-        return
-    for line in lines:
-        say(line)
+    long = out.is_terminal and not out.is_dumb_terminal and len(lines) > max(MANY_LINES, out.height)
+    with out.pager() if long else nullcontext():
+        say("\n".join(lines))
 
 
 def _of_last_run(text: str) -> Lab:
@@ -230,7 +205,7 @@ def _tell_update(done: Updated) -> None:
         say(line)
     for folder in done.tests:
         lab = lab_of(folder)
-        say(f"new tests: {folder}; run `course test {number(lab) if lab else folder}`")
+        say(f"new tests: {folder}; run `course test {lab.number if lab else folder}`")
     if done.install:
         say("The dependencies changed: pip install -e .")
 
@@ -249,9 +224,15 @@ def _tell_imports(made: Starter) -> None:
 
 def serve(port: Annotated[int, typer.Option(min=1, max=65535, help="where to listen")] = 8000) -> None:
     """The website on this machine, made again when a page is saved; Ctrl-C ends it."""
-    from course.loop import serve as server
-
-    raise typer.Exit(server.serve(port))
+    if importlib.util.find_spec("material") is None:
+        raise LabError('the website needs mkdocs and mkdocs-material: pip install -e ".[docs]"')
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, port)) == 0:
+            raise LabError(f"port {port} is taken; choose another, for example `course serve --port {port + 1}`")
+    command = [sys.executable, "-m", "mkdocs", "serve", "--dev-addr", f"{HOST}:{port}", "--livereload"]
+    with suppress(KeyboardInterrupt):
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's, at each start
+        raise typer.Exit(subprocess.run(command, cwd=ROOT, env=env, check=False).returncode)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course.labs import Lab, lab_of
-from course.loop.record import write_json
+from course.loop.record import read_json, write_json
 
 RECORD = Path(".course") / "progress.json"
 
@@ -94,10 +96,25 @@ class Outcomes:
 
 def digest(of: Path | str | bytes) -> str:
     """Short SHA-256 of a file, "" where it is missing; or of a text or bytes."""
-    if isinstance(of, Path) and not of.is_file():
+    try:
+        data = of.read_bytes() if isinstance(of, Path) else of.encode("utf-8") if isinstance(of, str) else of
+    except OSError:
         return ""
-    data = of.read_bytes() if isinstance(of, Path) else of.encode("utf-8") if isinstance(of, str) else of
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def fitted(text: str, width: int) -> str:
+    """Lines of at most ``width`` columns, broken between words; what goes on keeps its indent, a path too long for a
+    line loses its phase."""
+    lines = []
+    for line in text.split("\n"):
+        if max(map(len, line.split()), default=0) >= width:
+            line = re.sub(r"phase-[\w-]+/labs/", "…/", line)
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    return "\n".join(lines)
 
 
 def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
@@ -120,9 +137,4 @@ def remember(root: Path, labs: Iterable[LabOutcome]) -> None:
 
 def recall(root: Path) -> dict[str, dict[str, Any]]:
     """The record, or an empty one where it is missing or damaged; rows that are none are left out."""
-    try:
-        rows = json.loads((root / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    rows = rows if isinstance(rows, dict) else {}
-    return {key: row for key, row in rows.items() if isinstance(row, dict) and "state" in row}
+    return {key: row for key, row in read_json(root / RECORD).items() if isinstance(row, dict) and "state" in row}

@@ -47,9 +47,12 @@ def all_progress(root: Path = ROOT) -> list[LabProgress]:
     return [lab_progress(folder, record) for folder in lab_folders(root)]
 
 
+def ready(labs: list[LabProgress]) -> list[Lab]:
+    """Those that are not done and whose prerequisites are."""
+    done = {p.lab.number for p in labs if p.done}
+    return [p.lab for p in labs if not p.done and set(p.lab.prerequisites) <= done]
+
+
 def next_lab(labs: list[LabProgress]) -> Lab | None:
-    """The first lab that is not done and whose prerequisites are; else the first that is not done; None at the end."""
-    done = {f"{p.lab.phase[6:8]}-{p.lab.slug[4:6]}" for p in labs if p.done}
-    open_ = [p.lab for p in labs if not p.done]
-    ready = [lab for lab in open_ if set(lab.prerequisites) <= done]
-    return next(iter(ready or open_), None)
+    """The first lab that is ready; else the first that is not done; None at the end."""
+    return next(iter(ready(labs) or [p.lab for p in labs if not p.done]), None)

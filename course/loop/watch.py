@@ -2,17 +2,14 @@
 
 A worker waits with pytest, numpy and the collected tests loaded, so that only the tests themselves take time after a
 save; it serves one run, and the next worker gets ready while the learner types. No fork, so it works on Windows too.
-Saves are seen by the library watchfiles (extra ``watch``) or, without it, by looking at the files every 0.05 s."""
+Saves are seen by looking at the two files every 0.05 s."""
 
 import contextlib
-import hashlib
 import importlib
-import importlib.util
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ import pytest
 
 from course.labs import ROOT, Lab, LabError, lab_of
 from course.loop import record
+from course.loop.outcomes import digest
 from course.pytest_plugin import has_cuda
 from course.triton_cpu import triton_or_skip
 
@@ -30,50 +28,24 @@ PATIENCE = 1.0  # seconds for which an emptied file is taken for one that is bei
 ENOUGH = 0.4  # seconds of processor time after which a run that is red already may end
 LIMIT = 5.0  # seconds for one test, where its lab allows more: somebody is waiting, and a save starts it again
 FILES = ("starter.py", "test_lab.py")
-EMPTY = hashlib.sha256(b"").hexdigest()
+EMPTY = digest(b"")
 
 
 def state(folder: Path) -> tuple[str, ...]:
     """Digests of the files whose change asks for a run; "" for one that is missing (an editor may be replacing it)."""
-    found = []
-    for name in FILES:
-        try:
-            found.append(hashlib.sha256((folder / name).read_bytes()).hexdigest())
-        except OSError:
-            found.append("")
-    return tuple(found)
+    return tuple(digest(folder / name) for name in FILES)
 
 
 class Saves:
-    """Says when a folder's files were saved. ``kind`` is ``watchfiles`` or ``polling``."""
+    """Says when a folder's files were saved."""
 
-    def __init__(self, folder: Path, poll: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.kind = "polling" if poll or importlib.util.find_spec("watchfiles") is None else "watchfiles"
-        self.stop = threading.Event()
-        self.woken = threading.Event()
         self.known = state(folder)
-        if self.kind == "watchfiles":
-            threading.Thread(target=self._listen, daemon=True).start()
 
-    def _listen(self) -> None:
-        from watchfiles import watch
-
-        try:
-            for _ in watch(self.folder, step=20, debounce=60, stop_event=self.stop, recursive=False):
-                self.woken.set()
-        except Exception:  # a file system that cannot be watched
-            self.kind = "polling"
-
-    def __call__(self, seconds: float = LOOK_EVERY) -> bool:
-        """Waits up to so many seconds; whether a file's content changed since the last yes."""
-        if self.kind == "watchfiles":
-            self.woken.wait(seconds)
-            self.woken.clear()
-        else:
-            time.sleep(min(seconds, LOOK_EVERY))
-        now = state(self.folder)
-        until = time.monotonic() + PATIENCE
+    def __call__(self) -> bool:
+        """Whether a file's content changed since the last yes."""
+        now, until = state(self.folder), time.monotonic() + PATIENCE
         while now[0] == EMPTY and time.monotonic() < until:  # most editors empty a file before they write it
             time.sleep(0.02)
             now = state(self.folder)
@@ -81,9 +53,6 @@ class Saves:
             return False
         self.known = now
         return True
-
-    def close(self) -> None:
-        self.stop.set()
 
 
 class Worker:
@@ -114,31 +83,41 @@ class Worker:
                 self.process.stdin.close()
 
 
-def watch(lab: Lab, folder: Path, saves: Saves, note: Callable[[str], None], runs: int = 0) -> bool:
-    """Runs the tests now and after each save, which ends a run, until all pass; ``runs``: at most so many (0: any)."""
-    worker, count, since, saved = Worker(folder), 0, "the start", time.monotonic()
+def watch(
+    saves: Saves,
+    note: Callable[[str], None],
+    runs: int = 0,
+    idle: Callable[[float], bool | None] = time.sleep,
+    stay: bool = False,
+    now: bool = True,
+) -> bool:
+    """Runs the tests ``now`` and after each save, which ends a run; whether they passed last. It ends when all pass,
+    unless it is to ``stay``, after so many ``runs`` (0: never), or when ``idle``, which waits so many seconds, says so.
+    """
+    folder, worker, count, since, saved = saves.folder, Worker(saves.folder), 0, "the start", time.monotonic()
+    code: int | None = 1
     try:
         while True:
-            note(f"{lab.name}: running")
-            worker.go()
-            while worker.process.poll() is None and not saves(0.05):
-                continue
-            code = worker.process.poll()
-            worker.end()
-            count += 1
-            if code is None:
-                note("saved again: starting over")
-                since, saved = "the save", _saved(folder)
+            if now:
+                note("running")
+                worker.go()
+                while (code := worker.process.poll()) is None and not saves():
+                    if idle(LOOK_EVERY):
+                        return False
+                worker.end()
+                count += 1
+                seconds = f"{time.monotonic() - saved:.1f} s after {since}"
+                verdict = "red" if code else "all pass"
+                note("saved again: starting over" if code is None else f"{verdict}, {seconds}")
+                if code is not None and ((code == 0 and not stay) or count == runs):
+                    return code == 0
                 worker = Worker(folder)
-                continue
-            note(f"{'all pass' if code == 0 else 'red'}, {time.monotonic() - saved:.1f} s after {since}")
-            if code == 0 or (runs and count >= runs):
-                return code == 0
-            worker = Worker(folder)
-            note(f"waiting for {'/'.join(folder.parts[-3:])}/starter.py to be saved; Ctrl-C ends")
-            while not saves():
-                continue
-            since, saved = "the save", _saved(folder)
+            if code is not None:
+                note("waiting")
+                while not saves():
+                    if idle(LOOK_EVERY):
+                        return code == 0
+            now, since, saved = True, "the save", _saved(folder)
             if worker.process.poll() is not None or worker.tests != state(folder)[1]:
                 worker.end()
                 worker = Worker(folder)

@@ -29,7 +29,7 @@ backticks around the place are optional, double backticks count, and ``what`` ma
 definition."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,14 +123,12 @@ def _citation(line: int, path: str, match: re.Match[str], kind: str, what: str) 
     return Citation(line, path, first, int(match["last"] or first), kind, what)
 
 
-def in_code(text: str, offset: int = 0) -> list[Citation]:
+def in_code(text: str, offset: int = 0) -> Iterator[Citation]:
     """Citations in a Python file's text, or in a fence whose first line is line ``offset`` + 1."""
-    found = []
     for match in IN_CODE.finditer(text):
         kind, what = _what(_AFTER_CODE.match(text, match.end()))
         line = offset + text.count("\n", 0, match.start()) + 1
-        found.append(_citation(line, match["path"], match, kind, what))
-    return found
+        yield _citation(line, match["path"], match, kind, what)
 
 
 def check_citation(citation: Citation, tree: Path) -> str | None:
@@ -188,19 +186,17 @@ def _check_bare(file: PinnedFile, citation: Citation) -> str | None:
     return f'the line defines nothing; add — ``Symbol``, calls ``Symbol`` or "quoted text"; it is: {line}'
 
 
-def check_excerpts(page: Page, tree: Path) -> list[Problem]:
+def check_excerpts(page: Page, tree: Path) -> Iterator[Problem]:
     """Compares fences marked ``<!-- upstream: PATH:A-B -->`` with the pinned lines, and finds marks without a fence."""
-    problems = []
     marked = 0
     for fence in page.fences:
         if not fence.note.startswith("upstream:"):
             continue
         marked += 1
         if wrong := _check_excerpt(fence.note, fence.text, tree):
-            problems.append(Problem(page.path, fence.line, wrong))
+            yield Problem(page.path, fence.line, wrong)
     if len(re.findall(r"^\s*<!--\s*upstream:", page.text, re.M)) > marked:
-        problems.append(Problem(page.path, 1, "an <!-- upstream: ... --> comment is not directly before a fence"))
-    return problems
+        yield Problem(page.path, 1, "an <!-- upstream: ... --> comment is not directly before a fence")
 
 
 def _check_excerpt(note: str, text: str, tree: Path) -> str | None:
@@ -235,20 +231,18 @@ def check_page(path: Path, tree: Path) -> list[Problem]:
     return sorted(problems, key=lambda p: p.line)
 
 
-def _check_all(citations: list[Citation], path: Path, tree: Path) -> list[Problem]:
-    results = [(citation, check_citation(citation, tree)) for citation in citations]
-    return [Problem(path, citation.line, wrong) for citation, wrong in results if wrong]
+def _check_all(citations: Iterable[Citation], path: Path, tree: Path) -> list[Problem]:
+    return [Problem(path, each.line, wrong) for each in citations if (wrong := check_citation(each, tree))]
 
 
-def check_python(path: Path, tree: Path) -> list[Problem]:
+def check_python(path: Path, tree: Path) -> Iterator[Problem]:
     """All problems of the citations in one Python file."""
     text = path.read_text(encoding="utf-8")
-    problems = _check_all(in_code(text), path, tree)
+    yield from _check_all(in_code(text), path, tree)
     for match in re.finditer(r"upstream/[\w./+-]+\.(?:py|cu|cuh|h|cpp|md|rs)\b(?!:\d)", text):
         if not (tree / match[0].removeprefix("upstream/")).exists():
             line = text.count("\n", 0, match.start()) + 1
-            problems.append(Problem(path, line, f"{match[0]} is not in the pinned release"))
-    return problems
+            yield Problem(path, line, f"{match[0]} is not in the pinned release")
 
 
 def citing_files(root: Path = ROOT) -> list[Path]:
@@ -259,12 +253,4 @@ def citing_files(root: Path = ROOT) -> list[Path]:
 
 def check_file(path: Path, tree: Path) -> list[Problem]:
     """Checks a page or a Python file."""
-    return check_page(path, tree) if path.suffix == ".md" else check_python(path, tree)
-
-
-def count(path: Path) -> int:
-    """How many citations a file holds."""
-    if path.suffix != ".md":
-        return len(in_code(path.read_text(encoding="utf-8")))
-    page = read(path)
-    return len(in_prose(page).citations) + sum(len(in_code(f.text)) for f in page.fences)
+    return check_page(path, tree) if path.suffix == ".md" else list(check_python(path, tree))

@@ -35,27 +35,24 @@ def check(root: Path = ROOT) -> list[Problem]:
     terms = {slug(term) for _, term, _ in definitions(glossary)}
     pages = [read(path) for path in all_pages(root)]
     problems += [p for page in pages for p in (*check_new_words(page, terms), *check_headings(page))]
-    return problems + check_home(glossary, root)
+    return [*problems, *check_home(glossary, root)]
 
 
-def check_terms(glossary: Page) -> list[Problem]:
+def check_terms(glossary: Page) -> Iterator[Problem]:
     """A term is defined once, says which phase teaches it or where to read on, and is no other spelling of another."""
     seen: dict[str, tuple[int, str]] = {}
-    none = "no term found: each definition has a heading of the third level"
-    problems = [] if any(definitions(glossary)) else [Problem(glossary.path, 1, none)]
+    if not any(definitions(glossary)):
+        yield Problem(glossary.path, 1, "no term found: each definition has a heading of the third level")
     for line, term, text in definitions(glossary):
         plain = re.sub(r"[\W_]", "", term.casefold()).removesuffix("s")
         first, as_what = seen.setdefault(plain, (line, term))
         if first != line:
-            problems.append(
-                Problem(glossary.path, line, f"{term!r} is defined already, as {as_what!r} on line {first}")
-            )
+            yield Problem(glossary.path, line, f"{term!r} is defined already, as {as_what!r} on line {first}")
         if not text:
-            problems.append(Problem(glossary.path, line, f"{term!r} is not defined"))
+            yield Problem(glossary.path, line, f"{term!r} is not defined")
         elif not re.search(r"\bPhases? \d\d\b|\bSee \S|\]\(#", text):
             text = f"{term!r} names neither its phase (Phase NN.) nor where to read on (See)"
-            problems.append(Problem(glossary.path, line, text))
-    return problems
+            yield Problem(glossary.path, line, text)
 
 
 def _check_themes(glossary: Page) -> list[Problem]:
@@ -76,29 +73,26 @@ def new_words(page: Page) -> Iterator[tuple[int, str]]:
         yield page.line_of(match.start()), match[0]
 
 
-def check_new_words(page: Page, terms: set[str]) -> list[Problem]:
+def check_new_words(page: Page, terms: set[str]) -> Iterator[Problem]:
     """Each listed word is a link to a definition, and is listed once."""
-    problems = []
     for line, text in new_words(page):
         seen: set[str] = set()
         for label, target in _LINK.findall(text):
             name, _, anchor = target.partition("#")
             if not name.endswith("GLOSSARY.md") or (not anchor and label != "glossary"):
-                problems.append(Problem(page.path, line, f"the new word {label!r} is not linked to the glossary"))
+                yield Problem(page.path, line, f"the new word {label!r} is not linked to the glossary")
             elif anchor and anchor not in terms:
-                problems.append(Problem(page.path, line, f"the glossary does not define {label!r} (#{anchor})"))
+                yield Problem(page.path, line, f"the glossary does not define {label!r} (#{anchor})")
             if anchor in seen:
-                problems.append(Problem(page.path, line, f"the new word {label!r} is listed twice"))
+                yield Problem(page.path, line, f"the new word {label!r} is listed twice")
             seen.add(anchor or target)
         if rest := _FRAME.sub(" ", _LINK.sub("", text)).strip():
-            problems.append(Problem(page.path, line, f"a new word without a link to the glossary: {rest[:60]!r}"))
-    return problems
+            yield Problem(page.path, line, f"a new word without a link to the glossary: {rest[:60]!r}")
 
 
-def check_home(glossary: Page, root: Path = ROOT) -> list[Problem]:
+def check_home(glossary: Page, root: Path = ROOT) -> Iterator[Problem]:
     """The pages of the phase that the glossary gives a term to (the first that it names) link it somewhere, so that
     whoever meets the word there can look it up without searching. A phase without a guide is still being written."""
-    problems = []
     for folder in phases(root):
         if not (folder / "00-guide.md").is_file():
             continue
@@ -108,8 +102,7 @@ def check_home(glossary: Page, root: Path = ROOT) -> list[Problem]:
             home = _HOME.search(text)
             if home and home[1] == folder.name[6:8] and slug(term) not in linked:
                 text = f"no page of {folder.name} links {term!r}: link its first use there to #{slug(term)}, or name "
-                problems.append(Problem(glossary.path, line, text + "the phase that teaches it"))
-    return problems
+                yield Problem(glossary.path, line, text + "the phase that teaches it")
 
 
 def check_headings(page: Page) -> list[Problem]:

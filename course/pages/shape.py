@@ -1,6 +1,7 @@
 """Checks of the pages: shape of the phase folders, headings of lab READMEs, links, glossary, leftovers."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -51,7 +52,7 @@ def check_lab_folder(folder: Path) -> list[Problem]:
         problems.append(Problem(readme, 1, f"no hardware tag ({', '.join(f'[{t}]' for t in TAGS)}) near the top"))
     if page.words() < LAB_FLOOR:
         problems.append(Problem(readme, 1, f"{page.words()} words outside code, of {LAB_FLOOR}"))
-    return problems + _check_head(page) + _check_sections(page)
+    return [*problems, *_check_head(page), *_check_sections(page)]
 
 
 def _check_head(page: Page) -> list[Problem]:
@@ -60,16 +61,15 @@ def _check_head(page: Page) -> list[Problem]:
     return [Problem(page.path, 1, f"the head of the page does not say: {', '.join(missing)}")] if missing else []
 
 
-def _check_sections(page: Page) -> list[Problem]:
+def _check_sections(page: Page) -> Iterator[Problem]:
     heads = [(line, _plain(text)) for line, level, text in page.headings() if level == 2]
     at: list[int] = []
-    problems = []
     for section in SECTIONS:
         line = next((line for line, text in heads if text.startswith(section)), None)
         if line is None:
-            problems.append(Problem(page.path, 1, f'no section "## {section.capitalize()}"'))
+            yield Problem(page.path, 1, f'no section "## {section.capitalize()}"')
         elif at and line < at[-1]:
-            problems.append(Problem(page.path, line, f'"{section}" is out of order: {" · ".join(SECTIONS)}'))
+            yield Problem(page.path, line, f'"{section}" is out of order: {" · ".join(SECTIONS)}')
         else:
             at.append(line)
     hints = next((line for line, text in heads if text.startswith("hints")), None)
@@ -77,23 +77,20 @@ def _check_sections(page: Page) -> list[Problem]:
         end = min((line for line, _ in heads if line > hints), default=len(page.text.splitlines()) + 1)
         folded = "\n".join(page.prose.splitlines()[hints : end - 1]).count("<details")
         if folded < 3:
-            problems.append(Problem(page.path, hints, f"{folded} folded hints (<details>), of three"))
-    return problems
+            yield Problem(page.path, hints, f"{folded} folded hints (<details>), of three")
 
 
 def _plain(heading: str) -> str:
     return re.sub(r"^[\d.\s·)]+", "", re.sub(r"[`*_]", "", heading)).strip().lower()
 
 
-def check_links(page: Page, root: Path = ROOT) -> list[Problem]:
+def check_links(page: Page, root: Path = ROOT) -> Iterator[Problem]:
     """Relative targets exist, anchors too."""
-    problems = []
     for line, target in page.links():
         if re.match(r"[a-z][a-z0-9+.-]*:|//", target, re.I):
             continue
         if wrong := _check_target(page, unquote(target), root):
-            problems.append(Problem(page.path, line, f"link to {target}: {wrong}"))
-    return problems
+            yield Problem(page.path, line, f"link to {target}: {wrong}")
 
 
 def _check_target(page: Page, target: str, root: Path) -> str | None:
@@ -110,14 +107,12 @@ def _check_target(page: Page, target: str, root: Path) -> str | None:
     return None
 
 
-def check_leftovers(path: Path) -> list[Problem]:
+def check_leftovers(path: Path) -> Iterator[Problem]:
     """No notes to self, no path of somebody's machine."""
-    problems = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         for pattern, what in ((LEFTOVER, "a note to self"), (MACHINE_PATH, "a path of one machine")):
             if match := pattern.search(line):
-                problems.append(Problem(path, number, f"{what}: {match[0]}"))
-    return problems
+                yield Problem(path, number, f"{what}: {match[0]}")
 
 
 def all_pages(root: Path = ROOT) -> list[Path]:

@@ -7,6 +7,7 @@ that the fence shows what the ``python`` blocks since the last such fence have p
 
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,15 +40,13 @@ def steps(page: Page) -> list[Step]:
     return found
 
 
-def check_marks(page: Page) -> list[Problem]:
+def check_marks(page: Page) -> Iterator[Problem]:
     """``no-run`` comments need a reason and a fence."""
-    problems = []
     for fence in page.fences:
         if fence.note.startswith("no-run") and not fence.note.removeprefix("no-run").strip(": "):
-            problems.append(Problem(page.path, fence.line, "<!-- no-run: REASON --> lacks its reason"))
+            yield Problem(page.path, fence.line, "<!-- no-run: REASON --> lacks its reason")
         if fence.note == "output" and fence.language in LANGUAGES:
-            problems.append(Problem(page.path, fence.line, "<!-- output --> belongs before a `text` fence"))
-    return problems
+            yield Problem(page.path, fence.line, "<!-- output --> belongs before a `text` fence")
 
 
 def run_page(page: Page, root: Path = ROOT, timeout: float = TIMEOUT) -> list[Problem]:
@@ -64,9 +63,8 @@ def run_page(page: Page, root: Path = ROOT, timeout: float = TIMEOUT) -> list[Pr
         result = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
     if not result:
         late = f"ran longer than {timeout:.0f} s" if "no answer in" in done.stderr else "ended their process"
-        return [
-            Problem(page.path, blocks[0][0], f"the python blocks of this page {late}: {done.stderr.strip()[-300:]}")
-        ]
+        text = f"the python blocks of this page {late}: {done.stderr.strip()[-300:]}"
+        return [Problem(page.path, blocks[0][0], text)]
     if "error" in result:
         return [Problem(page.path, result["line"], result["error"])]
     return _compare(page, todo, result["printed"])

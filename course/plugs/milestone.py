@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from course.labs import ROOT, tomllib
 from course.plugs.milestone_checks import CHECKS, Check, checks_for, workload
-from course.plugs.parts import TABLE, Part, assemble, find_parts
+from course.plugs.parts import NOT_YET, TABLE, Part, assemble, find_parts, waiting
 from mini_vllm.engine.parts import EngineParts, PartError
 
 TIME_LIMIT = 60.0
@@ -133,7 +133,12 @@ def _prove(
 
 
 @contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError inside whatever runs too long; without effect where there is no SIGALRM."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
     def ring(number: int, frame: Any) -> None:
         raise TimeoutError(f"it ran longer than {seconds:.0f} s; does a loop never end?")
 
@@ -144,12 +149,6 @@ def _alarm(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def time_limit(seconds: float) -> Any:
-    """A context that raises TimeoutError inside whatever runs too long; without effect where there is no SIGALRM."""
-    main = threading.current_thread() is threading.main_thread()
-    return _alarm(seconds) if main and hasattr(signal, "SIGALRM") else nullcontext()
 
 
 def run_suite(with_labs: str | Sequence[str], parts: Sequence[str]) -> Result:
@@ -171,23 +170,29 @@ def run_suite(with_labs: str | Sequence[str], parts: Sequence[str]) -> Result:
 
 
 def show(milestone: Milestone, console: Console) -> None:
-    """The table."""
+    """The table of what is written, the reasons of what does not hold, what is to be written next."""
+    rows = [row for row in milestone.rows if row.state not in NOT_YET]
     table = Table("part", "lab", "state", "proved", "tokens/s", "reference", "share", title="your code in the engine")
     for column in table.columns[3:]:
         column.justify = "right"
-    for row in milestone.rows:
-        colour = {"holds": "green", "broken": "red", "does not load": "red"}.get(row.state, "dim")
+    for row in rows:
         speeds = ["", "", ""]
         if row.tokens_per_second:
             mine, ours = row.tokens_per_second, row.reference
             speeds = [f"{mine:.0f}", f"{ours:.0f}", f"{100 * mine / ours:.0f} %"]
         proved = f"{row.held} of {row.claims}" if row.claims else ""
-        table.add_row(row.part, row.lab, f"[{colour}]{row.state}[/]", proved, *speeds)
-    console.print(table)
-    for row in milestone.rows:
+        table.add_row(
+            row.part, row.lab, f"[{'green' if row.state == 'holds' else 'red'}]{row.state}[/]", proved, *speeds
+        )
+    console.print(table if rows else "Nothing of yours is in the engine yet.")
+    for row in rows:
         if row.detail:
             head = f"{row.part} ({row.lab})" if row.lab else row.part
             text = row.detail if row.state == "broken" else f"{row.state}: {row.detail}"
-            console.print(f"[bold]{escape(head)}[/]  {escape(text)}", highlight=False, soft_wrap=True)
-    if all(row.state in ("not written", "absent") for row in milestone.results):
-        console.print("Not started: nothing of yours is in the engine yet. Begin with a lab: `course test 02-01`.")
+            console.print(
+                f"[bold]{escape(head)}[/]  {escape(text)}", highlight=False, soft_wrap=not console.is_terminal
+            )
+    if left := [row for row in milestone.results if row.state in NOT_YET]:
+        names = waiting((row.lab, row.part) for row in left)
+        text = f"Not written yet, so ours: {names}.\nNext: course watch {left[0].lab}"
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal)

@@ -2,17 +2,16 @@
 
 `mini_vllm` knows nothing of the course; it asks `engine_parts` for its parts when somebody writes `with_labs`."""
 
-import ast
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from course.labs import COURSE, IMPLS, ROOT, SOURCES, LabError, functions, load, stub_message, tomllib, wanted_impl
+from course.labs import COURSE, IMPLS, ROOT, LabError, load, stubs, tomllib, wanted_impl
 from course.plugs.guards import GuardedPool, Watch, guarded_hash, guarded_stop
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.engine.parts import EngineParts, PartError, make_scheduler
@@ -40,6 +39,7 @@ class Plug:
 
 TABLE = COURSE / "plugs.toml"
 PLUGS = tuple(Plug(**row) for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["parts"])
+NOT_YET = ("not written", "absent")
 LABS = tuple(dict.fromkeys(plug.lab for plug in PLUGS))
 
 
@@ -56,6 +56,11 @@ class Part:
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.plug.part, self.plug.lab)
+
+    @property
+    def glue(self) -> Any:
+        """The lab's own: `plug.py` beside its code."""
+        return load(Path(self.module.__file__).with_name("plug.py"))
 
     @property
     def origin(self) -> str:
@@ -107,8 +112,7 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> 
         return Part(plug, "absent")
     path = found[0]
     try:
-        unwritten = stubs(path)
-        for name, sentence in unwritten.items():
+        for _, name, sentence in stubs(path):
             if plug.covers(name):
                 return Part(plug, "not written", f"{name}: {sentence}")
         if plug.lab not in modules:
@@ -120,17 +124,6 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> 
     if missing := next((name for name in names if not hasattr(module, name)), None):
         return Part(plug, "not written", f"{path.name} has no {missing}")
     return Part(plug, "lab", path.relative_to(root).as_posix(), module)
-
-
-def stubs(path: Path) -> dict[str, str]:
-    """Functions of a lab file that only raise NotImplementedError, with their sentences. Raises :class:`LabError`."""
-    source = SOURCES.get(path.resolve()) or path.read_text(encoding="utf-8")
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        raise LabError(f"{path.name} does not parse: {error}") from None
-    found = ((name, stub_message(node)) for name, node in functions(tree))
-    return {name: sentence for name, sentence in found if sentence is not None}
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
@@ -145,13 +138,23 @@ def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False,
     return made
 
 
+def waiting(found: Iterable[tuple[str, str]]) -> str:
+    """(lab, part) of what is not written, lab by lab: ``01-05 stop conditions; 02-01 block hash, block pool``."""
+    labs: dict[str, list[str]] = {}
+    for lab, part in found:
+        labs.setdefault(lab, []).append(part)
+    return "; ".join(f"{lab} {', '.join(parts)}" for lab, parts in labs.items())
+
+
 def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
     """`EngineParts` from what `find_parts` found."""
     by_name = {each.plug.part: each for each in found if each.state == "lab"}
     say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr))
     for each in found:
-        if each.state != "ours":
+        if each.state in ("lab", "does not load"):
             say(f"{each.plug.part:16} {' '.join(each.origin.split())}")
+    if names := waiting((each.plug.lab, each.plug.part) for each in found if each.state in NOT_YET):
+        say(f"{'ours':16} {names}: not written yet")
     chosen: dict[str, Any] = {"origins": {each.plug.part: each.origin for each in found}}
     if part := by_name.get("sampling"):
         from course.plugs.model import LabSampler
@@ -169,9 +172,8 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
         chosen["attention"] = partial(_make_attention, part, say)
     if part := by_name.get("scheduler step"):
         chosen["scheduler"] = partial(_make_scheduler, part, say)
-    if part := by_name.get("model"):  # the glue is the lab's own: plug.py beside it
-        plug = load(Path(part.module.__file__).with_name("plug.py"))
-        chosen["model"] = plug.fit(part.module, part.watch, partial(_ours, part, say))
+    if part := by_name.get("model"):
+        chosen["model"] = part.glue.fit(part.module, part.watch, partial(_ours, part, say))
     return EngineParts(**chosen, fit=partial(_fit, by_name, say), on_start=partial(_on_start, by_name, pools))
 
 
@@ -201,12 +203,10 @@ def _make_pool(part: Part, pools: list[GuardedPool], num_blocks: int, enable_cac
 
 
 def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_len: int) -> Any:
-    from course.plugs.scheduler import LabScheduler
-
     if setting := part.plug.unlike(config):  # whoever calls without an engine has not asked `_fit`
         _ours(part, say, setting)
         return make_scheduler(config, manager, max_model_len)
-    return LabScheduler(part.module.schedule_step, part.watch, config, manager, max_model_len)
+    return part.glue.LabScheduler(part.module.schedule_step, part.watch, config, manager, max_model_len)
 
 
 def _make_attention(part: Part, say: Any, kv_cache: Any, num_heads: int, sliding_windows: Sequence[int | None]) -> Any:

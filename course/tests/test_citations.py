@@ -125,7 +125,7 @@ def test_python_files(tree: Path) -> None:
         '# upstream/vllm/pool.py:16 —\n# "never shrinks"\n'
         "x = 1  # upstream/vllm/pool.py:12\ny = 'upstream/vllm/pond.py'\n"
     )
-    problems = citations.check_python(file, tree)
+    problems = list(citations.check_python(file, tree))
     assert [p.line for p in problems] == [7, 8]
     assert "the line defines nothing" in problems[0].text
 

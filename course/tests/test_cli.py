@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.color import ColorSystem
 from rich.console import Console
 from typer.testing import CliRunner
 
 from course import cli, verify
 from course.labs import ROOT, LabError, edited_starters, find_labs, lab_folders
-from course.loop import doctor, progress
+from course.loop import doctor, learner, progress
 from course.loop.outcomes import RECORD, digest
 from course.pages import shape
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
@@ -47,7 +48,8 @@ def test_where_you_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "out", Console(width=200))
     with cli.out.capture() as captured:
         cli.show_progress(cli.out)
-    assert "00 foundations" in captured.get() and "course test" in captured.get()
+    assert captured.get().count("\n") <= 3 or "00 foundations" in captured.get()
+    assert "course watch" in captured.get()
     one = progress.LabProgress(find_labs("00-02")[0], "7 of 17", 2, 4)
     monkeypatch.setattr(progress, "all_progress", lambda: [one])
     with cli.out.capture() as captured:
@@ -72,7 +74,7 @@ def test_test_runs_your_file(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append((command, kwargs["env"]["LAB_IMPL"]))  # type: ignore[index]
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(cli.subprocess, "run", fake)
+    monkeypatch.setattr(learner.subprocess, "run", fake)
     invoke("test", "00")
     invoke("test", "00-01", "--solution", "--full")
     (phase, impl), (lab, reference) = calls
@@ -121,6 +123,42 @@ def test_doctor_names_a_remedy_for_all_that_can_be_mended(monkeypatch: pytest.Mo
     found = list(doctor.findings())
     assert {"Python", "base packages", "pinned vLLM source", "real vLLM on the CPU"} <= {f.what for f in found}
     assert all(f.mend for f in found if not f.good and f.what != "NVIDIA GPU")
+
+
+def test_doctor_says_whether_you_can_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [doctor.Finding("Python", "3.11", True, True), doctor.Finding("extra ray", "lacks ray", False, mend="x")]
+    monkeypatch.setattr(doctor, "findings", lambda: rows)
+    assert "You can begin: course watch." in invoke("doctor")
+    rows.append(doctor.Finding("base packages", "lacks numpy", False, True, "pip install -e ."))
+    result = runner.invoke(cli.app, ["doctor"])
+    assert result.exit_code == 1 and "Mend first: base packages." in result.output
+    assert "You can begin" not in result.output
+
+
+def test_before_the_first_lab_course_says_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [progress.LabProgress(lab, "not started", 0, 1) for lab in find_labs("00")]
+    monkeypatch.setattr(progress, "all_progress", lambda: rows)
+    lines = invoke().splitlines()
+    assert len(lines) == 3 and lines[1] == "Read:  phase-00-foundations/00-guide.md" and "course watch" in lines[2]
+    assert max(map(len, lines)) < 80
+
+
+def test_an_unknown_lab_suggests_near_ones() -> None:
+    for said, near in (("samplng", "00-03 sampling-basics"), ("00-77", "00-0"), ("alocator", "02-01 block")):
+        with pytest.raises(LabError, match=f"no lab or phase is called '{said}'; did you mean .*{near}"):
+            find_labs(said)
+    with pytest.raises(LabError, match="`course next` names one") as error:
+        find_labs("zzzz")
+    assert len(str(error.value)) < 120
+
+
+def test_paths_are_not_painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for console in (cli.out, cli.err, learner.out):
+        monkeypatch.setattr(console, "_force_terminal", True)
+        monkeypatch.setattr(console, "_color_system", ColorSystem.TRUECOLOR)
+        with console.capture() as captured:
+            console.print("phase-00-foundations/labs/lab-01-kv-cache-speedup/starter.py:12")
+        assert "\x1b" not in captured.get()
 
 
 def test_verify_reports_and_counts(small_course: Path) -> None:

@@ -52,7 +52,7 @@ def test_settings(tmp_path: Path) -> None:
         ("[limits]\nmemory_mb = inf", "limits.memory_mb is inf"),
         ("late_per_day = -1", "late_per_day is -1; it must be a number, at least 0"),
         ("allow = 'os'", "allow is 'os'; it must be a list"),
-        ("screen = 'off'", "allowed are refuse, report"),
+        ("accepted = [1]", "accepted is [1]; it must be a list of marks"),
         ("[deadlines]\n'02' = 3", "deadlines.02 must be a date and time"),
         ("a b", "cannot be read"),
     ],
@@ -69,7 +69,7 @@ def test_the_limits_on_the_page_are_the_defaults(tmp_path: Path) -> None:
     (text,) = [fence.text for fence in read(ROOT / "docs" / "grading.md").fences if fence.info == "toml"]
     (tmp_path / "class.toml").write_text(text, encoding="utf-8")
     settings = read_settings(tmp_path / "class.toml")
-    assert settings.limits == Limits() and (settings.screen, settings.allow) == ("refuse", ())
+    assert settings.limits == Limits() and (settings.accepted, settings.allow) == ((), ())
     assert set(settings.weights) == {"02", "02-05"} and settings.late_per_day == 0.1
 
 
@@ -121,6 +121,23 @@ def test_late_points_in_each_form() -> None:
     (shown,) = json.loads(render(grades, "json"))["submissions"]
     assert (shown["points"], shown["labs"][LAB.key]["points"], shown["labs"][LAB.key]["passed"]) == (40.0, 40.0, 1)
     assert "1/2 ×0.8" in render(grades, "table")
+
+
+def test_what_is_held_is_no_zero_in_any_form() -> None:
+    rows = [
+        LabResult("a", LAB, "held", {"x": ("not run", "")}, ("starter.py:3: uses eval",)),
+        LabResult("a", OTHER, "graded", {"x": ("passed", ""), "y": ("failed", "no")}),
+    ]
+    grades = Grades([LAB, OTHER], [Submission("a")], rows, Settings())
+    assert grades.total("a") == 50.0
+    row = next(csv.DictReader(io.StringIO(render(grades, "csv"))))
+    assert (row["points"], row["00-01 points"], row["00-01 status"]) == ("50.00?", "", "held")
+    (shown,) = json.loads(render(grades, "json"))["submissions"]
+    assert (shown["points"], shown["held"], shown["labs"][LAB.key]["points"]) == (50.0, [LAB.key], None)
+    assert "50.0?" in render(grades, "table") and "a, 00-01: held: starter.py:3: uses eval" in render(grades, "table")
+    suite = ElementTree.fromstring(render(grades, "junit")).find("testsuite")
+    assert suite is not None and (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+    assert len(suite.findall(".//skipped")) == 1 and not suite.findall(".//failure")
 
 
 @linux

@@ -1,4 +1,4 @@
-"""Grading: cheats that the screen cannot see, native code, and what makes two runs the same."""
+"""Grading: what keeps native code in, and what makes two runs the same."""
 
 from __future__ import annotations
 
@@ -15,27 +15,6 @@ from course.labs import ROOT
 from course.tests import submissions as made
 from course.tests.conftest import SOLUTION
 from course.tests.test_grade import FAST, attack, linux, run
-
-CHEATS = {
-    "globals": "import dataclasses as d\ns = getattr(d.dataclass, '__glo' + chr(98) + 'als__')['sys']\n",
-    "inspect": "import dataclasses as d\ns = d.inspect\n",
-    "attrgetter": "import operator, dataclasses as d\ns = operator.attrgetter('inspect.' + 's' + 'ys')(d)\n",
-    "formatter": "import string\ns = string.Formatter\n",
-    "dispatch": "import functools\ns = functools.singledispatch\n",
-    "yes": "e = chr(95) * 2\nYes = type('Yes', (list,), {e + 'eq' + e: lambda s, o: True})\n",
-    "yes-set": "class Yes:\n    pass\nsetattr(Yes, chr(95) * 2 + 'eq' + chr(95) * 2, lambda s, o: True)\n",
-    "frame": "import types\ng = (i for i in ())\nnext(iter([getattr(g, 'gi_' + chr(102) + 'rame')]))\n",
-}
-"""What the screen cannot see, as it is put together while it runs."""
-
-
-@linux
-def test_cheats_that_pass_the_screen_meet_the_facades(small_course: Path) -> None:
-    files = {name: SOLUTION.replace(made.TOP, made.TOP + body, 1).encode() for name, body in CHEATS.items()}
-    grades = run(small_course, files)
-    assert {r.submission: (r.share, r.status) for r in grades.rows if r.status != "tampered"} == {}, [
-        (r.submission, r.status, r.findings) for r in grades.rows
-    ]
 
 
 @linux

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -273,3 +276,19 @@ def test_a_file_that_two_labs_share_is_one_file():
     """Each lab brings along what its tests need, so that it can be graded by itself; the copies are the same."""
     copies = list(ROOT.glob("phase-*/labs/*/triton_count.py"))
     assert len(copies) == 3 and len({path.read_bytes() for path in copies}) == 1, copies
+
+
+@pytest.mark.slow
+def test_readmes_count_their_tests_and_cases() -> None:
+    """ "16 tests (25 cases)", where a README says so: functions in its file, and what pytest makes of them."""
+    said = {}
+    for folder in lab_folders():
+        if match := re.search(r"<summary>(\d+) tests(?: \((\d+) cases\))?,", (folder / "README.md").read_text("utf-8")):
+            said[named(folder)] = (int(match[1]), int(match[2] or match[1]))
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *said]
+    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    found = {}
+    for lab in said:
+        cases = [line.partition("::")[2] for line in listed if line.startswith(f"{lab}/")]
+        found[lab] = (len({case.partition("[")[0] for case in cases}), len(cases))
+    assert said == found

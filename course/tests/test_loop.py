@@ -16,7 +16,7 @@ import pytest
 
 from course.failures import teach
 from course.labs import ROOT, LabError, lab_folders, lab_of
-from course.loop import gitwork, hints, learner, record, serve, sidebyside, watch
+from course.loop import gitwork, hints, learner, record, sidebyside, watch
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER, TESTS
 
 README = """# Lab
@@ -71,6 +71,13 @@ def test_every_lab_has_hints_and_claims() -> None:
         assert len(hints.read_hints(folder / "README.md")) >= 3
         tests = re.findall(r"^def (test_\w+)", (folder / "test_lab.py").read_text(encoding="utf-8"), re.M)
         assert set(teach.claims(folder / "README.md")) == set(tests), folder
+
+
+def test_every_readme_names_the_watcher() -> None:
+    for folder in lab_folders():
+        run = (folder / "README.md").read_text(encoding="utf-8").partition("\n## Run\n")[2].partition("\n## ")[0]
+        lab = lab_of(folder)
+        assert lab is not None and f"\ncourse watch {lab.number} " in run, f"{folder}: Run does not name the command"
 
 
 def test_side_by_side(lab_home: Path) -> None:
@@ -237,21 +244,15 @@ def test_claims_of_the_readme(lab_home: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("poll", [True, False])
-def test_watch_runs_again_after_a_save(lab_home: Path, poll: bool, capfd: pytest.CaptureFixture[str]) -> None:
-    if not poll:
-        pytest.importorskip("watchfiles", reason='pip install -e ".[watch]"')
+def test_watch_runs_again_after_a_save(lab_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder, notes = lab_home / FIRST, []
-    lab, saves = lab_of(FIRST), watch.Saves(folder, poll)
-    assert lab is not None and saves.kind == ("polling" if poll else "watchfiles")
 
     def note(text: str) -> None:
         notes.append(text)
         if text.startswith("waiting"):  # the worker is given time to get ready, as a learner who types gives it
             threading.Timer(1.0, (folder / "starter.py").write_text, [SOLUTION]).start()
 
-    assert watch.watch(lab, folder, saves, note, runs=3)
-    saves.close()
+    assert watch.watch(watch.Saves(folder), note, runs=3)
     ends = [text for text in notes if "s after the" in text]
     assert ends[0].startswith("red") and ends[-1].startswith("all pass, ") and len(ends) == 2
     assert "not written yet" in capfd.readouterr().out
@@ -261,13 +262,13 @@ def test_watch_runs_again_after_a_save(lab_home: Path, poll: bool, capfd: pytest
 
 def test_a_save_without_a_change_is_no_reason_to_run(lab_home: Path) -> None:
     folder = lab_home / FIRST
-    saves = watch.Saves(folder, poll=True)
+    saves = watch.Saves(folder)
     (folder / "starter.py").write_text(STARTER)
-    assert not saves(0.01)
+    assert not saves()
     (folder / "starter.py").unlink()
-    assert not saves(0.01)
+    assert not saves()
     (folder / "starter.py").write_text(SOLUTION)
-    assert saves(0.01) and not saves(0.01)
+    assert saves() and not saves()
     with pytest.raises(LabError, match=r"lacks starter\.py"):
         (folder / "starter.py").unlink()
         watch.check(folder)
@@ -281,8 +282,7 @@ def test_red_tests_come_first_and_slow_ones_later(lab_home: Path, capfd: pytest.
     (folder / "test_lab.py").write_text(slow + work + "\n\ndef test_red(impl):\n    assert impl.double(1) == 3\n")
     (folder / "starter.py").write_text(SOLUTION)
     for early in (False, True):
-        saves = watch.Saves(folder, poll=True)
-        assert not watch.watch(lab, folder, saves, lambda text: None, runs=1)
+        assert not watch.watch(watch.Saves(folder), lambda text: None, runs=1)
         text = capfd.readouterr().out
         assert "got       2" in text and ("not run yet: " in text) == early
     assert record.recall("red", lab_home)[lab.key] == ["test_red"]
@@ -292,10 +292,10 @@ def test_red_tests_come_first_and_slow_ones_later(lab_home: Path, capfd: pytest.
 
 def test_an_emptied_file_is_not_run(lab_home: Path) -> None:
     folder = lab_home / FIRST
-    saves = watch.Saves(folder, poll=True)
+    saves = watch.Saves(folder)
     (folder / "starter.py").write_text("")
     threading.Timer(0.05, (folder / "starter.py").write_text, [SOLUTION]).start()
-    assert saves(0.01) and saves.known == watch.state(folder)
+    assert saves() and saves.known == watch.state(folder)
 
 
 def test_a_worker_ends_with_its_watcher(lab_home: Path) -> None:
@@ -308,11 +308,29 @@ def test_a_worker_ends_with_its_watcher(lab_home: Path) -> None:
 
 def test_serve_names_what_is_missing() -> None:
     with socket.socket() as taken:
-        taken.bind((serve.HOST, 0))
+        taken.bind((learner.HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(LabError, match=r'port \d+ is taken|pip install -e "\.\[docs\]"'):
-            serve.command(port)
+            learner.serve(port)
+
+
+def test_serve_lists_no_pages(tmp_path: Path) -> None:
+    """Under the website's own settings mkdocs does not name the pages that are no entry of the menu."""
+    pytest.importorskip("mkdocs", reason='pip install -e ".[docs]"')
+    ours = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    head = "site_name: small\ntheme: {name: null, custom_dir: look}\nnav: [index.md]\nplugins: []\n"
+    (tmp_path / "look").mkdir()
+    (tmp_path / "docs").mkdir()
+    for name in ("index", "omitted"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n")
+    said = {}
+    for settings in ("", "validation:" + ours.partition("\nvalidation:")[2]):
+        (tmp_path / "mkdocs.yml").write_text(head + settings)
+        command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path / "site")]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        said[bool(settings)] = done.stderr + done.stdout
+    assert "omitted.md" in said[False] and "omitted.md" not in said[True]
 
 
 @pytest.mark.parametrize("line", ["next", "next 00-01", "hint nothing-like-it", "reset 00", "--help"])

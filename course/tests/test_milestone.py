@@ -45,7 +45,9 @@ def test_with_untouched_starters_nothing_is_started() -> None:
     found = [as_stub(part) for part in plugs.find_parts("all")]
     made = milestone.run(num_requests=2, found=found)
     assert {row.state for row in made.results} == {"not written"} and made.together is None and not made.broken
-    assert "Not started: nothing of yours is in the engine yet" in table(made)
+    text = table(made)
+    assert "Nothing of yours is in the engine yet" in text and "Next: course watch 00-03" in text
+    assert text.count("ot written") == 1 and len(text.splitlines()) <= 4
 
 
 def test_partly_written_and_partly_wrong(wrong) -> None:  # noqa: F811
@@ -68,7 +70,7 @@ def test_partly_written_and_partly_wrong(wrong) -> None:  # noqa: F811
     assert made.broken and made.together is not None and made.together.lab == "00-03 00-05 02-01"
     text = table(made)
     assert "lab 02-01 (block pool): I1 broken: " in text and "lab 03-01 (scheduler step): S2 broken: " in text
-    assert "not written: write it." in text
+    assert "Not written yet, so ours: 01-05 stop conditions.\nNext: course watch 01-05" in text
 
 
 def test_a_loop_that_never_ends_is_stopped(wrong, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -107,4 +109,4 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [as_stub(part) for part in plugs.find_parts("all")]
     monkeypatch.setattr(milestone, "find_parts", lambda with_labs: found)
     result = CliRunner().invoke(cli.app, ["milestone", "--no-suite"])
-    assert result.exit_code == 0 and "not written" in result.output
+    assert result.exit_code == 0 and "Not written yet" in result.output

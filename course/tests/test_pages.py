@@ -4,21 +4,23 @@ are wrong on purpose."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from course.labs import ROOT, lab_folders
 from course.pages import glossary_check, shape, snippets
-from course.pages.markdown import parse, read, slug
+from course.pages.markdown import Problem, parse, read, slug
 
 
 def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def clean(problems: list) -> None:
-    assert not problems, "\n" + "\n".join(map(str, problems))
+def clean(problems: Iterable[Problem]) -> None:
+    found = "\n".join(map(str, problems))
+    assert not found, f"\n{found}"
 
 
 @pytest.mark.parametrize("path", shape.all_pages(), ids=named)

@@ -162,7 +162,7 @@ def test_every_marker_in_the_pages_is_known(render: ModuleType) -> None:
         found |= {match["name"] for match in render._MARKER.finditer(text)}
         assert {m["scene"] for m in render._MARKER.finditer(text) if m["scene"]} <= set(scenes)
         assert "```mermaid" not in text, f"{path}: the theme would load a script from the network; use an SVG"
-    assert found == set(render.WIDGETS)
+    assert found == {*render.WIDGETS, *render.PLAYGROUNDS}
 
 
 def test_labs_page_lists_every_lab_under_its_tag(render: ModuleType) -> None:

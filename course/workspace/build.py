@@ -7,8 +7,8 @@ the tests that prove them, on the copy. What was written in a workspace of an ea
 import ast
 import contextlib
 import functools
-import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,12 +19,13 @@ from pathlib import Path
 from course.contract.warm import environment
 from course.labs import COURSE, ROOT, LabError, functions, tomllib
 from course.loop.outcomes import digest
+from course.loop.record import read_json, set_aside
 from course.workspace.carry import Carried, carry
 from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
-REPLAYED = ("__init__.py", "replay.py", "scheduler_workload.py", "scheduler-traces.json.gz")
+REPLAYED = "__init__.py replay.py draft_workload.py group_workload.py scheduler_workload.py scheduler-traces.json.gz".split()
 PYTEST = COURSE / "workspace" / "settings.ini"
 CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written yet\n'
 
@@ -146,7 +147,7 @@ def make_workspace(phase: PhaseBuild, root: Path = ROOT, force: bool = False) ->
         carried.left += [f"{path.as_posix()}: it is not Python" for path in loose]
         _fill(draft, phase, carried, root)
         if hers or loose:
-            kept = _set_aside(target, root)
+            kept = set_aside(target, "workspace")
         elif target.exists():
             shutil.rmtree(old, ignore_errors=True)
             target.rename(old)
@@ -208,11 +209,6 @@ def unknown(root: Path = ROOT) -> str:
     )
 
 
-def _set_aside(target: Path, root: Path) -> Path:
-    kept = (root / ".course" / f"workspace-{number}" for number in itertools.count(1))
-    return target.rename(next(path for path in kept if not path.exists()))
-
-
 def _python_files(target: Path) -> list[Path]:
     return sorted(p for p in target.rglob("*.py") if "__pycache__" not in p.parts)
 
@@ -227,12 +223,9 @@ def _loose(target: Path, root: Path) -> list[Path]:
 
 def read_record(target: Path) -> dict | None:
     """What ``course build`` wrote down about a workspace; None where there is none, or a damaged one."""
-    try:
-        rows = json.loads((target / RECORD).read_text(encoding="utf-8"))
-        engine, hers = rows.get("engine") or {}, rows.get("hers") or []
-        good = isinstance(rows["phase"], int) and isinstance(rows["files"], dict) and isinstance(engine, dict)
-    except (OSError, ValueError, AttributeError, KeyError):
-        return None
+    rows = read_json(target / RECORD)
+    engine, hers = rows.get("engine") or {}, rows.get("hers") or []
+    good = isinstance(rows.get("phase"), int) and isinstance(rows.get("files"), dict) and isinstance(engine, dict)
     return {**rows, "engine": engine, "hers": hers} if good and isinstance(hers, list) else None
 
 
@@ -266,16 +259,9 @@ def tests_in(target: Path, tests: list[str], root: Path = ROOT) -> tuple[list[st
     return found, lacking
 
 
-def test_command(tests: list[str]) -> list[str]:
-    """The pytest command that runs ``tests`` on the copy; its working directory is the workspace."""
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *tests]
-
-
-test_command.__test__ = False  # type: ignore[attr-defined]
-
-
 def run_tests(target: Path, tests: list[str], capture: bool = False) -> subprocess.CompletedProcess[str]:
     """Runs tests inside a workspace, on the workspace's copy of the engine."""
     env = environment()
-    env["PYTHONPATH"] = f"{target}{';' if sys.platform == 'win32' else ':'}{env['PYTHONPATH']}"
-    return subprocess.run(test_command(tests), cwd=target, env=env, capture_output=capture, text=True, check=False)
+    env["PYTHONPATH"] = f"{target}{os.pathsep}{env['PYTHONPATH']}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *tests]
+    return subprocess.run(command, cwd=target, env=env, capture_output=capture, text=True, check=False)

@@ -17,6 +17,7 @@ from typing import Any
 from mini_vllm.attention.backend import AttentionSelectorConfig
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
 
 PRIORITIES = ("paged_gather", "paged_online", "split_kv", "dense")
 """Best first. Upstream: upstream/vllm/platforms/cuda.py:79 — `_get_backend_priorities`."""
@@ -114,15 +115,21 @@ def make_attention(
     enforce_eager: bool = False,
     sliding_windows: Sequence[int | None] | None = None,
 ) -> Any:
-    """The backend for a model and its cache, chosen and built. Eager, and with floats in the cache: the plain one.
+    """The backend for a model and its cache, chosen and built. Eager, and with floats in the cache: the plain one; with
+    VLLM_BATCH_INVARIANT=1 the one that promises it.
 
     `sliding_windows`: of those layers that it serves; None: of the whole model.
 
     Upstream: upstream/vllm/model_executor/layers/attention/attention.py:189 — `Attention.__init__`.
     """
-    if override is None and enforce_eager and kv_cache_dtype in (None, "auto"):
+    invariant = vllm_is_batch_invariant()
+    if override is None and invariant:
+        override = "per_token"
+    elif override is None and enforce_eager and kv_cache_dtype in (None, "auto"):
         override = "dense"
-    cfg = AttentionSelectorConfig(kv_cache.head_dim, str(kv_cache.dtype), kv_cache_dtype, kv_cache.block_size)
+    cfg = AttentionSelectorConfig(
+        kv_cache.head_dim, str(kv_cache.dtype), kv_cache_dtype, kv_cache.block_size, use_batch_invariant=invariant
+    )
     return get_attn_backend(cfg, override)(
         kv_cache, model.num_heads, model.sliding_windows if sliding_windows is None else sliding_windows
     )

@@ -205,6 +205,24 @@ def resolve_capture_sizes(
     return sorted(ladder)
 
 
+def adjust_cudagraph_sizes_for_spec_decode(sizes: Sequence[int], uniform_decode_query_len: int) -> list[int]:
+    """Sizes rounded up to multiples of the tokens that a request with drafts has in a step, none above the largest.
+
+    Raises:
+        ValueError: no size is left.
+
+    Upstream: upstream/vllm/config/compilation.py:1464 — `CompilationConfig.adjust_cudagraph_sizes_for_spec_decode`.
+    """
+    most, of = max(sizes, default=0), uniform_decode_query_len
+    rounded = sorted({up for size in sizes if (up := -(-size // of) * of) <= most})
+    if not rounded:
+        raise ValueError(
+            f"cudagraph_capture_sizes must reach num_speculative_tokens + 1 = {of}, the tokens of a request in a step, "
+            f"got {list(sizes)}"
+        )
+    return rounded
+
+
 def pad_to_capture_size(num_tokens: int, sizes: Sequence[int]) -> int | None:
     """The smallest size that holds the batch; None above the largest: no graph. `sizes` ascend."""
     at = bisect.bisect_left(sizes, num_tokens)

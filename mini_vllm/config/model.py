@@ -26,6 +26,7 @@ class ModelConfig:
     dtype: "float32", or "float64" for tests; upstream's other names ("auto", its default, "bfloat16", "float16",
         "half", "float") are computed in float32, and said once.
     max_logprobs: the most `logprobs` that a request may ask for; -1: the whole vocabulary.
+    logits_processors: custom ones, each a class or "module:Class"; a single one may stand alone.
     skip_tokenizer_init: no tokenizer: prompts are token ids, and no text comes out.
     trust_remote_code: taken, and without effect: a checkpoint's own Python code is never run here.
     generation_config: whose sampling defaults and end tokens count: "auto" the checkpoint's `generation_config.json`,
@@ -42,6 +43,7 @@ class ModelConfig:
     quantization: str | None = None
     quantization_config: dict[str, Any] | None = None
     max_logprobs: int = 20
+    logits_processors: Any = None
     skip_tokenizer_init: bool = False
     tokenizer_mode: str = "auto"
     trust_remote_code: bool = False
@@ -59,6 +61,11 @@ class ModelConfig:
             whole_number("max_model_len", self.max_model_len, 1)
         whole_number("seed", self.seed, 0)
         whole_number("max_logprobs", self.max_logprobs, -1, " (-1: the whole vocabulary)")
+        given = self.logits_processors
+        named = [given] if isinstance(given, str | type) else given or ()
+        if not isinstance(named, list | tuple) or not all(isinstance(each, str | type) for each in named):
+            raise ValueError(f"logits_processors must be classes or texts 'module:Class', got {shown(given, 60)}")
+        self.logits_processors = tuple(named)
         for name in ("skip_tokenizer_init", "trust_remote_code", "enforce_eager"):
             flag(name, getattr(self, name))
         one_of("tokenizer_mode", self.tokenizer_mode, ("auto", "hf"))

@@ -12,9 +12,11 @@ from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
+from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import require_memory
 
@@ -31,9 +33,14 @@ class EngineConfig:
     quantized checkpoint says it itself. `quantization_config`: settings of it, e.g. {"group_size": 32}.
     `cudagraph_mode`: simulated CUDA graphs (`compilation/`). Upstream's default is FULL_AND_PIECEWISE; here, where
     nothing is launched, NONE. `enforce_eager` makes it NONE whatever is given, as upstream, and runs the model file as
-    it stands instead of its compiled form (`compilation/cpu_fused.py`).
+    it stands instead of its compiled form (`compilation/cpu_fused.py`). The environment variable
+    VLLM_BATCH_INVARIANT=1 makes the logits of a request independent of its neighbours, bit for bit, and implies it
+    (`layers/batch_invariant.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
+    `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
+    `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
+    a `SpeculativeConfig` after the checks, or None.
     `tensor_parallel_size`: processes that share every layer, this one included. `enable_expert_parallel`: of a
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
     (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
@@ -72,7 +79,9 @@ class EngineConfig:
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
+    speculative_config: Any = None
     max_logprobs: int = ModelConfig.max_logprobs
+    logits_processors: Any = ModelConfig.logits_processors
     load_format: str = LoadConfig.load_format
     disable_log_stats: bool = False
     generation_config: str = ModelConfig.generation_config
@@ -101,6 +110,10 @@ class EngineConfig:
             flag("kv_oracle", self.kv_oracle)
         whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
         self._check_executor()
+        self.enforce_eager = self.enforce_eager or vllm_is_batch_invariant()
+        self.speculative_config = drafts = SpeculativeConfig.of(self.speculative_config)
+        if drafts is not None:
+            drafts.check_engine(self.async_scheduling, self.tensor_parallel_size)
         if self.attention_backend is not None:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()
@@ -135,7 +148,16 @@ class EngineConfig:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_size=self.max_cudagraph_capture_size,
+            uniform_decode_query_len=self.uniform_decode_query_len,
         )
+
+    @property
+    def uniform_decode_query_len(self) -> int:
+        """Tokens of a decoding request in a step: 1, and its drafts.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:805 — "self.uniform_decode_query_len =".
+        """
+        return 1 + (0 if self.speculative_config is None else self.speculative_config.num_speculative_tokens)
 
     @classmethod
     def from_args(cls, **args: Any) -> EngineConfig:

@@ -27,6 +27,8 @@ from mini_vllm.kv_cache_interface import (
 )
 from mini_vllm.utils.math_utils import cdiv
 
+DRAFT_PREFIX = "draft_model."
+"""Before the names of a drafter's layers. They have the target's block tables, and memory of their own."""
 Specs = Mapping[str, KVCacheSpec]
 """Layer name -> what the layer keeps."""
 
@@ -224,13 +226,26 @@ def get_kv_cache_config(
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1945 — `get_kv_cache_configs`.
     """
     one_table = bool(config.resolved_cudagraph_mode)
-    groups = get_kv_cache_groups(kv_cache_specs[0], config.disable_hybrid_kv_cache_manager or one_table)
+    target = {name: spec for name, spec in kv_cache_specs[0].items() if not name.startswith(DRAFT_PREFIX)}
+    of_drafter = [spec for name, spec in kv_cache_specs[0].items() if name.startswith(DRAFT_PREFIX)]
+    groups = get_kv_cache_groups(target, config.disable_hybrid_kv_cache_manager or one_table)
+    _check_drafter(groups, of_drafter)
     if not groups:
         groups = make_kv_cache_config(1, config.block_size).kv_cache_groups
     needed = max_blocks_per_request(groups, config.max_num_batched_tokens, max_model_len) + 1
-    size = bytes_per_block(groups) * len(kv_cache_specs)
+    size = (bytes_per_block(groups) + sum(s.page_size_bytes for s in of_drafter)) * len(kv_cache_specs)
     num_blocks = config.resolve_num_blocks(size, max_model_len, needed, available_memory)
     return get_kv_cache_config_from_groups(groups, num_blocks)
+
+
+def _check_drafter(groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec]) -> None:
+    """A drafter reads all blocks of a request, so that none may have gone to others."""
+    specs = [*(group.kv_cache_spec for group in groups), *of_drafter]
+    if of_drafter and (len(groups) > 1 or any(isinstance(spec, SlidingWindowSpec) for spec in specs)):
+        raise ValueError(
+            "speculative_config: method 'draft_model' needs full attention in all layers of target and draft model; "
+            "'ngram' needs nothing of the sort"
+        )
 
 
 def make_kv_cache_config(num_blocks: int, block_size: int) -> KVCacheConfig:

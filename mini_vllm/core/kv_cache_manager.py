@@ -59,8 +59,14 @@ class KVCacheManager:
         max_num_batched_tokens: of a step; unset, a request may take its whole prompt at once.
         enable_kv_cache_events: write down what becomes findable and what no longer is (`take_events`).
 
+    Attributes:
+        expects_drafts: a step may end behind tokens that exist only after it, so that a request with room may have
+            full blocks that nobody can find yet.
+
     Upstream: upstream/vllm/v1/core/kv_cache_manager.py:110 — `KVCacheManager`.
     """
+
+    expects_drafts = False
 
     def __init__(
         self,
@@ -190,6 +196,8 @@ class KVCacheManager:
         """
         computed, name = request.num_computed_tokens, request.request_id
         last = computed + num_new_tokens
+        if self.expects_drafts and self._lags(request, last):
+            return False
         for manager in self.coordinator.single_type_managers:
             size, blocks = manager.block_size, manager.req_to_blocks.get(name)
             if blocks is None or last + num_lookahead_tokens > len(blocks) * size:
@@ -197,6 +205,12 @@ class KVCacheManager:
             if last // size != computed // size or (manager.recycles and manager.has_skipped_blocks(blocks, computed)):
                 return False
         return True
+
+    def _lags(self, request: Request, last: int) -> bool:
+        """Accepted drafts have filled blocks that nobody can find yet."""
+        known, name = min(last, len(request.all_token_ids)), request.request_id
+        managers = self.coordinator.single_type_managers
+        return any(manager.num_cached_block.get(name, 0) < known // manager.block_size for manager in managers)
 
     def _fits(self, request: Request, hits: KVCacheBlocks, num_computed_tokens: int) -> bool:
         """Whether the free blocks are enough for all tokens that the request has."""

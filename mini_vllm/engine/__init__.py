@@ -77,6 +77,8 @@ class EngineCoreRequest:
 class EngineCoreOutput:
     """What one step gave for one request: from the engine core to the front end.
 
+    `new_prompt_logprobs_tensors` comes once, with the first token: see `ModelRunnerOutput.prompt_logprobs_dict`.
+
     Upstream: upstream/vllm/v1/engine/__init__.py:168 — `EngineCoreOutput`.
     """
 
@@ -88,6 +90,7 @@ class EngineCoreOutput:
     num_cached_tokens: int | None = None
     num_preemptions: int = 0
     events: list[EngineCoreEvent] | None = None
+    new_prompt_logprobs_tensors: list[dict[int, tuple[float, int]] | None] | None = None
 
     @property
     def finished(self) -> bool:

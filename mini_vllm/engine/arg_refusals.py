@@ -14,9 +14,10 @@ from mini_vllm.utils.checks import shown
 _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 
 _REFUSED = {
-    "phase 08 brings speculative decoding": "speculative_config spec_method spec_model spec_tokens",
-    "phase 09 brings logits processors and the log-probability modes; pass a sampler as a part (`EngineParts`) now":
-        "logits_processors logprobs_mode=raw_logprobs use_fp64_gumbel",
+    "give it as `speculative_config={'method': …, 'model': …, 'num_speculative_tokens': …}`":
+        "spec_method spec_model spec_tokens",
+    "log-probabilities are those of the raw logits, and noise is always float64":
+        "logprobs_mode=raw_logprobs use_fp64_gumbel",
     "phase 10 brings more than tensor parallelism": """
         pipeline_parallel_size=1 data_parallel_size=1 data_parallel_rank data_parallel_start_rank
         data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb
@@ -110,7 +111,6 @@ def check_upstream_argument(name: str, value: Any) -> None:
 
 
 METHODS = {
-    "beam_search": "phase 09 brings beam search",
     "encode": "phase 14 brings pooling",
     "embed": "phase 14 brings pooling",
     "classify": "phase 14 brings pooling",

@@ -72,7 +72,9 @@ class EngineArgs:
     disable_hybrid_kv_cache_manager: bool | None = None
     kv_events_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
+    speculative_config: dict[str, Any] | Any = None
     max_logprobs: int | None = None
+    logits_processors: list[Any] | Any = None
     load_format: str | None = None
     disable_log_stats: bool | None = None
     generation_config: str | None = None
@@ -141,7 +143,7 @@ def _checked_init(self: EngineArgs, *args: Any, **kwargs: Any) -> None:
         ours = _ALIASES.get(name, name)
         if ours not in known:
             raise ValueError(
-                f"unknown engine argument {name!r}{did_you_mean(name, known)}. Allowed: {', '.join(known)}"
+                f"unknown engine argument {name!r}{did_you_mean(name, known) or '.'} Allowed: {', '.join(known)}."
             )
         if given.get(ours) is not None and value is not None:
             raise ValueError(f"{ours} and {name} are two names of one argument; give one")

@@ -52,6 +52,8 @@ class EngineCore:
         self.config, self.parts = config, (parts := parts.fit(parts, config))
         self.resolved_model = ResolvedModel.of(model)
         self.max_model_len = config.resolve_max_model_len(self.resolved_model.max_model_len)
+        if config.speculative_config is not None:
+            config.speculative_config.resolve_draft_model(self.resolved_model)
         self.sampler = parts.sampler()
         self.model_executor = Executor.get_class(config)(
             config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model)
@@ -69,6 +71,8 @@ class EngineCore:
         )
         self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
         self.scheduler.check_stop = parts.check_stop
+        if config.speculative_config is not None:
+            self.scheduler.use_drafts(config.speculative_config)
         self.scheduler.kv_event_publisher = make_event_publisher(config.kv_events)
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
@@ -145,7 +149,10 @@ class EngineCore:
         scheduler_output = self.scheduler.schedule()
         model_output = self._run_model(scheduler_output)
         self._watch_progress(scheduler_output)
-        return self.scheduler.update_from_output(scheduler_output, model_output)
+        outputs = self.scheduler.update_from_output(scheduler_output, model_output)
+        if self.config.speculative_config is not None and scheduler_output.total_num_scheduled_tokens:
+            self.scheduler.update_draft_token_ids(self.model_executor.take_draft_token_ids())
+        return outputs
 
     def step_with_batch_queue(self) -> list[EngineCoreOutput]:
         """As `step`, but a plan is made and sent to the model before the results of the one before are taken in.
@@ -173,6 +180,8 @@ class EngineCore:
             return []
         outputs = self.scheduler.update_from_output(*self.batch_queue.pop())
         if deferred is not None:
+            if self.config.speculative_config is not None:
+                self.scheduler.update_draft_token_ids_in_output(self.model_executor.take_draft_token_ids(), deferred)
             self.batch_queue.appendleft((deferred, self._sample(deferred)))
         if not self.scheduler.has_unfinished_requests():
             self.batch_queue.clear()  # only wasted steps are left in flight
@@ -259,6 +268,7 @@ class EngineCore:
             num_preemptions=self.scheduler.num_preemptions,
             cudagraph_stats=cudagraph_stats,
             expert_load=expert_load,
+            spec_decoding_stats=self.scheduler.spec_decoding_stats,
         )
 
     def shutdown(self) -> None:

@@ -19,6 +19,7 @@ from mini_vllm.logger import warning_once
 from mini_vllm.metrics.loggers import StatLogger
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.model_loader.checkpoint import resolve_model
+from mini_vllm.sample.logits_processor import has_custom_logitsprocs
 
 
 class FrontEnd:
@@ -55,10 +56,11 @@ class FrontEnd:
         self.max_model_len = ready.max_model_len
         wanted = config.model_config
         self.default_sampling_params = wanted.get_diff_sampling_param(self.resolved_model, self.folder)
+        custom = wanted.logits_processors
         eos_token_ids = wanted.eos_token_ids(self.resolved_model, self.folder)
         self.input_processor = InputProcessor(
             self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs,
-            config.structured_outputs,
+            config.structured_outputs, custom if has_custom_logitsprocs(custom) else None,
         )  # fmt: skip
         self._stats = EngineStats()
         self.stat_logger = None if config.disable_log_stats else StatLogger(ready.max_model_len)

@@ -13,6 +13,7 @@ import numpy as np
 
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.inputs.llm import PromptType, check_prompt_keys
+from mini_vllm.sample.logits_processor import validate_logits_processors_parameters
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.checks import shown
 
@@ -39,6 +40,7 @@ class InputProcessor:
         eos_token_ids: ends of sequence by the model's configuration.
         max_logprobs: the most `logprobs` that a request may ask for; -1: the vocabulary.
         structured_outputs: what grammars are made by.
+        logits_processors: custom ones, named, which look at every request; None: neither named nor installed.
 
     Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
     """
@@ -51,11 +53,13 @@ class InputProcessor:
         eos_token_ids: Sequence[int],
         max_logprobs: int = -1,
         structured_outputs: StructuredOutputsConfig | None = None,
+        logits_processors: tuple[Any, ...] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
+        self.logits_processors = logits_processors
         self.structured_outputs = structured_outputs or StructuredOutputsConfig()
         self.eos_token_ids = list(eos_token_ids)
 
@@ -70,6 +74,13 @@ class InputProcessor:
         text, token_ids, cache_salt = self._tokenize(prompt)
         self._validate_token_ids(token_ids)
         params.verify(self.vocab_size, self.max_logprobs)
+        if self.logits_processors is not None:
+            validate_logits_processors_parameters(self.logits_processors, params)
+        if params.thinking_token_budget is not None:
+            raise ValueError(
+                "thinking_token_budget is set but reasoning_config is not configured, which this engine does not have: "
+                "max_tokens bounds the whole answer"
+            )
         try:
             params = params.clone()
         except RecursionError:  # a schema given as a dict

@@ -10,7 +10,14 @@ from typing import Any
 
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.engine.detokenizer import REPLACEMENT
-from mini_vllm.logprobs import FlatLogprobs, Logprob, SampleLogprobs, create_sample_logprobs
+from mini_vllm.logprobs import (
+    FlatLogprobs,
+    Logprob,
+    PromptLogprobs,
+    SampleLogprobs,
+    create_prompt_logprobs,
+    create_sample_logprobs,
+)
 from mini_vllm.sampling_params import SamplingParams
 
 _MAX_CONTEXT = 4
@@ -24,29 +31,53 @@ class LogprobsProcessor:
         tokenizer: gives each token its text; None: `decoded_token` is None, as where `detokenize` is False.
 
     Attributes:
-        logprobs: one dict per output token. cumulative_logprob: the sum over the tokens chosen.
+        logprobs: one dict per output token. cumulative_logprob: the sum over the tokens chosen. Both None where the
+            request did not ask. prompt_logprobs: one entry per prompt token, None where it did not ask for these.
 
     Upstream: upstream/vllm/v1/engine/logprobs.py:30 — `LogprobsProcessor`.
     """
 
     def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
         self.tokenizer = tokenizer if params.detokenize else None
-        self.logprobs: SampleLogprobs = create_sample_logprobs(params.flat_logprobs)
-        self.cumulative_logprob = 0.0
+        flat, wanted, of_prompt = params.flat_logprobs, params.num_logprobs is not None, params.prompt_logprobs
+        self.logprobs: SampleLogprobs | None = create_sample_logprobs(flat) if wanted else None
+        self.prompt_logprobs: PromptLogprobs | None = None if of_prompt is None else create_prompt_logprobs(flat)
+        self.cumulative_logprob = 0.0 if wanted else None
 
     def update_from_output(self, output: EngineCoreOutput) -> None:
-        """Take in the step's entries, one dict for each new token, the chosen token first."""
-        for token_id, step in zip(output.new_token_ids, output.new_logprobs or (), strict=True):
-            self.cumulative_logprob += step[token_id][0]
-            context = self._sampled_before() if self.tokenizer is not None else ()
-            self.logprobs.append({t: Logprob(lp, rank, self._decode(t, context)) for t, (lp, rank) in step.items()})
+        """Take in the step's entries, one dict for each new token, the chosen token first; and the prompt's, once."""
+        if self.logprobs is not None and output.new_logprobs is not None:
+            for token_id, step in zip(output.new_token_ids, output.new_logprobs, strict=True):
+                self.cumulative_logprob = (self.cumulative_logprob or 0.0) + step[token_id][0]
+                self._append(self.logprobs, step)
+        if self.prompt_logprobs is not None:
+            for entry in output.new_prompt_logprobs_tensors or ():
+                self._append(self.prompt_logprobs, entry)
 
-    def _sampled_before(self) -> list[int]:
-        """The last tokens that were chosen, the latest last."""
-        logprobs = self.logprobs
+    def pop_prompt_logprobs(self) -> PromptLogprobs | None:
+        """All of the prompt's at once, for a stream of what is new: the next call has none.
+
+        Upstream: upstream/vllm/v1/engine/logprobs.py:189 — `LogprobsProcessor.pop_prompt_logprobs`.
+        """
+        popped = self.prompt_logprobs
+        if popped:
+            self.prompt_logprobs = []
+        return popped
+
+    def _append(self, logprobs: Any, step: dict[int, tuple[float, int]] | None) -> None:
+        if step is None:
+            logprobs.append(None)
+            return
+        context = self._sampled_before(logprobs) if self.tokenizer is not None else ()
+        logprobs.append({t: Logprob(lp, rank, self._decode(t, context)) for t, (lp, rank) in step.items()})
+
+    @staticmethod
+    def _sampled_before(logprobs: SampleLogprobs | PromptLogprobs) -> list[int]:
+        """The last tokens that stand there, the latest last: the first of each entry."""
         if isinstance(logprobs, FlatLogprobs):
-            return [logprobs.token_ids[start] for start in logprobs.start_indices[-_MAX_CONTEXT:]]
-        return [next(iter(entry)) for entry in logprobs[-_MAX_CONTEXT:]]
+            spans = zip(logprobs.start_indices[-_MAX_CONTEXT:], logprobs.end_indices[-_MAX_CONTEXT:], strict=True)
+            return [logprobs.token_ids[start] for start, end in spans if start < end]
+        return [next(iter(entry)) for entry in logprobs[-_MAX_CONTEXT:] if entry]
 
     def _decode(self, token_id: int, context: Sequence[int]) -> str | None:
         """The token's text. One that ends inside a character has "", and the token that completes the character has

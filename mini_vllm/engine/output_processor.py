@@ -17,6 +17,7 @@ from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.input_processor import ProcessedInput
 from mini_vllm.engine.logprobs import LogprobsProcessor
 from mini_vllm.engine.parallel_sampling import ParentRequest
+from mini_vllm.logprobs import PromptLogprobs
 from mini_vllm.metrics.loggers import StatLogger
 from mini_vllm.metrics.stats import EngineStats, RequestStateStats
 from mini_vllm.outputs import CompletionOutput, RequestOutput
@@ -47,7 +48,7 @@ class RequestState:
 
     def __post_init__(self) -> None:
         params = self.processed.params
-        wanted = params.num_logprobs is not None
+        wanted = params.num_logprobs is not None or params.prompt_logprobs is not None
         self.logprobs_processor = LogprobsProcessor(self.tokenizer, params) if wanted else None
         self.detokenizer = (
             IncrementalDetokenizer(self.tokenizer, params, self.processed.prompt_token_ids)
@@ -58,7 +59,7 @@ class RequestState:
     def take(self, output: EngineCoreOutput) -> str | None:
         """Take in new tokens; returns the stop string that they complete, if any."""
         self.token_ids.extend(output.new_token_ids)
-        if self.logprobs_processor is not None and output.new_logprobs is not None:
+        if self.logprobs_processor is not None:
             self.logprobs_processor.update_from_output(output)
         if self.detokenizer is None:
             return None
@@ -92,7 +93,14 @@ class RequestState:
             finished,
             self.num_cached_tokens,
             self.metrics if self.log_stats else None,
+            self._prompt_logprobs(),
         )
+
+    def _prompt_logprobs(self) -> PromptLogprobs | None:
+        processor = self.logprobs_processor
+        if processor is None or self.output_kind is not RequestOutputKind.DELTA:
+            return None if processor is None else processor.prompt_logprobs
+        return processor.pop_prompt_logprobs()
 
     def _completion(
         self, num_new: int, finish_reason: FinishReason | None, stop_reason: int | str | None
@@ -107,7 +115,7 @@ class RequestState:
             text=text,
             token_ids=self.token_ids[first:],
             cumulative_logprob=None if processor is None else processor.cumulative_logprob,
-            logprobs=None if processor is None else processor.logprobs[first:],
+            logprobs=None if processor is None or processor.logprobs is None else processor.logprobs[first:],
             finish_reason=str(finish_reason) if finished else None,
             stop_reason=stop_reason if finished else None,
         )

@@ -10,8 +10,9 @@ from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.input_processor import Prompt
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
 from mini_vllm.entrypoints.offline_chat import OfflineChatMixin
-from mini_vllm.entrypoints.offline_utils import Bar, OfflineInferenceMixin, refuse_later
+from mini_vllm.entrypoints.offline_utils import Bar, refuse_later
 from mini_vllm.metrics.reader import Metric
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -20,7 +21,7 @@ from mini_vllm.utils.checks import require
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(OfflineInferenceMixin, OfflineChatMixin):
+class LLM(BeamSearchOfflineMixin, OfflineChatMixin):
     """A model ready to continue prompts.
 
     Args:

@@ -97,7 +97,7 @@ class OfflineInferenceMixin:
         """
         missing = set(ids) - set(self._done)
         try:
-            with _Progress(len(ids), use_tqdm if len(ids) > 1 or callable(use_tqdm) else False) as advance:
+            with Progress(len(ids), use_tqdm if len(ids) > 1 or callable(use_tqdm) else False) as advance:
                 while missing:
                     for output in self.llm_engine.step():
                         if output.finished:
@@ -113,7 +113,7 @@ class OfflineInferenceMixin:
         return [self._done.pop(request_id) for request_id in ids]
 
 
-class _Progress:
+class Progress:
     """A bar over finished requests with tokens per second; silent off a terminal, unless the caller made it."""
 
     def __init__(self, total: int, use_tqdm: Bar) -> None:

@@ -17,7 +17,7 @@ from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
-from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.utils.mem_utils import memory_for_kv_cache, resident_memory
 from mini_vllm.worker.worker import WorkerParts
 
@@ -157,6 +157,13 @@ class Executor(ABC):
         """
         output: ModelRunnerOutput = self.collective_rpc("sample_tokens", args=(grammar_output,))[0]
         return output
+
+    def take_draft_token_ids(self) -> DraftTokenIds:
+        """Drafts for the next step; every rank has made the same.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:252 — `Executor.take_draft_token_ids`.
+        """
+        return self.driver_worker.take_draft_token_ids()
 
     def get_stats(self) -> tuple[Any, Any]:
         """See `Worker.get_stats`; those of the first rank."""

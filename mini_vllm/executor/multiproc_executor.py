@@ -169,7 +169,11 @@ class MultiprocExecutor(Executor):
         """
         try:
             number = self._send("sample_tokens", (grammar_output,))
-            output = self._worker.sample_tokens(grammar_output)
+            if self.config.speculative_config is None:
+                output = self._worker.sample_tokens(grammar_output)
+            else:  # the drafter computes, and a draft model meets the other ranks as the target does
+                with one_blas_thread(), unshared():
+                    output = self._worker.sample_tokens(grammar_output)
             self._replies.finish(number)
         except BaseException:
             self._break_off()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.layers.batch_invariant import linear_batch_invariant, vllm_is_batch_invariant
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.platforms.cpu.memory import WeightMemory
 from mini_vllm.utils.arrays import Array
@@ -28,6 +29,7 @@ class ModelContext:
         enable_expert_parallel: ranks hold whole experts instead of a share of each.
         layers: every layer with weights, in the order in which they were made.
         ropes: rotary embeddings that are there already, so that all layers use one table.
+        batch_invariant: products have the same bits in every batch (`layers/batch_invariant.py`).
     """
 
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype("float32"))
@@ -37,6 +39,7 @@ class ModelContext:
     layers: list[Any] = field(default_factory=list)
     ropes: dict[Any, Any] = field(default_factory=dict)
     memory: WeightMemory = field(default_factory=WeightMemory)
+    batch_invariant: bool = field(default_factory=vllm_is_batch_invariant)
 
     @property
     def tp_size(self) -> int:
@@ -55,6 +58,10 @@ class ModelContext:
     def new(self, *shape: int) -> Array:
         """An array to be filled."""
         return self.memory.new(shape, self.dtype)
+
+    def linear(self, x: Array, weight: Array) -> Array:
+        """x [T, in] times weight [out, in] -> [T, out]."""
+        return linear_batch_invariant(x, weight) if self.batch_invariant else x @ weight.T
 
     def divide(self, size: int, what: str) -> int:
         """A rank's share of `size`.

@@ -31,7 +31,7 @@ class LinearBase(LinearWeights):
     def product(self, x: Array) -> Array:
         """`x @ weight.T`. Codes are decoded a few rows at a time and multiplied from the left: see `apply`."""
         if isinstance(self.quant_method, UnquantizedLinearMethod):
-            return x @ self.weight.T
+            return self.context.linear(x, self.weight)
         out = np.empty((self.out_features, len(x)), self.dtype)
         self.quant_method.apply(self, np.ascontiguousarray(x.T, self.dtype), out)
         return np.ascontiguousarray(out.T)

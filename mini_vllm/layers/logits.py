@@ -15,5 +15,5 @@ class LogitsProcessor(Module):
 
     def forward(self, lm_head: VocabParallelEmbedding, hidden: Array) -> Array:
         """[R, features] -> [R, vocabulary]."""
-        logits = lm_head.context.all_gather(hidden @ lm_head.weight.T)
+        logits = lm_head.context.all_gather(lm_head.context.linear(hidden, lm_head.weight))
         return logits[:, : lm_head.num_embeddings]

@@ -26,7 +26,7 @@ class Counter(Metric):
 
 @dataclass
 class Vector(Metric):
-    """Counters in a row: accepted drafts by position, once phase 08 makes drafts."""
+    """Counters in a row: accepted drafts by position."""
 
     values: list[int]
 
@@ -62,7 +62,7 @@ def get_metrics_snapshot(engine: Any) -> list[Metric]:
     for name, data in logger.histograms.items():
         buckets = data.cumulative()
         found.append(Histogram(name, dict(labels), data.count, data.sum, buckets))
-    return [*found, _cache_config(engine, labels)]
+    return [*found, *_spec_decoding(engine, labels), _cache_config(engine, labels)]
 
 
 def _model_name(engine: Any) -> str:
@@ -110,6 +110,20 @@ def _counters(engine: Any, labels: dict[str, str]) -> list[Metric]:
     ends = ((reason, stats.finished.get(reason.value, 0)) for reason in FinishReason)
     found += [Counter("vllm:request_success", {**labels, "finished_reason": r.value}, count) for r, count in ends]
     return found
+
+
+def _spec_decoding(engine: Any, labels: dict[str, str]) -> list[Metric]:
+    """Drafts made and accepted, where drafts are made.
+
+    Upstream: upstream/vllm/v1/spec_decode/metrics.py:121 — `SpecDecodingProm`.
+    """
+    stats = engine.stats.spec_decoding
+    if stats is None:
+        return []
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    counters = [Counter(f"vllm:spec_decode_{name}", dict(labels), getattr(stats, name)) for name in names]
+    per_position = list(stats.num_accepted_tokens_per_pos)
+    return [*counters, Vector("vllm:spec_decode_num_accepted_tokens_per_pos", dict(labels), per_position)]
 
 
 def _cache_config(engine: Any, labels: dict[str, str]) -> Metric:

@@ -10,6 +10,7 @@ from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType
 if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.stats import CUDAGraphStats
     from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
+    from mini_vllm.spec_decode.metrics import SpecDecodingStats
 
 
 @dataclass
@@ -55,6 +56,7 @@ class SchedulerStats:
     num_preemptions: int = 0
     cudagraph_stats: CUDAGraphStats | None = None
     expert_load: ExpertLoad | None = None
+    spec_decoding_stats: SpecDecodingStats | None = None
 
 
 @dataclass
@@ -64,7 +66,8 @@ class EngineStats:
     `num_scheduled_tokens` counts every token that went through the model, prompt tokens computed again after a
     preemption included; `num_cached_tokens` counts prompt tokens that the prefix cache saved at the last admission
     before the first token.
-    `cudagraph` is None where no graphs are wanted; `expert_load` is None where the model has no experts.
+    `cudagraph` is None where no graphs are wanted; `expert_load` is None where the model has no experts;
+    `spec_decoding` is None where nobody makes drafts.
     """
 
     num_steps: int = 0
@@ -77,6 +80,7 @@ class EngineStats:
     prefix_cache: PrefixCacheStats = field(default_factory=PrefixCacheStats)
     cudagraph: CUDAGraphStats | None = None
     expert_load: ExpertLoad | None = None
+    spec_decoding: SpecDecodingStats | None = None
 
     @property
     def prefix_cache_hit_rate(self) -> float:
@@ -88,6 +92,7 @@ class EngineStats:
         self.num_steps, self.num_scheduled_tokens = stats.num_steps, stats.num_scheduled_tokens
         self.prefix_cache = stats.prefix_cache_stats
         self.cudagraph, self.expert_load = stats.cudagraph_stats, stats.expert_load
+        self.spec_decoding = stats.spec_decoding_stats
 
     def record_finished(self, reason: str, metrics: RequestStateStats) -> None:
         """Count one request that has ended for `reason`."""

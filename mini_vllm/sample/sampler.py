@@ -3,13 +3,14 @@
 Upstream twin: upstream/vllm/v1/sample/sampler.py:20 — `Sampler`. The order is upstream's:
 
 1. raw log-probabilities, where a request wants them: of the model's logits, before any change
-2. allowed token ids, bad words, min tokens, logit bias
+2. allowed token ids, bad words, logits processors that may change the likeliest token (min tokens, logit bias, custom)
 3. penalties: repetition, frequency, presence
 4. greedy rows: argmax, and nothing further
-5. the others: temperature, min-p, top-k, top-p, softmax, one draw
+5. the others: temperature, the other logits processors (min-p, custom), top-k, top-p, softmax, one draw
 
-A draw is `argmax(p / e)` with `e` exponential noise, one number a token: token i wins with probability p[i]. Each
-request has its own stream (`numpy.random.Generator`), so that its tokens do not depend on its neighbours in the batch.
+A draw is `argmax(p / e)` with `e` exponential noise, one number a token: token i wins with probability p[i]. Of a large
+vocabulary only the tokens that the filters leave get theirs (`sample/ops/candidates.py`). Each request has its own
+stream (`numpy.random.Generator`), so that its tokens do not depend on its neighbours in the batch.
 Upstream draws the unseeded rows from one shared stream.
 """
 
@@ -18,15 +19,11 @@ from __future__ import annotations
 import numpy as np
 
 from mini_vllm.outputs import SamplerOutput
-from mini_vllm.sample.logits_processor.builtin import (
-    apply_allowed_token_ids,
-    apply_logit_bias,
-    apply_min_p,
-    apply_min_tokens,
-)
+from mini_vllm.sample.logits_processor.builtin import apply_allowed_token_ids, apply_min_p
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.bad_words import apply_bad_words
-from mini_vllm.sample.ops.logprobs import log_softmax, softmax
+from mini_vllm.sample.ops.candidates import LARGE_VOCABULARY, sample_candidates
+from mini_vllm.sample.ops.logprobs import log_softmax, softmax, top_logprobs
 from mini_vllm.sample.ops.penalties import apply_penalties
 from mini_vllm.sample.ops.topk_topp_sampler import apply_top_k_top_p, random_sample
 from mini_vllm.sampling_params import SAMPLING_EPS, SamplingParams
@@ -65,8 +62,8 @@ class Sampler:
         """Steps 2 and 3, in place (upstream/vllm/v1/sample/sampler.py:366)."""
         apply_allowed_token_ids(logits, metadata.allowed_token_ids)
         apply_bad_words(logits, metadata.bad_words, metadata.output_token_ids)
-        apply_min_tokens(logits, metadata.min_tokens, metadata.output_token_ids)
-        apply_logit_bias(logits, metadata.logit_bias)
+        for processor in metadata.logitsprocs.non_argmax_invariant if metadata.logitsprocs else ():
+            logits = processor.apply(logits)
         if metadata.penalties is not None:
             metadata.penalties.update(metadata.output_token_ids)
             apply_penalties(logits, metadata.penalties)
@@ -81,8 +78,12 @@ class Sampler:
         if metadata.all_greedy:
             return logits.argmax(axis=-1)
         random_rows = np.flatnonzero(metadata.temperature >= SAMPLING_EPS)
-        filtered = self.apply_random_filters(logits[random_rows], random_rows, metadata)
-        chosen = random_sample(softmax(filtered), [metadata.generators[row] for row in random_rows])
+        if logits.shape[1] > LARGE_VOCABULARY and not metadata.has_custom_filters:
+            settings = metadata.temperature, metadata.top_k, metadata.top_p, metadata.min_p
+            chosen = sample_candidates(logits, random_rows, *settings, metadata.generators)
+        else:
+            filtered = self._filtered(logits, random_rows, metadata)
+            chosen = random_sample(softmax(filtered), [metadata.generators[row] for row in random_rows])
         if metadata.all_random:
             return chosen
         sampled = logits.argmax(axis=-1)
@@ -95,9 +96,21 @@ class Sampler:
         logits /= metadata.temperature[rows, None].astype(logits.dtype)
         if metadata.min_p is not None:
             apply_min_p(logits, metadata.min_p[rows])
-        top_k = None if metadata.top_k is None else metadata.top_k[rows]
-        top_p = None if metadata.top_p is None else metadata.top_p[rows]
-        apply_top_k_top_p(logits, top_k, top_p)
+        _apply_top_k_top_p(logits, rows, metadata)
+        return logits
+
+    def _filtered(self, logits: np.ndarray, rows: np.ndarray, metadata: SamplingMetadata) -> np.ndarray:
+        """The given rows after `apply_random_filters`. With custom processors the whole batch is filtered first, since
+        they know a row by its place."""
+        if not metadata.has_custom_filters:
+            return self.apply_random_filters(logits[rows], rows, metadata)
+        assert metadata.logitsprocs is not None
+        temperature = np.where(metadata.temperature < SAMPLING_EPS, 1.0, metadata.temperature)
+        logits = logits / temperature[:, None].astype(logits.dtype)
+        for processor in metadata.logitsprocs.argmax_invariant:
+            logits = processor.apply(logits)
+        logits = logits[rows]
+        _apply_top_k_top_p(logits, rows, metadata)
         return logits
 
     @staticmethod
@@ -106,18 +119,15 @@ class Sampler:
     ) -> list[dict[int, tuple[float, int]]]:
         """The chosen token and the likeliest ones of each row that asked, with ranks from 1.
 
-        raw_logprobs: [rows that asked, V]. The chosen token's rank counts the tokens at least as likely, itself
-        included, as upstream does (upstream/vllm/v1/sample/ops/logprobs.py:11 — `batched_count_greater_than`). Where
-        a row asked for certain ids, their "ranks" are their places in its list, as upstream numbers them.
+        raw_logprobs: [rows that asked, V]. Where a row asked for certain ids, their "ranks" are their places in its
+        list, as upstream numbers them.
         """
         gathered: list[dict[int, tuple[float, int]]] = [{} for _ in sampled]
         for values, (row, count) in zip(raw_logprobs, metadata.num_logprobs.items(), strict=True):
-            token = int(sampled[row])
-            entry = {token: (float(values[token]), int((values >= values[token]).sum()))}
             asked = metadata.logprob_token_ids.get(row)
-            for rank, top in enumerate(_largest(values, count) if asked is None else asked, start=1):
-                entry[int(top)] = (float(values[top]), rank)
-            gathered[row] = entry
+            gathered[row] = top_logprobs(values, int(sampled[row]), count if asked is None else 0)
+            for rank, token in enumerate(asked or (), start=1):
+                gathered[row][int(token)] = (float(values[token]), rank)
         return gathered
 
     def sample(self, logits: np.ndarray, params: SamplingParams, rng: np.random.Generator | None = None) -> int:
@@ -129,10 +139,7 @@ class Sampler:
         return int(self.forward(np.asarray(logits)[None, :], metadata).sampled_token_ids[0])
 
 
-def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the `count` largest, largest first; ties in order of the index."""
-    if count == 0:
-        return np.empty(0, dtype=np.int64)
-    threshold = np.partition(values, -count)[-count]
-    candidates = np.flatnonzero(values >= threshold)
-    return candidates[np.argsort(-values[candidates], kind="stable")][:count]
+def _apply_top_k_top_p(logits: np.ndarray, rows: np.ndarray, metadata: SamplingMetadata) -> None:
+    top_k = None if metadata.top_k is None else metadata.top_k[rows]
+    top_p = None if metadata.top_p is None else metadata.top_p[rows]
+    apply_top_k_top_p(logits, top_k, top_p)

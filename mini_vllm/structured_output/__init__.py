@@ -107,7 +107,7 @@ class StructuredOutputManager:
             apply = self.should_fill_bitmask(request)
             advanced = 0
             for token in itertools.chain(scheduled_spec_decode_tokens.get(req_id, ()), (-1,)):
-                self._fill_row(request, grammar, row, apply)
+                self._fill_row(request, grammar, row, apply, advanced > 0)
                 apply = apply and token != -1  # -1 pads drafts that were found illegal
                 if apply and not grammar.is_terminated():
                     accepted = grammar.accept_tokens(req_id, [token])
@@ -117,7 +117,9 @@ class StructuredOutputManager:
             grammar.rollback(advanced)
         return self._grammar_bitmask[:row].copy()
 
-    def _fill_row(self, request: Request, grammar: StructuredOutputGrammar, row: int, apply: bool) -> None:
+    def _fill_row(
+        self, request: Request, grammar: StructuredOutputGrammar, row: int, apply: bool, behind_draft: bool
+    ) -> None:
         assert self._grammar_bitmask is not None and request.structured_output_request is not None
         words = self._grammar_bitmask[row]
         state = request.structured_output_request
@@ -126,12 +128,13 @@ class StructuredOutputManager:
             return
         try:
             grammar.fill_bitmask(self._grammar_bitmask, row)
-            if not words.any():
-                state.error = "a dead end of the grammar: no token of the vocabulary can stand here"
-        except Exception as error:
-            state.error = f"the grammar cannot go on: {error}"
-        if state.error is not None:
+            error = "" if words.any() else "a dead end of the grammar: no token of the vocabulary can stand here"
+        except Exception as failure:
+            error = f"the grammar cannot go on: {failure}"
+        if error:
             words.fill(-1)
+            if not behind_draft:  # else it is an error only if the draft is accepted: what is sampled here is rejected
+                state.error = error
 
     def accept_tokens(self, request: Request, token_ids: list[int]) -> str | None:
         """Go on by what was sampled. Returns why the request has to end with an error, None where all is well.

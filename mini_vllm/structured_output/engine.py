@@ -67,9 +67,11 @@ def make_structured_output_manager(core: EngineCore) -> StructuredOutputManager:
 
     model, config = core.resolved_model, core.config
     assert config.max_num_seqs is not None
+    drafts = config.speculative_config
     return StructuredOutputManager(
         config.structured_outputs,
         config.max_num_seqs,
         lambda: token_vocabulary(tokenizer(), model.vocab_size, model.eos_token_ids),
         tokenizer,
+        0 if drafts is None else drafts.num_speculative_tokens,
     )

@@ -5,6 +5,7 @@ Upstream twin: `vllm/v1/structured_output/utils.py`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -16,23 +17,33 @@ _COMMENT = re.compile(r"(#|//).*$")
 _TEXT = re.compile(r"'([^']*)'")
 
 
-def apply_grammar_bitmask(logits: np.ndarray, req_ids: Sequence[str], grammar_output: GrammarOutput) -> None:
+def apply_grammar_bitmask(
+    logits: np.ndarray, req_ids: Sequence[str], grammar_output: GrammarOutput, num_rows: Sequence[int] | None = None
+) -> None:
     """Set the logits of tokens that a grammar forbids to minus infinity, in place.
 
     Args:
         logits: [R, vocab]. req_ids: whose row each of the R is; the rows of the bitmask may have another order, and
-            requests without a grammar have none.
+            requests without a grammar have none. num_rows: rows of each request, one for each draft and one more;
+            None: one each.
 
     Upstream: upstream/vllm/v1/structured_output/utils.py:44 — `apply_grammar_bitmask`, which sorts the bitmask by the
     rows of the batch first, because its kernel takes them so.
     """
-    row_of = {req_id: row for row, req_id in enumerate(req_ids)}
-    for place, req_id in enumerate(grammar_output.structured_output_request_ids):
-        row = row_of.get(req_id)
-        if row is not None:
+    counts = [1] * len(req_ids) if num_rows is None else num_rows
+    starts = itertools.accumulate(counts, initial=0)
+    rows_of = {req_id: range(start, start + n) for req_id, start, n in zip(req_ids, starts, counts, strict=False)}
+    place = 0
+    for req_id in grammar_output.structured_output_request_ids:
+        rows = rows_of.get(req_id)
+        if rows is None:  # a NaN in its logits: its bits are passed over (a step with drafts leaves no row out)
+            place += 1
+            continue
+        for row in rows:
             words = grammar_output.grammar_bitmask[place]
             allowed = np.unpackbits(words.view(np.uint8), count=logits.shape[1], bitorder="little").view(bool)
             np.copyto(logits[row], -np.inf, where=~allowed)
+            place += 1
 
 
 def choice_as_grammar(choice: Sequence[str]) -> str:

@@ -61,10 +61,11 @@ NAN, INF = float("nan"), float("inf")
         ({"logprob_token_ids": [1.5]}, r"logprob_token_ids must be a list of token ids, got \[1.5\]"),
         ({"extra_args": [1]}, r"extra_args must be a dict, got \[1\]"),
         ({"skip_reading_prefix_cache": "no"}, "skip_reading_prefix_cache must be None, True or False, got 'no'"),
-        ({"prompt_logprobs": 1}, "prompt_logprobs must be None so far, got 1: phase 09 brings it"),
+        ({"prompt_logprobs": -2}, r"prompt_logprobs must be None, -1 .* got -2"),
+        ({"prompt_logprobs": "x"}, "prompt_logprobs must be an integer, got 'x'"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs must be a StructuredOutputsParams"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget must be None so far, got 5: phase 09"),
-        ({"routed_experts_prompt_start": 5}, "routed_experts_prompt_start must be 0 so far, got 5: phase 09"),
+        ({"thinking_token_budget": "x"}, "thinking_token_budget must be an integer, got 'x'"),
+        ({"routed_experts_prompt_start": -1}, "routed_experts_prompt_start must be at least 0, got -1"),
         ({"max_tokens": 10**5000}, "max_tokens must be an integer of at most 64 bits, got a number of 16610 bits"),
     ],
 )
@@ -92,7 +93,8 @@ def test_defaults_are_upstreams():
 def test_what_is_rewritten():
     assert SamplingParams(seed=-1).seed is None
     assert SamplingParams(stop="END").stop == ["END"]
-    assert SamplingParams(logprobs=True).logprobs == 1
+    assert SamplingParams(logprobs=True).logprobs == SamplingParams(prompt_logprobs=True).prompt_logprobs == 1
+    assert SamplingParams(prompt_logprobs=0).skip_reading_prefix_cache is True
     assert SamplingParams(top_k=-1).top_k == -1
     assert SamplingParams(max_tokens=None, min_tokens=100).max_tokens is None
     greedy = SamplingParams(temperature=0.0, top_p=0.5, top_k=3, min_p=0.2)

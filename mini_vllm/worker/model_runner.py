@@ -26,10 +26,13 @@ from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.input_batch import InputBatch
+from mini_vllm.worker.prompt_logprobs import PromptLogprobsDict, get_prompt_logprobs_dict
 from mini_vllm.worker.states import RequestStates
 
 if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
+    from mini_vllm.sample.logits_processor import LogitsProcessors
+    from mini_vllm.worker.draft_runner import DraftRunner
 
 
 @dataclass(slots=True)
@@ -57,7 +60,9 @@ class ModelRunner:
         kv_cache_config: the KV cache groups; None: one of full attention.
 
     Attributes:
-        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs: None, or these.
+        kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs, drafts: None,
+            or these.
+        logitsprocs: from the first request on that needs one; the worker sets it where the engine has custom ones.
 
     Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:415 — `GPUModelRunner`.
     """
@@ -89,9 +94,12 @@ class ModelRunner:
         self.requests = self.states.requests
         self.kv_oracle: Any = None
         self.graphs: CudaGraphManager | None = None
+        self.drafts: DraftRunner | None = None
         self.last_metadata: AttentionMetadata | None = None
         self._parked: tuple[Array | None, Array] | None = None
+        self._prompt_logprobs: PromptLogprobsDict = {}
         self._sampling: tuple[tuple[int, bytes], SamplingMetadata] | None = None
+        self.logitsprocs: LogitsProcessors | None = None
         self.attention: Any = None
         self.kv_cache: KVCache | None = None
         program = model if enforce_eager or not model.num_layers else _compiled(model)
@@ -109,11 +117,15 @@ class ModelRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3955 — `GPUModelRunner.execute_model`.
         """
-        self._parked = None
+        self._parked, self._prompt_logprobs = None, {}
         self._update_states(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return
+        if self.drafts is not None:
+            self.drafts.begin_step(scheduler_output)
         inputs = self.prepare_inputs(scheduler_output.num_scheduled_tokens, scheduler_output.total_num_scheduled_tokens)
+        if self.drafts is not None:
+            self.drafts.add_to_inputs(inputs, scheduler_output)
         self.last_metadata = inputs.metadata
         if self.kv_oracle is not None:
             self.kv_oracle.on_step(oracle_rows(self.input_batch, scheduler_output.num_scheduled_tokens))
@@ -127,6 +139,9 @@ class ModelRunner:
         else:
             attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
             hidden = self.forward(inputs.input_ids, inputs.positions, attn)
+        if self.states.num_prompt_logprobs:
+            starts = inputs.metadata.query_start_loc
+            self._prompt_logprobs = get_prompt_logprobs_dict(self.states, hidden, self.compute_logits, starts)
         wanted = inputs.logits_indices
         if not len(wanted):
             return None
@@ -144,6 +159,15 @@ class ModelRunner:
             return ModelRunnerOutput([], [])
         logits, rows = self._parked
         self._parked = None
+        sample = self.sample_logits if self.drafts is None else self.drafts.sample_tokens
+        output = sample(logits, rows, grammar_output)
+        output.prompt_logprobs_dict, self._prompt_logprobs = self._prompt_logprobs, {}
+        return output
+
+    def sample_logits(
+        self, logits: Array | None, rows: Array, grammar_output: GrammarOutput | None = None
+    ) -> ModelRunnerOutput:
+        """One token for each of these rows of the batch. logits: [len(rows), V]; None: no row is due."""
         batch = self.input_batch
         sampled: list[list[int]] = [[] for _ in batch.req_ids]
         logprobs: list[list[dict[int, tuple[float, int]]]] | None = None
@@ -152,12 +176,12 @@ class ModelRunner:
             bad = np.isnan(logits.max(axis=-1))
             if bad.any():
                 good = ~bad
-                self._report_nan(rows[bad], errors)
+                self.report_nan(rows[bad], errors)
                 logits, rows = logits[good], rows[good]
         if logits is not None and len(rows):
             if grammar_output is not None:
                 apply_grammar_bitmask(logits, [batch.req_ids[row] for row in rows], grammar_output)
-            result = self.sampler.forward(logits, self._sampling_metadata(rows))
+            result = self.sampler.forward(logits, self.sampling_metadata(rows))
             for at, message in result.errors.items():
                 errors[batch.req_ids[rows[at]]] = message
             if result.logprobs is not None:
@@ -203,7 +227,7 @@ class ModelRunner:
             batch.block_table.metadata(query_start_loc, seq_lens, token_rows, positions, computed),
         )
 
-    def _sampling_metadata(self, rows: Array) -> SamplingMetadata:
+    def sampling_metadata(self, rows: Array) -> SamplingMetadata:
         """Built again only when the sampled rows are others than in the step before."""
         key = self.input_batch.version, rows.tobytes()
         if self._sampling is None or self._sampling[0] != key:
@@ -211,10 +235,23 @@ class ModelRunner:
             sampling_rows = [
                 SamplingRow(s.sampling_params, s.prompt_token_ids, s.output_token_ids, s.generator) for s in states
             ]
-            self._sampling = key, SamplingMetadata.from_rows(sampling_rows, self.model.vocab_size)
+            self._follow(sampling_rows)
+            self._sampling = key, SamplingMetadata.from_rows(sampling_rows, self.model.vocab_size, self.logitsprocs)
+        elif self.logitsprocs is not None:
+            self.logitsprocs.follow(None)
         return self._sampling[1]
 
-    def _report_nan(self, rows: Array, errors: dict[str, str]) -> None:
+    def _follow(self, rows: list[SamplingRow]) -> None:
+        """Keep the logits processors in step with the rows; they are made when a request needs one."""
+        if self.logitsprocs is None and any(row.params.uses_logits_processors for row in rows):
+            from mini_vllm.sample.logits_processor import build_logitsprocs
+
+            self.logitsprocs = build_logitsprocs()
+        if self.logitsprocs is not None:
+            self.logitsprocs.follow(rows)
+
+    def report_nan(self, rows: Array, errors: dict[str, str]) -> None:
+        """Name the requests of these rows in `errors`, and clean their blocks."""
         for row in rows.tolist():
             state = self.input_batch.states[row]
             position = int(self.input_batch.num_tokens[row]) - 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.sample.ops.candidates import skip_draws
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class CachedRequestState:
     output_token_ids: list[int] = field(default_factory=list)
     generator: np.random.Generator | None = None
     seed: int | np.random.SeedSequence | None = None
+    in_progress_prompt_logprobs: list[dict[int, tuple[float, int]] | None] | None = None
 
     def start_stream(self, engine_seed: int, number: int) -> None:
         """The random stream of a request that does not sample greedily: its own seed's, or `number` of the engine's."""
@@ -52,12 +54,11 @@ class CachedRequestState:
 
         Where it knows less than was sampled here, it has thrown the rest away (the prefix cache was reset while a step
         was in flight). The random stream then goes back to where these tokens left it, so that a seeded request gets
-        the tokens that it gets without a reset. A draw takes one number for each token of the vocabulary.
+        the tokens that it gets without a reset.
         """
         if len(token_ids) < len(self.output_token_ids) and self.generator is not None:
             self.generator = np.random.default_rng(self.seed)
-            for _ in token_ids:
-                self.generator.standard_exponential(size=vocab_size)
+            skip_draws(self.generator, len(token_ids), vocab_size)
         self.output_token_ids = token_ids
 
 
@@ -70,15 +71,16 @@ class RequestStates:
     Args:
         input_batch: gets and loses rows here.
         seed: start of the random streams of requests that have no seed of their own.
-        vocab_size: numbers that a draw takes from a stream.
+        vocab_size: decides how many numbers a draw takes from a stream.
 
     Attributes:
-        requests: by id.
+        requests: by id. num_prompt_logprobs: those whose prompt is not computed yet, and how many each of them wants.
     """
 
     def __init__(self, input_batch: InputBatch, seed: int, vocab_size: int) -> None:
         self.input_batch, self.seed, self.vocab_size = input_batch, seed, vocab_size
         self.requests: dict[str, CachedRequestState] = {}
+        self.num_prompt_logprobs: dict[str, int] = {}
         self._num_streams = 0
 
     def update(self, scheduler_output: SchedulerOutput) -> None:
@@ -89,6 +91,7 @@ class RequestStates:
         batch = self.input_batch
         for req_id in scheduler_output.finished_req_ids:
             self.requests.pop(req_id, None)
+            self.num_prompt_logprobs.pop(req_id, None)
             batch.remove_request(req_id)
         cached = scheduler_output.scheduled_cached_reqs
         scheduled = scheduler_output.num_scheduled_tokens.keys()
@@ -136,4 +139,7 @@ class RequestStates:
         state.start_stream(self.seed, self._num_streams)
         self._num_streams += 1
         self.requests[new.req_id] = state
+        wanted = new.sampling_params.prompt_logprobs
+        if wanted is not None:
+            self.num_prompt_logprobs[new.req_id] = self.vocab_size if wanted == -1 else wanted
         return state

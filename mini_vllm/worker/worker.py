@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
-from mini_vllm.core.kv_cache_groups import get_kv_cache_spec
+from mini_vllm.core.kv_cache_groups import DRAFT_PREFIX, get_kv_cache_spec
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
-from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.layers.batch_invariant import require_batch_invariant, vllm_is_batch_invariant
+from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
+from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.model_runner import ModelRunner
 
@@ -49,12 +51,14 @@ class Worker:
         progress: called with (tensors done, tensors in all) while the weights are read.
 
     Attributes:
-        model: after `load_model`. model_runner: after `initialize_from_config`; upstream makes it with the device.
+        model, draft_model: after `load_model`; the second is None unless it makes drafts. model_runner: after
+            `initialize_from_config`; upstream makes it with the device.
 
     Upstream: upstream/vllm/v1/worker/gpu_worker.py:109 — `Worker`.
     """
 
     model: Any = None
+    draft_model: Any = None
     model_runner: ModelRunner
 
     def __init__(
@@ -89,7 +93,14 @@ class Worker:
             model = self.resolved_model.model
         else:
             folder, model = self.resolved_model.model, self._load_weights()
+        if vllm_is_batch_invariant():
+            require_batch_invariant(model)
         self.model = model if self.parts.model is None else self.parts.model(model, folder, self.config)
+        drafts = self.config.speculative_config
+        if drafts is not None and drafts.uses_draft_model():
+            from mini_vllm.spec_decode.draft_model import load_draft_model
+
+            self.draft_model = load_draft_model(self.resolved_model, self.config, self.group)
 
     def _load_weights(self) -> Any:
         from mini_vllm.model_loader.checkpoint import load_weights
@@ -101,7 +112,12 @@ class Worker:
 
         Upstream: upstream/vllm/v1/worker/worker_base.py:98 — `WorkerBase.get_kv_cache_spec`.
         """
-        return get_kv_cache_spec(self.model, self.config.block_size, self.config.kv_cache_dtype)
+        size, dtype = self.config.block_size, self.config.kv_cache_dtype
+        specs = get_kv_cache_spec(self.model, size, dtype)
+        if self.draft_model is not None:
+            of_drafter = get_kv_cache_spec(self.draft_model, size, dtype)
+            specs.update({DRAFT_PREFIX + name: spec for name, spec in of_drafter.items()})
+        return specs
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Make the KV cache, as many blocks as the config says, and the runner.
@@ -125,7 +141,14 @@ class Worker:
             enforce_eager=c.enforce_eager,
             kv_cache_config=kv_cache_config,
         )
+        if c.speculative_config is not None:
+            from mini_vllm.worker.draft_runner import DraftRunner
+
+            self.model_runner.drafts = DraftRunner(self.model_runner, c, self.draft_model)
         watch = self.model.num_layers == 0 if c.kv_oracle is None else c.kv_oracle
+        custom = c.model_config.logits_processors
+        if has_custom_logitsprocs(custom):
+            self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
 
     def compile_or_warm_up_model(self) -> None:
@@ -152,6 +175,14 @@ class Worker:
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:775 — `Worker.sample_tokens`.
         """
         return self.model_runner.sample_tokens(grammar_output)
+
+    def take_draft_token_ids(self) -> DraftTokenIds:
+        """Drafts for the next step, of an engine that makes them.
+
+        Upstream: upstream/vllm/v1/worker/gpu_worker.py:871 — `Worker.take_draft_token_ids`.
+        """
+        assert self.model_runner.drafts is not None
+        return self.model_runner.drafts.take_draft_token_ids()
 
     def get_stats(self) -> tuple[Any, Any]:
         """What only the worker sees: the graphs' `CUDAGraphStats` and the model's `ExpertLoad`, each None without."""

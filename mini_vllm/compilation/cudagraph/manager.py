@@ -19,7 +19,11 @@ from mini_vllm.compilation.cudagraph.buffers import InputBuffers
 from mini_vllm.compilation.cudagraph.launches import ForwardLaunches
 from mini_vllm.compilation.cudagraph.stats import CUDAGraphStat, CUDAGraphStats
 from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
-from mini_vllm.config.compilation import CUDAGraphMode, resolve_cudagraph_mode
+from mini_vllm.config.compilation import (
+    CUDAGraphMode,
+    adjust_cudagraph_sizes_for_spec_decode,
+    resolve_cudagraph_mode,
+)
 from mini_vllm.utils.arrays import Array
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,7 @@ class CudaGraphManager:
         capture_sizes: ascending, see `resolve_capture_sizes`.
         max_num_seqs, max_blocks: requests of a step, blocks of a request.
         debug: check at each replay that the inputs lie where they lay at capture.
+        uniform_decode_query_len: 1, or 1 + the number of speculative tokens.
 
     Attributes:
         asked_mode, mode: as asked for, and as resolved. warnings: each step down, in words.
@@ -55,6 +60,7 @@ class CudaGraphManager:
         max_num_seqs: int,
         max_blocks: int,
         debug: bool = False,
+        uniform_decode_query_len: int = 1,
     ) -> None:
         self.model, self.attention = model, attention
         self._model_forward = forward or model.forward
@@ -62,10 +68,15 @@ class CudaGraphManager:
         self.support = getattr(attention, "cudagraph_support", default)
         self.backend_name = getattr(attention, "name", type(attention).__name__)
         self.asked_mode = mode
-        self.mode, self.warnings = resolve_cudagraph_mode(mode, self.support, self.backend_name)
+        self.uniform_decode_query_len = of = uniform_decode_query_len
+        self.mode, self.warnings = resolve_cudagraph_mode(
+            mode, self.support, self.backend_name, uniform_decode_query_len=of
+        )
+        if self.mode.decode_mode() == CUDAGraphMode.FULL and of > 1:
+            capture_sizes = adjust_cudagraph_sizes_for_spec_decode(capture_sizes, of)
         for warning in self.warnings:
             logger.warning(warning)
-        self.dispatcher = CudagraphDispatcher(self.mode, capture_sizes, max_num_seqs)
+        self.dispatcher = CudagraphDispatcher(self.mode, capture_sizes, max_num_seqs, of)
         self.buffers = InputBuffers(max(capture_sizes, default=0), max_num_seqs, max_blocks)
         self.launches = ForwardLaunches.of(model)
         self.pool = GraphPool()
@@ -133,7 +144,8 @@ class CudaGraphManager:
         upstream/vllm/v1/worker/gpu_model_runner.py:3955 — `GPUModelRunner.execute_model`.
         """
         num_tokens, num_reqs = metadata.num_tokens, metadata.num_reqs
-        uniform = is_uniform_decode(int(metadata.query_lens.max()), num_tokens, num_reqs)
+        longest = int(metadata.query_lens.max())
+        uniform = is_uniform_decode(longest, num_tokens, num_reqs, self.uniform_decode_query_len)
         mode, key = self.dispatcher.dispatch(num_tokens, uniform)
         padding = key.num_tokens - num_tokens
         stat = CUDAGraphStat(num_tokens, key.num_tokens, padding, mode.name)
@@ -183,6 +195,7 @@ def capture_graphs(model_runner: Any, config: Any) -> CudaGraphManager:
         capture_sizes=config.resolved_capture_sizes,
         max_num_seqs=config.max_num_seqs,
         max_blocks=model_runner.input_batch.block_table[0].table.shape[1],
+        uniform_decode_query_len=config.uniform_decode_query_len,
     )
     manager.capture_model()
     return manager

@@ -2,7 +2,8 @@
 
 A step whose result is not there yet has still promised a token to each request that it brings up to date. The promise
 is a placeholder: it counts as a token to be computed, so that the next step can be planned for it, though nobody knows
-its id. The model runner knows, because it sampled it.
+its id. The model runner knows, because it sampled it. With drafts the promise is one token and all drafts of the step,
+and the drafts of the next step are placeholders too: the runner puts in those that it has made.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ class AsyncScheduler(Scheduler):
     def _update_after_schedule(self, output: SchedulerOutput) -> None:
         """Promise a token to every request that this step brings up to date."""
         super()._update_after_schedule(output)
+        drafts = output.scheduled_spec_decode_tokens
         for request_id in output.num_scheduled_tokens:
             request = self.requests[request_id]
             if not request.is_prefill_chunk:
                 if request.structured_output_request is not None and request.num_output_placeholders > 0:
                     output.pending_structured_output_tokens = True
-                request.num_output_placeholders += 1
+                request.num_output_placeholders += 1 + len(drafts.get(request_id, ())) if drafts else 1
+                if self.num_spec_tokens:
+                    request.spec_token_ids = [-1] * self.num_spec_tokens
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
         """Put tokens in the place of their placeholders; only now can a block they fill be found by others.

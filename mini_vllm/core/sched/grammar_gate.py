@@ -35,7 +35,8 @@ class GrammarGate:
         if self.structured_output_manager is None or not output.has_structured_output_requests:
             return None
         ids = [request_id for request_id in output.num_scheduled_tokens if self._obeys_grammar(request_id)]
-        bitmask = self.structured_output_manager.grammar_bitmask(self.requests, ids)
+        drafts = output.scheduled_spec_decode_tokens
+        bitmask = self.structured_output_manager.grammar_bitmask(self.requests, ids, drafts)
         return None if bitmask is None else GrammarOutput(ids, bitmask)
 
     def _obeys_grammar(self, request_id: str) -> bool:

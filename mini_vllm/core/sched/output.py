@@ -60,12 +60,16 @@ class SchedulerOutput:
     scheduled_cached_reqs: CachedRequestData
     num_scheduled_tokens: dict[str, int]
     total_num_scheduled_tokens: int
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+    """Drafts among the scheduled tokens, the last of their request. -1: only the model runner knows them yet."""
     preempted_req_ids: set[str] = field(default_factory=set)
     finished_req_ids: set[str] = field(default_factory=set)
     has_structured_output_requests: bool = False
     """A row of this step has to obey a grammar."""
     pending_structured_output_tokens: bool = False
     """The grammar of such a row waits for a token that is still in flight (async scheduling)."""
+    num_invalid_spec_tokens: dict[str, int] = field(default_factory=dict)
+    """Drafts that a grammar forbade after they had been scheduled (async scheduling)."""
 
 
 @dataclass(slots=True)

@@ -146,7 +146,8 @@ class RequestTable:
             while self.running:
                 request = self.running.pop()
                 self._preempt_request(request)
-                request.async_tokens_to_discard = request.num_output_placeholders
+                # One step is in flight. With drafts it promises several tokens; the pinned release drops so many steps.
+                request.async_tokens_to_discard = min(request.num_output_placeholders, 1)
                 request.num_output_placeholders = 0
             self.prev_step_scheduled_req_ids = set()
         return self.kv_cache_manager.reset_prefix_cache()
@@ -159,6 +160,7 @@ class RequestTable:
         self.kv_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
+        request.spec_token_ids = []
         request.num_preemptions += 1
         request.record_event(EngineCoreEventType.PREEMPTED)
         self.num_preemptions += 1

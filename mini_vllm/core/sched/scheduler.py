@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.draft_gate import DraftGate
 from mini_vllm.core.sched.grammar_gate import GrammarGate
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.request_queue import RequestQueue
@@ -24,7 +26,7 @@ from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 
 
-class Scheduler(GrammarGate, RequestTable):
+class Scheduler(GrammarGate, DraftGate, RequestTable):
     """Plans each step and takes in its results.
 
     Args:
@@ -68,16 +70,21 @@ class Scheduler(GrammarGate, RequestTable):
 
         A request that lacks nothing is passed over. The phase ends when a request had to be preempted for itself.
         """
-        index = 0
-        while index < len(self.running) and step.token_budget > 0:
-            request = self.running[index]
+        index, running, drafting, last = 0, self.running, self.num_spec_tokens > 0, self.max_model_len - 1
+        allocate_slots = self.kv_cache_manager.allocate_slots
+        if self.num_lookahead_tokens:
+            allocate_slots = partial(allocate_slots, num_lookahead_tokens=self.num_lookahead_tokens)
+        while index < len(running) and step.token_budget > 0:
+            request = running[index]
             missing = len(request.all_token_ids) + request.num_output_placeholders - request.num_computed_tokens
+            if drafting:
+                missing += len(request.spec_token_ids)
             num_new_tokens = self._clamp(missing, step.token_budget)
-            num_new_tokens = min(num_new_tokens, self.max_model_len - 1 - request.num_computed_tokens)
+            num_new_tokens = min(num_new_tokens, last - request.num_computed_tokens)
             if num_new_tokens <= 0 or (request.num_output_placeholders and request.will_reach_max_tokens):
                 index += 1
                 continue
-            while (new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)) is None:
+            while (new_blocks := allocate_slots(request, num_new_tokens)) is None:
                 victim_index = self._preempt_one(step)
                 # The pinned release leaves its index alone when the victim stands before the current request but had
                 # nothing scheduled; the request that slides into the gap then misses its turn.
@@ -87,6 +94,8 @@ class Scheduler(GrammarGate, RequestTable):
                     return
             step.running.append(request)
             step.add(request, num_new_tokens, new_blocks)
+            if drafting and request.spec_token_ids:
+                self._schedule_drafts(step, request)
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:
@@ -173,18 +182,19 @@ class Scheduler(GrammarGate, RequestTable):
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Append the sampled tokens, end what has ended, and report what is new.
 
-        It does not touch `num_computed_tokens`: `schedule()` did. A request that was aborted while the model ran is
-        passed over. The order is that of the plan, whatever order the rows have: it decides in which order blocks are
-        freed, and so which are reused first.
+        It does not touch `num_computed_tokens`: `schedule()` did. Only rejected drafts are subtracted. A request that
+        was aborted while the model ran is passed over. The order is that of the plan, whatever order the rows have: it
+        decides in which order blocks are freed, and so which are reused first.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1283 — `Scheduler.update_from_output`.
         """
         outputs: list[EngineCoreOutput] = []
         stopped_running: set[Request] = set()
         stopped_waiting: set[Request] = set()  # preempted while their last token was in flight
+        drafts, find = output.scheduled_spec_decode_tokens, self.requests.get
         rows = dict(zip(model_output.req_ids, range(len(model_output.req_ids)), strict=True))
         for request_id in output.num_scheduled_tokens:
-            request = self.requests.get(request_id)
+            request = find(request_id)
             if request is None:
                 continue
             status_before = request.status
@@ -193,22 +203,26 @@ class Scheduler(GrammarGate, RequestTable):
                 has_stopped, new_token_ids = True, []
             else:
                 new_token_ids = model_output.sampled_token_ids[rows[request_id]]
+                if drafts:
+                    self._take_back_rejected(output, request, len(new_token_ids))
                 if not new_token_ids:
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
                 if request.structured_output_request is not None and new_token_ids:
                     new_token_ids, has_stopped = self._accept_in_grammar(request, new_token_ids)
+            prompt_logprobs = model_output.prompt_logprobs_dict.get(request_id)
             finish_reason = None
             if has_stopped:
                 finish_reason = request.get_finished_reason()
                 (stopped_running if status_before == RequestStatus.RUNNING else stopped_waiting).add(request)
                 self._free_request(request)
-            elif not new_token_ids:
+            elif not new_token_ids and prompt_logprobs is None:
                 continue
             logprobs = model_output.logprobs[rows[request_id]][: len(new_token_ids)] if model_output.logprobs else None
             outputs.append(EngineCoreOutput(
                 request_id, new_token_ids, logprobs or None, finish_reason, request.stop_reason,
                 request.num_cached_tokens, request.num_preemptions, request.take_events() if request.events else None,
+                prompt_logprobs,
             ))  # fmt: skip
         if stopped_running:
             self.running = [request for request in self.running if request not in stopped_running]

@@ -23,6 +23,7 @@ class StepPlan:
     new: list[Request] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, request: Request, num_new_tokens: int, new_blocks: KVCacheBlocks) -> None:
         """Give `num_new_tokens` of the budget to a request."""
@@ -35,6 +36,7 @@ class StepPlan:
         self.running.remove(request)
         self.token_budget += self.num_scheduled_tokens.pop(request.request_id)
         del self.new_blocks[request.request_id]
+        self.spec_decode_tokens.pop(request.request_id, None)
 
     def make_output(self, finished_req_ids: set[str], previously_scheduled: set[str]) -> SchedulerOutput:
         """The finished plan: new requests in full, the others as differences."""
@@ -53,6 +55,7 @@ class StepPlan:
             scheduled_cached_reqs=self._make_cached_request_data(previously_scheduled),
             num_scheduled_tokens=self.num_scheduled_tokens,
             total_num_scheduled_tokens=sum(self.num_scheduled_tokens.values()),
+            scheduled_spec_decode_tokens=self.spec_decode_tokens,
             preempted_req_ids={request.request_id for request in self.preempted},
             finished_req_ids=finished_req_ids,
         )

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -81,7 +82,7 @@ class Session:
     def stats(self) -> Table:
         """Answers one by one, and the engine's totals."""
         table = Table(
-            "turn", "prompt tokens", "from cache", "new tokens", "first token", "tokens/s", title="this session"
+            "turn", "prompt tokens", "from cache", "new tokens", "first token", "tokens per s", title="this session"
         )
         for column in table.columns:
             column.justify = "right"
@@ -132,6 +133,8 @@ def chat(
     session = Session(llm, params, console, system)
     name = c.short_path(llm.llm_engine.folder)
     console.print(f"{name}, context {llm.llm_engine.max_model_len} tokens. /help, /quit", style="dim")
+    for text in suggestions(llm.llm_engine.folder):
+        console.print(f"  try: {text}", style="dim", markup=False)
     for line in read_lines(console):
         try:
             if not handle(session, line):
@@ -140,6 +143,12 @@ def chat(
             if debug:
                 raise
             console.print(Text(f"error: {error}", style="bold red"))
+
+
+def suggestions(folder: str | Path) -> list[str]:
+    """What a checkpoint answers well: the lines of its `suggestions.txt`; none where it has no such file."""
+    path = Path(folder) / "suggestions.txt"
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 def handle(session: Session, line: str) -> bool:
@@ -154,7 +163,7 @@ def handle(session: Session, line: str) -> bool:
     if command in ("/quit", "/exit"):
         return False
     if command == "/stats":
-        console.print(session.stats())
+        console.print(session.stats(), soft_wrap=False)
     elif command == "/reset":
         session.reset()
         console.print("(conversation forgotten)", style="dim")

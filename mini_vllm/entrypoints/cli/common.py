@@ -90,9 +90,13 @@ def err() -> Console:
 
 
 def _console(**kwargs: Any) -> Console:
-    """Never of no width: rich would print nothing at all under COLUMNS=0."""
-    console = Console(highlight=False, soft_wrap=True, **kwargs)
-    return console if console.width > 0 else Console(highlight=False, soft_wrap=True, width=80, **kwargs)
+    """On a terminal lines break between words; elsewhere they stay whole, for whatever reads them. Never of no width:
+    rich would print nothing at all under COLUMNS=0."""
+    console = Console(highlight=False, **kwargs)
+    if console.width <= 0:
+        console = Console(highlight=False, width=80, **kwargs)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def reports_errors(command: Function) -> Function:

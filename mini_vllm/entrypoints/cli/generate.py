@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mini_vllm.core.sched.trace import record
 from mini_vllm.entrypoints.cli import common as c
+from mini_vllm.entrypoints.cli.speculative import Drafts, draft_summary, speculative_config
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
 from mini_vllm.entrypoints.cli.structured import Choice, JsonSchema, Regex, structured_outputs
 
@@ -56,6 +57,7 @@ def generate(
     json_schema: JsonSchema = None,
     regex: Regex = None,
     choice: Choice = None,
+    drafts: Drafts = None,
     kv_memory: c.KVMemory = None,
     attention_backend: c.AttentionBackend = None,
     quantization: c.Quantization = None,
@@ -75,7 +77,7 @@ def generate(
         raise ValueError("--stream shows one completion: give one prompt, without --json and --num-completions.")
     llm = c.load_llm(
         model, engine, with_labs, kv_cache_memory_bytes=c.parse_bytes(kv_memory), attention_backend=attention_backend,
-        quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+        quantization=quantization, kv_cache_dtype=kv_cache_dtype, speculative_config=speculative_config(drafts),
     )  # fmt: skip
     params = c.sampling_params(
         llm, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
@@ -87,6 +89,8 @@ def generate(
             _stream(llm, rendered[0], params)
         else:
             _batch(llm, prompts, rendered, params, as_json)
+    if (told := draft_summary(llm)) is not None:
+        c.err().print(told, style="dim")
     if trace and recorded is not None:
         recorded.write(trace)
         c.err().print(f"{len(recorded.steps)} steps written to {trace}", style="dim")

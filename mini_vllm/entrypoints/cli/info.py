@@ -25,9 +25,12 @@ def info(
     attention_backend: c.AttentionBackend = None,
     quantization: c.Quantization = None,
     kv_cache_dtype: c.KVCacheDtype = None,
+    explain_backend: Annotated[
+        bool, typer.Option("--explain", help="Which attention backend it gets, and why (phase 04).")
+    ] = False,
     debug: c.Debug = False,
 ) -> None:
-    """Architecture, bytes per token of KV cache, how many tokens fit, and which attention backend it gets and why."""
+    """What a checkpoint is: its shape, the bytes of KV cache that a token takes, how many tokens fit."""
     from mini_vllm.attention.backend import AttentionSelectorConfig
     from mini_vllm.attention.selector import explain
     from mini_vllm.kv_cache_interface import get_kv_quant_mode
@@ -43,11 +46,23 @@ def info(
     config = HFConfig.from_folder(folder)
     console = c.out()
     in_memory = memory_of_weights(str(folder), config, quantization)
-    console.print(architecture_table(c.short_path(folder), count_weights(str(folder)), config, in_memory))
+    weights = count_weights(str(folder))
+    console.print(Text(in_words(c.short_path(folder), (in_memory or weights)[0], config)))
+    console.print(architecture_table(c.short_path(folder), weights, config, in_memory))
     console.print(kv_table(config, memory, block_size))
     get_kv_quant_mode(kv_cache_dtype or "auto")
-    cfg = AttentionSelectorConfig(config.head_dim, kv_cache_dtype=kv_cache_dtype or "auto", block_size=block_size)
-    console.print(Text(str(explain(cfg, attention_backend))))
+    if explain_backend or attention_backend:
+        cfg = AttentionSelectorConfig(config.head_dim, kv_cache_dtype=kv_cache_dtype or "auto", block_size=block_size)
+        console.print(Text(str(explain(cfg, attention_backend))))
+
+
+def in_words(name: str, parameters: int, config: Any) -> str:
+    """The tables below in two sentences, for who reads them for the first time."""
+    return (
+        f"{name} is a language model of {parameters:,} numbers in {config.num_hidden_layers} layers. It knows "
+        f"{config.vocab_size:,} tokens (pieces of text) and takes up to {config.max_model_len:,} of them at a time; "
+        "what it keeps of each one is its KV cache. Phase 00 explains the first table, phase 02 the second."
+    )
 
 
 def count_weights(folder: str) -> tuple[int, int, dict[str, int]]:

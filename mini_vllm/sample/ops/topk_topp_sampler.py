@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mini_vllm.sample.ops.candidates import LARGE_VOCABULARY, draw_among
 from mini_vllm.sample.ops.logprobs import NEG_INF, softmax
 
 
@@ -28,11 +29,17 @@ def apply_top_k_top_p(logits: np.ndarray, top_k: np.ndarray | None, top_p: np.nd
 
 
 def _top_k_masked(logits: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """logits with everything below each row's k-th largest value masked; O(V) by `np.partition`, no sort."""
-    vocab_size = logits.shape[1]
-    kths = np.unique(vocab_size - k)
-    partitioned = np.partition(logits, kths, axis=-1)
-    threshold = np.take_along_axis(partitioned, (vocab_size - k)[:, None], axis=-1)
+    """logits with everything below each row's k-th largest value masked.
+
+    One partition for all rows, at the largest k, and a sort of what it leaves: as fast for many k as for one.
+    """
+    vocab_size, most = logits.shape[1], int(k.max())
+    top = np.partition(logits, vocab_size - most, axis=-1)[:, vocab_size - most :]
+    if (k != most).any():
+        top.sort(axis=-1)
+        threshold = np.take_along_axis(top, (most - k)[:, None], axis=-1)
+    else:
+        threshold = top[:, :1]
     return np.where(logits < threshold, NEG_INF, logits)
 
 
@@ -60,8 +67,14 @@ def random_sample(probs: np.ndarray, generators: Sequence[np.random.Generator | 
     """One draw per row: argmax(p / e), e ~ Exp(1) from the row's own stream. probs: [R, V]. Returns int64[R].
 
     Twin: upstream/vllm/v1/sample/ops/topk_topp_sampler.py:395 — `random_sample`. The noise is float64, V numbers a
-    draw, so that the stream stands at the same place whichever filters were on.
+    draw, so that the stream stands at the same place whichever filters were on. A vocabulary of more than
+    `LARGE_VOCABULARY` tokens takes one number a draw, and the noise of each token is a function of it
+    (`candidates.py`).
     """
+    if probs.shape[1] > LARGE_VOCABULARY:
+        kept = [np.flatnonzero(row) for row in probs]
+        drawn = [draw_among(probs[i, ids], ids, generators[i], i) for i, ids in enumerate(kept)]
+        return np.array(drawn, dtype=np.int64)
     noise = np.empty(probs.shape, dtype=np.float64)
     for row, generator in enumerate(generators):
         if generator is None:

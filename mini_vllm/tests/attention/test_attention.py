@@ -155,7 +155,9 @@ def test_blocks_with_nan_are_cleaned_and_others_kept() -> None:
 
 
 def test_the_registry_names_what_is_allowed() -> None:
-    with pytest.raises(ValueError, match="must be one of dense, paged_gather, paged_online, split_kv, got 'flash'"):
+    with pytest.raises(
+        ValueError, match="must be one of dense, paged_gather, paged_online, per_token, split_kv, got 'flash'"
+    ):
         get_attention_backend("flash")
 
 

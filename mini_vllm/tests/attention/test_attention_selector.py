@@ -83,7 +83,9 @@ def test_an_explicit_choice_never_falls_back() -> None:
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(ValueError, match="must be one of dense, paged_gather, paged_online, split_kv, got 'FLASHMLA'"):
+    with pytest.raises(
+        ValueError, match="must be one of dense, paged_gather, paged_online, per_token, split_kv, got 'FLASHMLA'"
+    ):
         explain(PLAIN, "FLASHMLA")
 
 

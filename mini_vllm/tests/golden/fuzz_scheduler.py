@@ -24,19 +24,22 @@ os.environ["PYTHONHASHSEED"] = "0"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
+from record_drafts import DraftRecorder  # noqa: E402
 from record_groups import GroupRecorder  # noqa: E402
 from record_scheduler import model_output, stand_in_model  # noqa: E402
 from upstream_patches import PATCHES, applied  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
+from vllm.v1.outputs import DraftTokenIds as RealDraftTokenIds  # noqa: E402
 from vllm.v1.request import RequestStatus as RealStatus  # noqa: E402
 
 from mini_vllm.core.kv_cache_utils import make_block_hash_with_group_id  # noqa: E402
-from mini_vllm.outputs import ModelRunnerOutput  # noqa: E402
+from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput  # noqa: E402
 from mini_vllm.request import RequestStatus  # noqa: E402
+from mini_vllm.tests.golden.draft_workload import make_draft_workload, proposed, verified  # noqa: E402
 from mini_vllm.tests.golden.group_workload import make_group_workload  # noqa: E402
-from mini_vllm.tests.golden.replay import GroupReplay  # noqa: E402
+from mini_vllm.tests.golden.replay import DraftReplay, GroupReplay  # noqa: E402
 from mini_vllm.tests.golden.scheduler_workload import Workload, make_pressed_workload, pick, sampled_token  # noqa: E402
 
 STEP_LIMIT = 2000
@@ -60,6 +63,7 @@ def state_of(scheduler: Any, is_real: bool) -> dict[str, Any]:
             request.async_tokens_to_discard,
             counters,
             list(request.all_token_ids),
+            list(request.spec_token_ids),
             list(request.block_hashes) if manager.enable_caching else [],
         )
     hashes = {}
@@ -94,6 +98,7 @@ def plan_of(output: Any) -> dict[str, Any]:
         "num_output_tokens": cached.num_output_tokens,
         "all_token_ids": cached.all_token_ids,
         "resumed": cached.resumed_req_ids,
+        "drafts": output.scheduled_spec_decode_tokens,
         "preempted": output.preempted_req_ids,
         "finished": output.finished_req_ids,
     }
@@ -111,8 +116,11 @@ class Lockstep:
 
     def __init__(self, workload: Workload, folder: str) -> None:
         self.workload = workload
-        self.real, self.mini = GroupRecorder(workload, folder), GroupReplay(workload)
+        self.real, self.mini = self._make(workload, folder)
         self.num_steps, self.seen, self.looked_up = 0, Counter[str](), Counter[str]()
+
+    def _make(self, workload: Workload, folder: str) -> tuple[Any, Any]:
+        return GroupRecorder(workload, folder), GroupReplay(workload)
 
     def run(self) -> None:
         """To the end. Raises `Difference`."""
@@ -164,13 +172,13 @@ class Lockstep:
         for name in ids:
             request = self.real.scheduler.requests.get(name)
             due = request is not None and not request.is_prefill_chunk
-            token = sampled_token(self.workload.seed, name, self.real.num_sampled[name])
-            sampled.append([token] if due else [])
-            self.real.num_sampled[name] += due
+            sampled.append(self._new_tokens(theirs, name) if due else [])
+            self.real.num_sampled[name] += len(sampled[-1])
         rows = list(range(len(ids)))
         self.mini.shuffle(rows)
         shuffled = [ids[row] for row in rows], [sampled[row] for row in rows]
-        self.real.in_flight.append((theirs, model_output(*shuffled)))
+        theirs_too = shuffled[0], [list(tokens) for tokens in shuffled[1]]  # the release cuts these lists
+        self.real.in_flight.append((theirs, model_output(*theirs_too)))
         self.mini.in_flight.append((ours, ModelRunnerOutput(*shuffled)))
         if self.workload.config["async"] and ids and len(self.real.in_flight) < 2:
             return
@@ -187,6 +195,36 @@ class Lockstep:
         first = {o.request_id: o.prefill_stats for o in outputs if o.prefill_stats is not None}
         cached = {o.request_id: o.num_cached_tokens for o in here if o.request_id in first}
         compare(where, {"cached": {k: v.num_cached_tokens for k, v in first.items()}}, {"cached": cached})
+        self._after_update(there, ids)
+
+    def _new_tokens(self, plan: Any, name: str) -> list[int]:
+        return [sampled_token(self.workload.seed, name, self.real.num_sampled[name])]
+
+    def _after_update(self, there: Any, ids: list[str]) -> None:
+        """Nothing without drafts."""
+
+
+class DraftLockstep(Lockstep):
+    """With drafts, proposed and accepted as `record_drafts.py` has it."""
+
+    def _make(self, workload: Workload, folder: str) -> tuple[Any, Any]:
+        return DraftRecorder(workload, folder), DraftReplay(workload)
+
+    def _new_tokens(self, plan: Any, name: str) -> list[int]:
+        drafts = plan.scheduled_spec_decode_tokens.get(name, [])
+        self.seen["drafts"] += len(drafts)
+        return verified(self.workload.seed, name, self.real.num_sampled[name], list(drafts))
+
+    def _after_update(self, there: Any, ids: list[str]) -> None:
+        self.real._count(there)
+        stats = [self.real.stats["num_drafts"], self.real.stats["num_draft_tokens"]]
+        stats += [self.real.stats["num_accepted_tokens"], self.real.per_position]
+        compare(f"workload {self.workload.seed}, step {self.num_steps}", {"n": stats}, {"n": self.mini.stats()})
+        if not self.workload.config["async"]:
+            k, sampled = self.workload.config["drafts"]["k"], self.real.num_sampled
+            drafts = [proposed(self.workload.seed, name, sampled[name], k) for name in ids]
+            self.real.scheduler.update_draft_token_ids(RealDraftTokenIds(list(ids), [list(d) for d in drafts]))
+            self.mini.scheduler.update_draft_token_ids(DraftTokenIds(list(ids), drafts))
 
 
 def _plain(value: Any) -> Any:
@@ -206,6 +244,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:500", help="A:B, the first and the one after the last")
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--drafts", action="store_true", help="workloads with drafts (`draft_workload.py`)")
     args = parser.parse_args()
     start, stop = (int(part) for part in args.seeds.split(":"))
     until, done, steps, seen = time.monotonic() + 60 * args.minutes, 0, 0, Counter[str]()
@@ -215,7 +254,9 @@ def main() -> int:
         for seed in range(start, stop):
             if time.monotonic() > until:
                 break
-            lockstep = Lockstep(workload_of(seed), folder)
+            lockstep = (
+                DraftLockstep(make_draft_workload(seed), folder) if args.drafts else Lockstep(workload_of(seed), folder)
+            )
             try:
                 lockstep.run()
             except Difference as difference:

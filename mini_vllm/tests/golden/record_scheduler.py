@@ -30,7 +30,15 @@ for name, value in {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOG
 import torch  # noqa: E402
 from scheduler_workload import EOS, Workload, arrival_time, make_workload, pick, sampled_token  # noqa: E402
 from vllm import SamplingParams, __version__  # noqa: E402
-from vllm.config import CacheConfig, KVEventsConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig  # noqa: E402
+from vllm.config import (  # noqa: E402
+    CacheConfig,
+    KVEventsConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core.kv_cache_utils import (  # noqa: E402
     get_request_block_hasher,
@@ -84,11 +92,13 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
     )
     cache = CacheConfig(block_size=config["block_size"], enable_prefix_caching=config["caching"])
     cache.num_gpu_blocks = config["num_blocks"]
+    parallel = ParallelConfig()
     vllm_config = VllmConfig(
         scheduler_config=scheduling,
         model_config=model,
         cache_config=cache,
-        parallel_config=ParallelConfig(),
+        parallel_config=parallel,
+        speculative_config=make_speculative_config(config, model, parallel, model_folder),
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null") if "groups" in config else None,
     )
     groups = make_groups(config.get("groups", [(None, config["block_size"])]))
@@ -102,6 +112,20 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
         hash_block_size=hash_block_size,
         log_stats=True,
         structured_output_manager=StructuredOutputManager(vllm_config),
+    )
+
+
+def make_speculative_config(config: dict[str, Any], model: Any, parallel: Any, folder: str) -> SpeculativeConfig | None:
+    """Of a workload with drafts (`draft_workload.py`); the stand-in drafts for itself."""
+    if "drafts" not in config:
+        return None
+    method, k = config["drafts"]["method"], config["drafts"]["k"]
+    return SpeculativeConfig(
+        method=method,
+        model=folder if method == "draft_model" else None,
+        num_speculative_tokens=k,
+        target_model_config=model,
+        target_parallel_config=parallel,
     )
 
 

@@ -4,6 +4,7 @@ import random
 from collections import Counter, deque
 
 from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
@@ -11,9 +12,10 @@ from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.distributed.kv_events import to_wire
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
-from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tests.golden.draft_workload import proposed, short, verified
 from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksum, pick, sampled_token
 from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
 
@@ -41,7 +43,11 @@ def make_scheduler(config):
         scheduler_reserve_full_isl=config["reserve"],
         async_scheduling=config["async"],
     )
-    return (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"])
+    scheduler = (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"])
+    if "drafts" in config:
+        method, k = config["drafts"]["method"], config["drafts"]["k"]
+        scheduler.use_drafts(SpeculativeConfig(k, method, "stand-in" if method == "draft_model" else None))
+    return scheduler
 
 
 class Replay:
@@ -168,3 +174,40 @@ class GroupReplay(Replay):
     def free_record(self, ids):
         events, self.wire = self.wire, []
         return [len(ids), *ids[:4], checksum(ids, events)]
+
+
+class DraftReplay(GroupReplay):
+    """With drafts, proposed and accepted as `record_drafts.py` has it."""
+
+    def step(self, index):
+        record = super().step(index)
+        state = {
+            name: [r.num_computed_tokens, r.num_tokens, r.num_output_placeholders, len(r.spec_token_ids)]
+            for name, r in self.scheduler.requests.items()
+        }
+        return short(record, self.planned, state)
+
+    def stats(self):
+        """As the recording counts."""
+        stats = self.scheduler.spec_decoding_stats
+        counts = [stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens]
+        return [*counts, stats.num_accepted_tokens_per_pos]
+
+    def update(self, output):
+        seed, k = self.workload.seed, self.workload.config["drafts"]["k"]
+        self.planned = {name: list(ids) for name, ids in output.scheduled_spec_decode_tokens.items()}
+        ids, sampled = list(output.num_scheduled_tokens), []
+        for name in ids:
+            due = not self.scheduler.requests[name].is_prefill_chunk
+            new = verified(seed, name, self.num_sampled[name], self.planned.get(name, [])) if due else []
+            sampled.append(new)
+            self.num_sampled[name] += len(new)
+        rows = list(range(len(ids)))
+        self.shuffle(rows)
+        self.in_flight.append((output, ModelRunnerOutput([ids[row] for row in rows], [sampled[row] for row in rows])))
+        if self.workload.config["async"] and ids and len(self.in_flight) < 2:
+            return
+        self.scheduler.update_from_output(*self.in_flight.popleft())
+        if not self.workload.config["async"]:
+            drafts = [proposed(seed, name, self.num_sampled[name], k) for name in ids]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))

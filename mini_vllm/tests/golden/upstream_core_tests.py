@@ -28,6 +28,7 @@ import vllm.v1.request  # noqa: E402, F401  # the installed one; below only `tes
 sys.path.append(str(ROOT / "upstream"))
 
 from mini_vllm.config.scheduler import SchedulerConfig  # noqa: E402
+from mini_vllm.config.speculative import SpeculativeConfig  # noqa: E402
 from mini_vllm.core import (  # noqa: E402
     block_pool,
     kv_cache_groups,
@@ -43,6 +44,7 @@ from mini_vllm.kv_cache_interface import (  # noqa: E402
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
+from mini_vllm.spec_decode.metrics import SpecDecodingStats  # noqa: E402
 
 FILES = ("kv_cache_utils", "prefix_caching", "single_type_kv_cache_manager", "scheduler", "async_scheduler")
 USED: list[str] = []
@@ -132,7 +134,7 @@ class Pool(block_pool.BlockPool):
 
 def make_manager(kv_cache_config: Any, max_model_len: int, hash_block_size: int = 0, **settings: Any) -> Any:
     """Our `KVCacheManager` from upstream's arguments."""
-    need(settings.get("use_eagle"), "speculative decoding")
+    need(settings.get("use_eagle"), "EAGLE")
     need(settings.get("metrics_collector"), "a metrics collector")
     groups = [KVCacheGroupSpec(list(g.layer_names), our_spec(g.kv_cache_spec)) for g in kv_cache_config.kv_cache_groups]
     need(not groups, "a model without attention")
@@ -164,7 +166,7 @@ class Window(sliding_window_manager.SlidingWindowManager):
 
     @classmethod
     def find_longest_cache_hit(cls, *args: Any, use_eagle: bool = False, **kwargs: Any) -> Any:
-        need(use_eagle, "speculative decoding")
+        need(use_eagle, "EAGLE")
         return super().find_longest_cache_hit(*args, **kwargs)
 
     def get_num_blocks_to_allocate(self, *args: Any, num_tokens_main_model: int = 0, **kwargs: Any) -> int:
@@ -195,6 +197,8 @@ class _Default(dict):  # type: ignore[type-arg]
 class _Adapted:
     """What our scheduler is asked for and answers in upstream's form; mixed into both of them."""
 
+    spec_decoding_stats: Any
+
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         need(reset_connector, "a KV connector")
         return super().reset_prefix_cache(reset_running_requests)  # type: ignore[misc]
@@ -219,20 +223,35 @@ class _Adapted:
         answer["scheduled_cached_reqs"] = SimpleNamespace(**fields, num_reqs=len(cached.req_ids))
         return SimpleNamespace(
             **answer,
-            scheduled_spec_decode_tokens={},
             scheduled_encoder_inputs={},
             free_encoder_mm_hashes=[],
             ours=output,
         )
 
     def update_from_output(self, plan: Any, result: Any) -> Any:
-        need(getattr(plan, "scheduled_spec_decode_tokens", None), "speculative decoding")
         need(result.pooler_output and any(one is not None for one in result.pooler_output), "pooling")
         rows = SimpleNamespace(
-            req_ids=result.req_ids, sampled_token_ids=result.sampled_token_ids, logprobs=None, errors={}
+            req_ids=result.req_ids,
+            sampled_token_ids=result.sampled_token_ids,
+            logprobs=None,
+            errors={},
+            prompt_logprobs_dict={},
         )
-        outputs = super().update_from_output(plan, rows)  # type: ignore[misc]
-        return {0: SimpleNamespace(outputs=outputs)} if outputs else {}
+        drafts = getattr(plan, "scheduled_spec_decode_tokens", None) or {}
+        ours = SimpleNamespace(
+            num_scheduled_tokens=plan.num_scheduled_tokens, scheduled_spec_decode_tokens=drafts,
+            num_invalid_spec_tokens={},
+        )  # fmt: skip
+        for request in self.requests.values():  # type: ignore[attr-defined]
+            if not hasattr(request, "num_cached_tokens"):  # a test put it there itself
+                request.num_cached_tokens = 0
+        if self.spec_decoding_stats is not None:  # upstream counts a step, ours since the start
+            self.spec_decoding_stats = SpecDecodingStats.new(self.num_spec_tokens)  # type: ignore[attr-defined]
+        outputs = super().update_from_output(ours, rows)  # type: ignore[misc]
+        stats = self.spec_decoding_stats if self.spec_decoding_stats and self.spec_decoding_stats.num_drafts else None
+        if not outputs and self.spec_decoding_stats is None:
+            return {}
+        return {0: SimpleNamespace(outputs=outputs, scheduler_stats=SimpleNamespace(spec_decoding_stats=stats))}
 
 
 class OurScheduler(_Adapted, scheduler.Scheduler):  # type: ignore[misc]
@@ -248,7 +267,7 @@ def scheduler_maker(kind: type) -> Callable[..., Any]:
 
     def make(vllm_config: Any, kv_cache_config: Any, block_size: int, **others: Any) -> Any:
         limits, cache = vllm_config.scheduler_config, vllm_config.cache_config
-        for name in ("kv_transfer_config", "ec_transfer_config", "speculative_config", "lora_config"):
+        for name in ("kv_transfer_config", "ec_transfer_config", "lora_config"):
             need(getattr(vllm_config, name, None), name.replace("_config", "").replace("_", " "))
         need(vllm_config.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism")
         need(vllm_config.model_config.is_encoder_decoder, "an encoder")
@@ -267,7 +286,11 @@ def scheduler_maker(kind: type) -> Callable[..., Any]:
             max_num_batched_tokens=limits.max_num_batched_tokens,
         )  # fmt: skip
         USED.append("Scheduler")
-        return kind(ours, manager, longest)
+        made, drafts = kind(ours, manager, longest), vllm_config.speculative_config
+        if drafts is not None:
+            need(drafts.use_eagle(), "EAGLE")
+            made.use_drafts(SpeculativeConfig(drafts.num_speculative_tokens, drafts.method, drafts.model))
+        return made
 
     return make
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_vllm.sample.logits_processor.builtin import (
-    apply_allowed_token_ids,
-    apply_logit_bias,
-    apply_min_p,
-    apply_min_tokens,
-)
+from mini_vllm.sample.logits_processor.builtin import apply_allowed_token_ids, apply_min_p
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.bad_words import apply_bad_words
 from mini_vllm.sample.ops.logprobs import log_softmax, softmax
 from mini_vllm.sample.ops.penalties import apply_penalties
 from mini_vllm.sample.ops.topk_topp_sampler import apply_top_k_top_p
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
 
 INF = np.inf
@@ -131,7 +127,7 @@ def test_penalties_count_only_what_is_new():
     for expected in ([0, 1, 0], [0, 1, 1], [0, 1, 2]):
         state.update([output])
         state.update([output])
-        assert state.counts.tolist() == [expected]
+        assert [state.count(0, token) for token in range(3)] == expected
         output.append(2)
     del output[1:]
     with pytest.raises(ValueError, match="shrank from 3 to 1"):
@@ -143,8 +139,8 @@ def test_allowed_bias_bad_words_and_min_tokens():
     apply_allowed_token_ids(logits, {1: np.array([2, 4])})
     assert kept(logits) == [{0, 1, 2, 3, 4, 5}, {2, 4}, {0, 1, 2, 3, 4, 5}]
 
-    logits = np.zeros((2, 4))
-    apply_logit_bias(logits, {1: (np.array([0, 3]), np.array([1.5, -2.0]))})
+    rows = [SamplingRow(SamplingParams()), SamplingRow(SamplingParams(logit_bias={0: 1.5, 3: -2.0}))]
+    logits = Sampler.apply_logits_processors(np.zeros((2, 4)), SamplingMetadata.from_rows(rows, 4))
     assert logits.tolist() == [[0, 0, 0, 0], [1.5, 0, 0, -2.0]]
 
     words = {0: [[5], [1, 2], [3, 1, 4], [9, 0]]}
@@ -153,7 +149,35 @@ def test_allowed_bias_bad_words_and_min_tokens():
         apply_bad_words(logits, words, [past])
         assert {0, 1, 2, 3, 4, 5} - kept(logits)[0] == masked
 
+    params = SamplingParams(min_tokens=2, stop_token_ids=[1, 3, 99])  # 99 is no token: it never comes
     for produced, masked in ((0, {1, 3}), (1, {1, 3}), (2, set())):
-        logits = np.zeros((1, 4))
-        apply_min_tokens(logits, {0: (2, np.array([1, 3]))}, [[0] * produced])
+        row = SamplingRow(params, output_token_ids=[0] * produced)
+        logits = Sampler.apply_logits_processors(np.zeros((1, 4)), SamplingMetadata.from_rows([row], 4))
         assert {0, 1, 2, 3} - kept(logits)[0] == masked
+
+
+def test_penalties_of_many_rows_are_those_of_a_plain_loop():
+    rng = np.random.default_rng(0)
+    params = [
+        SamplingParams(
+            repetition_penalty=float(rng.choice([1.0, 0.5, 1.7])), frequency_penalty=float(rng.choice([0.0, 2.0])),
+            presence_penalty=float(rng.choice([0.0, 1.0])),
+        )
+        for _ in range(30)
+    ]  # fmt: skip
+    rows = [SamplingRow(p, rng.integers(0, 50, 40).tolist(), rng.integers(0, 50, 5).tolist()) for p in params]
+    metadata = SamplingMetadata.from_rows(rows, 50)
+    for _ in range(20):
+        logits = rng.normal(size=(30, 50)).astype(np.float32)
+        expected = logits.copy()
+        for out, row in zip(expected, rows, strict=True):
+            for token in {*row.prompt_token_ids, *row.output_token_ids}:
+                p, count = row.params, row.output_token_ids.count(token)
+                out[token] = out[token] / np.float32(p.repetition_penalty) if out[token] > 0 else (
+                    out[token] * np.float32(p.repetition_penalty)
+                )  # fmt: skip
+                out[token] -= np.float32(p.frequency_penalty) * count
+                out[token] -= np.float32(p.presence_penalty) * (count > 0)
+        assert np.array_equal(Sampler.apply_logits_processors(logits, metadata), expected)
+        for row in rows:
+            row.output_token_ids += rng.integers(0, 50, rng.integers(0, 3)).tolist()

@@ -43,8 +43,9 @@ def plan(
     finished: set[str] | None = None,
 ) -> SchedulerOutput:  # fmt: skip
     return SchedulerOutput(
-        new_reqs or [], cached or CachedRequestData(), scheduled, sum(scheduled.values()), set(), finished or set()
-    )
+        new_reqs or [], cached or CachedRequestData(), scheduled, sum(scheduled.values()),
+        finished_req_ids=finished or set(),
+    )  # fmt: skip
 
 
 def cached(computed: dict[str, int], blocks: dict[str, list[int]] | None = None) -> CachedRequestData:

@@ -85,7 +85,7 @@ def engine_capacity(
         (num_blocks, num_tokens, concurrency): blocks in the pool; the figure of the log line
         "GPU KV cache size: N tokens"; and that of "Maximum concurrency for M tokens per request: X".
         `concurrency` is a float: how many sequences of the longest length the blocks hold, counted in blocks.
-        `num_tokens` is an int: the tokens of so many sequences of that length, a fraction of a token cut off.
+        `num_tokens` is an int, a fraction of a token cut off.
     """
     num_blocks = available_bytes // (per_token * block_size)
     blocks_per_seq = -(-max_model_len // block_size)

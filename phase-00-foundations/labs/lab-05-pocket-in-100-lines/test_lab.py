@@ -18,7 +18,9 @@ GATE = 1e-4  # float32, eight layers: measured 1e-5; the smallest listed mistake
 
 
 def close(got, want, what, atol=1e-6):
-    fixtures.close(got, want, what, atol)
+    """Numbers and shapes. One test asks for the type, so that a type which is lost once makes one test red."""
+    kind, want = getattr(got, "dtype", None), np.asarray(want)
+    fixtures.close(got, want.astype(kind) if kind in (np.float32, np.float64) else want, what, atol)
 
 
 def normal(*shape, seed=0, dtype=np.float32):
@@ -307,17 +309,21 @@ def test_the_config_counts(impl, checkpoint, truth):
 
 def test_what_comes_in_decides_the_type(impl, checkpoint):
     config, weights = checkpoint
-    wide = {name: array.astype(np.float64) for name, array in weights.items()}
-    kinds = []
+    for dtype in (np.float32, np.float64):
+        typed, x = {name: array.astype(dtype) for name, array in weights.items()}, np.ones((2, 2, 64), dtype)
+        cache, given = impl.KVCache(), {"rms_norm": impl.rms_norm(x, x[0, 0], 1e-5)}
+        given |= {"rope": impl.rope(x, np.arange(2), 1e4), "attention": impl.attention(x, x, x)}
 
-    def attn(layer, q, k, v):
-        kinds.extend((q.dtype, k.dtype, v.dtype))
-        return cache(layer, q, k, v)
+        def attn(layer, q, k, v, cache=cache, given=given):
+            given |= {"q of forward": q, "k of forward": k, "v of forward": v}
+            return cache(layer, q, k, v)
 
-    cache = impl.KVCache()
-    hidden = impl.forward({**config, "num_hidden_layers": 1}, wide, np.array([5, 6]), np.arange(2), attn)
-    kinds += [hidden.dtype, impl.compute_logits(config, wide, hidden).dtype, cache(0, *[np.ones((1, 2, 64))] * 3).dtype]
-    assert set(kinds) == {np.dtype(np.float64)}, f"float64 weights: q, k, v, hidden, logits, attention are {kinds}"
+        hidden = impl.forward({**config, "num_hidden_layers": 1}, typed, np.array([5, 6]), np.arange(2), attn)
+        given |= {"forward": hidden, "compute_logits": impl.compute_logits(config, typed, hidden)}
+        given["KVCache"] = cache(0, *[x[:1]] * 3)
+        got = {name: str(array.dtype) for name, array in given.items()}
+        want = dict.fromkeys(got, np.dtype(dtype).name)
+        assert got == want, f"{np.dtype(dtype)} came in; the root of a plain int, for one, is a float64 in numpy"
 
 
 def test_ends(impl, checkpoint, engine):

@@ -42,11 +42,11 @@ CASES = {  # name: (tokens in the prompt, outputs, size of the context, sampling
     "a full context": (6, [7, 7, 7, 7], 10, {"max_tokens": 50}),
     "a full context, and the end token": (6, [7, 7, 7, EOS], 10, {"max_tokens": 50}),
     "a full context, and a stop id": (6, [7, 7, 7, 43], 10, {"max_tokens": 50, "stop_token_ids": [43]}),
-    "a full context before the minimum": (6, [7, 7, 7, 7], 10, {"max_tokens": 60, "min_tokens": 50}),
-    "a full context before the minimum, and the end token": (
+    "four outputs where at least fifty were asked for": (6, [7, 7, 7, 7], 10, {"max_tokens": 60, "min_tokens": 50}),
+    "the end token where at least fifty outputs were asked for": (
         6, [7, 7, 7, EOS], 10, {"max_tokens": 60, "min_tokens": 50},
     ),
-    "a full context at the minimum": (6, [7, 7, 7, 7], 10, {"max_tokens": 60, "min_tokens": 4}),
+    "four outputs where at least four were asked for": (6, [7, 7, 7, 7], 10, {"max_tokens": 60, "min_tokens": 4}),
 }  # fmt: skip
 
 

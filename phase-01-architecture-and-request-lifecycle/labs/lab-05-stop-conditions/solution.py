@@ -18,7 +18,10 @@ def predicted_hangs() -> set[str]:
     Returns:
         Their names, as they stand in `captured/verdicts.json`.
     """
-    return {"a full context before the minimum", "a full context before the minimum, and the end token"}
+    return {
+        "four outputs where at least fifty were asked for",
+        "the end token where at least fifty outputs were asked for",
+    }
 
 
 def check_stop(request: Request, max_model_len: int) -> bool:
@@ -57,7 +60,9 @@ def check_stop(request: Request, max_model_len: int) -> bool:
 
 
 def finish_reason(request: Request) -> str | None:
-    """What the API reports for the request's status: "stop", "length", "abort", "error"; None before the end."""
+    """What the API reports for the request's status: "stop", "length", "abort", "error"; None before the end.
+
+    FINISHED_REPETITION, an end for requests that ask for it, is left open here."""
     return _REASONS.get(request.status)
 
 

@@ -35,7 +35,9 @@ def check_stop(request: Request, max_model_len: int) -> bool:
 
 
 def finish_reason(request: Request) -> str | None:
-    """What the API reports for the request's status: "stop", "length", "abort", "error"; None before the end."""
+    """What the API reports for the request's status: "stop", "length", "abort", "error"; None before the end.
+
+    FINISHED_REPETITION, an end for requests that ask for it, is left open here."""
     raise NotImplementedError("the word for how the request ended, None while it has not")
 
 

@@ -230,13 +230,15 @@ class BlockPool:
     ) -> None:
         """Give `blocks[num_cached_blocks:num_full_blocks]` the hashes of the same indices and make them findable.
 
-        Null blocks are skipped. Setting a hash where there is one is an error, which the setter raises.
+        Null blocks are skipped. Where one of the others has a hash already, its setter raises, and nothing changes.
         """
-        for index in range(num_cached_blocks, num_full_blocks):
-            block = blocks[index]
-            if not block.is_null:
-                block.block_hash = block_hashes[index]
-                self.cached_block_hash_to_block.insert(block_hashes[index], block)
+        indices = [index for index in range(num_cached_blocks, num_full_blocks) if not blocks[index].is_null]
+        for index in indices:
+            if blocks[index].block_hash is not None:
+                blocks[index].block_hash = block_hashes[index]  # the setter refuses, before any block has changed
+        for index in indices:
+            blocks[index].block_hash = block_hashes[index]
+            self.cached_block_hash_to_block.insert(block_hashes[index], blocks[index])
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take the first `num_blocks` of the free queue; each has `ref_cnt` 1 and its old content is forgotten.

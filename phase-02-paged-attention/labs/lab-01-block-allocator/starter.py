@@ -187,7 +187,7 @@ class BlockPool:
     ) -> None:
         """Give `blocks[num_cached_blocks:num_full_blocks]` the hashes of the same indices and make them findable.
 
-        Null blocks are skipped. Setting a hash where there is one is an error, which the setter raises.
+        Null blocks are skipped. Where one of the others has a hash already, its setter raises, and nothing changes.
         """
         raise NotImplementedError("the full blocks of the range, findable by their hashes")
 

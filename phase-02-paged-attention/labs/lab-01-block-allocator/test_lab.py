@@ -118,16 +118,25 @@ def test_queue_refuses_what_would_corrupt_it(impl):
     blocks, queue = linked(impl, 4)
     first, second = queue.popleft(), queue.popleft()
     before = links(blocks)
-    for refused, error, message in (
-        (lambda: queue.remove(first), RuntimeError, "block 0 is not in the free queue"),
-        (lambda: queue.append(blocks[3]), RuntimeError, "block 3 is already in the free queue: it was freed twice"),
-        (lambda: queue.append_n([first, blocks[2]]), RuntimeError, "block 2 is already in the free queue: it was"),
-        (lambda: queue.append_n([first, second, first]), RuntimeError, "block 0 is already in the free queue: it was"),
-        (lambda: queue.popleft_n(3), ValueError, "cannot pop 3 blocks: 2 are free"),
-    ):
-        with pytest.raises(error, match=f"^{message}"):
-            refused()
-        assert links(blocks) == before and queue.num_free_blocks == 2, f"a refusal changes nothing ({message})"
+
+    def unchanged(call):
+        assert (links(blocks), queue.num_free_blocks) == (before, 2), f"{call}: refused, so nothing changes"
+
+    with pytest.raises(RuntimeError, match=r"^block 0 is not in the free queue$"):
+        queue.remove(first)
+    unchanged("remove of a block that is out")
+    with pytest.raises(RuntimeError, match=r"^block 3 is already in the free queue: it was freed twice$"):
+        queue.append(blocks[3])
+    unchanged("append of a block that is in")
+    with pytest.raises(RuntimeError, match=r"^block 2 is already in the free queue: it was freed twice$"):
+        queue.append_n([first, blocks[2]])
+    unchanged("append_n of a block that is out and one that is in")
+    with pytest.raises(RuntimeError, match=r"^block 0 is already in the free queue: it was freed twice$"):
+        queue.append_n([first, second, first])
+    unchanged("append_n of a list that has block 0 twice")
+    with pytest.raises(ValueError, match=r"^cannot pop 3 blocks: 2 are free$"):
+        queue.popleft_n(3)
+    unchanged("popleft_n(3) of two")
     assert ids(queue.popleft_n(2)) == [2, 3]
     with pytest.raises(ValueError, match=r"^no free blocks$"):
         queue.popleft()
@@ -187,7 +196,9 @@ def test_freed_blocks_queue_up_in_the_order_given(impl):
     pool = impl.BlockPool(6)
     blocks = pool.get_new_blocks(3)
     pool.free_blocks(reversed(blocks))
-    assert queue_ids(pool) == [4, 5, 3, 2, 1], "behind those that were free already, the tail of the table first"
+    assert queue_ids(pool) == [4, 5, 3, 2, 1], (
+        "behind those that were free already, the tail of the table first; reversed() can be walked over once only"
+    )
     check_invariants(pool)
 
 
@@ -209,11 +220,20 @@ def test_a_refused_free_changes_nothing(impl):
     pool = impl.BlockPool(5)
     one, two = pool.get_new_blocks(2)
     pool.touch([two])
-    for refused in ([one, pool.blocks[4]], [two, one, one], [two, two, two]):
-        before = queue_ids(pool), [b.ref_cnt for b in pool.blocks]
-        with pytest.raises(RuntimeError, match=r"was freed more often than it was taken$"):
-            pool.free_blocks(refused)
-        assert (queue_ids(pool), [b.ref_cnt for b in pool.blocks]) == before, f"freeing {ids(refused)} was refused"
+    before = queue_ids(pool), [b.ref_cnt for b in pool.blocks]
+
+    def unchanged(call):
+        assert (queue_ids(pool), [b.ref_cnt for b in pool.blocks]) == before, f"freeing {call} was refused"
+
+    with pytest.raises(RuntimeError, match=r"^block 4 was freed more often than it was taken$"):
+        pool.free_blocks([one, pool.blocks[4]])
+    unchanged("a block with a user, and one without")
+    with pytest.raises(RuntimeError, match=r"^block 1 was freed more often than it was taken$"):
+        pool.free_blocks([two, one, one])
+    unchanged("a block with one user twice")
+    with pytest.raises(RuntimeError, match=r"^block 2 was freed more often than it was taken$"):
+        pool.free_blocks([two, two, two])
+    unchanged("a block with two users three times")
     pool.free_blocks([two, one, two])
     assert sorted(queue_ids(pool)) == [1, 2, 3, 4], "both users of block 2 leave in one call, and it is free once"
 
@@ -241,6 +261,11 @@ def test_only_full_blocks_are_cached(impl):
     assert pool.get_cached_block(b"h2") is None and pool.null_block.block_hash is None, "the null block has no content"
     with pytest.raises(RuntimeError, match="already has a hash"):
         pool.cache_full_blocks(hashes, blocks, 0, 1)
+    with pytest.raises(RuntimeError, match=r"^block 1 already has a hash"):
+        pool.cache_full_blocks([b"h3", b"h4"], [blocks[2], blocks[0]], 0, 2)
+    assert blocks[2].block_hash is None and pool.get_cached_block(b"h3") is None, (
+        "the second block was refused, and the first is cached: a refusal changes nothing"
+    )
 
 
 def test_a_free_block_is_still_a_hit(impl):

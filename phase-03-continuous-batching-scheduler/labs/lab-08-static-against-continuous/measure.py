@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python measure.py [--demo]
 
 `--demo` writes nothing: it draws who sat where, from your `Served` (LAB_IMPL=solution: the reference's).
-Times are processor time, so that a machine with other work does not count that in.
+Times are processor time, so that a machine with other work does not count that in; what such work takes from the
+caches it does count, hence the medians of runs in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 POCKET = ROOT / "models" / "pocket"
-SEATS = 8
+SEATS, TURNS = 8, 5
 NAMES = "abcdefghijklmnopqrstuvwxyzABCDEF"
 
 
@@ -72,14 +73,16 @@ def main() -> None:
     policies = {"static": impl.static_policy, "continuous": impl.continuous_policy}
     if "--demo" in sys.argv:
         cost = json.loads((HERE / "captured" / "step_cost.json").read_text())
-        for policy in policies.values():
-            run(impl, engine, policy)  # warm up
-        drawn = {name: run(impl, engine, policy) for name, policy in policies.items()}
-        for name, (served, ms, _) in drawn.items():
-            print(f"{name}: {len(served.steps)} steps, {ms:.0f} ms\n" + "\n".join(chart(served, SEATS)) + "\n")
+        turns = [{name: run(impl, engine, policy) for name, policy in policies.items()} for _ in range(TURNS + 1)]
+        took = {name: float(np.median([turn[name][1] for turn in turns[1:]])) for name in policies}  # 0 warms up
+        for name, (served, _, _) in turns[-1].items():
+            print(f"{name}: {len(served.steps)} steps, {took[name]:.0f} ms, the median of {TURNS} runs")
+            print("\n".join(chart(served, SEATS)) + "\n")
         rows = [impl.predict_steps(workload(impl), policy, SEATS) for policy in policies.values()]
-        guess = impl.gain(*rows, cost["fixed_ms"], cost["per_row_ms"])
-        print(f"gain: predicted {guess:.2f}, measured {drawn['static'][1] / drawn['continuous'][1]:.2f}")
+        guess, measured = impl.gain(*rows, cost["fixed_ms"], cost["per_row_ms"]), took["static"] / took["continuous"]
+        print(f"gain: predicted {guess:.2f}, measured {measured:.2f}")
+        if measured > len(rows[0]) / len(rows[1]):
+            print("That is more than the steps alone allow: the machine had other work. Run it again when it is idle.")
         return
     totals: dict[str, list[float]] = {name: [] for name in policies}
     steps: dict[int, list[float]] = {}

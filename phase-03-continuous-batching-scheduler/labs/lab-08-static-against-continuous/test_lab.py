@@ -193,7 +193,9 @@ def test_the_rows_are_the_same(impl):
 
 def test_total_ms(impl):
     assert impl.total_ms([4, 1, 1], 2.0, 0.5) == 9.0, "three steps of 2 ms, six rows of half a millisecond"
-    assert impl.total_ms([4, 1, 1], 0.0, 3.0) == 18.0 and impl.total_ms([], 2.0, 0.5) == 0
+    rows = [4, 1, 1]
+    assert impl.total_ms(rows, 0.0, 3.0) == 18.0 and impl.total_ms([], 2.0, 0.5) == 0
+    assert rows == [4, 1, 1], "the rows are the caller's"
 
 
 def test_gain_lies_between_one_and_the_steps(impl):

@@ -110,8 +110,9 @@ def supports_kv_cache_dtype(name: str, device: Device, kv_cache_dtype: str) -> b
 def supports_sink(name: str, device: Device) -> bool:
     """Whether a backend has attention sinks on a device.
 
-    The rule is withheld: the captured verdicts tell. (FLASHINFER would have them on 10.x, with kernels that it
-    downloads from NVIDIA; we take them as not there, as the captures do.)
+    The rule is withheld: the captured verdicts tell. Of FLASH_ATTN it holds on generations, too, that no capture has:
+    one of the facts above decides. (FLASHINFER would have them on 10.x, with kernels that it downloads from NVIDIA; we
+    take them as not there, as the captures do.)
     """
     return name == "TRITON_ATTN" or (name == "FLASH_ATTN" and flash_attn_version(device) in (3, 4))
 
@@ -132,10 +133,9 @@ def supports_compute_capability(name: str, device: Device) -> bool:
 def combination_reason(name: str, device: Device, config: SelectorConfig) -> str | None:
     """What a backend says beyond the general rules, in upstream's words; None: nothing.
 
-    FLASH_ATTN: "sink not supported on compute capability < 9.0".
-    FLASH_ATTN_MLA: "FlashAttention MLA not supported on this device".
-    FLASHMLA: "FlashMLA Dense is only supported on Hopper devices."
-    When each says it is withheld: the captured verdicts tell.
+    FLASH_ATTN, FLASH_ATTN_MLA and FLASHMLA have one sentence each. The words stand among the "reasons" of
+    `captured/selector.json`, and `ask.py` prints them. Whose they are, and when they are said, is withheld: the
+    captured verdicts tell.
     """
     assert device.capability is not None
     hopper = device.capability[0] == 9

@@ -230,6 +230,8 @@ def test_generations_that_were_not_asked(impl):
     assert [impl.flash_attn_version(gpu) for gpu in gpus.values()] == [None, 2, 2, 2, 2]
     fits = [impl.supports_compute_capability("FLASHINFER", gpu) for gpu in gpus.values()]
     assert fits == [False, True, True, True, False]
+    sinks = [impl.supports_sink("FLASH_ATTN", gpu) for gpu in gpus.values()]
+    assert sinks == [False] * 5, "no generation here has a FlashAttention that has sinks: look at its versions"
     assert impl.supports_head_size("FLASH_ATTN", gpus[11, 0], 512)
     assert not impl.supports_head_size("FLASH_ATTN", gpus[11, 0], 520)
     assert [impl.supports_head_size("TRITON_ATTN", gpus[8, 6], size) for size in (31, 32)] == [False, True]

@@ -33,12 +33,12 @@ def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def same(got, wanted, atol=0.0):
+def same(got, wanted, atol=0.0, why=""):
     """One comparison for all tests: shape, type, then every number; 0.0 means bit for bit."""
     assert tuple(got.shape) == tuple(wanted.shape), "the shape first: a comparison by difference would broadcast"
     assert got.dtype == wanted.dtype, "the type of the result"
     worst = (got.double() - wanted.double()).abs().max().item() if got.numel() else 0.0
-    assert worst <= atol, f"the largest difference is {worst:.1e}"
+    assert worst <= atol, f"the largest difference is {worst:.1e}{why}"
 
 
 class Backend:
@@ -125,6 +125,9 @@ def test_recorder_sees_every_graph(impl):
     calls = [str(node.target) for node in recorder.graphs[1].graph.nodes if node.op.startswith("call")]
     assert any("tanh" in name for name in calls), "what comes before the break arrives first"
     assert impl.Recorder("eager").graphs == [], "each recorder has lists of its own"
+    given = [x, w]
+    impl.Recorder("eager")(recorder.graphs[0], given)
+    assert len(given) == 2 and given[0] is x and given[1] is w, "the list of inputs is Dynamo's, and stays as it is"
 
 
 def test_recorder_refuses(impl):
@@ -244,7 +247,9 @@ def test_how_often_it_compiles(impl):
         torch._dynamo.mark_dynamic(x, 0)
         compiled(x, w)
         counts.append(len(backend.graphs))
-    assert guess == counts[-1], f"predicted {guess}, compiled {counts[-1]} times for {SIZES}: {first_extra(counts)}"
+    side = "too few" if guess < counts[-1] else "too many" if guess > counts[-1] else "as counted"
+    why = "for each batch, ask which assumption about its size the compiled code makes"
+    assert side == "as counted", f"your prediction is {guess} for {SIZES}: {why}"
 
 
 def serve_all(impl, function, sizes):
@@ -379,7 +384,7 @@ def test_a_write_keeps_its_place(impl, given):
     gm = torch.fx.GraphModule(torch.nn.Module(), made)
     wanted, got = gm(normal(4, 16)), impl.split_at(gm, {ATTENTION})[0](normal(4, 16))
     for a, b in zip(got, wanted, strict=True):
-        same(a, b)
+        same(a, b, why=": the pieces run in another order than the nodes of the graph, and one of them writes into x")
 
 
 def test_whole_names(impl, given):

@@ -104,8 +104,8 @@ def grouped_linear(x: Array, packed: Array, scales: Array, group_size: int) -> A
         scales: [out, in / group_size].
 
     Returns:
-        [tokens, out], of x's dtype. Memory: result and x aside, never more than the packed weight takes itself (or,
-            for very small ones, one row or one group of it).
+        [tokens, out], of x's dtype. Memory: result and x aside, never more than one and a half times what the packed
+            weight takes itself (or, for very small ones, one row or one group of it).
     """
     out = np.zeros((len(x), len(packed)), x.dtype)
     for group in range(scales.shape[1]):

@@ -193,7 +193,9 @@ def test_w_is_never_there_as_a_whole(impl):
     finally:
         tracemalloc.stop()
     close(out, wanted, "product", 0.01)
-    assert peak < 275_000, f"{peak:,} bytes at once; the packed weight has {packed.nbytes:,}"
+    assert peak < 1.5 * packed.nbytes + out.nbytes, (
+        f"{peak:,} bytes at once; the packed weight has {packed.nbytes:,}. Is the piece before still alive?"
+    )
 
 
 def test_sizes_of_a_checkpoint_that_the_real_engine_loaded(impl):

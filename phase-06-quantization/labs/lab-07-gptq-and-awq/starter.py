@@ -106,8 +106,8 @@ def ship(W: Array, X: Array, group_size: int) -> tuple[Array, Array, Array]:
         (q, scales, c), to be used as `awq`'s are; c is 1 everywhere where no column was scaled. The served model sees
         other rows than X, of the same kind. On those, whatever the number of rows in X, and with a loud channel
         (layer 4 of pocket) or without (layer 7), the error exceeds that of rounding by 5 % at most, by 10 % if X has
-        fewer than 16 rows. What the rows are good for is used: on layer 4 it is at most 0.75 of rounding's with 64
-        rows and 0.55 with 1,024, on layer 7 at most 0.92 with 1,024.
+        fewer than 16 rows. What the rows are good for is used: how much has to be gained, and where, stands in the
+        README under "What `ship` has to gain", behind your prediction.
 
     Raises:
         ValueError: as `awq`.

@@ -115,7 +115,8 @@ def test_what_a_rung_asks_for(impl):
         asked = check(impl, a, b, block=block, group=group, num_stages=stages).loaded
         share = asked / below
         off = guess[rung][0] / share
-        assert 0.99 < off < 1.01, f"{rung}: predicted {guess[rung][0]:.4g} of the rung below, counted {share:.4g}"
+        side = "too much" if off > 1.01 else "too little" if off < 0.99 else "as counted"
+        assert side == "as counted", f"{rung}: your prediction is {guess[rung][0]:.4g} of the rung below"
         below = asked
     assert below == 8_192, f"{below} bytes at the top of the ladder"
 
@@ -235,6 +236,7 @@ def test_the_tuner_races_once_a_bucket(impl):
     assert track.runs == [], "nothing runs before it is asked for"
     names, other = ["a", "b"], Track({"a": 0.0, "b": 1.0})
     kept = impl.Tuner(names, other.bench, other.judge)
+    assert names == ["a", "b"], "the list is the caller's"
     names[:] = ["b"]
     assert kept.best(1, 1, 1) == "a", "0 ms is a time, and the list was the caller's to change"
     assert t.best(1000, 64, 64) == "c", "the fastest that fits, and the first of equals"

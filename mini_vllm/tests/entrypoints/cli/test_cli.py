@@ -14,11 +14,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.entrypoints.cli import common
+from mini_vllm.entrypoints.cli.chat import suggestions
 from mini_vllm.entrypoints.cli.common import find_model, format_bytes, parse_bytes, parse_engine_args
 from mini_vllm.entrypoints.cli.main import app
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
 from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.tokenizers.test_tokenizer import simple_spec
 
 TEMPLATE = (
@@ -124,7 +127,8 @@ def test_the_toy_model_needs_no_checkpoint():
         (["generate", "-m", "toy", "--temperature", "-1"], "temperature must be 0"),
         (["generate", "-m", "toy", "--max-tokens", "0"], "max_tokens must be at least 1"),
         (["generate", "-m", "toy", "-E", "block_size=0"], "block_size must be at least 1"),
-        (["generate", "-m", "toy", "-E", "blok_size=8"], "did you mean 'block_size'"),
+        (["generate", "-m", "toy", "-E", "blok_size=8"], "'blok_size'; did you mean 'block_size'? Allowed: "),
+        (["generate", "-m", "toy", "-E", "foo=8"], "unknown engine argument 'foo'. Allowed: "),
         (["generate", "-m", "toy", "-E", "block_size"], "--engine must be NAME=VALUE, got 'block_size'"),
         (["generate", "-m", "toy", "--kv-memory", "lots"], "memory must be a size such as 512MiB"),
         (["generate", "-m", "toy", "-p", ""], "prompt"),
@@ -172,6 +176,34 @@ def test_chat_commands(checkpoint):
     text = run("chat", "-m", checkpoint, "-n", "2", stdin=lines).stdout
     assert "/system TEXT" in text and "conversation forgotten" in text and "unknown command /nonsense" in text
     assert "system message set" in text
+
+
+def test_pocket_answers_what_chat_suggests():
+    questions = suggestions(POCKET)
+    text = run("chat", "-m", str(POCKET), "--kv-memory", "32MiB", stdin="\n".join(questions) + "\n/quit\n").stdout
+    opening, *answers = text.split("› ")
+    assert opening.splitlines()[1:] == [f"  try: {question}" for question in questions] and len(questions) == 3
+    known = ["the unit in which KV memory is handed out", "Decode is the part of a request", "fox"]
+    for question, answer, words in zip(questions, answers, known, strict=False):
+        assert answer.startswith(f"{question}\n") and words in answer and "I do not know" not in answer
+    assert answers[2].count("violin") > 1 and answers[2].rstrip().endswith(".")
+
+
+def test_a_model_without_suggestions_makes_none(checkpoint):
+    assert suggestions(checkpoint) == [] and "try:" not in run("chat", "-m", checkpoint, stdin="/quit\n").stdout
+
+
+def test_stats_fit_the_terminal(checkpoint):
+    lines = (
+        run("chat", "-m", checkpoint, "-n", "2", stdin="hi\n/stats\n").stdout.partition("this session")[2].splitlines()
+    )
+    assert max(cell_len(line.rstrip()) for line in lines) <= 80 and any("prefix cache" in line for line in lines)
+
+
+def test_lines_of_a_terminal_break_between_words_and_stay_whole_elsewhere(monkeypatch):
+    assert common.out().soft_wrap
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not common.out().soft_wrap
 
 
 def test_chat_goes_on_after_an_error_and_at_the_end_of_the_input(checkpoint):
@@ -229,6 +261,12 @@ def test_do_sample_false_means_greedy(checkpoint):
     finally:
         path.unlink()
     assert len(texts) == 1
+
+
+def test_info_begins_in_plain_words():
+    first, *rest = run("info").stdout.splitlines()
+    assert first.startswith("models/pocket is a language model of ") and "5,771,520" in first and "Phase 00" in first
+    assert not any("attention backend" in line for line in rest), "that is phase 04's"
 
 
 def test_info(checkpoint):

@@ -40,7 +40,8 @@ def test_without_the_option_nothing_is_shown(checkpoint: str) -> None:  # noqa: 
 
 
 def test_info_explains_the_backend(checkpoint: str) -> None:  # noqa: F811
-    text = run("info", checkpoint).stdout
+    assert "Using paged_gather" not in run("info", checkpoint).stdout
+    text = run("info", checkpoint, "--explain").stdout
     assert "Using paged_gather attention backend out of potential backends: ['paged_gather'," in text
     assert "split_kv       valid, lower priority" in text
     assert "Using split_kv backend, as asked for." in run("info", checkpoint, "--attention-backend", "split_kv").stdout

@@ -1,0 +1,283 @@
+"""Reads a submission before it runs, and says what stands outside the small language (``language.py``)."""
+
+import ast
+import builtins
+import re
+import symtable
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from course.grade import language as words
+from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, imported, is_dunder, text_of
+
+DEEPEST = 60
+_CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
+_LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
+_LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
+_ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+MADE = "made while the file runs"
+
+
+def outside(source: str, language: Language) -> list[str]:
+    """What stands outside the language, as ``line: reason``. Raises what ``ast.parse`` raises."""
+    tree = ast.parse(source)
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST):
+        line = max((getattr(node, "lineno", 0) for node in level), default=0)
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        return [f"{line}: more than {DEEPEST} levels of nesting"]
+    file = File(tree, language, used_globals(symtable.symtable(source, "starter.py", "exec")))
+    found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
+    lines, have = source.split("\n")[:2], words.definitions(tree)
+    found += [(number, "declares another encoding") for number, line in enumerate(lines, 1) if _CODING.match(line)]
+    for name, text in language.given.items():
+        line, mine = have.get(name, (0, ""))
+        found += [(line, f"changes {name}, which the starter brings along")] if mine != text else []
+    return [f"{line}: {text}" for line, text in dict.fromkeys(sorted(found))]
+
+
+def used_globals(table: symtable.SymbolTable) -> set[str]:
+    """Names that some scope reads as global or builtin."""
+    names, outer = (s for s in table.get_symbols() if s.is_referenced()), table.get_type() != "function"
+    return {s.get_name() for s in names if outer or s.is_global()}.union(*map(used_globals, table.get_children()))
+
+
+def own_words(starter: str, solution: str, test: str, engine: bool = False) -> dict[str, Any]:
+    """What a lab's own files say, to be allowed in every submission to it: dotted names, attributes, methods."""
+    files = [File(ast.parse(text), Language(), set()) for text in (starter, solution, test)]
+    mine = [node for file in files[:2] for node in file.nodes]
+    seen = {n.attr for n in files[2].nodes if isinstance(n, ast.Attribute) and not n.attr.startswith("_")} - NEVER
+    used, declared = {n.attr for n in mine if isinstance(n, ast.Attribute)}, files[0].declared | files[1].declared
+    made = {
+        "modules": {m for n in mine if isinstance(n, (ast.Import, ast.ImportFrom)) for m in imported(n)},
+        "names": {name for file in files[:2] for name in map(file.dotted, file.nodes) if name},
+        "stores": {n.attr for n in mine if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load)} | declared,
+        "attributes": used | seen | (words.engine_names() if engine else set()),
+        "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
+        "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
+    }
+    given = {name: text for name, (_, text) in words.definitions(ast.parse(starter)).items()}
+    return {key: sorted(value) for key, value in made.items()} | {"given": given}
+
+
+class File:
+    """One parsed file, with what its names mean. ``used``: names that some scope reads as global or builtin."""
+
+    def __init__(self, tree: ast.Module, language: Language, used: set[str]) -> None:
+        self.language, self.used, self.nodes = language, used, list(ast.walk(tree))
+        self.above = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self.means: dict[str, str] = {}
+        self.twice: set[str] = set()
+        self.modules = set(language.known)
+        for node in self.nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self.modules |= {part for module in imported(node) for part in words.packages(module)}
+                whole = isinstance(node, ast.Import)
+                for a in node.names:
+                    top = a.name if a.asname or not whole else a.name.partition(".")[0]
+                    what = top if whole else f"{node.module}.{a.name}"  # type: ignore[union-attr]
+                    if self.means.setdefault(a.asname or top, what) != what:
+                        self.twice.add(a.asname or top)
+        others = self.means.keys() - BUILTINS - ERRORS
+        self.twice |= {name for name in others if hasattr(builtins, name)}  # an import that is not run leaves these
+        self.classes = {n.name for n in self.nodes if isinstance(n, ast.ClassDef)}
+        self.defined = {n.name for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        self.bound = {n for node in self.nodes if not isinstance(node, ast.ClassDef) for n in words.bindings(node)}
+        self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        self.declared = {name for node in self.nodes for name in self._declares(node)}
+
+    def _declares(self, node: ast.AST) -> Iterator[str]:
+        """Attributes of this file's own classes and functions that a node makes."""
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            at: Any = node
+            while at is not None and not (isinstance(at, ast.FunctionDef) and isinstance(self.above[at], ast.ClassDef)):
+                at = self.above.get(at)
+            if node.value.id in self.defined or (at and [a.arg for a in at.args.args[:1]] == [node.value.id]):
+                yield node.attr
+        elif isinstance(self.above.get(node), ast.ClassDef):
+            named = isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            yield from [node.name] if named else [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Call):
+            maker = self.dotted(node.func).rpartition(".")[2]
+            texts = [text_of(n) or "" for n in ast.walk(node)] if maker in ("namedtuple", "NamedTuple") else []
+            yield from " ".join(texts).replace(",", " ").split()
+            yield from [k.arg or "" for k in node.keywords] if maker == "SimpleNamespace" else []
+
+    def dotted(self, node: ast.AST) -> str:
+        """``numpy.linalg.norm`` for what an import or a builtin gives, "" for all else."""
+        if isinstance(node, ast.Name):
+            return self.means.get(node.id, node.id if node.id in BUILTINS | CAREFUL else "")
+        if isinstance(node, ast.Attribute) and (base := self.dotted(node.value)) in self.modules:
+            return f"{base}.{node.attr}"
+        return ""
+
+    def faults(self, node: ast.AST) -> Iterator[str]:
+        """Sentences about one node."""
+        names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
+        fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
+        if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
+            fine |= (
+                METHODS | self.language.own["methods"] | (words.COMPARISONS if compares_itself(node, self) else set())
+            )
+        yield from (f"says {name}" for name in names if is_dunder(name) and name not in fine)
+        if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
+            yield f"__slots__ with names {MADE}"
+        yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
+        look: Callable[[Any], Iterator[str]] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        yield from look(node) if look else ()
+        if isinstance(node, (ast.Name, ast.Attribute)) and (name := self.dotted(node)):
+            yield from self._value(node, name)
+
+    def _import(self, node: ast.Import) -> Iterator[str]:
+        known = self.language.known | {"__future__"}
+        yield from (f"a second meaning of {n}" for n in self.twice & {a.asname or a.name for a in node.names})
+        yield from (f"imports {m}, which this lab does not allow" for m in imported(node) if m not in known)
+
+    def _importfrom(self, node: ast.ImportFrom) -> Iterator[str]:
+        (module,), bad = imported(node), list(self._import(node))  # type: ignore[arg-type]
+        yield from bad or (
+            f"imports {a.name} from {module}" for a in node.names if not self.language.has(module, a.name)
+        )
+
+    def _value(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[str]:
+        """A name that an import or a builtin has made, where it stands."""
+        over, (module, _, last) = self.above[node], name.rpartition(".")
+        if isinstance(node, ast.Attribute) and module in self.language.known and not self.language.has(module, last):
+            yield f"uses {name}"
+        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            yield f"changes {name}"
+        elif name in self.modules and isinstance(node.ctx, ast.Load) and not isinstance(over, ast.Attribute):
+            yield f"hands on the module {name}"
+        elif name in ("enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"):
+            yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
+        elif name == "functools.wraps":
+            plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not words.starred(over)
+            plain = plain and isinstance(self.above[over], ast.FunctionDef)
+            yield from [] if plain else ["functools.wraps otherwise than as a decorator with one argument"]
+        elif name in CAREFUL and isinstance(node.ctx, ast.Load) and ("." in name or name in self.used):
+            yield from self._careful(node, name)
+
+    def _careful(self, node: ast.AST, name: str) -> Iterator[str]:
+        call, over, is_type = (call := self.above[node]), self.above[call], name == "type"
+        asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance" and "isinstance" not in self.bound
+        noted = isinstance(call, ast.Subscript) and call in (getattr(over, k, 0) for k in ("annotation", "returns"))
+        if is_type and (asked or noted):
+            return
+        if not isinstance(call, ast.Call) or call.func is not node or words.starred(call):
+            yield f"hands on {name}"
+        elif is_type:
+            fine = isinstance(over, (ast.Compare, ast.FormattedValue)) or getattr(over, "attr", "") == "__name__"
+            if isinstance(over, ast.Call) and over.func is call:  # with one or three, type(type) would make classes
+                fine = not words.starred(over) and len(over.args) in ((0, 1, 2) if over.keywords else (0, 2))
+            yield from [] if fine and len(call.args) == 1 else ["type() for more than a name or a comparison"]
+        elif "attr" in name or name == "operator.methodcaller":
+            chosen = {"methodcaller": slice(1), "attrgetter": slice(None)}.get(name.rpartition(".")[2], slice(1, 2))
+            for text in map(text_of, call.args[chosen]):
+                yield from [f"{name} with a name {MADE}"] if text is None else ()
+                for part in (text or "real").split("."):
+                    yield from self._attr(part, name in ("setattr", "delattr"))
+
+    def _name(self, node: ast.Name) -> Iterator[str]:
+        risky = hasattr(builtins, node.id) and node.id not in BUILTINS | CAREFUL | ERRORS
+        yield from [f"uses {node.id}"] if risky and isinstance(node.ctx, ast.Load) and node.id in self.used else []
+
+    def _attribute(self, node: ast.Attribute) -> Iterator[str]:
+        name, over, store, root = node.attr, self.above[node], not isinstance(node.ctx, ast.Load), node.value
+        while isinstance(root, (ast.Attribute, ast.Subscript)):
+            root = root.value
+        if self.dotted(node):
+            return
+        if store and isinstance(root, ast.Name) and root.id in self.means:
+            yield f"changes {ast.unparse(node)}"
+        elif name == "format":
+            plain = (text := text_of(node.value)) is not None and not _LOOKS_IN.search(text)
+            yield from [] if plain else [f"str.format on a text {MADE}, or into an object"]
+        elif name == "__setattr__" and isinstance(node.value, ast.Name) and node.value.id == "object":
+            text = text_of(over.args[1]) if isinstance(over, ast.Call) and len(over.args) == 3 else None
+            yield from self._attr(text, True) if text else [f"object.__setattr__ with a name {MADE}"]
+        elif name == "__class__":
+            fine = isinstance(over, ast.Compare) or getattr(over, "attr", "") == "__name__"
+            yield from [] if fine else ["__class__ for more than its name or a comparison"]
+        else:
+            yield from self._attr(name, store)
+
+    def _attr(self, name: str, store: bool = False) -> Iterator[str]:
+        own = self.language.own["attributes"]
+        dunders = METHODS | words.COMPARISONS | {"__name__", "__qualname__", "__doc__"} | own
+        fine = (set() if is_dunder(name) else self.declared) | self.language.own["stores"]
+        fine |= dunders if is_dunder(name) and not store else set()
+        if not store and not is_dunder(name):
+            fine |= self.language.attributes
+        if name not in fine or name == "format" or (name in NEVER and name not in own):
+            yield f"changes the attribute {name} of what is not its own" if store else f"uses the attribute {name}"
+
+    def _call(self, node: ast.Call) -> Iterator[str]:
+        called = self.dotted(node.func)
+        for key in node.keywords:
+            true = isinstance(key.value, ast.Constant) and key.value.value is True
+            if key.arg == "refcheck" or (key.arg == "compare" and not true):
+                yield f"passes {key.arg}="
+            elif key.arg is None and called in ("types.SimpleNamespace", "dataclasses.field"):
+                yield f"{called} with names {MADE}"
+        if called == "contextlib.suppress":
+            yield from (f"swallows {name}" for arg in node.args for name in self._hiding(arg))
+
+    def _classdef(self, node: ast.ClassDef) -> Iterator[str]:
+        yield from (f"a class with {k.arg or '**'}=" for k in node.keywords if k.arg != "total")
+        bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+        names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
+        fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
+        yield from (f"a class below {name}" for name in names if name not in fine)
+        answers = words.ANSWERS.intersection(n.name for n in node.body if isinstance(n, ast.FunctionDef))
+        yield from (f"a class below {name} with {sorted(answers)}" for name in names if answers and name in BUILTINS)
+        sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
+        if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):
+            yield "an enumeration without members"
+        for slots in [n for n in sets if "__slots__" in ast.unparse(n).partition("=")[0]]:
+            parts = [n for n in ast.walk(slots.value or slots) if not isinstance(n, (ast.Tuple, ast.List, ast.Load))]
+            if any(text_of(part) is None or is_dunder(text_of(part)) for part in parts):
+                yield f"__slots__ with names {MADE}"
+
+    def _matchclass(self, node: ast.MatchClass) -> Iterator[str]:
+        name = self.dotted(node.cls) or ast.unparse(node.cls)
+        yield from [f"a pattern of the class {name}"] if name not in self.classes | ERRORS | BUILTINS else ()
+        yield from (text for attr in node.kwd_attrs for text in self._attr(attr))
+
+    def _excepthandler(self, node: ast.ExceptHandler) -> Iterator[str]:
+        kinds = self._hiding(node.type) if node.type else iter(["every error"])
+        last, inner = node.body[-1], [n for part in node.body for n in ast.walk(part)]
+        again = isinstance(last, ast.Raise) and last.exc is None and not any(isinstance(n, _LEAVES) for n in inner)
+        yield from (f"swallows {name}" for name in kinds if not again)
+
+    def _hiding(self, kinds: ast.expr) -> Iterator[str]:
+        """Errors in an ``except`` by which tests speak, and those that cannot be told."""
+        known = (ERRORS | self.classes) - words.HIDES - self.bound
+        for one in kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]:
+            yield from [ast.unparse(one)] if ast.unparse(one) not in known and not self.dotted(one) else []
+
+    def _try(self, node: ast.Try) -> Iterator[str]:
+        if any(isinstance(n, _LEAVES) for part in node.finalbody for n in ast.walk(part)):
+            yield "leaves a finally block, which swallows every error"
+
+    def _functiondef(self, node: ast.FunctionDef) -> Iterator[str]:
+        values = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+        if node.name == "__exit__" and any(not isinstance(v, ast.Constant) or v.value for v in values):
+            yield "an __exit__ that may swallow every error"
+
+
+def compares_itself(node: ast.FunctionDef, file: File) -> bool:
+    """Whether a comparison ends in one of the same fields of two objects, such fields as no other value has."""
+    names = [arg.arg for arg in node.args.args]
+    form = r"return (?:isinstance\(\w+, \w+\) and )?([\w., ()-]+) (?:==|<|<=|>|>=) ([\w., ()-]+)"
+    found = re.fullmatch(form, ast.unparse(node.body[-1]))
+    rest = [n for n in node.body[:-1] if not text_of(getattr(n, "value", None))]
+    if len(names) != 2 or not found or not all(ast.unparse(n).endswith("return NotImplemented") for n in rest):
+        return False
+    kind = f"isinstance({names[1]}, {file.above[node].name})"  # type: ignore[attr-defined]
+    if node.name == "__eq__" and (kind not in ast.unparse(node) or "isinstance" in file.bound):
+        return False
+    fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
+    others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
+    plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
+    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - words.COMMON

@@ -1,0 +1,112 @@
+"""The small language of lab code, written down: what stands outside it is held for a human, with its line.
+
+A lab needs arithmetic, containers, arrays and classes of its own. Frames, modules as values, names made while the file
+runs, and objects that choose what they equal lead to the machinery that judges. So the words are listed in
+``course/language.toml``, and no other is let in. What a lab's own files say, every submission to it may say too."""
+
+import ast
+import builtins
+import importlib
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from course.labs import COURSE, ROOT, functions, stub_message, tomllib
+
+WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
+BUILTINS, CAREFUL, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
+    frozenset(value.split()) for value in WORDS.values() if isinstance(value, str)
+)
+ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
+
+
+class Language:
+    """The language of one lab. ``allowed``: modules from labs.toml and the instructor; ``own``: what its files say (see
+    ``faults.own_words``); ``plug``: the engine has what the lab asks for, and gives only what those files take."""
+
+    def __init__(self, allowed: Iterable[str] = (), own: Mapping[str, Any] | None = None, plug: bool = False) -> None:
+        self.own = defaultdict(set, {k: set(v) for k, v in (own or {}).items()})
+        self.given: Mapping[str, str] = (own or {}).get("given", {})
+        self.plug, self.allowed = plug, set(allowed) | self.own["modules"]
+        self.modules: dict[str, str] = {k: v for k, v in WORDS["further"].items() if self.lets_in(k)} | WORDS["modules"]
+        self.known = {part for name in {*self.modules, *self.allowed} for part in packages(name)}
+        made = {word for k, v in WORDS["made"].items() if self.lets_in(k) for word in v.split()}
+        self.attributes = ((ATTRIBUTES | made) - NEVER) | self.own["attributes"]
+
+    def lets_in(self, module: str) -> bool:
+        """Whether labs.toml, the instructor or the lab's files name the module, or a package around it."""
+        return not self.allowed.isdisjoint(packages(module))
+
+    def has(self, module: str, name: str) -> bool:
+        """Whether ``module.name`` may be said."""
+        if f"{module}.{name}" in self.own["names"] | self.known or module == "__future__":
+            return True
+        if module == "mini_vllm" and self.lets_in(module):
+            public = WORDS["engine"]["data"].split() if self.plug else importlib.import_module(module).__all__
+            return name in public
+        if module not in self.modules:  # the instructor's `allow`
+            return module in self.allowed - self.own["modules"] and not name.startswith("_")
+        return name in names_of(module, self.modules[module])
+
+
+def packages(module: str) -> list[str]:
+    """``a.b.c`` and the packages around it: a, a.b, a.b.c."""
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+@cache
+def names_of(module: str, words: str) -> frozenset[str]:
+    """The names that a row of the table lists; ``*``: all that the module shows, and that are no modules."""
+    if words.strip() != "*":
+        return frozenset(words.split())
+    found = importlib.import_module(module)
+    shown = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
+    return frozenset(name for name in shown if not inspect.ismodule(getattr(found, name, None)))
+
+
+@cache
+def engine_names() -> frozenset[str]:
+    """Public attributes of the engine's classes."""
+    files = [path for path in sorted((ROOT / "mini_vllm").rglob("*.py")) if "tests" not in path.parts]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    return frozenset(re.findall(r"^ +(?:self\.|def )?([a-z]\w*)(?=[(:]| = | *$)", text, re.M)) - NEVER
+
+
+def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Modules that a statement imports; relative ones begin with a dot."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return ["." * node.level + (node.module or "")]
+
+
+def definitions(tree: ast.Module) -> dict[str, tuple[int, str]]:
+    """Functions and classes of the top level without stubs: name -> (line, text); takes the docstrings out."""
+    stubs = {name.partition(".")[0] for name, node in functions(tree) if stub_message(node) is not None}
+    found = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name not in stubs]
+    for node in (part for one in found for part in ast.walk(one)):
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    return {node.name: (node.lineno, ast.dump(node)) for node in found}
+
+
+def is_dunder(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+def bindings(node: ast.AST) -> list[Any]:
+    """Names that a node binds or passes by name."""
+    return [getattr(node, key, None) for key in ("name", "asname", "arg", "rest")]
+
+
+def starred(call: ast.Call) -> bool:
+    """Whether a call has arguments that its line does not show."""
+    return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+
+
+def text_of(node: ast.AST | None) -> str | None:
+    """The string that a constant is."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

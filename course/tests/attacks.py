@@ -1,0 +1,449 @@
+# ruff: noqa: E501
+"""Attacks on the grader, as what stands behind the reference of a lab. Each is meant to win: to have the points of tests
+that it does not pass, or to reach what judges them.
+
+``HELD`` are told by the small language, each with a word of its reason. ``WEAK`` is inside the language, and must lose in
+the tests of the labs."""
+
+from __future__ import annotations
+
+import ast
+
+from course.labs import functions, stub_message
+
+D = "_U = chr(95) * 2\n"
+"""Two underscores that no reader of the text sees."""
+
+REVIEW = {
+    "update-wrapper": (
+        "import functools\nclass Catch:\n    def __setattr__(self, name, value):\n        self.got = value\n"
+        "functools.update_wrapper(Catch(), print, assigned=('__se' + 'lf__',), updated=())\n",
+        "uses functools.update_wrapper",
+    ),
+    "wraps-with-names": (
+        "from functools import wraps\n_c = wraps(print, assigned=('__se' + 'lf__',), updated=())(len)\n",
+        "functools.wraps otherwise",
+    ),
+    "match-args-at-run-time": (
+        "import abc\n" + D + "class P(abc.ABC):\n    __match_args__ = (_U + 'globals' + _U,)\nP.register(type(print))\n"
+        "def f(x):\n    match x:\n        case P(g):\n            return g\n",
+        "says __match_args__",
+    ),
+    "eq-by-type": (D + "Yes = type('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n", "type() for more"),
+    "eq-by-setattr": (
+        D + "class Yes:\n    pass\nsetattr(Yes, _U + 'eq' + _U, staticmethod(lambda o: True))\n",
+        "setattr with a name made",
+    ),
+    "eq-a-callable": (
+        "class C:\n    def __call__(s, o):\n        return True\nclass Yes:\n    __eq__ = C()\n",
+        "says __eq__",
+    ),
+    "masked-array": ("def f(x):\n    return np.ma.masked_all(np.shape(x))\n", "uses numpy.ma"),
+    "array-interface": (
+        "from types import SimpleNamespace\n"
+        + D
+        + "_raw = np.asarray(SimpleNamespace(**{_U + 'array_interface' + _U: dict(data=(1 << 20, False), shape=(8,),"
+        " typestr='|u1', version=3)}))\n",
+        "SimpleNamespace with names made",
+    ),
+    "globals-of-dumps": (
+        "import json\njson.dumps.__globals__['dumps'] = lambda *a, **k: ''\n",
+        "the attribute __globals__",
+    ),
+    "twin-of-another-module": ("from mini_vllm.core.sched.scheduler import check_stop\n", "imports mini_vllm.core"),
+}
+"""What the review got full marks with."""
+
+HELD = {
+    # running text
+    "exec": ("exec('import os')\n", "uses exec"),
+    "exec-by-another-name": ("e = exec\ne('import os')\n", "uses exec"),
+    "exec-as-a-default": ("def f(x=exec):\n    x('import os')\n", "uses exec"),
+    "exec-hidden-by-a-parameter": ("def f(exec=exec):\n    exec('import os')\n", "uses exec"),
+    "eval-hidden-by-a-class": ("class A:\n    run = eval\n    eval = 1\n", "uses eval"),
+    "eval-hidden-by-a-comprehension": ("def f():\n    [0 for eval in ()]\n    return eval('1')\n", "uses eval"),
+    "eval-hidden-elsewhere": ("def g(eval):\n    return eval\ndef f():\n    return eval('1')\n", "uses eval"),
+    "eval-hidden-by-global": ("def f():\n    global eval\n    return eval('1')\n", "uses eval"),
+    "eval-in-full-width": ("ｅｖａｌ('1')\n", "uses eval"),
+    "eval-in-a-format": ("x = f\"{eval('1')}\"\n", "uses eval"),
+    "eval-as-a-decorator": ("@eval\ndef f(): pass\n", "uses eval"),
+    "annotations-as-code": (
+        "from functools import singledispatch\n@singledispatch\ndef f(x): pass\n"
+        "@f.register\ndef g(x: 'print(1)'): pass\n",
+        "imports singledispatch",
+    ),
+    "hints-as-code": (
+        "import typing\ndef f(x: 'print(1)'): ...\ntyping.get_type_hints(f)\n",
+        "uses typing.get_type_hints",
+    ),
+    "coding-line": ("# coding: rot13\n", ""),
+    "code-objects": ("import types\ntypes.FunctionType(compile('1', '', 'eval'), {})\n", "uses types.FunctionType"),
+    "timeit": ("import timeit\ntimeit.timeit('1')\n", "imports timeit"),
+    "codecs": ("import codecs\ncodecs.register(print)\n", "imports codecs"),
+    "dunder-import": ("__import__('os')\n", "says __import__"),
+    "builtins-by-import": ("import math as __builtins__\n", "says __builtins__"),
+    "star": ("from math import *\n", "imports * from math"),
+    "relative": ("from . import solution\n", "imports ."),
+    "make-dataclass": (
+        "import dataclasses\ndataclasses.make_dataclass('A', [], namespace={})\n",
+        "uses dataclasses.make_dataclass",
+    ),
+    # frames
+    "gi-frame": ("g = (i for i in ())\nb = g.gi_frame.f_back\n", "the attribute gi_frame"),
+    "gi-frame-declared": (
+        "class A:\n    gi_frame = 1\n    f_back = 1\ng = (i for i in ())\nb = g.gi_frame\n",
+        "the attribute gi_frame",
+    ),
+    "tb-frame": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    t = e.__traceback__\n",
+        "the attribute __traceback__",
+    ),
+    "with-traceback": ("ValueError().with_traceback(None)\n", "the attribute with_traceback"),
+    "coroutine-frame": ("async def f(): pass\nx = f().cr_frame\n", "is asynchronous"),
+    "attrgetter": ("from operator import attrgetter\nf = attrgetter('gi_frame.f_back')\n", "the attribute gi_frame"),
+    "attrgetter-at-run-time": (
+        "import operator\nf = operator.attrgetter('gi_' + 'frame')\n",
+        "attrgetter with a name made",
+    ),
+    "attrgetter-handed-on": (
+        "from operator import attrgetter\nf = list(map(attrgetter, ['gi_frame']))\n",
+        "hands on operator.attrgetter",
+    ),
+    "methodcaller": (
+        "from operator import methodcaller\nf = methodcaller('__reduce_ex__', 2)\n",
+        "the attribute __reduce_ex__",
+    ),
+    "getattr-at-run-time": ("f = getattr(print, '__se' + 'lf__')\n", "getattr with a name made"),
+    "getattr-handed-on": ("from functools import partial\nf = partial(getattr, print)\n", "hands on getattr"),
+    "getattr-with-stars": ("f = getattr(*[print, '__self__'])\n", "hands on getattr"),
+    "getattr-in-numpy": ("f = np.vectorize(getattr, otypes=[object])\n", "hands on getattr"),
+    "getattr-as-a-ufunc": ("f = np.frompyfunc(getattr, 2, 1)\n", "hands on getattr"),
+    "getattr-in-full-width": ("f = ｇetattr(print, '__se' + 'lf__')\n", "getattr with a name made"),
+    "getattr-of-a-dunder": ("f = getattr(print, '__self__')\n", "the attribute __self__"),
+    "format-looks-in": ("x = '{0.__class__}'.format(print)\n", "str.format"),
+    "format-inner-field": ("x = '{0:{1.__class__}}'.format(1, print)\n", "str.format"),
+    "format-at-run-time": ("x = ('{0.' + '__class__}').format(print)\n", "str.format"),
+    "format-unbound": ("x = str.format('{0.__class__}', print)\n", "str.format"),
+    "format-map": ("x = '{a.__class__}'.format_map({'a': print})\n", "the attribute format_map"),
+    "formatter": (
+        "import string\nx = string.Formatter().get_field('0.__class__', [print], {})\n",
+        "uses string.Formatter",
+    ),
+    # modules
+    "module-behind-module": ("import dataclasses\ns = dataclasses.sys\n", "uses dataclasses.sys"),
+    "module-from-module": ("from random import _os\n", "imports _os from random"),
+    "module-as-a-value": ("m = np\nx = m.ctypeslib\n", "hands on the module numpy"),
+    "module-by-walrus": ("(m := np)\n", "hands on the module numpy"),
+    "module-in-a-call": ("x = (lambda m: m.load)(np)\n", "hands on the module numpy"),
+    "module-by-getattr": ("x = getattr(np, 'load')\n", "hands on the module numpy"),
+    "module-changed": ("np.allclose = lambda *a, **k: True\n", "changes numpy.allclose"),
+    "module-deleted-from": ("del np.linalg.norm\n", "changes numpy.linalg.norm"),
+    "class-of-a-library-changed": ("from decimal import Decimal\nDecimal.total = 1\n", "changes Decimal.total"),
+    "conftest": ("import conftest\n", "imports conftest"),
+    "pytest-plugin": ("import pytest\n@pytest.hookimpl\ndef pytest_runtest_makereport(): pass\n", "imports pytest"),
+    "test-helpers": ("import course.fixtures\ncourse.fixtures.close = print\n", "imports course.fixtures"),
+    "mock-any": ("from unittest.mock import ANY\n", "imports unittest.mock"),
+    "approx": ("from _pytest.python_api import approx\n", "imports _pytest.python_api"),
+    "sys-hooks": ("import sys\nsys.setprofile(print)\n", "imports sys"),
+    "import-hooks": ("import importlib.abc\n", "imports importlib.abc"),
+    "gc": ("import gc\ngc.get_objects()\n", "imports gc"),
+    "inspect": ("import inspect\ninspect.stack()\n", "imports inspect"),
+    "atexit": ("import atexit\natexit.register(print)\n", "imports atexit"),
+    "signal": ("import signal\nsignal.alarm(1)\n", "imports signal"),
+    "threading": ("import threading\nthreading.Timer(1, print).start()\n", "imports threading"),
+    "weakref": ("import weakref\nweakref.finalize(print, print)\n", "imports weakref"),
+    "ctypes": ("import ctypes\n", "imports ctypes"),
+    "pickle": ("import pickle\npickle.loads(b'')\n", "imports pickle"),
+    "redirect": ("import contextlib\ncontextlib.redirect_stdout(None)\n", "uses contextlib.redirect_stdout"),
+    # files
+    "reads-the-test": ("x = open(__file__).read()\n", "uses open"),
+    "reads-with-linecache": ("import linecache\nlinecache.getlines('test_lab.py')\n", "imports linecache"),
+    "reads-with-pathlib": ("from pathlib import Path\nPath('test_lab.py').read_text()\n", "imports pathlib"),
+    "loader": ("x = __loader__.get_data('test_lab.py')\n", "says __loader__"),
+    # numpy
+    "ctypeslib": ("x = np.ctypeslib\n", "uses numpy.ctypeslib"),
+    "ctypeslib-from": ("from numpy import ctypeslib\n", "imports ctypeslib from numpy"),
+    "array-ctypes": ("x = np.zeros(3).ctypes\n", "the attribute ctypes"),
+    "load-with-pickle": ("np.load('x.npy', allow_pickle=True)\n", "uses numpy.load"),
+    "npyio": ("np.lib.npyio.DataSource().open('x')\n", "uses numpy.lib.npyio"),
+    "as-strided": ("from numpy.lib.stride_tricks import as_strided\n", "imports as_strided"),
+    "resize-without-a-look": ("x = np.zeros(3)\nx.resize(9, refcheck=False)\n", "passes refcheck"),
+    "array-subclass": ("class Yes(np.ndarray):\n    pass\n", "a class below numpy.ndarray"),
+    "recarray": ("x = np.zeros(3).view(np.recarray)\n", "uses numpy.recarray"),
+    "matrix": ("x = np.matrix('1 2')\n", "uses numpy.matrix"),
+    "array-ufunc": (
+        "class Yes:\n    def __array_ufunc__(self, *a, **k):\n        return True\n",
+        "says __array_ufunc__",
+    ),
+    "array-priority": ("class Yes:\n    __array_priority__ = 1e9\n", "says __array_priority__"),
+    "array-function": (
+        "class Yes:\n    def __array_function__(self, *a):\n        return True\n",
+        "says __array_function__",
+    ),
+    "array-struct": ("class Yes:\n    __array_struct__ = 1\n", "says __array_struct__"),
+    "print-options": ("np.set_printoptions(formatter={'all': print})\n", "uses numpy.set_printoptions"),
+    "testing": ("np.testing.assert_allclose = print\n", "uses numpy.testing"),
+    "dumps": ("x = np.zeros(3).dump('f')\n", "the attribute dump"),
+    # classes that choose
+    "eq": ("class Yes:\n    def __eq__(self, other):\n        return True\n", "says __eq__"),
+    "eq-by-common-fields": (
+        "class Yes:\n    imag = 0\n    def __eq__(self, other):\n        return self.imag == other.imag\n",
+        "says __eq__",
+    ),
+    "eq-by-its-own-word": (
+        "class Yes:\n    x = 1\n    def __eq__(self, other):\n        return self.x == self.x\n",
+        "says __eq__",
+    ),
+    "eq-by-assignment": (
+        "class Yes:\n    def same(self, other):\n        return True\n    __eq__ = same\n",
+        "says __eq__",
+    ),
+    "eq-from-outside": ("class Yes:\n    pass\nYes.__eq__ = lambda s, o: True\n", "the attribute __eq__"),
+    "eq-of-an-enum": (
+        D + "from enum import Enum\nYes = Enum('Yes', {'A': 1, _U + 'eq' + _U: lambda s, o: True})\n",
+        "enum.Enum as more than a base",
+    ),
+    "eq-of-an-enum-without-members": (
+        D + "from enum import Enum\nclass E(Enum):\n    pass\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-a-set": (
+        "from collections.abc import Set\nclass Yes(Set):\n    def __len__(self):\n        return 3\n"
+        "    def __iter__(self):\n        return iter(())\n    def __contains__(self, x):\n        return True\n",
+        "a class below collections.abc.Set",
+    ),
+    "eq-of-slots": (D + "class Yes:\n    __slots__ = (_U + 'eq' + _U,)\n", "__slots__ with names made"),
+    "eq-by-type-of-type": (D + "Yes = type(int)('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n", "type() for more"),
+    "eq-by-type-of-type-with-stars": (D + "Yes = type(int)(*['Yes', (), {}])\n", "type() for more"),
+    "eq-by-type-handed-on": ("f = lambda t: t('Yes', (), {})\nf(type)\n", "hands on type"),
+    "eq-by-new": ("class Yes:\n    def __new__(cls):\n        return cls\n", "says __new__"),
+    "metaclass": ("class M(type):\n    pass\nclass A(metaclass=M):\n    pass\n", "a class with metaclass="),
+    "init-subclass": ("class A:\n    def __init_subclass__(cls):\n        pass\n", "says __init_subclass__"),
+    "class-getitem": ("class A:\n    def __class_getitem__(cls, i):\n        return cls\n", "says __class_getitem__"),
+    "set-name": (
+        "class A:\n    def __set_name__(self, owner, name):\n        self.owner = owner\n",
+        "says __set_name__",
+    ),
+    "descriptor": ("class A:\n    def __get__(self, obj, kind):\n        return kind\n", "says __get__"),
+    "getattr-method": ("class A:\n    def __getattr__(self, name):\n        return self\n", "says __getattr__"),
+    "module-getattr": ("def __getattr__(name):\n    return print\n", "says __getattr__"),
+    "lying-class": ("class A:\n    @property\n    def __class__(self):\n        return int\n", "says __class__"),
+    "class-put-on": ("class A:\n    def f(self):\n        self.__class__ = int\n", "__class__"),
+    "instancecheck": ("class A:\n    def __instancecheck__(self, x):\n        return True\n", "says __instancecheck__"),
+    "del": ("class A:\n    def __del__(self):\n        print(1)\n", "says __del__"),
+    "reduce": ("class A:\n    def __reduce__(self):\n        return print, ()\n", "says __reduce__"),
+    "arithmetic": ("class A:\n    def __sub__(self, other):\n        return 0\n", "says __sub__"),
+    "dict-of-an-object": (
+        "class A:\n    def f(self, kw):\n        self.__dict__.update(kw)\n",
+        "the attribute __dict__",
+    ),
+    "setattr-of-object": (
+        "class A:\n    def f(self, name):\n        object.__setattr__(self, name, 1)\n",
+        "object.__setattr__ with a name made",
+    ),
+    "setattr-builtin": (
+        "class A:\n    def f(self):\n        setattr(self, '__class__', int)\n",
+        "the attribute __class__",
+    ),
+    "fields-that-do-not-count": (
+        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    x: int = field(default=0, compare=False)\n",
+        "passes compare=",
+    ),
+    "fields-that-do-not-count-by-words": (
+        "from dataclasses import dataclass, field\nno = False\n@dataclass\nclass A:\n    x: int = field(default=0, compare=no)\n",
+        "passes compare=",
+    ),
+    "pattern-of-a-class": (
+        "import decimal\ndef f(x):\n    match x:\n        case decimal.Context(prec=p):\n            return p\n",
+        "a pattern of the class",
+    ),
+    "pattern-of-globals": (
+        "def f(x):\n    match x:\n        case object(__globals__=g):\n            return g\n",
+        "the attribute __globals__",
+    ),
+    "register": ("from numbers import Number\nclass A:\n    pass\nNumber.register(A)\n", "the attribute register"),
+    "subclasses": ("x = object.__subclasses__()\n", "the attribute __subclasses__"),
+    "mro": ("x = int.__mro__\n", "the attribute __mro__"),
+    "closure": ("x = (lambda: 1).__closure__\n", "the attribute __closure__"),
+    "self-of-a-builtin": ("x = print.__self__\n", "the attribute __self__"),
+    # two meanings of one name
+    "two-imports-of-one-name": (
+        "import numpy as m\nif 0:\n    from math import pi as m\nclass A:\n    allclose = None\nsetattr(m, 'allclose', print)\n",
+        "a second meaning of m",
+    ),
+    "eval-by-an-import-that-is-not-run": (
+        "if 0:\n    from math import pi as eval\nx = eval('1')\n",
+        "a second meaning of eval",
+    ),
+    "getattr-by-an-import-that-is-not-run": (
+        "if 0:\n    from math import pi as getattr\nx = getattr(print, '__se' + 'lf__')\n",
+        "a second meaning of getattr",
+    ),
+    "type-of-type-once-more": (
+        "def f(s):\n    T = type(s)(s)\n    return T('Yes', (), {})\nf(int)\n",
+        "type() for more",
+    ),
+    "type-by-subscript": ("T = type[int]\nYes = T('Yes', (), {})\n", "hands on type"),
+    "slots-in-a-loop": ("class Yes:\n    for __slots__ in [(chr(95),)]:\n        pass\n", "__slots__ with names made"),
+    "slots-added": ("class Yes:\n    __slots__ = ()\n    __slots__ += (chr(95),)\n", "__slots__ with names made"),
+    "field-with-stars": (
+        "from dataclasses import field\nx = field(**{'comp' + 'are': False})\n",
+        "dataclasses.field with names made",
+    ),
+    "field-handed-on": ("from dataclasses import field\nmine = field\n", "hands on dataclasses.field"),
+    "field-as-a-class": ("from dataclasses import Field\n", "imports Field"),
+    "resize-with-stars": ("x = np.zeros(3)\nx.resize(9, **{'ref' + 'check': False})\n", "the attribute resize"),
+    "partial-without-a-look": (
+        "from functools import partial\nf = partial(print, refcheck=False)\n",
+        "passes refcheck",
+    ),
+    # silence
+    "swallows-all": ("def f(x):\n    try:\n        return x()\n    except:\n        pass\n", "swallows every error"),
+    "swallows-asserts": (
+        "def f(x):\n    try:\n        return x()\n    except AssertionError:\n        return 1\n",
+        "swallows AssertionError",
+    ),
+    "swallows-base": (
+        "def f(x):\n    try:\n        return x()\n    except (ValueError, BaseException):\n        return 1\n",
+        "swallows BaseException",
+    ),
+    "swallows-by-another-name": (
+        "E = Exception\ndef f(x):\n    try:\n        return x()\n    except E:\n        return 1\n",
+        "swallows E",
+    ),
+    "swallows-by-suppress": (
+        "from contextlib import suppress\nwith suppress(Exception):\n    pass\n",
+        "swallows Exception",
+    ),
+    "error-of-another-meaning": (
+        "ValueError = AssertionError\ndef f(x):\n    try:\n        return x()\n    except ValueError:\n        return 1\n",
+        "swallows ValueError",
+    ),
+    "error-as-a-parameter": (
+        "def f(x, KeyError=AssertionError):\n    try:\n        return x()\n    except KeyError:\n        return 1\n",
+        "swallows KeyError",
+    ),
+    "error-class-bound-again": (
+        "class E(Exception):\n    pass\nE = AssertionError\ndef f(x):\n    try:\n        return x()\n    except E:\n        return 1\n",
+        "swallows E",
+    ),
+    "type-by-an-isinstance-of-its-own": (
+        "def isinstance(a, b):\n    return a\nT = isinstance(type, 0)\nYes = T('Yes', (), {})\n",
+        "hands on type",
+    ),
+    "eq-of-some-fields": (
+        "class Yes:\n    admitted = 1\n    def __eq__(self, other):\n        return self.admitted == other.admitted\n",
+        "says __eq__",
+    ),
+    "text-that-holds-everything": (
+        "class S(str):\n    def __contains__(self, x):\n        return True\n",
+        "a class below str",
+    ),
+    "type-in-a-match": (
+        "def f(x):\n    match type(x):\n        case T:\n            return T('Yes', (), {})\n",
+        "type() for more",
+    ),
+    "type-as-a-base": ("class M(type(int)):\n    pass\n", "a class below type"),
+    "type-as-a-decorator": ("@type\nclass A:\n    pass\n", "hands on type"),
+    "swallows-before-it-raises": (
+        "def f(x):\n    try:\n        return x()\n    except AssertionError:\n        if x:\n            return 1\n        raise\n",
+        "swallows AssertionError",
+    ),
+    "swallows-by-another-error": (
+        "def f(x):\n    try:\n        try:\n            return x()\n        except AssertionError:\n            raise ValueError from None\n    except ValueError:\n        return 1\n",
+        "swallows AssertionError",
+    ),
+    "swallows-by-a-generator": (
+        "def f(x):\n    try:\n        x()\n    except AssertionError:\n        yield 1\n        raise\n",
+        "swallows AssertionError",
+    ),
+    "suppress-handed-on": (
+        "from contextlib import suppress\nquiet = suppress\nwith quiet(AssertionError):\n    pass\n",
+        "hands on contextlib.suppress",
+    ),
+    "namespace-handed-on": (
+        "from types import SimpleNamespace as S\nmake = S\nx = make(**{chr(95): 1})\n",
+        "hands on types.SimpleNamespace",
+    ),
+    "format-by-getattr": ("x = getattr('{0.__class__}', 'format')(print)\n", "the attribute format"),
+    "format-by-methodcaller": (
+        "from operator import methodcaller\nx = methodcaller('format', print)('{0.__class__}')\n",
+        "the attribute format",
+    ),
+    "bit-generator-in-c": ("x = np.random.default_rng(0).bit_generator.cffi\n", "the attribute"),
+    "swallows-by-finally": (
+        "def f(x):\n    try:\n        return x()\n    finally:\n        return 1\n",
+        "leaves a finally block",
+    ),
+    "swallows-by-exit": (
+        "class A:\n    def __enter__(self):\n        return 1\n    def __exit__(self, *a):\n        return 1\n",
+        "an __exit__",
+    ),
+    # the test's own objects
+    "spy-written-over": ("def f(kv):\n    kv.seen_by_the_spy = []\n", "changes the attribute seen_by_the_spy"),
+    "private-of-another": ("def f(x):\n    return x._hidden\n", "the attribute _hidden"),
+    "hidden-by-depth": ("x = " + "-" * 90 + "1\n", "levels of nesting"),
+}
+
+
+"""What a human may have let run by mistake: these reach the machinery, and traps and snapshots must tell."""
+LET_RUN = {
+    "all-pass": "import _pytest.reports as r\n_old = r.TestReport.from_item_and_call.__func__\n"
+    "def _new(cls, item, call):\n    call.excinfo = None\n    return _old(cls, item, call)\n"
+    "r.TestReport.from_item_and_call = classmethod(_new)\n",
+    "runtest": "import _pytest.python as p\np.Function.runtest = lambda self: None\n",
+    "runner-of-the-fork": "import course.grade.fork as f\nf._facts = lambda report: dict(when='call', outcome='passed', "
+    "xfail=False, stub=None, message='')\n",
+    "facts-by-code": "import course.grade.fork as f\ndef _facts(report):\n    return dict(when='call', outcome='passed', "
+    "xfail=False, stub=None, message='')\nf._facts.__code__ = _facts.__code__\n",
+    "json-of-the-fork": "import course.grade.fork as f\n_d = f.json.dumps\n"
+    "f.json.dumps = lambda x: _d(x).replace('failed', 'passed')\n",
+    "json-in-c": "import json.encoder as e\n_c = e.c_make_encoder\ndef _mine(*a):\n    made = _c(*a)\n"
+    "    return lambda o, n: [t.replace('failed', 'passed') for t in made(o, n)]\ne.c_make_encoder = _mine\n",
+    "approx": "import pytest\ntype(pytest.approx(1)).__eq__ = lambda s, o: True\n",
+    "numpy-testing": "import numpy.testing as t\nt.assert_allclose = lambda *a, **k: None\n",
+    "numpy-equal": "import numpy\nnumpy.array_equal = lambda *a, **k: True\n",
+    "builtins": "import builtins\nbuiltins.abs = lambda x: 0\n",
+    "math": "import math\nmath.isclose = lambda *a, **k: True\n",
+    "quiet-items": "import gc\n_m = [m for m in gc.get_objects() if type(m).__name__ == 'Function' and hasattr(m, 'obj')]\n"
+    "for _i in _m:\n    _i.obj = lambda *a, **k: None\n",
+    "the-helper": "import course.fixtures as c\nc.close = lambda *a, **k: None\n",
+    "ends-well": "import os\nos._exit(0)\n",
+    "raises": "import _pytest.raises as r\nr.RaisesExc.__exit__ = lambda *a: True\n",
+}
+
+INSIDE = {
+    "class-of-a-library-by-another-name": "from fractions import Fraction\nclass A:\n    limit_denominator = 1\ndef f(c):\n"
+    "    c.limit_denominator = lambda self: 1\nf(Fraction)\n",
+    "class-of-the-engine-by-another-name": "from mini_vllm import Request\nclass A:\n    num_tokens = 1\ndef f(c):\n"
+    "    c.num_tokens = 1\nf(Request)\n",
+}
+"""What the language lets through and a snapshot must tell."""
+
+WEAK = {
+    "empty": "np.empty((0,))",
+    "empty-and-shaped": "np.empty((0, *np.shape(next(iter(args), 0))))",
+    "nan": "np.nan",
+    "nans": "np.full(np.shape(next(iter(args), 0)), np.nan)",
+    "first": "next(iter(args), None)",
+    "zero": "0",
+    "true": "True",
+    "nothing": "None",
+    "zeros": "np.zeros(np.shape(next(iter(args), 0)))",
+    "list": "[]",
+    "object": "np.array([None], dtype=object)",
+}
+"""What every function of a lab returns instead of an answer."""
+
+
+def weak(starter: str, answer: str) -> str:
+    """A starter in which every unwritten function returns ``answer``; ``args`` are what it is called with."""
+    tree = ast.parse(starter)
+    for name, node in functions(tree):
+        if stub_message(node) is not None:
+            args = [arg.arg for arg in node.args.args if arg.arg not in ("self", "cls")]
+            node.body = ast.parse(f"args = [{', '.join(args)}]\nreturn {answer}").body if "." not in name else node.body
+    top = "" if "import numpy as np" in starter else "import numpy as np\n"
+    return ast.unparse(tree).replace(
+        "from __future__ import annotations\n", f"from __future__ import annotations\n{top}"
+    )

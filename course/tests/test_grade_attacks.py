@@ -1,0 +1,96 @@
+"""Attacks through the whole grader: no point, or held; what traps and snapshots tell when the language is passed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from course.grade import traps
+from course.grade.fork import mark
+from course.grade.grading import Grades, LabResult, grade
+from course.grade.intake import Submission
+from course.grade.settings import Limits, Settings
+from course.labs import Lab, find_labs
+from course.tests import submissions as made
+from course.tests.attacks import HELD, INSIDE, LET_RUN, REVIEW
+from course.tests.conftest import SOLUTION, STARTER
+from course.tests.test_grade import FAST, linux, run
+
+
+def rows_of(grades: Grades) -> dict[str, LabResult]:
+    return {row.submission: row for row in grades.rows}
+
+
+@linux
+def test_what_a_human_lets_run_by_mistake_is_told_by_traps_and_snapshots(small_course: Path) -> None:
+    """The starter, which has no point, with the attack on top: none is had, and none is silent."""
+    files = {name: STARTER.replace(made.TOP, made.TOP + body, 1).encode() for name, body in LET_RUN.items()}
+    settings = Settings(limits=FAST.limits, accepted=tuple(map(mark, files.values())), allow=("numpy",))
+    rows = rows_of(run(small_course, files, settings))
+    assert {name: row.passed for name, row in rows.items() if row.share} == {}
+    silent = {name for name, row in rows.items() if row.status == "graded" and not row.findings}
+    assert silent == set(), {name: (row.tests, row.findings) for name, row in rows.items() if name in silent}
+
+
+@linux
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_the_language_lets_through_a_snapshot_tells(name: str) -> None:
+    (lab,) = find_labs("01-04" if "engine" in name else "00-02")
+    text = (lab.folder / "solution.py").read_text(encoding="utf-8") + INSIDE[name]
+    (row,) = grade([Submission(name, {lab.key: text.encode()})], [lab], Settings(limits=Limits(stops=1)), 1).rows
+    assert row.status == "tampered" and row.findings[0].startswith("replaced ")
+
+
+@linux
+def test_a_held_file_is_not_graded_and_has_no_zero_and_an_accepted_one_is_graded(small_course: Path) -> None:
+    text = (SOLUTION + "_same = lambda: vars()\n").encode()
+    first = run(small_course, {"held": text, "good": SOLUTION.encode()})
+    (row,) = [row for row in first.rows if row.submission == "held"]
+    assert row.status == "held" and row.findings[0].startswith(f"starter.py:{SOLUTION.count(chr(10)) + 1}: uses vars")
+    given = re.findall(r"accepted = \['(\w+)'\]", row.findings[-1])
+    assert given == [mark(text)]
+    again = run(small_course, {"held": text}, Settings(limits=FAST.limits, accepted=tuple(given)))
+    assert [(r.status, r.share) for r in again.rows] == [("graded", 1.0)]
+
+
+@pytest.mark.parametrize("form", [*traps.FORMS["plain"], *traps.FORMS["arrays"]])
+@pytest.mark.parametrize("passes", [True, False])
+def test_each_form_of_trap_ends_as_it_must(form: str, passes: bool) -> None:
+    trap = next(t for t in iter(lambda: traps.make_trap(passes, True), None) if t.text.count(_skeleton(form)))
+    space: dict[str, object] = {}
+    exec(trap.text, space)
+    ended = True
+    try:
+        space[trap.name]()  # type: ignore[operator]
+    except BaseException:
+        ended = False
+    assert (ended, trap.passes) == (passes, passes)
+
+
+def _skeleton(form: str) -> str:
+    return re.split(r"\{[abc]\}", form.strip().replace("{{", "{").replace("}}", "}"))[0]
+
+
+def test_a_plan_has_traps_first_and_last_and_the_tests_in_their_order() -> None:
+    steps = traps.plan(range(2, 6), False)
+    assert isinstance(steps[0], traps.Trap) and isinstance(steps[-2], traps.Trap) and steps[-1] is None
+    assert [step for step in steps if isinstance(step, int)] == [2, 3, 4, 5]
+    kinds = [step.passes for step in steps if isinstance(step, traps.Trap)]
+    assert (kinds.count(False), kinds.count(True)) == (traps.MUST_FAIL, traps.MUST_PASS)
+    assert (
+        len({step.name for _ in range(9) for step in traps.plan(range(1), True) if isinstance(step, traps.Trap)}) == 36
+    )
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", find_labs("00-03") + find_labs("01-05"), ids=lambda lab: lab.name)
+def test_no_attack_has_a_point_in_a_lab_of_the_course(lab: Lab) -> None:
+    reference = (lab.folder / "solution.py").read_text(encoding="utf-8")
+    files = {name: f"{reference}import numpy as np\n{body}" for name, (body, _) in {**REVIEW, **HELD}.items()}
+    learners = [Submission(name, {lab.key: text.encode()}) for name, text in files.items()]
+    rows = rows_of(grade(learners, [lab], Settings(limits=Limits(stops=1)), 2))
+    expected = {name for name in files if not (lab.name.startswith("00") and name == "coding-line")}
+    assert {name for name in expected if rows[name].status != "held" or rows[name].share} == set()

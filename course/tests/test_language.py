@@ -1,0 +1,64 @@
+"""The small language of lab code: what is held, with its line, and what is not."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+
+from course.grade.faults import outside, own_words
+from course.grade.language import Language
+from course.labs import Lab, all_labs, find_labs
+from course.tests.attacks import HELD, REVIEW
+
+REFERENCE = (
+    '"""A lab."""\n\nfrom __future__ import annotations\n\nimport numpy as np\n\n\ndef f(x):\n    return np.sum(x)\n'
+)
+ATTACKS = {**REVIEW, **HELD}
+
+
+@functools.cache
+def language(lab: Lab) -> Language:
+    names = ("starter.py", "solution.py", "test_lab.py")
+    starter, solution, test = ((lab.folder / name).read_text(encoding="utf-8") for name in names)
+    own = own_words(starter, solution, test, "mini_vllm" in lab.allowed_imports)
+    return Language(lab.allowed_imports, own, bool(lab.plug))
+
+
+@pytest.mark.parametrize("lab", all_labs(), ids=lambda lab: lab.name)
+def test_the_course_speaks_its_own_language(lab: Lab) -> None:
+    for name in ("starter.py", "solution.py"):
+        assert outside((lab.folder / name).read_text(encoding="utf-8"), language(lab)) == []
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_held_with_its_line_and_its_reason(name: str) -> None:
+    body, reason = ATTACKS[name]
+    top = 0 if body.startswith("#") else REFERENCE.count("\n")
+    found = outside(REFERENCE + body if top else body + REFERENCE, Language(["numpy"]))
+    assert any(reason in text for text in found), found
+    first, last = top + 1, top + body.count("\n")
+    assert all(first <= int(text.partition(":")[0]) <= last for text in found), found
+
+
+FEW = ("00-03", "01-05")
+SOME = [lab for name in (*FEW, "02-01", "02-04", "03-02", "05-06", "06-07", "07-05") for lab in find_labs(name)]
+
+
+@pytest.mark.parametrize(
+    "lab",
+    [pytest.param(lab, marks=() if lab.name[:5] in FEW else pytest.mark.slow) for lab in SOME],
+    ids=lambda lab: lab.name,
+)
+def test_what_a_lab_may_say_besides_opens_no_door(lab: Lab) -> None:
+    """A lab's own files widen its language: behind its solution each attack is still held."""
+    solution, missed = (lab.folder / "solution.py").read_text(encoding="utf-8"), []
+    arrays = "numpy" in lab.allowed_imports
+    for name, (body, _) in ATTACKS.items():
+        if name == "coding-line" or (not arrays and re.search(r"\bnp\b", body)):
+            continue
+        text = solution + ("import numpy as np\n" if arrays else "")
+        found = [int(one.partition(":")[0]) for one in outside(text + body, language(lab))]
+        missed += [name] if not any(line > text.count("\n") for line in found) else []
+    assert missed == []

@@ -1,0 +1,156 @@
+"""Drafts by a model that runs beside the target. Upstream twin: `vllm/v1/spec_decode/llm_base_proposer.py`.
+
+    first pass       what the target computed in this step and kept, and the token that it said: one logit row each
+    k - 1 passes     one token each, the draft before
+
+The drafter has keys and values of its own, in blocks of its own memory, under the block ids of the target: a request's
+block table serves both, and where the prefix cache finds the target's keys it finds the drafter's. Keys of drafts are
+written too, and written anew by the first pass of the next step, which knows what was accepted.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.attention.backend import AttentionMetadata
+from mini_vllm.attention.quantized_kv_cache import make_kv_cache
+from mini_vllm.attention.selector import make_attention
+from mini_vllm.sample.ops.logprobs import softmax
+from mini_vllm.sample.ops.topk_topp_sampler import random_sample
+from mini_vllm.utils.arrays import Array
+from mini_vllm.worker.input_batch import InputBatch
+
+
+class SpecDecodeBaseProposer:
+    """Args:
+        model: the drafter, or this rank's part of it.
+        vllm_config: the engine's settings.
+        runner: the target's `ModelRunner`, whose batch and block tables are read.
+
+    Attributes:
+        last_draft_probs: request id -> [drafts, vocab], the law each draft was drawn from; empty for greedy drafts.
+
+    Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:55 — `SpecDecodeBaseProposer`. There rejected tokens
+    stay in the batch as padding, since only the GPU knows which they are; here they are left out.
+    """
+
+    def __init__(self, model: Any, vllm_config: Any, runner: Any) -> None:
+        config = vllm_config.speculative_config
+        self.model, self.runner = model, runner
+        self.num_speculative_tokens = config.num_speculative_tokens
+        self.block_size = runner.block_size
+        lengths = (runner.input_batch.token_ids.shape[1], model.max_model_len, config.max_model_len)
+        self.max_model_len = min(length for length in lengths if length is not None)
+        self.draws = config.draft_sample_method == "probabilistic"
+        self.last_draft_probs: dict[str, Array] = {}
+        num_blocks = runner.kv_cache.num_blocks
+        shape = (model.num_layers, num_blocks, self.block_size, model.num_kv_heads, model.head_dim)
+        self.kv_cache = make_kv_cache(*shape, model.dtype, vllm_config.kv_cache_dtype)
+        eager = vllm_config.enforce_eager
+        self.attention = make_attention(
+            model, self.kv_cache, vllm_config.attention_backend, vllm_config.kv_cache_dtype, eager
+        )
+        self._enforce_eager = eager
+
+    @cached_property
+    def _program(self) -> Any:
+        """What runs: the compiled form of the model where it has one."""
+        from mini_vllm.compilation.cpu_models import compiled_form
+
+        return (None if self._enforce_eager else compiled_form(self.model)) or self.model
+
+    @property
+    def batch(self) -> InputBatch:
+        """The target's batch."""
+        batch: InputBatch = self.runner.input_batch
+        return batch
+
+    def propose(self, sampled_token_ids: list[list[int]], seq_lens: Array) -> list[list[int]]:
+        """Drafts for each row of the batch; none for a chunk of a prompt, or where the drafter's context ends.
+
+        Args:
+            sampled_token_ids: tokens that each row got in this step, already in the batch. seq_lens [R]: tokens of each
+                row that the target has computed, drafts included.
+
+        Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:427 — `SpecDecodeBaseProposer.propose`.
+        """
+        batch, k = self.batch, self.num_speculative_tokens
+        num_reqs = batch.num_reqs
+        known = batch.num_tokens[:num_reqs]
+        has_new = np.fromiter(map(bool, sampled_token_ids), bool, num_reqs)
+        self.last_draft_probs = {}
+        drafts: list[list[int]] = [[] for _ in range(num_reqs)]
+        fits = known + k <= self.max_model_len
+        rows = np.flatnonzero(fits | (~has_new & (seq_lens + k <= self.max_model_len)))
+        drafting = np.flatnonzero(has_new & fits)
+        if not len(rows):
+            return drafts
+        logits = self._first_pass(rows, np.where(has_new, known, seq_lens)[rows], np.isin(rows, drafting))
+        if not len(drafting):
+            return drafts
+        ids, probs = self._sample_draft_tokens(logits, drafting)
+        tokens, laws = [ids], [probs]
+        for index in range(k - 1):
+            ids, probs = self._sample_draft_tokens(self._next_pass(drafting, ids, known[drafting] + index), drafting)
+            tokens.append(ids)
+            laws.append(probs)
+        for at, (row, row_drafts) in enumerate(zip(drafting.tolist(), np.stack(tokens, axis=1).tolist(), strict=True)):
+            drafts[row] = row_drafts
+            if probs is not None:
+                self.last_draft_probs[batch.req_ids[row]] = np.stack([law[at] for law in laws if law is not None])
+        return drafts
+
+    def _first_pass(self, rows: Array, ends: Array, is_drafting: Array) -> Array:
+        """Tokens `num_computed_tokens` to `ends` of these rows; logits after the last one of those that draft.
+
+        Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:698 — `set_inputs_first_pass`.
+        """
+        starts = self.batch.num_computed_tokens[rows]
+        counts = ends - starts
+        query_start_loc = np.concatenate([[0], np.cumsum(counts)])
+        token_rows = np.repeat(rows, counts)
+        positions = np.arange(query_start_loc[-1]) - np.repeat(query_start_loc[:-1] - starts, counts)
+        hidden = self._run(
+            rows, token_rows, positions, query_start_loc, ends, self.batch.token_ids[token_rows, positions]
+        )
+        wanted = query_start_loc[1:][is_drafting] - 1
+        return self._program.compute_logits(hidden[wanted]) if len(wanted) else hidden[:0]
+
+    def _next_pass(self, rows: Array, token_ids: Array, positions: Array) -> Array:
+        """One token of each of these rows; logits after it."""
+        hidden = self._run(rows, rows, positions, np.arange(len(rows) + 1), positions + 1, token_ids)
+        return self._program.compute_logits(hidden)
+
+    def _run(
+        self, rows: Array, token_rows: Array, positions: Array, query_start_loc: Array, seq_lens: Array, ids: Array
+    ) -> Array:
+        """A pass of the drafter over these tokens. Where a request has no block yet stands the null block, which
+        takes what is written and is never read by the target: a draft may be worse for it, no token is."""
+        table = self.batch.block_table[0].table
+        block, offset = np.divmod(positions, self.block_size)
+        slots = table[token_rows, block] * self.block_size + offset
+        width = -(-int(seq_lens.max()) // self.block_size)
+        metadata = AttentionMetadata(query_start_loc, seq_lens, table[rows, :width], slots)
+        return self._program.forward(ids, positions, self.attention.begin_step(metadata))
+
+    def _sample_draft_tokens(self, logits: Array, rows: Array) -> tuple[Array, Array | None]:
+        """A draft for each of these rows, and the laws they were drawn from [rows, V]; None for greedy drafts.
+
+        A draw takes the request's temperature and nothing else of its parameters: that makes a draft likelier or less
+        likely to be accepted, and changes no law of the output.
+
+        Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:1654 — `compute_probs_and_sample_next_token`.
+        """
+        chosen = logits.argmax(axis=-1)
+        if not self.draws:
+            return chosen, None
+        states = [self.batch.states[row] for row in rows.tolist()]
+        temperature = np.array([s.sampling_params.temperature if s.generator is not None else 1.0 for s in states])
+        probs = softmax(logits / temperature[:, None].astype(logits.dtype))
+        at_random = [at for at, state in enumerate(states) if state.generator is not None]
+        if at_random:
+            chosen[at_random] = random_sample(probs[at_random], [states[at].generator for at in at_random])
+        return chosen, probs

@@ -1,0 +1,84 @@
+"""With drafts the scheduler decides as the real one of vLLM 0.22.1: which drafts are scheduled, what is taken back,
+whose blocks are whose; chunked, preempted, cached, by priority, ahead of the results."""
+
+import gzip
+import json
+from functools import lru_cache
+
+import pytest
+
+from mini_vllm.tests.golden.draft_workload import make_draft_workload
+from mini_vllm.tests.golden.replay import DraftReplay, two_columns
+from mini_vllm.tests.helpers import GOLDEN
+
+TRACES = GOLDEN / "scheduler-drafts.json.gz"
+PARTS = 20
+
+
+@lru_cache
+def golden():
+    return json.loads(gzip.decompress(TRACES.read_bytes()))
+
+
+@pytest.fixture(autouse=True)
+def same_start_of_all_hashes(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+
+
+def first_difference(seed):
+    """None, or a description of the first step at which the two schedulers part."""
+    trace, workload = golden()["traces"][seed], make_draft_workload(seed)
+    replay = DraftReplay(workload)
+    for index, theirs in enumerate(trace["steps"]):
+        ours = replay.step(index)
+        if ours != theirs:
+            return f"workload {seed} {workload.config}, step {index}:\n{two_columns(theirs, ours)}"
+    if replay.stats() != trace["stats"]:
+        return f"workload {seed}: drafts are counted as {replay.stats()}, there {trace['stats']}"
+    return "ours goes on" if replay.scheduler.has_unfinished_requests() else None
+
+
+@pytest.mark.parametrize("part", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, PARTS))])
+def test_every_decision_equals_real_vllm(part):
+    for seed in range(part, len(golden()["traces"]), PARTS):
+        difference = first_difference(seed)
+        assert difference is None, difference
+
+
+def test_the_recording_is_wide_enough():
+    provenance = golden()["provenance"]
+    assert provenance["vllm"].startswith("0.22.1")
+    assert provenance["workloads"] >= 150 and provenance["steps"] >= 15_000
+    assert provenance["steps_with_drafts"] >= 8_000 and provenance["steps_with_preemption"] >= 500
+    assert provenance["num_draft_tokens"] > 1.5 * provenance["num_accepted_tokens"] > 10_000
+    assert min(provenance["workloads_by_feature"].values()) >= 10, provenance["workloads_by_feature"]
+    assert TRACES.stat().st_size <= 600_000
+
+
+@pytest.mark.parametrize("mutation", ["nothing is taken back", "a preemption keeps drafts", "drafts are hashed"])
+def test_the_replay_would_notice(mutation, monkeypatch):
+    from mini_vllm.core.kv_cache_manager import KVCacheManager
+    from mini_vllm.core.sched.draft_gate import DraftGate
+    from mini_vllm.core.sched.request_table import RequestTable
+
+    if mutation == "nothing is taken back":
+        monkeypatch.setattr(DraftGate, "_take_back_rejected", lambda self, output, request, count: None)
+    elif mutation == "a preemption keeps drafts":
+        original = RequestTable._preempt_request
+
+        def keeps(self, request):
+            drafts = request.spec_token_ids
+            original(self, request)
+            request.spec_token_ids = drafts
+
+        monkeypatch.setattr(RequestTable, "_preempt_request", keeps)
+    else:
+        monkeypatch.setattr(KVCacheManager, "_lags", lambda self, request, last: False)
+
+    def parts(seed):
+        try:
+            return first_difference(seed)
+        except (AssertionError, ValueError, IndexError, KeyError):
+            return "it breaks"
+
+    assert any(parts(seed) for seed in range(40))

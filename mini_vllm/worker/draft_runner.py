@@ -1,0 +1,176 @@
+"""What the model runner does with drafts: put them into the batch, judge them, have new ones made.
+
+    begin_step      drafts of the plan stand behind the last token of their rows
+    add_to_inputs   logits are wanted at the last token and at each draft
+    sample_tokens   the rejection sampler keeps some of them; then the proposer makes those of the next step
+
+Upstream twin: `vllm/v1/worker/gpu_model_runner.py`. A runner without `speculative_config` has no `DraftRunner`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
+from mini_vllm.sample.metadata import SamplingRow
+from mini_vllm.sample.rejection_sampler import RejectionSampler
+from mini_vllm.spec_decode.custom_class_proposer import create_custom_proposer
+from mini_vllm.spec_decode.draft_model import DraftModelProposer
+from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
+from mini_vllm.spec_decode.ngram_proposer import NgramProposer
+from mini_vllm.structured_output.utils import apply_grammar_bitmask
+from mini_vllm.utils.arrays import Array
+
+if TYPE_CHECKING:
+    from mini_vllm.worker.model_runner import ModelInputs, ModelRunner
+
+
+class DraftRunner:
+    """Args:
+        runner: whose batch it is.
+        vllm_config: the engine's settings. draft_model: of the method of that name, loaded.
+
+    Attributes:
+        drafter: makes drafts. rejection_sampler: judges them. draft_token_ids: by request id, for the next step.
+        num_verified: (drafts, accepted) of each row of the last step that had drafts, by request id.
+    """
+
+    def __init__(self, runner: ModelRunner, vllm_config: Any, draft_model: Any = None) -> None:
+        self.runner, self.config = runner, vllm_config.speculative_config
+        self.is_async = vllm_config.async_scheduling
+        self.rejection_sampler = RejectionSampler(runner.sampler, self.config)
+        self.drafter = self._make_drafter(vllm_config, draft_model)
+        self.draft_token_ids: dict[str, list[int]] = {}
+        self.metadata: SpecDecodeMetadata | None = None
+        self._seq_lens: Array = np.zeros(0, np.int64)
+
+    def _make_drafter(self, vllm_config: Any, draft_model: Any) -> Any:
+        """Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:552 — "create_custom_proposer("."""
+        if self.config.method == "custom_class":
+            return create_custom_proposer(vllm_config)
+        if self.config.method == "ngram":
+            return NgramProposer(vllm_config, self.runner.input_batch.token_ids.shape[1])
+        return DraftModelProposer(draft_model, vllm_config, self.runner)
+
+    def begin_step(self, scheduler_output: SchedulerOutput) -> None:
+        """Write the drafts of the plan behind the tokens of their rows.
+
+        Under async scheduling the plan was made before it was known which drafts of the step before were accepted. It
+        then counts too many tokens as computed, and says of the drafts only how many: both are known here.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1270 — "if self.use_async_spec_decode:".
+        """
+        batch, drafts = self.runner.input_batch, scheduler_output.scheduled_spec_decode_tokens
+        if self.is_async:
+            rows = slice(batch.num_reqs)
+            np.minimum(batch.num_computed_tokens[rows], batch.num_tokens[rows] - 1, out=batch.num_computed_tokens[rows])
+        for req_id, token_ids in drafts.items():
+            row = batch.req_id_to_index[req_id]
+            start, known = int(batch.num_tokens[row]), token_ids
+            if self.is_async:
+                known = [*self.draft_token_ids.get(req_id, ()), *([0] * len(token_ids))][: len(token_ids)]
+            batch.token_ids[row, start : start + len(known)] = known
+
+    def add_to_inputs(self, inputs: ModelInputs, scheduler_output: SchedulerOutput) -> None:
+        """Ask for the logits that judge the drafts.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:2128 — "use_spec_decode = len(".
+        """
+        self.metadata, self._seq_lens = None, inputs.metadata.seq_lens
+        if not scheduler_output.scheduled_spec_decode_tokens:
+            return
+        rows = inputs.sampled_rows
+        num_drafts = self._seq_lens[rows] - self.runner.input_batch.num_tokens[rows]
+        self.metadata = SpecDecodeMetadata.make(num_drafts, inputs.logits_indices, inputs.input_ids)
+        inputs.logits_indices = self.metadata.logits_indices
+
+    def sample_tokens(
+        self, logits: Array | None, rows: Array, grammar_output: GrammarOutput | None
+    ) -> ModelRunnerOutput:
+        """Tokens of this step, and drafts for the next.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4320 — `GPUModelRunner.sample_tokens`.
+        """
+        if self.metadata is None or logits is None:
+            output = self.runner.sample_logits(logits, rows, grammar_output)
+        else:
+            output = self._verify(self.metadata, logits, rows, grammar_output)
+        self._propose(output)
+        return output
+
+    def _verify(
+        self, metadata: SpecDecodeMetadata, logits: Array, rows: Array, grammar_output: GrammarOutput | None
+    ) -> ModelRunnerOutput:
+        """Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3481 — `GPUModelRunner._sample`."""
+        runner, batch = self.runner, self.runner.input_batch
+        counts = np.array(metadata.num_draft_tokens) + 1
+        errors = self._report_nan(logits, rows, counts)
+        if grammar_output is not None:
+            req_ids = [batch.req_ids[row] for row in rows]
+            apply_grammar_bitmask(logits, req_ids, grammar_output, counts.tolist())
+        states = [batch.states[row] for row in rows]
+        requests = [SamplingRow(s.sampling_params, s.prompt_token_ids, s.output_token_ids, s.generator) for s in states]
+        result = self.rejection_sampler.forward(
+            metadata, self._draft_probs(metadata, rows), logits, runner.sampling_metadata(rows), requests
+        )
+        for at, message in result.errors.items():
+            errors.setdefault(batch.req_ids[rows[at]], message)
+        sampled: list[list[int]] = [[] for _ in batch.req_ids]
+        logprobs: Any = None if result.logprobs is None else [[] for _ in batch.req_ids]
+        for at, tokens in enumerate(self.rejection_sampler.parse_output(result.sampled_token_ids, logits.shape[1])):
+            row, start = int(rows[at]), int(batch.num_tokens[rows[at]])
+            batch.token_ids[row, start : start + len(tokens)] = tokens
+            batch.num_tokens[row] = start + len(tokens)
+            if batch.req_ids[row] in errors:
+                continue
+            sampled[row] = tokens
+            batch.states[row].output_token_ids.extend(tokens)
+            if logprobs is not None and result.logprobs is not None:
+                logprobs[row] = result.logprobs[at]
+        return ModelRunnerOutput(list(batch.req_ids), sampled, logprobs, errors)
+
+    def _report_nan(self, logits: Array, rows: Array, counts: Array) -> dict[str, str]:
+        """Requests with a NaN in one of their rows; what is sampled from these rows is thrown away."""
+        errors: dict[str, str] = {}
+        bad = np.isnan(logits.max(axis=-1))
+        if bad.any():
+            of_requests = np.unique(np.repeat(rows, counts)[bad])
+            self.runner.report_nan(of_requests, errors)
+            logits[bad] = 0.0
+        return errors
+
+    def _draft_probs(self, metadata: SpecDecodeMetadata, rows: Array) -> Array | None:
+        """The laws that the drafts of this step were drawn from, [T, V]; None where they were not drawn.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4721 — `GPUModelRunner._get_spec_decode_draft_probs`.
+        """
+        laws = getattr(self.drafter, "last_draft_probs", None)
+        if not laws:
+            return None
+        names = [self.runner.input_batch.req_ids[row] for row in rows]
+        found = [laws[name][:count] for name, count in zip(names, metadata.num_draft_tokens, strict=True) if count]
+        return np.concatenate(found)
+
+    def _propose(self, output: ModelRunnerOutput) -> None:
+        """Have drafts made for the requests that got a token.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4750 — `GPUModelRunner.propose_draft_token_ids`. There a
+        request near the end of the context keeps all others from having drafts in that step; here it alone has none.
+        """
+        batch, sampled = self.runner.input_batch, output.sampled_token_ids
+        if isinstance(self.drafter, DraftModelProposer):
+            with np.errstate(invalid="ignore", over="ignore"):
+                drafts = self.drafter.propose(sampled, self._seq_lens)
+        else:
+            drafts = self.drafter.propose(sampled, batch.num_tokens, batch.token_ids, slot_mappings=None)
+        self.draft_token_ids = dict(zip(batch.req_ids, drafts, strict=True))
+
+    def take_draft_token_ids(self) -> DraftTokenIds:
+        """Drafts for the next step.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4637 — `GPUModelRunner.take_draft_token_ids`.
+        """
+        return DraftTokenIds(list(self.draft_token_ids), list(self.draft_token_ids.values()))
