@@ -51,7 +51,7 @@
     }
     const right = Object.values(state.quiz).filter((score) => score === true).length;
     map.querySelector(".map-score").textContent =
-      `${labs.filter((lab) => state.labs[lab]).length} of ${labs.length} labs done, ${right} self-checks right. ${said}`;
+      `${labs.filter((lab) => state.labs[lab]).length} of ${labs.length} labs done, ${right} self-check${right === 1 ? "" : "s"} right. ${said}`;
   }
   function openBox(box) {
     for (const other of all(".map-box", map)) other.toggleAttribute("aria-current", other === box);

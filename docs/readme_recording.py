@@ -104,6 +104,8 @@ def rows(recorded: Recorded) -> list[tuple[float, int, int, str]]:
         for letter in piece:
             row, column = places[at]
             at += 1
+            if letter.isspace() and not (merged and merged[-1][:2] == (clock, row)):
+                continue  # what follows knows its own column
             if merged and merged[-1][:2] == (clock, row):
                 merged[-1] = (*merged[-1][:3], merged[-1][3] + letter)
             else:

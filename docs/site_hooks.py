@@ -221,7 +221,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta.setdefault("title", title(Path(page.file.abs_src_path)))
     if page.file.src_uri == HOME:
         page.meta["hide"] = ["navigation", "toc"]
-        heading, promise, rest = markdown.split("\n\n", 2)
+        heading, promise, _recording, rest = markdown.split("\n\n", 3)  # the real things follow in its place
         markdown = "\n\n".join([heading, promise, hero(to_root), rest])
     if page.file.src_uri == GLOSSARY:
         markdown = markdown.replace("\n## ", f"\n{render.FILTER}\n\n## ", 1)

@@ -101,8 +101,29 @@ def test_the_map_opens_boxes_by_keyboard_and_keeps_progress(site: Site) -> None:
     site.open("#progress=03-01.03-04")
     site.driver.refresh()
     score = site.run("return document.querySelector('.map-score').textContent")
-    assert score.startswith("3 of 48 labs done"), score
+    assert score.startswith("3 of 52 labs done"), score
     assert "progress" not in site.run("return location.href")
+    site.run("localStorage.clear()")
+
+
+def test_a_self_check_counts_the_first_answer(site: Site) -> None:
+    site.open("phase-02-paged-attention/00-guide/")
+    press = "document.querySelectorAll('.quiz')[arguments[0]].querySelectorAll('button')[arguments[1]].click()"
+    right = [
+        int(one) for one in site.run("return [...document.querySelectorAll('.quiz')].map((q) => q.dataset.answer)")
+    ]
+    score = "return document.querySelector('.quiz-score').textContent"
+    assert site.run(score) == f"0 of {len(right)} right on this page"
+    site.run(press, 0, right[0])
+    site.run(press, 1, (right[1] + 1) % 3)
+    site.run(press, 1, right[1])
+    assert site.run(score) == f"1 of {len(right)} right on this page", "a second try does not count"
+    marks = "return [...document.querySelectorAll('.quiz')].map((q) => [q.querySelector('details').open, "
+    assert site.run(marks + "q.querySelectorAll('.is-right').length])")[:3] == [[True, 1], [True, 1], [False, 0]]
+    site.driver.refresh()
+    assert site.run(score) == f"1 of {len(right)} right on this page"
+    site.open("")
+    assert "1 self-check right" in site.run("return document.querySelector('.map-score').textContent")
     site.run("localStorage.clear()")
 
 
