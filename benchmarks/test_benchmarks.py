@@ -75,6 +75,7 @@ def test_the_arm_of_mini_vllm(folder: Path) -> None:
     assert "- transformers: not installed" in text and "MiB over a process that only imports it" in text
 
 
+@pytest.mark.slow
 def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
     """It does so at the start; and one that is killed between two turns does."""
     assert "exit status 1: FileNotFoundError: no config.json" in _arms({**JOB, "model": str(tmp_path)})["mini_vllm"]
@@ -178,6 +179,7 @@ def test_a_class_is_written_graded_and_judged(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node (apt install nodejs)")
+@pytest.mark.slow
 def test_the_engine_of_the_website_is_measured() -> None:
     found = browser.measure([1, 2], output_len=3, repeats=1)
     assert found["load_s"] > 0 and list(found["batches"]) == ["1", "2"]

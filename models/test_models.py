@@ -107,6 +107,7 @@ def test_generator_is_seeded() -> None:
     assert draws[0] == draws[1] != draws[2]
 
 
+@pytest.mark.slow
 def test_held_out_is_not_in_the_training_data() -> None:
     """Held-out wordings, summands, values and foreign words do not occur in 4,000 generated conversations."""
     suites = all_suites()

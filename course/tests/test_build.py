@@ -58,6 +58,7 @@ def red(target: Path, builds: list[build.Build], tests: list[str]) -> None:
     assert 0 < len(failed) <= told - len(folded) + sum(folded), out[-3000:]
 
 
+@pytest.mark.slow
 def test_named_tests_are_red_on_the_stubs(tmp_path: Path) -> None:
     """All functions of all phases at once: what each proves alone is in the slow twin below."""
     phases = list(build.phase_builds().values())

@@ -258,6 +258,7 @@ def test_a_question_that_cannot_fit_is_refused_in_words() -> None:
     assert list(result["texts"]) == ["B"]
 
 
+@pytest.mark.slow
 def test_the_pages_examples_show_what_the_page_says() -> None:
     page = (ROOT / "docs/browser.md").read_text(encoding="utf-8")
     widget = (ROOT / "docs/widgets/engine.js").read_text(encoding="utf-8")

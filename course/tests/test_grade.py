@@ -70,6 +70,7 @@ def test_what_a_human_lets_run_the_sandbox_stops(small_course: Path) -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_partial_credit_and_the_same_bytes_twice(small_course: Path) -> None:
     half = STARTER.replace('raise NotImplementedError("Return twice x.")', "return 2 * x").encode()
     late = SOLUTION.replace("return 2 * x", "while True:\n        pass").encode()
@@ -203,7 +204,8 @@ def test_the_reference_has_every_point() -> None:
 @linux
 @pytest.mark.slow
 def test_the_reference_has_every_point_in_one_lab_of_each_phase() -> None:
-    last = {lab.phase: lab for lab in map(lab_of, lab_folders()) if lab is not None and not lab.missing_modules}
+    labs = [lab for lab in map(lab_of, lab_folders()) if lab is not None and not lab.missing_modules]
+    last = {lab.phase: lab for lab in labs if lab.number != "05-06"}  # no wall lets its C++ compiler through
     every_point([*last.values(), *find_labs("00-03")])
 
 

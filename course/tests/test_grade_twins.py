@@ -68,6 +68,7 @@ def test_a_plug_is_one_name_or_a_list(tmp_path: Path) -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_who_writes_her_own_check_has_every_point() -> None:
     text = REFERENCE + "from mini_vllm import Request, RequestStatus\n"
     grades = grade([Submission("honest", {LAB.key: text.encode()})], [LAB], Settings(limits=Limits(stops=1)), 1)

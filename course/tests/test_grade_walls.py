@@ -18,6 +18,7 @@ from course.tests.test_grade import FAST, attack, linux, run
 
 
 @linux
+@pytest.mark.slow
 def test_honest_randomness_is_the_same_on_every_run(small_course: Path) -> None:
     body = "import random\nimport numpy as np\nLUCK = np.random.default_rng().random() + random.Random().random()\n"
     text = SOLUTION.replace(made.TOP, made.TOP + body, 1).replace("return 2 * x", "raise ValueError(repr(LUCK))")

@@ -274,6 +274,7 @@ def test_a_save_without_a_change_is_no_reason_to_run(lab_home: Path) -> None:
         watch.check(folder)
 
 
+@pytest.mark.slow
 def test_red_tests_come_first_and_slow_ones_later(lab_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder, lab = lab_home / FIRST, lab_of(FIRST)
     assert lab is not None

@@ -50,6 +50,7 @@ def test_with_untouched_starters_nothing_is_started() -> None:
     assert text.count("ot written") == 1 and len(text.splitlines()) <= 4
 
 
+@pytest.mark.slow
 def test_partly_written_and_partly_wrong(wrong) -> None:  # noqa: F811
     all_present()
     wrong("02-01", "            block.ref_cnt -= 1\n", "")

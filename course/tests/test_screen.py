@@ -94,6 +94,7 @@ def test_the_terminal_is_restored_whatever_happens(terminal: tuple[int, int], en
     assert termios.tcgetattr(terminal[1]) == before
 
 
+@pytest.mark.slow
 def test_a_suspended_watch_gives_the_terminal_back(terminal: tuple[int, int]) -> None:
     """Ctrl-Z, seen from the shell: its terminal is as it was, and after `fg` keys come one by one again."""
     code = "import sys\nfrom course.loop import keys\nwith keys.PosixKeys(int(sys.argv[1])) as typed:\n"
@@ -265,6 +266,7 @@ def test_the_learners_sampler_writes_the_story(wrong) -> None:  # noqa: F811
     assert not good and "outside the vocabulary" in other and "course milestone 00-03" in other
 
 
+@pytest.mark.slow
 def test_what_tests_say_breaks_between_words(small_course: Path, terminal: tuple[int, int]) -> None:
     hand, program = terminal
     longer = STARTER.replace("then add it to n.", "then add it to n, which is returned.")

@@ -25,6 +25,7 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.slow
 def test_a_run_that_never_ends_is_ended_with_what_it_started(tmp_path: Path) -> None:
     (tmp_path / "works.py").write_text(WORKS)
     (tmp_path / "hangs.py").write_text(HANGS)
@@ -67,6 +68,7 @@ def test_a_server_whose_asker_was_ended_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.slow
 def test_an_asker_that_is_ended_takes_everything_with_it_and_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
     place, env = tmp_path / "pid", {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}

@@ -162,6 +162,7 @@ def test_health_of_a_stopped_core_that_goes_on():
         engine.step()
 
 
+@pytest.mark.slow
 def test_a_long_step_is_a_sign_of_life(monkeypatch):
     monkeypatch.setattr("mini_vllm.engine.sync_mp_client.SILENCE_S", 0.05)
     engine = start(SlowToy())

@@ -165,6 +165,7 @@ def test_a_stopped_worker_is_noticed_and_named(folder, expected):
     assert tokens(make(folder), PROMPTS) == expected
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_named_and_one_that_is_only_slow_is_waited_for(folder):
     llm = make(folder, execute_model_timeout_seconds=1.5)
     llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 0.6))  # three layers: longer than the limit
@@ -268,6 +269,7 @@ def test_a_script_needs_no_guard_and_ends_without_a_word(folder, expected, tmp_p
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tmp_path):
     """An engine argument is defined in it."""
     file = tmp_path / "script.py"

@@ -18,7 +18,7 @@ from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.structured_output.drive import adversarial_text, backend, grammar_of, matches, pocket_vocabulary
 from mini_vllm.tests.structured_output.random_schemas import HARD, random_schema, with_definitions
 
-FAST, MANY, POCKET_MANY = 110, 2400, 400
+FAST, MANY, POCKET_MANY = 40, 2400, 400
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,7 @@ def satisfiable(numbers):
         yield schema_number(number)
 
 
+@pytest.mark.slow
 def test_pocket_writes_what_schemas_say():
     schemas = [schema for schema in [*HARD[::3], *satisfiable(range(20))] if isinstance(schema, dict)]
     assert run_pocket(schemas, 48) > len(schemas)
@@ -225,6 +226,7 @@ def test_ranges_of_numbers_are_exact(seed):
         assert matches(grammar, text) == ok or value == 0, (bounds, text)
 
 
+@pytest.mark.slow
 def test_large_schemas_are_read_or_refused_in_a_moment():
     start = time.perf_counter()
     values = [f"v{n}" for n in range(40000)]
