@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from course.contract import mistakes, mutation, rules
-from course.labs import ROOT, LabError, all_labs, edited_starters, lab_folders
+from course.labs import ROOT, LabError, all_labs, edited_starters, lab_folders, lab_of
 from course.pages import shape
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 
@@ -283,6 +283,8 @@ def test_readmes_count_their_tests_and_cases() -> None:
     """ "16 tests (25 cases)", where a README says so: functions in its file, and what pytest makes of them."""
     said = {}
     for folder in lab_folders():
+        if (lab := lab_of(folder)) is None or lab.missing_modules:
+            continue  # its tests cannot be counted here
         if match := re.search(r"<summary>(\d+) tests(?: \((\d+) cases\))?,", (folder / "README.md").read_text("utf-8")):
             said[named(folder)] = (int(match[1]), int(match[2] or match[1]))
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *said]
