@@ -85,7 +85,7 @@ class PosixKeys(Keys):
             self.start()
 
     def get(self, seconds: float) -> str:
-        ready, _, _ = select.select([self.handle], [], [], seconds)
+        ready, _, _ = select.select([self.handle], [], [], 0 if self.resumed else seconds)
         if self.resumed:
             self.resumed = False
             return REDRAW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -102,7 +103,12 @@ def test_a_suspended_watch_gives_the_terminal_back(terminal: tuple[int, int]) ->
     code += "        print(repr(key), flush=True)\n"
     before = termios.tcgetattr(terminal[1])
     command = [sys.executable, "-c", code, str(terminal[1])]
-    with subprocess.Popen(command, cwd=ROOT, pass_fds=terminal[1:], stdout=subprocess.PIPE, text=True) as child:
+    # In a group of its own, as a shell starts it: in one that nobody watches over, the system ignores Ctrl-Z.
+    made = subprocess.Popen(
+        command, cwd=ROOT, pass_fds=terminal[1:], stdout=subprocess.PIPE, text=True, preexec_fn=os.setpgrp
+    )
+    with made as child, contextlib.ExitStack() as last:
+        last.callback(child.kill)
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
         assert termios.tcgetattr(terminal[1]) != before
         child.send_signal(signal.SIGTSTP)
