@@ -78,7 +78,6 @@ def make_structured_output_manager(core: EngineCore) -> StructuredOutputManager:
 
     num_drafts = 0 if drafts is None else drafts.num_speculative_tokens
     manager = StructuredOutputManager(config.structured_outputs, config.max_num_seqs, vocabulary, tokenizer, num_drafts)
-    jump_forward = core.parts.jump_forward or (JumpForward if config.structured_outputs.jump_forward else None)
-    if jump_forward is not None:
-        manager.jump_forward = jump_forward(vocabulary(), tokenizer())
+    if config.structured_outputs.jump_forward:
+        manager.jump_forward = (core.parts.jump_forward or JumpForward)(vocabulary(), tokenizer())
     return manager

@@ -58,8 +58,8 @@ class JumpForward:
         """Tokens to append to a request whose grammar stands behind its last one; the grammar goes on by them."""
         if not may_jump(request.sampling_params):
             return []
-        text = grammar.forced_bytes()
-        token_ids = self.write(text, request.output_token_ids[-WINDOW:], grammar) if text else []
+        text = self.forced_text(grammar)
+        token_ids = self.write(text, request.output_token_ids, grammar) if text else []
         if not grammar.accept_tokens(request.request_id, token_ids):
             return []
         token_ids = token_ids + self._end(request, grammar, len(token_ids))
@@ -67,14 +67,19 @@ class JumpForward:
         self.num_jumped_tokens += len(token_ids)
         return token_ids
 
-    def write(self, text: bytes, before: Sequence[int], grammar: MiniGrammar) -> list[int]:
+    def forced_text(self, grammar: MiniGrammar) -> bytes:
+        """What can come next, and nothing else, up to the first choice."""
+        return grammar.forced_bytes()
+
+    def write(self, text: bytes, ids: Sequence[int], grammar: MiniGrammar) -> list[int]:
         """Forced text as tokens that are sure to be the model's own; perhaps none.
 
         Args:
-            text: not empty; what can come next, and nothing else.
-            before: the last tokens of the output.
-            grammar: stands behind them; left where it is.
+            text: not empty.
+            ids: the output so far; left as it is.
+            grammar: stands between the two; left where it is.
         """
+        before = ids[-WINDOW:]
         left = self.bytes_of(before)
         cut = next((at for at, byte in enumerate(left) if byte & 0xC0 != 0x80), len(left))  # no half a character
         token_ids, size, seam = self.encode(left[cut:] + text), cut, 0
