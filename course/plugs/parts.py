@@ -174,6 +174,8 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
         chosen["scheduler"] = partial(_make_scheduler, part, say)
     if part := by_name.get("model"):
         chosen["model"] = part.glue.fit(part.module, part.watch, partial(_ours, part, say))
+    if part := by_name.get("jump-forward"):
+        chosen["jump_forward"] = partial(part.glue.LabJumpForward, part.module, part.watch)
     return EngineParts(**chosen, fit=partial(_fit, by_name, say), on_start=partial(_on_start, by_name, pools))
 
 

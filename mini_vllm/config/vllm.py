@@ -114,6 +114,7 @@ class EngineConfig:
         self.speculative_config = drafts = SpeculativeConfig.of(self.speculative_config)
         if drafts is not None:
             drafts.check_engine(self.async_scheduling, self.tensor_parallel_size)
+        self.structured_outputs.check_engine(self.async_scheduling, drafts is not None)
         if self.attention_backend is not None:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()
