@@ -2,8 +2,9 @@
 
 Run where the real release is installed (`course vllm`), from the root of the repository:
 
-    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_spec_decode.py
+    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_spec_decode.py [METHOD …]
 
+With names of methods, only those are recorded anew, and only by the release that recorded the others.
 spec-decode.json: for each method of `spec_decode_cases.py` the prompts one by one and all together; of each answer the
 tokens and the gap between the two likeliest at each; of each run the counters that `LLM.get_metrics` has.
 """
@@ -12,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 
 SETTINGS = {
@@ -76,8 +78,15 @@ def main():
         "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, CPU",
         **{name: importlib.metadata.version(name) for name in ("vllm", "torch", "numpy")},
     }
-    document = {"provenance": provenance, "runs": {name: record(method) for name, method in METHODS.items()}}
-    (HERE / "spec-decode.json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
+    file, runs = HERE / "spec-decode.json", {}
+    if sys.argv[1:]:
+        kept = json.loads(file.read_text())
+        if kept["provenance"] != provenance:
+            sys.exit(f"recorded by {kept['provenance']}, and this is {provenance}: record all methods")
+        runs = kept["runs"]
+    runs |= {name: record(METHODS[name]) for name in sys.argv[1:] or METHODS}
+    document = {"provenance": provenance, "runs": {name: runs[name] for name in METHODS}}
+    file.write_text(json.dumps(document, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
