@@ -30,7 +30,7 @@ from mini_vllm.utils.arrays import Array
 class ResidualBlock(Module):
     """`x + silu(layer(x))`, layer after layer.
 
-    Upstream: upstream/vllm/model_executor/models/medusa.py:20 — `ResidualBlock`.
+    Upstream: upstream/vllm/model_executor/models/medusa.py:19 — `ResidualBlock`.
     """
 
     def __init__(self, config: MedusaConfig, context: ModelContext, prefix: str) -> None:
@@ -70,7 +70,7 @@ class Medusa(Module):
         config: of the heads. num_heads: how many of them are used, from the first on.
         dtype, group: of the engine.
 
-    Upstream: upstream/vllm/model_executor/models/medusa.py:42 — `Medusa`.
+    Upstream: upstream/vllm/model_executor/models/medusa.py:41 — `Medusa`.
     """
 
     num_layers = 0
@@ -95,7 +95,7 @@ class Medusa(Module):
     def adapt_to(self, names: set[str]) -> None:
         """Some checkpoints say `medusa_heads.` before each name, and `lm_heads.0` for the one output matrix.
 
-        Upstream: upstream/vllm/model_executor/models/medusa.py:160 — "medusa_heads.".
+        Upstream: upstream/vllm/model_executor/models/medusa.py:146 — "medusa_heads.".
         """
         if any(name.startswith("medusa_heads.") for name in names):
             self._prefix = "medusa_heads."

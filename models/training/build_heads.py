@@ -42,14 +42,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def frequent_tokens(rows: dict[int, Rows], count: int, vocab_size: int) -> torch.Tensor:
-    """The `count` tokens most frequent in answers, by id."""
+def frequent_tokens(rows: dict[int, Rows], count: int, vocab_size: int) -> tuple[torch.Tensor, float]:
+    """The `count` tokens most frequent in answers, by id, and their share of all that is said."""
     seen = np.zeros(vocab_size, np.int64)
     for bucket in rows.values():
         seen += np.bincount(bucket.ids[bucket.classes == CLASS_ANSWER], minlength=vocab_size)
     chosen = np.sort(np.argsort(-seen, kind="stable")[:count])
-    print(f"the {count} tokens said most often are {seen[chosen].sum() / seen.sum():.2%} of all that is said", flush=True)
-    return torch.from_numpy(chosen)
+    return torch.from_numpy(chosen), round(float(seen[chosen].sum() / seen.sum()), 4)
 
 
 def eagle_config(pocket: Path) -> dict[str, Any]:
@@ -98,21 +97,23 @@ def main() -> None:
     rows = make_rows(args.pocket / "tokenizer.json", args, start)
     held_out = make_shard(HELD_OUT_SEED, str(args.pocket / "tokenizer.json"), 1000)
 
-    def make(name: str, model: Any, loss: Callable[..., torch.Tensor], config: dict[str, Any]) -> None:
+    def make(
+        name: str, model: Any, loss: Callable[..., torch.Tensor], config: dict[str, Any], **more: float
+    ) -> None:
         if args.only not in (None, name):
             return
         plan = Plan(args.steps or STEPS[name], args.lr, seed=args.seed, batch_tokens=args.batch_tokens)
         run = train(model, rows, plan, args.device, teacher=target, loss_function=loss)
         agreed = agreement(model, held_out, target, args.batch_tokens)
-        record = {"steps": plan.steps, **run, "agreement": agreed, **machine(args.device)}
+        record = {"steps": plan.steps, **run, "agreement": agreed, **more, **machine(args.device)}
         print(name, json.dumps(record), flush=True)
         write(model, config, record, args.out / name)
 
     torch.manual_seed(args.seed)
     make("pocket-eagle", EagleHead(target.config), eagle_loss, eagle_config(args.pocket))
-    token_map = frequent_tokens(rows, args.medusa_tokens, target.config.vocab_size)
+    token_map, coverage = frequent_tokens(rows, args.medusa_tokens, target.config.vocab_size)
     medusa = MedusaHeads(target, args.medusa_heads, args.medusa_layers, token_map)
-    make("pocket-medusa", medusa, medusa_loss, medusa_config(target, args))
+    make("pocket-medusa", medusa, medusa_loss, medusa_config(target, args), coverage=coverage)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class MedusaConfig:
     original_lm_head: one output matrix for all heads. medusa_fc_bias: layers have a bias. logit_scale: of all logits.
 
     Upstream: upstream/vllm/transformers_utils/configs/medusa.py:11 — `MedusaConfig`; `medusa_fc_bias`,
-    `original_lm_head` and `logit_scale` are read at upstream/vllm/model_executor/models/medusa.py:29 — "medusa_fc_bias"
+    `original_lm_head` and `logit_scale` are read at upstream/vllm/model_executor/models/medusa.py:28 — "medusa_fc_bias"
     and below.
     """
 
@@ -61,7 +61,7 @@ class MedusaConfig:
         Raises:
             FileNotFoundError: no such file. ConfigError: names the key.
 
-        Upstream: upstream/vllm/transformers_utils/configs/medusa.py:40 — `MedusaConfig.from_pretrained`.
+        Upstream: upstream/vllm/transformers_utils/configs/medusa.py:41 — `MedusaConfig.from_pretrained`.
         """
         file = Path(folder) / "config.json"
         if not file.is_file():
