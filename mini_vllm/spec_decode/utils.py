@@ -63,17 +63,16 @@ def check_draft_sizes(config: SpeculativeConfig, draft: Any, target: ResolvedMod
     numbers that were in memory.
     """
     named = f"speculative_config: model={config.model!r}"
+    theirs = getattr(target.hf_config, "hidden_size", None)
+    if theirs is None and not config.uses_draft_model():
+        raise ValueError(f"speculative_config: method {config.method!r} needs a target that is read from a folder")
     if draft.vocab_size != target.vocab_size:
         raise ValueError(
             f"{named} has a vocabulary of {draft.vocab_size} tokens, the target one of {target.vocab_size}: its drafts "
             "would be other words"
         )
-    if not config.uses_draft_model():
-        theirs = getattr(target.hf_config, "hidden_size", None)
-        if theirs is None:
-            raise ValueError(f"speculative_config: method {config.method!r} needs a target that is read from a folder")
-        if draft.hidden_size != theirs:
-            raise ValueError(f"{named} reads hidden states of {draft.hidden_size} numbers, the target has {theirs}")
+    if not config.uses_draft_model() and draft.hidden_size != theirs:
+        raise ValueError(f"{named} reads hidden states of {draft.hidden_size} numbers, the target has {theirs}")
     if config.method == "medusa" and config.num_speculative_tokens > draft.num_heads:
         raise ValueError(
             f"speculative_config: num_speculative_tokens must be at most {draft.num_heads}, the heads of "
