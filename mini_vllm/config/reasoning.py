@@ -17,7 +17,7 @@ class ReasoningConfig:
     Attributes:
         reasoning_start_token_ids, reasoning_end_token_ids: the marks as tokens, None until `initialize_token_ids`.
 
-    Upstream: upstream/vllm/config/reasoning.py:12 — `ReasoningConfig`.
+    Upstream: upstream/vllm/config/reasoning.py:13 — `ReasoningConfig`.
     """
 
     reasoning_parser: str = ""

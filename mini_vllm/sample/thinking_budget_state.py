@@ -41,7 +41,7 @@ class ThinkingBudgetStateHolder:
     def apply_to_logits(self, logits: np.ndarray, output_token_ids: Sequence[list[int]]) -> None:
         """Make the forced token of each row that has one the likeliest by far, in place.
 
-        Upstream: upstream/vllm/v1/sample/thinking_budget_state.py:154 — `ThinkingBudgetStateHolder.apply_to_logits`.
+        Upstream: upstream/vllm/v1/sample/thinking_budget_state.py:155 — `ThinkingBudgetStateHolder.apply_to_logits`.
         """
         for row, thought in self._thoughts.items():
             token = thought.forced(output_token_ids[row])

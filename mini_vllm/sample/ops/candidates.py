@@ -45,7 +45,7 @@ def token_noise(key: int, ids: np.ndarray, use_fp64: bool = False) -> np.ndarray
 
     ids: uint32[n]. 2**32 values, in (0, 23). No two tokens of a draw have the same one: for a given key the hash is a
     bijection. use_fp64: 2**52 values, in (0, 37), the same in their first 32 bits. Upstream's setting of this name
-    exchanges 32 random bits for 64, and there it is against ties (upstream/vllm/v1/worker/gpu/sample/gumbel.py:63 —
+    exchanges 32 random bits for 64, and there it is against ties (upstream/vllm/v1/worker/gpu/sample/gumbel.py:64 —
     `tl_rand64`).
     """
     hashed = token_hash(key, ids)

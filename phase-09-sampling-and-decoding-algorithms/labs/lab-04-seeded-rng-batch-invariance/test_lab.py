@@ -18,9 +18,10 @@ FLAT = np.zeros(50)
 LAW = "a token depends on seed, num_output_tokens, temperature and the row's logits"
 
 
-def draw(impl, sampler, position=0, seed=7, logits=FLAT, temperature=1.0, name="A"):
-    """One token, alone in its step."""
-    (token,) = sampler.sample([impl.Row(name, seed, temperature, position)], np.asarray(logits)[None])
+def draw(impl, sampler, position=0, seed=7, logits=FLAT, temperature=1.0, name=None):
+    """One token, alone in its step. A request has one seed as long as it lives."""
+    row = impl.Row(name or f"seed {seed}", seed, temperature, position)
+    (token,) = sampler.sample([row], np.asarray(logits)[None])
     return token
 
 
@@ -186,13 +187,13 @@ def test_without_a_seed(impl):
 
 def test_after_the_end_an_id_may_come_back(impl):
     sampler = impl.PerRequestSampler()
-    first = [draw(impl, sampler, t, None) for t in range(20)]
+    first = [draw(impl, sampler, t, None, name="A") for t in range(20)]
     sampler.finish("A")
     sampler.finish("somebody else")
-    assert first != [draw(impl, sampler, t, None) for t in range(20)], "a new request of the same name: a new stream"
+    assert first != [draw(impl, sampler, t, None, name="A") for t in range(20)], "a new request of the same name: a new stream"
     sampler.finish("A")
     for seed in (7, 8, 7):
-        got = [draw(impl, sampler, t, seed) for t in range(20)]
+        got = [draw(impl, sampler, t, seed, name="A") for t in range(20)]
         agree(got, stream(impl, seed=seed), f"A new request of the same name with seed {seed}")
         sampler.finish("A")
 
