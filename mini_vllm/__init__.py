@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
-    from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput
+    from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput, SamplerOutput
     from mini_vllm.request import Request, RequestStatus
     from mini_vllm.sample.logits_processor import (
         AdapterLogitsProcessor,
@@ -212,7 +212,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.model_loader.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
-    "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput"),
+    "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput", "SamplerOutput"),
     "mini_vllm.request": ("Request", "RequestStatus"),
     "mini_vllm.sample.logits_processor": (
         "AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality",
