@@ -1,4 +1,4 @@
-"""Makes `captured/` anew: runs real_run.py in its four arms, each in a fresh process, and writes the provenance.
+"""Makes `captured/` anew: runs real_run.py in its five arms, each in a fresh process, and writes the provenance.
 
     python capture.py --python .venv-vllm/bin/python --model models/pocket
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parents[2]))
 from course.captures import arguments, compact, provenance_of, run, write_provenance  # noqa: E402
 
 CAPTURED = HERE / "captured"
-ARMS = ("shared", "unshared", "seeds", "votes")
+ARMS = ("shared", "unshared", "seeds", "votes", "times")
 
 
 def main() -> None:

@@ -9,16 +9,19 @@ Arms
     unshared  the same requests with `enable_prefix_caching=False`
     seeds     texts of requests with n = 4 and a seed, and one error
     votes     a hundred questions, sixteen answers each, and the greedy one
+    times     n answers by one request, and by n requests that a salt keeps out of each other's cache
 
 In the first two arms prompts are random tokens, and each request is alone in the engine. Tokens that were looked up in
 the cache and found there come from vLLM's own counters, tokens that were computed and blocks that were held from the
-plan of each step. Figures go to FOLDER/result.json.
+plan of each step. Times are the process's seconds on the processor: the engine runs in it, on one thread, and what else
+the machine does hardly changes them. Figures go to FOLDER/result.json.
 """
 
 import argparse
 import json
 import os
 import random
+import time
 from pathlib import Path
 
 SETTINGS = {
@@ -35,6 +38,7 @@ SHAPES = (  # n, prompt tokens, output tokens
     (1, 500, 24), (4, 9, 24), (4, 16, 24), (4, 17, 24), (4, 33, 24), (4, 500, 24), (4, 512, 24), (4, 513, 24),
     (8, 1000, 17), (8, 1000, 40), (16, 480, 100), (4, 2000, 40),
 )  # fmt: skip
+TIMED = ((1, 1600, 1), (4, 1600, 1), (16, 1600, 1), (1, 1600, 48), (4, 1600, 48), (16, 1600, 48), (16, 100, 48))
 QUESTIONS, ANSWERS, HOT = 100, 16, 1.6
 STORY = [{"role": "user", "content": "Tell me a story."}]
 
@@ -121,11 +125,30 @@ def measure_votes(llm, make) -> list[dict]:
     ]
 
 
+def measure_times(llm, make) -> list[dict]:
+    """Seconds of each of TIMED, both ways, five times after one more that does not count; each prompt is a new one."""
+    rng, rows = random.Random(2), []
+    for n, prompt_len, output_len in TIMED:
+        for shared in (True, False):
+            taken = []
+            for _ in range(6):
+                ids = [rng.randrange(300, 4000) for _ in range(prompt_len)]
+                salted = [{"prompt_token_ids": ids, "cache_salt": f"child {i}"} for i in range(n)]
+                prompts = [{"prompt_token_ids": ids}] if shared else salted
+                params = make(n=n if shared else 1, max_tokens=output_len, ignore_eos=True)
+                start = time.process_time()
+                llm.generate(prompts, params, use_tqdm=False)
+                taken.append(round(time.process_time() - start, 4))
+            shape = {"n": n, "prompt_len": prompt_len, "output_len": output_len, "shared": shared}
+            rows.append({**shape, "seconds": taken[1:]})
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="checkpoint folder")
     parser.add_argument("--out", required=True, type=Path, help="folder for result.json")
-    parser.add_argument("--arm", choices=["shared", "unshared", "seeds", "votes"], default="shared")
+    parser.add_argument("--arm", choices=["shared", "unshared", "seeds", "votes", "times"], default="shared")
     args = parser.parse_args()
     for key, value in SETTINGS.items():
         os.environ.setdefault(key, value)
@@ -143,7 +166,8 @@ def main() -> None:
         result["rows"] = measure_shapes(llm, SamplingParams)
         result["tail"] = measure_tail(llm, SamplingParams)
     else:
-        result[args.arm] = (measure_seeds if args.arm == "seeds" else measure_votes)(llm, SamplingParams)
+        ask = {"seeds": measure_seeds, "votes": measure_votes, "times": measure_times}[args.arm]
+        result[args.arm] = ask(llm, SamplingParams)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
 

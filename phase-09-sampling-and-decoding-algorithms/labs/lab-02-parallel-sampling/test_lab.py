@@ -6,6 +6,7 @@ import json
 import random
 from itertools import combinations
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -13,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 POCKET = HERE.parents[2] / "models" / "pocket"
 RUNS = {
     arm: json.loads((HERE / "captured" / f"cpu-{arm}.json").read_text(encoding="utf-8"))
-    for arm in ("shared", "unshared", "seeds", "votes")
+    for arm in ("shared", "unshared", "seeds", "votes", "times")
 }
 SHARED, UNSHARED = RUNS["shared"]["rows"], RUNS["unshared"]["rows"]
 TAIL, SEEDS, VOTES = RUNS["shared"]["tail"], RUNS["seeds"]["seeds"], RUNS["votes"]["votes"]
@@ -82,6 +83,22 @@ def test_one_child_holds_the_prompt(impl):
         )
     assert [step["running"] for step in (steps[0], steps[-1])] == [4, 1]
     assert steps[-1]["blocks"] > 0.6 * max(step["blocks"] for step in steps), "one of four, and most of the memory"
+
+
+def test_time_follows_the_tokens(impl):
+    """Medians of vLLM's seconds without the cache, over those with it; beside it the ratio of your prompt tokens."""
+    taken = {tuple(row[key] for key in ("n", "prompt_len", "output_len", "shared")): median(row["seconds"])
+             for row in RUNS["times"]["times"]}  # fmt: skip
+    ratios = {}
+    for shape in ((4, 1600, 1), (16, 1600, 1), (4, 1600, 48), (16, 1600, 48), (16, 100, 48)):
+        one, many = (impl.parallel_cost(*shape, shared).prefill_tokens for shared in (True, False))
+        ratios[shape] = many / one, taken[(*shape, False)] / taken[(*shape, True)]
+    for (n, prompt_len, output_len), (tokens, seconds) in ratios.items():
+        if output_len == 1:
+            assert seconds == pytest.approx(tokens, rel=0.12), f"n={n}: prompts alone, so time is tokens"
+        else:
+            assert 1.2 < seconds < tokens, f"n={n}, P={prompt_len}: what is written shares nothing"
+    assert [round(seconds, 1) for _, seconds in ratios.values()] == [4.2, 14.0, 2.7, 4.8, 1.4]
 
 
 # ---- seeds ---------------------------------------------------------------------------------------------------------
