@@ -111,6 +111,7 @@ def test_new_stories_as_predicted(impl):
     assert predicted == len(new), (
         f"you predicted {predicted}. New are {len(new)}: {new}. Look at the children's seeds (captured/cpu-seeds.json)"
     )
+    assert SEEDS["n = 4 at temperature 0"] == "n must be 1 when using greedy sampling, got 4."
     assert len(set(first)) == 4 and first == SEEDS["seed 7 again"] == SEEDS["one each, seeds 7 to 10"]
 
 

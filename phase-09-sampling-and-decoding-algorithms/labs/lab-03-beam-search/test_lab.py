@@ -294,16 +294,29 @@ def story():
     """Pocket, and the tokens of a question."""
     from mini_vllm import LLM, SamplingParams
 
-    llm = LLM(str(POCKET))
+    llm, known = LLM(str(POCKET)), {}
     chat = [{"role": "user", "content": "Tell me a story."}]
     (output,) = llm.chat(chat, SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False)
-    return llm, output.prompt_token_ids
+    return llm, output.prompt_token_ids, known
 
 
-def pocket_search(impl, story, width, max_steps, length_penalty=0.0):
-    llm, prompt = story
-    steps = load(HERE / "pocket_steps.py").steps_of(llm, prompt, 2 * width)
-    return impl.beam_search(steps, width, max_steps, llm.get_tokenizer().eos_token_id, length_penalty, len(prompt))
+def pocket_steps(story, count):
+    """The step function of pocket; what was asked once is remembered."""
+    llm, prompt, known = story
+    step = load(HERE / "pocket_steps.py").steps_of(llm, prompt, count)
+
+    def remembered(tokens):
+        if (count, tokens) not in known:
+            known[count, tokens] = step(tokens)
+        return dict(known[count, tokens])
+
+    return remembered
+
+
+def pocket_search(impl, story, width, max_steps, length_penalty=0.0, prompt_len=None):
+    llm, prompt, _ = story
+    prompt_len, eos = len(prompt) if prompt_len is None else prompt_len, llm.get_tokenizer().eos_token_id
+    return impl.beam_search(pocket_steps(story, 2 * width), width, max_steps, eos, length_penalty, prompt_len)
 
 
 @pytest.mark.parametrize(("width", "length_penalty"), [(1, 0.0), (3, 1.0)])
@@ -311,7 +324,7 @@ def test_pocket_answers_as_the_engines_search_does(impl, story, width, length_pe
     """Your search over a trained model, one question a beam a step, against `LLM.beam_search`."""
     from mini_vllm import BeamSearchParams
 
-    llm, prompt = story
+    llm, prompt, _ = story
     params = BeamSearchParams(beam_width=width, max_tokens=8, length_penalty=length_penalty)
     (output,) = llm.beam_search([{"prompt_token_ids": prompt}], params)
     best = output.sequences[0]
@@ -327,3 +340,13 @@ def test_the_story_as_predicted(impl, story):
         f"you predicted {predicted} tokens. The best answer that your search finds has {len(tokens)}: {text!r}, with "
         f"{logprob:.1f}; every story that goes on has less by then"
     )
+
+
+def test_the_story_and_its_scores(impl, story):
+    """The numbers of the README: greedy, the beam, and the beam with a length penalty, for two lengths of a prompt."""
+    eos = story[0].get_tokenizer().eos_token_id
+    greedy, logprob = impl.greedy_decode(pocket_steps(story, 4), 40, eos)
+    assert len(greedy) == 40 and logprob == pytest.approx(-26.87, abs=0.02)
+    assert pocket_search(impl, story, 2, 40)[1] == pytest.approx(-19.57, abs=0.02)
+    told = [len(pocket_search(impl, story, 2, 40, 1.0, prompt_len)[0]) for prompt_len in (len(story[1]), 500)]
+    assert len(story[1]) == 12 and told == [40, 3]
