@@ -132,6 +132,7 @@ def sample(
     * The penalty knows `prompt` and `generated` alike, and works on what the processors left.
     * top_p and min_p speak of probabilities at the temperature that is drawn at.
     * Where that leaves a choice between orders, it is that of the pinned release: read `Sampler.sample` there.
+    * The caller's arrays and lists are as before, whatever a processor does with what it gets.
     * One draw: the token i with the largest p[i] / e[i], e of the vocabulary's size from `rng.exponential`. Without
       `rng`, a new stream from the seed.
 
