@@ -74,7 +74,8 @@ def number_in(text: str) -> str:
 def votes(llm: LLM, cases: list[Case], samples: int) -> dict[str, Any]:
     """One greedy answer, a sample of many, the majority, any; and beams."""
     prompts, wanted = [render(case.messages) for case in cases], [number_in(case.expected) for case in cases]
-    greedy = [number_in(m[0].text) for m in ask(llm, prompts, [SamplingParams(temperature=0.0, max_tokens=60)] * len(cases))]  # fmt: skip
+    sure = [SamplingParams(temperature=0.0, max_tokens=60)] * len(cases)
+    greedy = [number_in(made[0].text) for made in ask(llm, prompts, sure)]
     found: dict[str, Any] = {"cases": len(cases), "samples": samples, "greedy": same(greedy, wanted)}
     for temperature in (0.5, 1.0, 1.5):
         params = SamplingParams(n=samples, seed=0, temperature=temperature, max_tokens=60)

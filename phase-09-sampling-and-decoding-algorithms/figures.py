@@ -1,4 +1,4 @@
-"""Draws the figures of this phase from pocket, from the engine and from measured files: `python phase-09-.../figures.py`.
+"""Draws the figures of this phase from pocket, the engine and measured files: `python phase-09-.../figures.py`.
 
 Writes img/*.svg; `--check` writes nothing and exits 1 where a committed figure differs from what the engine does now.
 """
@@ -65,15 +65,27 @@ def panel(svg: Svg, left: float, top: float, title: str, given: dict[str, Any]) 
             svg.box(left + 34 + i * 9, top + 93 - height, 7.5, height, fill, fill)
     svg.path([(left + 34, top + 93), (left + 34 + SHOWN * 9, top + 93)], GREY)
     kept, rest = int((probs > 0).sum()), float(probs[34:].sum())
-    blunder = f"{rest:.0%}" if rest >= 0.005 else f"{rest:.2%}" if rest >= 5e-5 else "under 0.01%" if rest else "impossible"
+    blunder = (
+        f"{rest:.0%}" if rest >= 0.005 else f"{rest:.2%}" if rest >= 5e-5 else "under 0.01%" if rest else "impossible"
+    )
     svg.text(left + 34, top + 111, f"{kept:,} tokens may come; a blunder: {blunder}", fill=GREY, size=12)
 
 
 def filters() -> Svg:
     """What the settings make of one real distribution."""
     svg = Svg(900, 640, "The first token of a story, under eight settings")
-    svg.text(20, 26, f"pocket's first token after “{QUESTION}”: the 40 likeliest of 4,096, on a logarithmic axis", size=14)
-    svg.legend(20, 52, [(DECODE, "In, Long, Once"), (SERIES[1], "31 other beginnings, each near 1%"), (LOST, "blunders: no story begins so")])  # fmt: skip
+    svg.text(
+        20, 26, f"pocket's first token after “{QUESTION}”: the 40 likeliest of 4,096, on a logarithmic axis", size=14
+    )
+    svg.legend(
+        20,
+        52,
+        [
+            (DECODE, "In, Long, Once"),
+            (SERIES[1], "31 other beginnings, each near 1%"),
+            (LOST, "blunders: no story begins so"),
+        ],
+    )
     settings = [
         ("temperature 1: the model's own", {}),
         ("temperature 0.5: the favourites gain", {"temperature": 0.5}),
@@ -131,7 +143,16 @@ def order() -> Svg:
     station(svg, 640, 390, 212, "argmax(p / e)", "e from the row's own stream", DECODE)
     svg.text(20, 400, "Log-probabilities that a request asked for are taken before all of this,", fill=GREY, size=13)
     svg.text(20, 420, "from the model's logits as they are.", fill=GREY, size=13)
-    svg.legend(20, 452, [(LOST, "takes tokens away"), (PREFILL, "moves scores"), (SERIES[2], "shapes the distribution"), (DECODE, "chooses")])  # fmt: skip
+    svg.legend(
+        20,
+        452,
+        [
+            (LOST, "takes tokens away"),
+            (PREFILL, "moves scores"),
+            (SERIES[2], "shapes the distribution"),
+            (DECODE, "chooses"),
+        ],
+    )
     return svg
 
 
@@ -141,7 +162,12 @@ def race() -> Svg:
     logits, texts = first_token()
     probs = np.round(np.exp(logits[:4]), 3)
     names = [*texts[:3], "L…"]
-    svg.text(20, 26, "each runner's time is e / p, with e from the request's stream; the first to arrive is the token (bars: logarithmic)", size=14)  # fmt: skip
+    svg.text(
+        20,
+        26,
+        "each runner's time is e / p, with e from the request's stream; the first to arrive wins (bars: logarithmic)",
+        size=14,
+    )
     for column, seed in enumerate((1, 2, 4)):
         noise = np.random.default_rng(seed).standard_exponential(4)
         times = noise / probs
@@ -166,7 +192,9 @@ def bits() -> Svg:
     """Which settings change which bits: one product by batch size, and pocket's log-probabilities."""
     found = measured("batch_invariance")
     svg = Svg(900, 470, "Which bits change with the batch")
-    svg.text(20, 28, "one row times one weight, in batches of 1 to 64: in a line, equal colour is equal bits", weight="600")
+    svg.text(
+        20, 28, "one row times one weight, in batches of 1 to 64: in a line, equal colour is equal bits", weight="600"
+    )
     for i, (name, _, groups, _, _, ways) in enumerate(found["products"]):
         y = 44 + 30 * i
         svg.text(20, y + 16, name, size=12)
@@ -179,7 +207,13 @@ def bits() -> Svg:
         svg.text(125 + (size - 1) * 11.5, 178, size, "middle", GREY, 12)
     svg.text(20, 178, "batch size", fill=GREY, size=12)
     svg.text(20, 222, "pocket: log-probabilities that differ from those of each prompt alone", weight="600")
-    for column, (arm, words, fill) in enumerate((("plain", "compiled form", SERIES[4]), ("eager", "as the model file says", SERIES[1]), ("invariant", "VLLM_BATCH_INVARIANT=1", SERIES[0]))):  # fmt: skip
+    for column, (arm, words, fill) in enumerate(
+        (
+            ("plain", "compiled form", SERIES[4]),
+            ("eager", "as the model file says", SERIES[1]),
+            ("invariant", "VLLM_BATCH_INVARIANT=1", SERIES[0]),
+        )
+    ):
         left = 250 + 215 * column
         svg.text(left, 248, words, size=13, fill=INK)
         for row, (change, text) in enumerate(found["bits"][arm].items()):
@@ -200,8 +234,9 @@ def payoff() -> Plot:
     x = Axis(0, 3, [(t, str(t)) for t in (0, 0.5, 1, 1.5, 2, 2.5, 3)], "temperature")
     y = Axis(0, 100, [(v, f"{v}%") for v in range(0, 101, 20)], "stories that are whole, of 64")
     plot = Plot("Heat, and what keeps a story in one piece", x, y, 900, 400)
-    for name, words, color in ARMS:
-        points = [(r["temperature"], 100 * r["whole"] / r["of"]) for r in rows if r["filter"] in (name, "none" if r["temperature"] == 0 else name)]  # fmt: skip
+    for name, _, color in ARMS:
+        mine = [r for r in rows if r["filter"] == name or r["temperature"] == 0]
+        points = [(r["temperature"], 100 * r["whole"] / r["of"]) for r in mine]
         plot.line(points, color)
         plot.points(points, color)
     plot.legend(110, 300, [(color, words) for _, words, color in ARMS])
@@ -223,7 +258,9 @@ def beams() -> Svg:
             color = (DECODE if prefix == ("A",) else SERIES[1]) if taken else GREY
             svg.path([(x, y), end], color, 3 if taken else 1.5)
             svg.dot(*end, INK, 5)
-            svg.text(640, end[1] + 5, f"{prefix[0]} {token}: {p} × {q} = {p * q:.3f}{taken}", weight="600" if taken else "")  # fmt: skip
+            svg.text(
+                640, end[1] + 5, f"{prefix[0]} {token}: {p} × {q} = {p * q:.3f}{taken}", weight="600" if taken else ""
+            )
     for x, y, words in ((90, 150, "start"), (330, 80, "A 0.6"), (330, 225, "B 0.4")):
         svg.dot(x, y, INK, 7)
         svg.text(x, y - 16, words, "middle")
