@@ -1,12 +1,13 @@
-"""What the settings of a request buy on pocket: `python -m benchmarks.decoding_payoff` (two minutes).
+"""What the settings of a request buy on pocket: `python -m benchmarks.decoding_payoff` (four minutes).
 
     facts     held-out glossary questions, answered word for word: the share that is right
     stories   one request for a story, many seeds: the share that is whole (has the words asked for, a story's length,
-              and no word that the training's stories do not know), and how many different ones there are
+              and no word that the training's stories do not know), and how many different beginnings of six words
+              these have
     votes     held-out questions for a number: one answer at temperature 0, a sample, the majority of many, any of many
     beams     the same questions by beam search
 
-Facts and stories under eight temperatures and four filters; a setting is a row, the same questions and seeds in all.
+Facts and stories under eight temperatures and six filters; a setting is a row, the same questions and seeds in all.
 Tokens, not times: a second run gives the same. Writes results/decoding_payoff.{json,md}.
 """
 
@@ -25,8 +26,10 @@ from models.training.evaluate import render
 from models.training.suites import Case, all_suites
 
 TEMPERATURES = (0.0, 0.4, 0.7, 1.0, 1.3, 1.6, 2.0, 3.0)
-FILTERS: dict[str, dict[str, Any]] = {"none": {}, "top_k=20": {"top_k": 20}, "top_p=0.9": {"top_p": 0.9},
-                                      "min_p=0.1": {"min_p": 0.1}}  # fmt: skip
+FILTERS: dict[str, dict[str, Any]] = {
+    "none": {}, "top_k=20": {"top_k": 20}, "top_k=5": {"top_k": 5}, "top_p=0.9": {"top_p": 0.9},
+    "top_p=0.5": {"top_p": 0.5}, "min_p=0.1": {"min_p": 0.1},
+}  # fmt: skip
 STORY, ASKED = "Tell me a story about a fox and a violin.", ("fox", "violin")
 NUM_FACTS, NUM_STORIES, NUM_VOTES, NUM_SAMPLES = 64, 64, 60, 16
 
@@ -63,7 +66,11 @@ def one_setting(llm: LLM, facts: list[Case], known: set[str], given: dict[str, A
     asked = [SamplingParams(seed=i, max_tokens=200, **given) for i in range(count)]
     told = [made[0].text for made in ask(llm, [render([("user", STORY)])] * count, asked)]
     whole = [text for text in told if is_whole(text, known)]
-    return {"facts": right, "of_facts": len(facts), "whole": len(whole), "different": len(set(whole)), "of": count}
+    beginnings = {" ".join(letters(text)[:6]) for text in whole}
+    return {
+        "facts": right, "of_facts": len(facts), "whole": len(whole), "of": count, "different": len(set(whole)),
+        "beginnings": len(beginnings),
+    }  # fmt: skip
 
 
 def number_in(text: str) -> str:
@@ -113,9 +120,9 @@ def main() -> None:
                 rows.append({"temperature": temperature, "filter": name, **row})
     asked = suites["blocks_for_tokens"][: 4 if quick else NUM_VOTES]
     voted = votes(llm, asked, 4 if quick else NUM_SAMPLES)
-    lines = [[r["temperature"], r["filter"], r["facts"], r["whole"], r["different"]] for r in rows]
+    lines = [[r["temperature"], r["filter"], r["facts"], r["whole"], r["different"], r["beginnings"]] for r in rows]
     text = table(["temperature", "filter", f"facts right of {rows[0]['of_facts']}",
-                  f"stories whole of {rows[0]['of']}", "different ones"], lines)  # fmt: skip
+                  f"stories whole of {rows[0]['of']}", "different ones", "beginnings"], lines)  # fmt: skip
     ways = [["temperature 0", voted["greedy"]], ["beams, width 4", voted["beams"]]]
     for name in ("0.5", "1.0", "1.5"):
         ways += [[f"temperature {name}, {kind}", value] for kind, value in voted[name].items()]
