@@ -23,8 +23,14 @@ from mini_vllm.sample.sampler import Sampler  # noqa: E402
 IMG, MONO = HERE / "img", "ui-monospace, Menlo, monospace"
 RESULTS = HERE.parent / "benchmarks" / "results"
 QUESTION, SHOWN = "Tell me a story about a fox and a violin.", 40
-ARMS = (("none", "no filter", SERIES[4]), ("top_k=20", "top_k=20", SERIES[3]), ("top_p=0.9", "top_p=0.9", SERIES[1]),
-        ("min_p=0.1", "min_p=0.1", SERIES[0]))  # fmt: skip
+ARMS = {
+    "none": SERIES[4],
+    "top_k=20": SERIES[3],
+    "top_k=5": SERIES[5],
+    "top_p=0.9": SERIES[1],
+    "top_p=0.5": SERIES[2],
+    "min_p=0.1": SERIES[0],
+}
 
 
 def measured(name: str) -> Any:
@@ -234,12 +240,13 @@ def payoff() -> Plot:
     x = Axis(0, 3, [(t, str(t)) for t in (0, 0.5, 1, 1.5, 2, 2.5, 3)], "temperature")
     y = Axis(0, 100, [(v, f"{v}%") for v in range(0, 101, 20)], "stories that are whole, of 64")
     plot = Plot("Heat, and what keeps a story in one piece", x, y, 900, 400)
-    for name, _, color in ARMS:
+    for name, color in ARMS.items():
         mine = [r for r in rows if r["filter"] == name or r["temperature"] == 0]
         points = [(r["temperature"], 100 * r["whole"] / r["of"]) for r in mine]
         plot.line(points, color)
         plot.points(points, color)
-    plot.legend(110, 300, [(color, words) for _, words, color in ARMS])
+    for i, (name, color) in enumerate(ARMS.items()):
+        plot.legend(120, 170 + 24 * i, [(color, "no filter" if name == "none" else name)])
     return plot
 
 
