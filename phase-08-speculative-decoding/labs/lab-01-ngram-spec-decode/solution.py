@@ -36,7 +36,7 @@ def ngram_propose(context: Sequence[int], min_n: int, max_n: int, k: int) -> lis
         context: all tokens of a request, perhaps none. Not changed. min_n, max_n: 1 <= min_n <= max_n. k: 0 or more.
     """
     total = len(context)
-    for n in range(min(max_n, total - 1), min_n - 1, -1):
+    for n in range(max_n, min_n - 1, -1):
         end = list(context[total - n :])
         for behind in range(n, total):
             if list(context[behind - n : behind]) == end:

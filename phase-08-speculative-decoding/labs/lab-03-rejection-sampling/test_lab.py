@@ -139,13 +139,19 @@ def test_greedy_is_the_same_at_temperature_nought(impl):
 
 
 class Noughts(np.random.Generator):
-    """A stream whose uniform numbers are all 0, which one number in 9 * 10**15 is."""
+    """A stream whose numbers are all 0, which one uniform number in 9 * 10**15 is."""
 
     def random(self, size=None, *args, **kwargs):
         return 0.0 if size is None else np.zeros(size)
 
     def uniform(self, low=0.0, high=1.0, size=None):
         return low if size is None else np.full(size, low, np.float64)
+
+    def exponential(self, scale=1.0, size=None):
+        return self.random(size)
+
+    def standard_exponential(self, size=None, *args, **kwargs):
+        return self.random(size)
 
 
 def test_what_has_no_weight_never_comes(impl):
