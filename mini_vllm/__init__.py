@@ -121,10 +121,13 @@ if TYPE_CHECKING:
         LogitsProcessor,
         MoveDirectionality,
     )
-    from mini_vllm.sample.metadata import SamplingMetadata
+    from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
+    from mini_vllm.sample.rejection_sampler import RejectionSampler
     from mini_vllm.sample.sampler import Sampler
     from mini_vllm.sampling_params import BeamSearchParams, RepetitionDetectionParams, RequestOutputKind, SamplingParams
+    from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
+    from mini_vllm.spec_decode.ngram_proposer import NgramProposer
     from mini_vllm.structured_outputs_params import StructuredOutputsParams
     from mini_vllm.tokenizers.byte import ByteTokenizer
     from mini_vllm.tokenizers.registry import load_tokenizer
@@ -217,12 +220,15 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.sample.logits_processor": (
         "AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality",
     ),
-    "mini_vllm.sample.metadata": ("SamplingMetadata",),
+    "mini_vllm.sample.metadata": ("SamplingMetadata", "SamplingRow"),
     "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),
+    "mini_vllm.sample.rejection_sampler": ("RejectionSampler",),
     "mini_vllm.sample.sampler": ("Sampler",),
     "mini_vllm.sampling_params": (
         "BeamSearchParams", "RepetitionDetectionParams", "RequestOutputKind", "SamplingParams",
     ),
+    "mini_vllm.spec_decode.metadata": ("SpecDecodeMetadata",),
+    "mini_vllm.spec_decode.ngram_proposer": ("NgramProposer",),
     "mini_vllm.structured_outputs_params": ("StructuredOutputsParams",),
     "mini_vllm.tokenizers.byte": ("ByteTokenizer",),
     "mini_vllm.tokenizers.registry": ("load_tokenizer",),
