@@ -1,4 +1,4 @@
-"""Draws the figures of this phase from pocket, the engine's counters and a measured run: `python phase-08-*/figures.py`.
+"""Draws this phase's figures from pocket, the engine's counters and a measurement: `python phase-08-.../figures.py`.
 
 Writes img/*.svg; `--check` writes nothing and exits 1 where a committed figure differs from what the engine does now.
 """
@@ -116,7 +116,7 @@ def payoff() -> Svg:
 
 def rows() -> Svg:
     """Cost of a step over rows of a request, relative to one row each, by batch."""
-    ticks = [(n, str(n)) for n in (1, 2, 3, 4, 5, 8)]
+    ticks = [(n, str(n)) for n in (1, 2, 3, 4, 5, 6, 8)]
     plot = Plot(
         "pocket: what further rows cost", Axis(1, 8.6, ticks, "rows of each request in a step: 1 + drafts"),
         Axis(0.9, 5, [(n, f"{n} x") for n in (1, 2, 3, 4)], "time of the step, one row each = 1"), 760, 420,
@@ -273,7 +273,7 @@ def drafters() -> Svg:
             "k passes, one a draft",
             "own K and V; trained on the target",
         ),
-        ("Medusa", ["last hidden state"], "k heads", "all drafts in one pass", "trained on it"),
+        ("Medusa", ["last hidden state"], "k heads", "all drafts in one pass", "trained on the target"),
     ]
     svg.box(20, 330, 860, 44, WAIT, INK)
     svg.text(450, 357, "the target: has just computed hidden states and said a token", "middle", INK, 13)
