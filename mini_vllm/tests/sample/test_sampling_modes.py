@@ -233,3 +233,36 @@ def test_a_preempted_thinker_ends_where_it_would_have():
         outputs = llm.generate([*cases.THINKING_PROMPTS, "Once"], params, use_tqdm=False)
         told.append(([list(each.outputs[0].token_ids) for each in outputs], llm.llm_engine.stats.num_preemptions))
     assert told[0][0] == told[1][0] and told[0][1] == 0 < told[1][1]
+
+
+ELSEWHERE = {
+    "planned ahead": {"async_scheduling": True},
+    "two ranks": {"tensor_parallel_size": 2},
+    "a process of its own": {"enable_multiprocessing": True},
+    "chunks": {"max_num_batched_tokens": 16, "max_num_seqs": 4},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ELSEWHERE)
+def test_modes_and_budgets_work_wherever_the_sampler_runs(way):
+    if way == "a process of its own":
+        pytest.importorskip("zmq", reason="pyzmq is in the extra `serve`")
+        pytest.importorskip("msgspec", reason="msgspec is in the extra `serve`")
+    settings = {
+        "dtype": "float64", "logprobs_mode": "processed_logits", "reasoning_config": cases.THINKING["several tokens"],
+    }  # fmt: skip
+    params = [
+        SamplingParams(temperature=t, top_k=20, seed=3, max_tokens=20, logprobs=2, thinking_token_budget=budget)
+        for t, budget in ((0.0, 2), (0.9, 5), (0.7, None))
+    ]
+    told = []
+    for more in ({}, ELSEWHERE[way]):
+        llm = LLM(POCKET, **settings, **more)
+        outputs = llm.generate(cases.THINKING_PROMPTS[:3], params, use_tqdm=False)
+        told.append([(list(o.outputs[0].token_ids), o.outputs[0].logprobs) for o in outputs])
+        llm.llm_engine.shutdown()
+    for (mine, entries), (theirs, expected) in zip(told[1], told[0], strict=True):
+        assert mine == theirs
+        for a, b in zip(entries, expected, strict=True):
+            assert a.keys() == b.keys() and all(np.isclose(a[t].logprob, b[t].logprob, atol=1e-6) for t in a)

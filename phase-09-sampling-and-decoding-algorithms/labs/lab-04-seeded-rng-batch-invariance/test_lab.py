@@ -190,7 +190,8 @@ def test_after_the_end_an_id_may_come_back(impl):
     first = [draw(impl, sampler, t, None, name="A") for t in range(20)]
     sampler.finish("A")
     sampler.finish("somebody else")
-    assert first != [draw(impl, sampler, t, None, name="A") for t in range(20)], "a new request of the same name: a new stream"
+    second = [draw(impl, sampler, t, None, name="A") for t in range(20)]
+    assert first != second, "a new request of the same name: a new stream"
     sampler.finish("A")
     for seed in (7, 8, 7):
         got = [draw(impl, sampler, t, seed, name="A") for t in range(20)]
