@@ -1,11 +1,12 @@
 """Would threads fill the rows of a large batch faster? `python -m benchmarks.fill_rows` (two minutes).
 
-Above 128 requests without drafts vLLM hands chunks of 16 rows to a pool of up to eight threads. Here 256 requests stand
-at places of one text under the schema of 2 kB, and their rows are filled one after the other, or in chunks of 16 by a
-pool of two threads. Our own backend and, where it is installed, xgrammar, whose library lets go of Python's lock (a
-second core must be idle for that to show); on the vocabularies of `benchmarks/structured_output.py`. Every mask has been
-made before: the table of a grammar grows while masks are made, requests with equal grammars share it, and so only one
-thread may do that here. Wall time, the least of the repeats, in turns. Writes results/fill_rows.{json,md}.
+Above 128 requests without drafts vLLM hands chunks of 16 rows to a pool of up to eight threads. Here 256 requests
+stand at places of one text under the schema of 2 kB, and their rows are filled one after the other, or in chunks of
+16 by a pool of two threads. Our own backend and, where it is installed, xgrammar, whose library lets go of Python's
+lock (a second core must be idle for that to show); on the vocabularies of `benchmarks/structured_output.py`. Every
+mask has been made before: the table of a grammar grows while masks are made, requests with equal grammars share it,
+and so only one thread may do that here. Wall time, the least of the repeats, in turns. Writes
+results/fill_rows.{json,md}.
 """
 
 from __future__ import annotations
