@@ -91,26 +91,31 @@ def cycle() -> Svg:
     return svg
 
 
+METHODS = {
+    "ngram": ("copied from the chat (ngram)", SERIES[0]), "draft_model": ("a small model", SERIES[3]),
+    "eagle": ("EAGLE head", SERIES[1]), "medusa": ("Medusa heads", SERIES[2]),
+}  # fmt: skip
+
+
 def payoff() -> Svg:
-    """Gain over plain decoding by kind of prompt and by proposer."""
-    svg, kinds = Svg(900, 330, "Gain over plain decoding, one request at a time"), list(MEASURED["gains"])
-    left, unit = 150, 250
+    """Gain over plain decoding by kind of chat and by proposer."""
+    svg, left, unit = Svg(900, 440, "Gain over plain decoding, one chat at a time"), 150, 250
     for value in (0.5, 1.0, 1.5, 2.0, 2.5):
         x = left + value * unit
-        svg.path([(x, 30), (x, 272)], INK if value == 1 else WAIT, 1.5 if value == 1 else 1)
-        svg.text(x, 292, f"{value:.1f}", "middle", GREY, 12)
+        svg.path([(x, 30), (x, 386)], INK if value == 1 else WAIT, 1.5 if value == 1 else 1)
+        svg.text(x, 404, f"{value:.1f}", "middle", GREY, 12)
     svg.text(left + unit, 20, "plain decoding", "middle", INK, 12)
-    for row, kind in enumerate(kinds):
-        arms, y = MEASURED["gains"][kind], 40 + row * 58
-        svg.text(20, y + 26, kind, weight="600")
-        for i, (method, color) in enumerate((("ngram", SERIES[0]), ("draft_model", SERIES[3]))):
-            gain = arms["none"]["seconds"] / arms[method]["seconds"]
-            svg.box(left, y + i * 24, gain * unit, 20, color if gain >= 1 else LOST, INK)
-            words = f"{gain:.2f} {'' if gain >= 1 else 'slower '}({method})"
-            svg.text(left + max(gain, 1) * unit + 8, y + i * 24 + 15, words, size=12)
-    svg.legend(
-        left, 318, [(SERIES[0], "copied from the chat"), (SERIES[3], "drafts of pocket-draft"), (LOST, "a loss")]
-    )
+    for row, (kind, arms) in enumerate(MEASURED["gains"].items()):
+        y = 38 + row * 88
+        svg.text(20, y + 42, kind, weight="600")
+        for i, (method, (_, color)) in enumerate(METHODS.items()):
+            arm = arms[method]
+            gain = arms["none"]["seconds"] / arm["seconds"]
+            svg.box(left, y + i * 19, gain * unit, 16, color, LOST if gain < 1 else INK)
+            kept = f"{arm['accepted']} of {arm['drafted']} kept"
+            words = f"{gain:.2f}{' slower' if gain < 1 else ''}, {kept}"
+            svg.text(left + max(gain, 1) * unit + 8, y + i * 19 + 12, words, size=11)
+    svg.legend(left, 430, [(color, words) for words, color in METHODS.values()])
     return svg
 
 
