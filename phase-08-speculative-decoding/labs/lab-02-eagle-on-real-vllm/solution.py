@@ -76,7 +76,7 @@ def solve_alpha(length: float, k: int) -> float:
 
 
 def step_ms(row: Mapping[str, Any]) -> float:
-    """Milliseconds of a step; one timing that met something else on the machine is not to decide it."""
+    """Milliseconds of a step: the middle one of its timings, so that none alone decides it, a slow or a fast one."""
     return median(row["ms_per_step"])
 
 

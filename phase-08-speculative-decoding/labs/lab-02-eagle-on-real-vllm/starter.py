@@ -57,7 +57,7 @@ def solve_alpha(length: float, k: int) -> float:
 
 
 def step_ms(row: Mapping[str, Any]) -> float:
-    """Milliseconds of a step; one timing that met something else on the machine is not to decide it."""
+    """Milliseconds of a step: the middle one of its timings, so that none alone decides it, a slow or a fast one."""
     raise NotImplementedError("milliseconds of a step, undisturbed")
 
 

@@ -142,6 +142,7 @@ def test_a_length_that_cannot_be(impl, length, k):
 
 
 def test_one_disturbed_timing(impl):
+    """This looks like *One disturbed timing* where the outlier is in the answer."""
     assert impl.step_ms(timed("none", 1, 8.0, 90.0, 9.0)) == 9.0
     assert impl.step_ms(timed("none", 1, 90.0, 8.0, 8.0)) == 8.0
 
