@@ -14,15 +14,15 @@ from typing import Any
 from mini_vllm.tests.golden.group_workload import make_group_workload
 from mini_vllm.tests.golden.scheduler_workload import VOCAB, Workload, make_pressed_workload, sampled_token
 
-EAGLE_FROM = 200
+EAGLE = range(200, 260)
 
 
 def make_draft_workload(seed: int) -> Workload:
     """The workload of this seed: as `make_group_workload`, every fourth as `make_pressed_workload`, with drafts.
 
     `config["drafts"]`: "k", drafts of a request in a step, and "method": a draft model needs lookahead slots and lets
-    scheduling run ahead; for ngram neither holds. From `EAGLE_FROM` on an EAGLE head drafts, with slots of its own and
-    hits that leave their last block out.
+    scheduling run ahead; for ngram neither holds. In those of `EAGLE`, and in every third behind them, an EAGLE head
+    drafts, with slots of its own and hits that leave their last block out.
     """
     rng = random.Random(f"drafts/{seed}")
     workload = make_pressed_workload(seed) if seed % 4 == 3 else make_group_workload(seed)
@@ -35,7 +35,7 @@ def make_draft_workload(seed: int) -> Workload:
     if config["async"]:  # as the release allows it; a reset with a step in flight drops too many results there
         config["drafts"]["method"] = "draft_model"
         workload.resets = [None] * len(workload.resets)
-    if seed >= EAGLE_FROM:
+    if seed in EAGLE or (seed >= EAGLE.stop and seed % 3 == 0):
         config["drafts"]["method"] = "eagle"
     if config["drafts"]["method"] == "draft_model":
         config["max_num_batched_tokens"] += config["max_num_seqs"]

@@ -94,6 +94,16 @@ def test_quantized_targets_too(spec, args):
 
 @pytest.mark.slow
 @BOTH
+def test_a_core_in_a_process_of_its_own(spec, expected):
+    pytest.importorskip("zmq", reason="pyzmq is in the extra `serve`")
+    pytest.importorskip("msgspec", reason="msgspec is in the extra `serve`")
+    outputs, llm = run(PROMPTS, GREEDY, spec=spec, enable_multiprocessing=True)
+    assert [o.token_ids for o in outputs] == expected and llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 20
+    llm.llm_engine.shutdown()
+
+
+@pytest.mark.slow
+@BOTH
 def test_every_parameter_and_grammars(spec):
     from mini_vllm import StructuredOutputsParams
 
