@@ -169,7 +169,7 @@ class SpeculativeConfig:
         return self.method == "draft_model"
 
     def use_eagle(self) -> bool:
-        """Whether a head goes on from hidden states. Upstream: upstream/vllm/config/speculative.py:1059 — `use_eagle`."""
+        """Whether one head goes on from the next. Upstream: upstream/vllm/config/speculative.py:1059 — `use_eagle`."""
         return self.method == "eagle"
 
     @property

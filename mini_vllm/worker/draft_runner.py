@@ -197,7 +197,8 @@ class DraftRunner:
         drafts: list[list[int]] = [[] for _ in sampled]
         if len(rows):
             last_computed = target.query_start_loc[1:] - target.seq_lens + known - 2
-            for row, tokens in zip(rows, drafter.propose(self.hidden_states[last_computed[rows]]).tolist(), strict=True):
+            found = drafter.propose(self.hidden_states[last_computed[rows]])
+            for row, tokens in zip(rows.tolist(), found.tolist(), strict=True):
                 drafts[row] = tokens
         return drafts
 

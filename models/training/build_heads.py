@@ -97,9 +97,7 @@ def main() -> None:
     rows = make_rows(args.pocket / "tokenizer.json", args, start)
     held_out = make_shard(HELD_OUT_SEED, str(args.pocket / "tokenizer.json"), 1000)
 
-    def make(
-        name: str, model: Any, loss: Callable[..., torch.Tensor], config: dict[str, Any], **more: float
-    ) -> None:
+    def make(name: str, model: Any, loss: Callable[..., torch.Tensor], config: dict[str, Any], **more: float) -> None:
         if args.only not in (None, name):
             return
         plan = Plan(args.steps or STEPS[name], args.lr, seed=args.seed, batch_tokens=args.batch_tokens)
