@@ -106,10 +106,9 @@ def find_parts(with_labs: str | Sequence[str] = "all", root: Path = ROOT) -> lis
 def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> Part:
     if impl is None:
         return Part(plug, "ours")
-    found = sorted(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"))
-    if not found:
+    path = min(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"), default=None)
+    if path is None:
         return Part(plug, "absent")
-    path = found[0]
     try:
         for _, name, sentence in stubs(path):
             if plug.covers(name):
