@@ -121,7 +121,7 @@ def payoff() -> Svg:
 
 def rows() -> Svg:
     """Cost of a step over rows of a request, relative to one row each, by batch."""
-    ticks = [(n, str(n)) for n in (1, 2, 3, 4, 5, 6, 8)]
+    ticks = [(n, str(n)) for n in (1, 2, 3, 4, 6, 8)]
     plot = Plot(
         "pocket: what further rows cost", Axis(1, 8.6, ticks, "rows of each request in a step: 1 + drafts"),
         Axis(0.9, 5, [(n, f"{n} x") for n in (1, 2, 3, 4)], "time of the step, one row each = 1"), 760, 420,
