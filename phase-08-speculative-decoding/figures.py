@@ -111,9 +111,9 @@ def payoff() -> Svg:
         for i, (method, (_, color)) in enumerate(METHODS.items()):
             arm = arms[method]
             gain = arms["none"]["seconds"] / arm["seconds"]
-            svg.box(left, y + i * 19, gain * unit, 16, color, LOST if gain < 1 else INK)
+            svg.box(left, y + i * 19, gain * unit, 16, color, LOST if gain < 0.995 else INK)
             kept = f"{arm['accepted']} of {arm['drafted']} kept"
-            words = f"{gain:.2f}{' slower' if gain < 1 else ''}, {kept}"
+            words = f"{gain:.2f}{' slower' if gain < 0.995 else ''}, {kept}"
             svg.text(left + max(gain, 1) * unit + 8, y + i * 19 + 12, words, size=11)
     svg.legend(left, 430, [(color, words) for words, color in METHODS.values()])
     return svg
