@@ -30,7 +30,7 @@ METHODS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     "draft_model": {"method": "draft_model", "model": f"{MODEL}-draft", "num_speculative_tokens": 3},
-    "eagle": {"method": "eagle", "model": f"{MODEL}-eagle", "num_speculative_tokens": 3},
+    "eagle": {"method": "eagle", "model": f"{MODEL}-eagle", "num_speculative_tokens": 5},
     "medusa": {"method": "medusa", "model": f"{MODEL}-medusa", "num_speculative_tokens": 3},
 }
 REJECTING = "all rejected"

@@ -23,7 +23,7 @@ from models.training.dataset import Rows, make_shard
 from models.training.heads import EagleHead, MedusaHeads, agreement, eagle_loss, medusa_loss
 from models.training.train import Plan, train
 
-STEPS = {"pocket-eagle": 2000, "pocket-medusa": 2000}
+STEPS = {"pocket-eagle": 1800, "pocket-medusa": 2000}
 HELD_OUT_SEED = 9_000_000
 
 
