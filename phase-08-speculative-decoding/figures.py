@@ -260,8 +260,7 @@ def rollback() -> Svg:
         mark = 30 + (m.computed - first) * dx - 3
         svg.path([(mark, y - 24), (mark, y + 40)], DECODE, 2.5)
         svg.text(mark + 4, y - 24, f"num_computed_tokens = {m.computed}", fill=DECODE, size=12)
-    kinds = [(WAIT, "K and V of tokens that exist"), (PREFILL, "of drafts"), (LOST, "stale: read by nobody")]
-    svg.legend(30, 456, kinds)
+    svg.legend(30, 456, [(WAIT, "K and V of tokens"), (PREFILL, "of drafts"), (LOST, "stale: read by nobody")])
     return svg
 
 
@@ -271,14 +270,8 @@ def drafters() -> Svg:
     columns = [
         ("ngram, suffix", ["tokens"], "search", "k tokens at once", "no memory, no training"),
         ("draft model", ["tokens"], "a small model", "k passes, one a draft", "own weights, own K and V"),
-        (
-            "EAGLE",
-            ["tokens", "hidden states"],
-            "one layer",
-            "k passes, one a draft",
-            "own K and V; trained on the target",
-        ),
-        ("Medusa", ["last hidden state"], "k heads", "all drafts in one pass", "trained on the target"),
+        ("EAGLE", ["tokens", "hidden states"], "one layer", "k passes, one a draft", "own K, V; trained for it"),
+        ("Medusa", ["last hidden state"], "k heads", "all drafts in one pass", "trained for this target"),
     ]
     svg.box(20, 330, 860, 44, WAIT, INK)
     svg.text(450, 357, "the target: has just computed hidden states and said a token", "middle", INK, 13)
