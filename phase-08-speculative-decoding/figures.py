@@ -25,9 +25,8 @@ DRAFT = {"method": "draft_model", "model": str(HERE.parent / "models" / "pocket-
 
 def story(**engine_args: object) -> LLMEngine:
     """pocket with its draft model, asked for the story of the guide; float64, so that no tie can tip."""
-    engine = LLMEngine(
-        str(HERE.parent / "models" / "pocket"), dtype="float64", num_blocks=64, speculative_config=DRAFT, **engine_args
-    )
+    settings = {"dtype": "float64", "num_blocks": 64, "speculative_config": DRAFT, **engine_args}
+    engine = LLMEngine(str(HERE.parent / "models" / "pocket"), **settings)
     engine.add_request("a", ASKED, SamplingParams(temperature=0.0, max_tokens=24))
     return engine
 
@@ -112,8 +111,7 @@ def payoff() -> Svg:
             arm = arms[method]
             gain = arms["none"]["seconds"] / arm["seconds"]
             svg.box(left, y + i * 19, gain * unit, 16, color, LOST if gain < 0.995 else INK)
-            kept = f"{arm['accepted']} of {arm['drafted']} kept"
-            words = f"{gain:.2f}{' slower' if gain < 0.995 else ''}, {kept}"
+            words = f"{gain:.2f}{' slower' if gain < 0.995 else ''}, {arm['accepted']} of {arm['drafted']} kept"
             svg.text(left + max(gain, 1) * unit + 8, y + i * 19 + 12, words, size=11)
     svg.legend(left, 430, [(color, words) for words, color in METHODS.values()])
     return svg
@@ -188,8 +186,7 @@ def overlap() -> Svg:
         svg.box(630, 60 + i * 62, 16, 16, fill, stroke, dash)
         svg.text(656, 73 + i * 62, words, weight="600")
         svg.text(656, 92 + i * 62, area, fill=GREY, size=12)
-    svg.text(630, 268, "kept + drawn instead = p,", size=13)
-    svg.text(630, 286, "at every token", size=13)
+    svg.text(630, 268, "kept + drawn instead = p, at each token", size=13)
     svg.text(
         60,
         400,
@@ -257,11 +254,10 @@ def rollback() -> Svg:
             svg.box(x, y, dx - 6, 30, LOST if is_stale else fill, INK if slot < m.computed or is_stale else GREY)
             text = (m.texts[slot].strip() or repr(m.texts[slot])[1:-1]) if slot < min(len(m.texts), m.computed) else ""
             svg.text(x + dx / 2 - 3, y + 19, text[:6], "middle", INK, 10, font=MONO)
-        mark = 30 + (m.computed - first) * dx - 3
+        mark = 27 + (m.computed - first) * dx
         svg.path([(mark, y - 24), (mark, y + 40)], DECODE, 2.5)
         svg.text(mark + 4, y - 24, f"num_computed_tokens = {m.computed}", fill=DECODE, size=12)
-    kinds = [(WAIT, "K and V of tokens that exist"), (PREFILL, "of drafts"), (LOST, "stale: read by nobody")]
-    svg.legend(30, 456, kinds)
+    svg.legend(30, 456, [(WAIT, "K and V of tokens"), (PREFILL, "of drafts"), (LOST, "stale: read by nobody")])
     return svg
 
 
@@ -271,14 +267,8 @@ def drafters() -> Svg:
     columns = [
         ("ngram, suffix", ["tokens"], "search", "k tokens at once", "no memory, no training"),
         ("draft model", ["tokens"], "a small model", "k passes, one a draft", "own weights, own K and V"),
-        (
-            "EAGLE",
-            ["tokens", "hidden states"],
-            "one layer",
-            "k passes, one a draft",
-            "own K and V; trained on the target",
-        ),
-        ("Medusa", ["last hidden state"], "k heads", "all drafts in one pass", "trained on the target"),
+        ("EAGLE", ["tokens", "hidden states"], "one layer", "k passes, one a draft", "own K and V; for one target"),
+        ("Medusa", ["last hidden state"], "k heads", "all drafts in one pass", "trained for one target"),
     ]
     svg.box(20, 330, 860, 44, WAIT, INK)
     svg.text(450, 357, "the target: has just computed hidden states and said a token", "middle", INK, 13)
