@@ -27,7 +27,7 @@ def payoff(lab: str, console: Console, impl: str = "starter") -> bool:
     console.print(f"\n[bold]{row['says']}[/]\n[cyan]› {row['ask']}[/]")
     try:
         with time_limit(SECONDS):
-            llm = LLM(POCKET, with_labs=assemble(found, quiet=True))
+            llm = LLM(POCKET, with_labs=assemble(found, quiet=True), **row.get("args", {}))
             prompt = llm.render_chat([{"role": "user", "content": row["ask"]}])
             answer = stream_answer(llm.llm_engine, prompt, params, writer.write, "payoff")
         wrong = answer.stop_reason if answer.finish_reason == "error" else ""
