@@ -19,6 +19,7 @@ from mini_vllm.sample.metadata import SamplingRow
 from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.spec_decode.custom_class_proposer import create_custom_proposer
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
+from mini_vllm.spec_decode.draft_switch import DraftSwitch
 from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
 from mini_vllm.spec_decode.ngram_proposer import NgramProposer
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
@@ -35,6 +36,7 @@ class DraftRunner:
 
     Attributes:
         drafter: makes drafts. rejection_sampler: judges them. draft_token_ids: by request id, for the next step.
+        switch: says for whom drafts are made; None: for all.
         num_verified: (drafts, accepted) of each row of the last step that had drafts, by request id.
     """
 
@@ -43,6 +45,9 @@ class DraftRunner:
         self.is_async = vllm_config.async_scheduling
         self.rejection_sampler = RejectionSampler(runner.sampler, self.config)
         self.drafter = self._make_drafter(vllm_config, draft_model)
+        keeps_state = self.config.method not in ("ngram", "custom_class", "medusa")
+        slots = self.config.num_speculative_tokens
+        self.switch = DraftSwitch(slots, keeps_state) if self.config.disable_when_slower else None
         self.draft_token_ids: dict[str, list[int]] = {}
         self.metadata: SpecDecodeMetadata | None = None
         self._seq_lens: Array = np.zeros(0, np.int64)
@@ -63,6 +68,8 @@ class DraftRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1270 — "if self.use_async_spec_decode:".
         """
+        if self.switch is not None:
+            self.switch.begin_step(scheduler_output)
         batch, drafts = self.runner.input_batch, scheduler_output.scheduled_spec_decode_tokens
         if self.is_async:
             rows = slice(batch.num_reqs)
@@ -98,7 +105,13 @@ class DraftRunner:
             output = self.runner.sample_logits(logits, rows, grammar_output)
         else:
             output = self._verify(self.metadata, logits, rows, grammar_output)
-        self._propose(output)
+        asked = output if self.switch is None else self.switch.choose(output)
+        if asked is None:
+            self.draft_token_ids = {}
+        else:
+            self._propose(asked)
+        if self.switch is not None:
+            self.switch.end_step()
         return output
 
     def _verify(

@@ -82,7 +82,7 @@ def install(llm: LLM, module: Any) -> Watch:
 
 
 def serve(llm: LLM, prompts: Sequence[str], max_tokens: int = 48) -> SimpleNamespace:
-    """Greedy answers, one prompt after the other: tokens; cycles and seconds, without those of the prompt's own pass."""
+    """Greedy answers, one prompt after the other: tokens; cycles and seconds without those of the prompt's pass."""
     core, cycles, stamps = llm.llm_engine.engine_core, [], []
     take_in = core.scheduler.update_from_output
 
