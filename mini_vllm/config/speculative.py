@@ -194,8 +194,8 @@ class SpeculativeConfig:
             )
         if self.disable_when_slower and (async_scheduling or tensor_parallel_size > 1):
             raise ValueError(
-                "speculative_config: disable_when_slower must be False with async_scheduling, where plans are made before "
-                "drafts are known, and with tensor_parallel_size > 1, where each rank has a clock of its own"
+                "speculative_config: disable_when_slower must be False with async_scheduling, where plans are made "
+                "before drafts are known, and with tensor_parallel_size > 1, where each rank has a clock of its own"
             )
         draft_size = self.draft_tensor_parallel_size
         if draft_size not in (None, tensor_parallel_size):

@@ -7,8 +7,8 @@ engine's own steps. So drafting pays for a request as long as
     accepted / drafted  >=  (time of a draft) / (time of a step without drafts / its requests)
 
 The left side is the request's own, beginning with that of the traffic before it. The right side grows with the batch:
-more rows cost more, and a step is shared by more requests. vLLM once had `disable_by_batch_size`, a number to guess; the
-pinned release has nothing in its place.
+more rows cost more, and a step is shared by more requests. vLLM once had `disable_by_batch_size`, a number to guess;
+the pinned release has nothing in its place.
 """
 
 from __future__ import annotations

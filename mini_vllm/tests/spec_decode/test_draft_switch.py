@@ -56,8 +56,8 @@ def test_drafts_that_lose_end_and_stay_ended(row: float, batch: int, keeps_state
 
 
 def test_the_price_is_that_of_the_batch() -> None:
-    """Half of the drafts are right. At 1 request a row costs a tenth of a step, at 16 each row a tenth still: 16 requests
-    share the step, so a draft costs more than it saves."""
+    """Half of the drafts are right. At 1 request a row costs a tenth of a step, at 16 each row a tenth still: 16
+    requests share the step, so a draft costs more than it saves."""
     alone, many = Engine(0.1, right=2), Engine(0.1, right=2, batch=16)
     for engine in (alone, many):
         for number in range(4):
