@@ -1,9 +1,9 @@
 """What drafts buy: `python -m benchmarks.spec_decode`.
 
 pocket without drafts, with ngram, with pocket-draft, and with the EAGLE head and the Medusa heads where they are there;
-greedy, on four kinds of prompts and batches of 1, 8 and 32; with `--vllm-python` the CPU build of real vLLM too, with the
-same drafts. All engines are loaded first and answer in turns, so that a slow minute of the machine is everybody's; a gain
-is the median of the ratios of each turn, each engine against itself without drafts. "switched" is the gain with
+greedy, on four kinds of prompts and batches of 1, 8 and 32; with `--vllm-python` the CPU build of real vLLM too, with
+the same drafts. All engines are loaded first and answer in turns, so that a slow minute of the machine is everybody's;
+a gain is the median of the ratios of each turn, each engine against itself without drafts. "switched" is the gain with
 `disable_when_slower`. Turns go on until `--minutes` are over.
 
 Beside the gain stands what the model of lab 08-04 makes of two measured numbers: E, tokens of a request in a step, and

@@ -21,8 +21,8 @@ def expected_tokens_per_verify(alpha: float, k: int) -> float:
 
 def predicted_tokens_per_run() -> float:
     """Your prediction, made before you run anything. Half of a service's tokens are code, where a draft is accepted
-    with 0.95; half are chat, where it is 0.25. Everybody gets k = 8 drafts. In the long run, counted over all tokens and
-    all runs of the service, how many tokens does a run give?
+    with 0.95; half are chat, where it is 0.25. Everybody gets k = 8 drafts. In the long run, counted over all tokens
+    and all runs of the service, how many tokens does a run give?
     """
     return 2.26
 

@@ -35,6 +35,7 @@ class Proposer:
 
     def __init__(self) -> None:
         """Called once; what it keeps is yours."""
+        raise NotImplementedError("what is kept from request to request, perhaps nothing")
 
     def propose(self, token_ids: list[int], k: int) -> list[int]:
         """Drafts for one request: what may come after `token_ids`, in order.
