@@ -18,9 +18,9 @@ FEW_TOKENS, FEW_TOKENS_FOR_THREADS = 128, 4
 """Up to this many tokens a product is cut into small ones, where BLAS has one thread, and where it has more (the
 small ones are then one thread's)."""
 _ONE_BY_ONE = 7
-"""Up to this many tokens are multiplied one by one where BLAS packs even small products: a vector is never packed. Drafts
-and small batches have so few. 256 features, weights of 18 MiB, a Haswell kernel: 2 tokens in 0.9 ms instead of 2.3, 5 in
-1.7 instead of 2.9, 8 in 2.5 either way."""
+"""Up to this many tokens are multiplied one by one where BLAS packs even small products: a vector is never packed.
+Drafts and small batches have so few. 256 features, weights of 18 MiB, a Haswell kernel: 2 tokens in 0.9 ms instead of
+2.3, 5 in 1.7 instead of 2.9, 8 in 2.5 either way."""
 _WIDTH = 32
 """Tokens of a small product: two vectors of AVX-512."""
 _SMALL_PRODUCT = 1_000_000
