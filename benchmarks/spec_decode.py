@@ -1,9 +1,9 @@
 """What drafts buy: `python -m benchmarks.spec_decode`.
 
-pocket without drafts, with ngram and with pocket-draft, greedy, on four kinds of prompts and batches of 1, 8 and 32;
-with `--vllm-python` the CPU build of real vLLM too, with the same drafts. All engines are loaded first and answer in
-turns, so that a slow minute of the machine is everybody's; a gain is the median of the ratios of each turn, each engine
-against itself without drafts.
+pocket without drafts, with ngram, pocket-draft, pocket-eagle and pocket-medusa, greedy, on four kinds of prompts and
+batches of 1, 8 and 32; with `--vllm-python` the CPU build of real vLLM too, with the same drafts. All engines are
+loaded first and answer in turns, so that a slow minute of the machine is everybody's; a gain is the median of the
+ratios of each turn, each engine against itself without drafts.
 
 Beside the gain stands what the model of lab 08-04 makes of two measured numbers: E, tokens of a request in a step, and
 the cost of a step. The cost comes from engines of their own, which make and verify the same drafts and reject all of
@@ -30,6 +30,8 @@ METHODS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     "draft_model": {"method": "draft_model", "model": f"{MODEL}-draft", "num_speculative_tokens": 3},
+    "eagle": {"method": "eagle", "model": f"{MODEL}-eagle", "num_speculative_tokens": 3},
+    "medusa": {"method": "medusa", "model": f"{MODEL}-medusa", "num_speculative_tokens": 3},
 }
 REJECTING = "all rejected"
 _THINGS = ("lamp", "boat", "fox", "river", "clock", "garden", "tower", "bell")

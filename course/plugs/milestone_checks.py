@@ -136,7 +136,7 @@ CHECKS = (
     Check("preemption changes no token and loses no block", preemption, (*MEMORY, "scheduler step")),
     Check("budget and seats hold in every step", limits, ("scheduler step",)),
     Check("requests end where they must, for the right reason", stop_conditions, ("stop conditions",)),
-    Check("seeded requests draw the reference's tokens", sampling, ("sampling",)),
+    Check("seeded requests draw the reference's tokens", sampling, ("sampling", "batch sampling")),
     Check("the committed checkpoint says the same", real_weights),
     Check(
         "JSON is what masks alone give, in fewer steps",

@@ -13,6 +13,7 @@ import numpy as np
 from mini_vllm.compilation.cpu_fused import FusedDecoder, Product
 from mini_vllm.compilation.cpu_scratch import Tile
 from mini_vllm.models.llama import LlamaForCausalLM, MistralForCausalLM
+from mini_vllm.models.llama_eagle import EagleLlamaForCausalLM, Identity
 from mini_vllm.models.mixtral import MixtralForCausalLM, MixtralMoE
 from mini_vllm.models.opt import OPTForCausalLM
 from mini_vllm.models.qwen2 import Qwen2ForCausalLM
@@ -24,11 +25,13 @@ from mini_vllm.utils.arrays import Array
 
 
 class LlamaLayerForm:
-    """A layer of Llama or of its kin; norms' weights are columns. `moe`: its mixture of experts, or None."""
+    """A layer of Llama or of its kin; norms' weights are columns, the first None where it is left out. `moe`: its
+    mixture of experts, or None."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self.input_norm = layer.input_layernorm.weight[:, None]
+        norm = layer.input_layernorm
+        self.input_norm = None if isinstance(norm, Identity) else norm.weight[:, None]
         self.post_norm = layer.post_attention_layernorm.weight[:, None]
         self.qkv, self.o = Product(attention.qkv_proj), Product(attention.o_proj)
         self.q_norm: Array | None = None
@@ -45,7 +48,7 @@ class FusedLlama(FusedDecoder):
 
     def __init__(self, model: Any) -> None:
         decoder = model.model
-        self.norm = decoder.norm.weight[:, None]
+        self.norm = None if decoder.norm is None else decoder.norm.weight[:, None]
         self.rotary = decoder.layers[0].self_attn.rotary_emb
         dense = [layer.mlp.gate_up_proj for layer in decoder.layers if not isinstance(layer.mlp, MixtralMoE)]
         self.inter = dense[0].out_features // 2 if dense else 0
@@ -72,9 +75,11 @@ class FusedLlama(FusedDecoder):
 
     def project_qkv(self, layer: LlamaLayerForm, tile: Tile) -> None:
         """Norm, q, k and v, rotation."""
-        eps = self.config.norm_eps
-        rms_norm(tile.hidden, layer.input_norm, eps, tile.normed)
-        layer.qkv.into(tile.normed, tile.qkv)
+        eps, x = self.config.norm_eps, tile.hidden
+        if layer.input_norm is not None:
+            rms_norm(x, layer.input_norm, eps, tile.normed)
+            x = tile.normed
+        layer.qkv.into(x, tile.qkv)
         if layer.q_norm is not None:
             rms_norm_heads(tile.heads[: self.model.num_heads], layer.q_norm, eps)
             rms_norm_heads(tile.heads[self.model.num_heads :], layer.k_norm, eps)
@@ -94,9 +99,21 @@ class FusedLlama(FusedDecoder):
         project(layer.down.weight, tile.gate, down)
 
     def finish_tile(self, tile: Tile) -> Array:
-        """The last norm."""
+        """The last norm, if there is one."""
+        if self.norm is None:
+            return tile.hidden
         rms_norm(tile.hidden, self.norm, self.config.norm_eps, tile.normed)
         return tile.normed
+
+
+class FusedEagle(FusedLlama):
+    """EAGLE's head: `fc` first, no norm after it, none at the end."""
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Array, positions: Array, attn: Any, hidden_states: Array
+    ) -> Array:
+        """See `EagleLlamaForCausalLM.forward`."""
+        return super().forward(None, positions, attn, self.model.model.combine(input_ids, hidden_states))
 
 
 class OPTLayerForm:
@@ -174,6 +191,7 @@ FORMS: dict[type, Callable[[Any], FusedDecoder]] = {
     **dict.fromkeys((LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM), FusedLlama),
     **dict.fromkeys((MixtralForCausalLM, Qwen3MoeForCausalLM), FusedLlama),
     OPTForCausalLM: FusedOPT,
+    EagleLlamaForCausalLM: FusedEagle,
 }
 
 

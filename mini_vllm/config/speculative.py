@@ -7,24 +7,31 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.utils import one_of, whole_number
+from mini_vllm.spec_decode.utils import check_draft_sizes, method_of_checkpoint, read_draft_config
 from mini_vllm.utils.checks import did_you_mean, shown
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
+    from mini_vllm.transformers_utils.config import HFConfig
+    from mini_vllm.transformers_utils.configs.medusa import MedusaConfig
 
-METHODS = ("ngram", "draft_model", "custom_class")
+METHODS = ("ngram", "draft_model", "eagle", "medusa", "custom_class")
 MAX_SPEC_LEN = 128
 """Drafts of a request in a step, at most: upstream/vllm/v1/sample/rejection_sampler.py:34 — "MAX_SPEC_LEN = 128"."""
 _REFUSED_METHODS = {
-    "eagle": "no head trained on the target's hidden states is here yet",
     "eagle3": "it reads hidden states of three layers, which our models do not hand out",
-    "medusa": "no heads trained on the target's hidden states are here yet",
     "mtp": "no checkpoint that our models read has multi-token heads",
     "suffix": "vLLM takes it from the library arctic-inference",
     "dflash": "it needs attention that is not causal",
     "ngram_gpu": "on a CPU 'ngram' finds the same drafts",
     "extract_hidden_states": "it makes no drafts: it writes hidden states to disk",
     "mlp_speculator": "vLLM's own runner has no place for it either",
+}
+_NEEDS_MODEL = {
+    "draft_model": "the folder or name of a checkpoint",
+    "eagle": "the folder or name of a head that was trained on the target's hidden states",
+    "medusa": "the folder or name of heads that were trained on the target's hidden states",
+    "custom_class": "a path like 'my_module.MyProposer'",
 }
 _REFUSED_FIELDS = {
     "tensor_parallel_size": "pass 'draft_tensor_parallel_size' instead",
@@ -45,9 +52,10 @@ class SpeculativeConfig:
     """`LLM(speculative_config={"method": "ngram", "num_speculative_tokens": 4, …})`, under upstream's names.
 
     num_speculative_tokens: drafts for a request in a step, k. method: "ngram" copies what followed the same tokens
-    before; "draft_model" asks a small model, the checkpoint `model`; "custom_class" a class of one's own, `model` is
-    its path ("package.module.Class"). Left out, it is what `model` looks like. prompt_lookup_min, prompt_lookup_max: of
-    "ngram", how many tokens have to be the same; both 5 where none is given.
+    before; "draft_model" asks a small model, the checkpoint `model`; "eagle" and "medusa" ask heads that read the
+    target's hidden states; "custom_class" a class of one's own, `model` is its path ("package.module.Class"). Left out,
+    it is what `model` looks like. prompt_lookup_min, prompt_lookup_max: of "ngram", how many tokens have to be the
+    same; both 5 where none is given.
     draft_sample_method: "greedy", or "probabilistic": drafts are drawn at the request's temperature, and the draft
     model's probabilities are used to judge them. draft_tensor_parallel_size: the target's, if given.
     max_model_len: requests longer than that get no drafts from the draft model.
@@ -56,7 +64,7 @@ class SpeculativeConfig:
     that all drafts up to it are accepted; or synthetic_acceptance_length, the mean number of tokens of a step.
 
     Attributes:
-        draft_model_config: what is known of the draft model, once `resolve_draft_model` has looked.
+        draft_model_config: what is known of the draft model or the heads, once `resolve_draft_model` has looked.
 
     Raises ValueError naming the key, its value and what is allowed.
     Upstream: upstream/vllm/config/speculative.py:74 — `SpeculativeConfig`.
@@ -74,7 +82,7 @@ class SpeculativeConfig:
     rejection_sample_method: str = "standard"
     synthetic_acceptance_rates: Sequence[float] | None = None
     synthetic_acceptance_length: float | None = None
-    draft_model_config: ResolvedModel | None = None
+    draft_model_config: ResolvedModel | HFConfig | MedusaConfig | None = None
 
     def __post_init__(self) -> None:
         k = whole_number("speculative_config: num_speculative_tokens", self.num_speculative_tokens, 1)
@@ -104,15 +112,13 @@ class SpeculativeConfig:
             is_class = model is not None and "." in model and "/" not in model
             ngram = model in ("ngram", "[ngram]")
             method = "ngram" if ngram else "custom_class" if is_class else "draft_model"
+        if method in ("draft_model", "medusa") and model:
+            method = method_of_checkpoint(model) or method
         if method in _REFUSED_METHODS:
             raise ValueError(f"speculative_config: method {method!r} is not here: {_REFUSED_METHODS[method]}")
         method = one_of("speculative_config: method", "ngram" if method == "[ngram]" else method, METHODS)
-        if method == "draft_model" and not model:
-            raise ValueError("speculative_config: method 'draft_model' needs model, the folder or name of a checkpoint")
-        if method == "custom_class" and not model:
-            raise ValueError(
-                "speculative_config: method 'custom_class' needs model, a path like 'my_module.MyProposer'"
-            )
+        if method in _NEEDS_MODEL and not model:
+            raise ValueError(f"speculative_config: method {method!r} needs model, {_NEEDS_MODEL[method]}")
         self.method = method
 
     def _check_prompt_lookup(self) -> None:
@@ -162,13 +168,22 @@ class SpeculativeConfig:
         """Whether another model runs. Upstream: upstream/vllm/config/speculative.py:1065 — `uses_draft_model`."""
         return self.method == "draft_model"
 
+    def use_eagle(self) -> bool:
+        """Whether one head goes on from the next. Upstream: upstream/vllm/config/speculative.py:1059 — `use_eagle`."""
+        return self.method == "eagle"
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether something is to be loaded for it."""
+        return self.method in ("draft_model", "eagle", "medusa")
+
     @property
     def num_lookahead_tokens(self) -> int:
         """Slots beyond the scheduled tokens, into which the drafter writes keys and values.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:213 — "self.num_spec_tokens = self.num_lookahead_tokens".
         """
-        return self.num_speculative_tokens if self.uses_draft_model() else 0
+        return self.num_speculative_tokens if self.uses_draft_model() or self.use_eagle() else 0
 
     @property
     def max_num_new_slots_for_drafting(self) -> int:
@@ -183,10 +198,10 @@ class SpeculativeConfig:
 
         Upstream: upstream/vllm/config/vllm.py:922 — "Currently, async scheduling is only supported".
         """
-        if async_scheduling and not self.uses_draft_model():
+        if async_scheduling and not (self.uses_draft_model() or self.use_eagle()):
             raise ValueError(
                 f"async_scheduling must be False with speculative_config method {self.method!r}: its drafts need the "
-                "tokens of the step before; it may be True with 'draft_model'"
+                "tokens of the step before; it may be True with 'draft_model' and 'eagle'"
             )
         draft_size = self.draft_tensor_parallel_size
         if draft_size not in (None, tensor_parallel_size):
@@ -196,30 +211,22 @@ class SpeculativeConfig:
             )
 
     def resolve_draft_model(self, target: ResolvedModel) -> None:
-        """Look at the draft model's checkpoint, before any weight is read.
+        """Look at the checkpoint of the draft model or of the heads, before any weight is read.
 
         Raises:
-            FileNotFoundError, ValueError: there is no such checkpoint, or its vocabulary is another one.
+            FileNotFoundError, ValueError: there is no such checkpoint, it is of something else, or its sizes do not fit
+                the target's.
 
-        Upstream: upstream/vllm/config/speculative.py:1018 — `verify_equal_vocab_size_if_draft_model`.
+        Upstream: upstream/vllm/config/speculative.py:1018 — `verify_equal_vocab_size_if_draft_model`, for the method of
+        that name alone.
         """
-        if not self.uses_draft_model() or self.draft_model_config is not None:
+        if not self.has_weights or self.draft_model_config is not None:
             return
-        from mini_vllm.config.resolved_model import ResolvedModel
         from mini_vllm.model_loader.hub import get_checkpoint_folder
 
         assert self.model is not None
-        draft = ResolvedModel.from_folder(get_checkpoint_folder(self.model, self.revision))
-        if draft.vocab_size != target.vocab_size:
-            raise ValueError(
-                f"speculative_config: model={self.model!r} has a vocabulary of {draft.vocab_size} tokens, the target "
-                f"one of {target.vocab_size}: its drafts would be other words"
-            )
-        if self.max_model_len is not None and self.max_model_len > draft.max_model_len:
-            raise ValueError(
-                f"speculative_config: max_model_len must be at most the draft model's {draft.max_model_len}, got "
-                f"{self.max_model_len}"
-            )
+        draft = read_draft_config(self, get_checkpoint_folder(self.model, self.revision))
+        check_draft_sizes(self, draft, target)
         self.draft_model_config = draft
 
     @classmethod

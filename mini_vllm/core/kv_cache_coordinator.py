@@ -38,14 +38,16 @@ class KVCacheCoordinator(ABC):
         kv_cache_config: the groups.
         block_pool: the blocks of all of them.
         max_num_batched_tokens, max_model_len: bound what a request holds at one time.
+        use_eagle: hits leave their last block out, in every group.
 
     Upstream: upstream/vllm/v1/core/kv_cache_coordinator.py:28 — `KVCacheCoordinator`.
     """
 
     def __init__(
-        self, kv_cache_config: KVCacheConfig, block_pool: BlockPool, max_num_batched_tokens: int, max_model_len: int
-    ) -> None:
-        self.kv_cache_config, self.block_pool = kv_cache_config, block_pool
+        self, kv_cache_config: KVCacheConfig, block_pool: BlockPool, max_num_batched_tokens: int, max_model_len: int,
+        use_eagle: bool = False,
+    ) -> None:  # fmt: skip
+        self.kv_cache_config, self.block_pool, self.use_eagle = kv_cache_config, block_pool, use_eagle
         self.alignment_tokens, self.hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config.kv_cache_groups)
         managers = []
         for i, group in enumerate(kv_cache_config.kv_cache_groups):
@@ -143,8 +145,9 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_cache_hit_length: int) -> Hit:
         """The group's own longest hit."""
         manager = self.single_type_managers[0]
+        spec, size = manager.kv_cache_spec, manager.block_size
         blocks = manager.find_longest_cache_hit(
-            block_hashes, max_cache_hit_length, [0], self.block_pool, manager.kv_cache_spec, manager.block_size
+            block_hashes, max_cache_hit_length, [0], self.block_pool, spec, size, self.use_eagle
         )
         return blocks, len(blocks[0]) * manager.block_size
 
@@ -183,7 +186,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         Upstream: upstream/vllm/v1/core/kv_cache_coordinator.py:503 — `HybridKVCacheCoordinator.find_longest_cache_hit`.
         """
         found: list[list[KVCacheBlock] | None] = [None] * len(self.single_type_managers)
-        hit_length = max_cache_hit_length
+        hit_length, dropped = max_cache_hit_length, set[KVCacheSpec]()  # types that left out their block at this length
         while True:
             length = hit_length
             for spec, group_ids in self.attention_groups:
@@ -193,10 +196,15 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                 hashes = block_hashes
                 if spec.block_size != self.hash_block_size:
                     hashes = BlockHashListWithBlockSize(block_hashes, self.hash_block_size, spec.block_size)
-                manager = self.single_type_managers[group_ids[0]]
-                blocks = manager.find_longest_cache_hit(
-                    hashes, length, group_ids, self.block_pool, spec, self.lcm_block_size
+                drop = self.use_eagle and spec not in dropped
+                most = min(length + spec.block_size, max_cache_hit_length) if drop else length
+                blocks = self.single_type_managers[group_ids[0]].find_longest_cache_hit(
+                    hashes, most, group_ids, self.block_pool, spec, self.lcm_block_size, drop
                 )
+                if drop:
+                    dropped.add(spec)
+                elif len(blocks[0]) * spec.block_size < length:
+                    dropped.clear()
                 length = len(blocks[0]) * spec.block_size
                 for group_id, of_group in zip(group_ids, blocks, strict=True):
                     found[group_id] = of_group
@@ -218,6 +226,7 @@ def get_kv_cache_coordinator(
     max_num_batched_tokens: int,
     max_model_len: int,
     enable_caching: bool,
+    use_eagle: bool = False,
 ) -> KVCacheCoordinator:
     """The coordinator for these groups, and with or without prefix caching.
 
@@ -230,4 +239,4 @@ def get_kv_cache_coordinator(
         kind = UnitaryKVCacheCoordinator
     else:
         kind = HybridKVCacheCoordinator
-    return kind(kv_cache_config, block_pool, max_num_batched_tokens, max_model_len)
+    return kind(kv_cache_config, block_pool, max_num_batched_tokens, max_model_len, use_eagle)

@@ -229,7 +229,7 @@ def get_kv_cache_config(
     target = {name: spec for name, spec in kv_cache_specs[0].items() if not name.startswith(DRAFT_PREFIX)}
     of_drafter = [spec for name, spec in kv_cache_specs[0].items() if name.startswith(DRAFT_PREFIX)]
     groups = get_kv_cache_groups(target, config.disable_hybrid_kv_cache_manager or one_table)
-    _check_drafter(groups, of_drafter)
+    _check_drafter(groups, of_drafter, getattr(config.speculative_config, "method", None))
     if not groups:
         groups = make_kv_cache_config(1, config.block_size).kv_cache_groups
     needed = max_blocks_per_request(groups, config.max_num_batched_tokens, max_model_len) + 1
@@ -238,12 +238,12 @@ def get_kv_cache_config(
     return get_kv_cache_config_from_groups(groups, num_blocks)
 
 
-def _check_drafter(groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec]) -> None:
+def _check_drafter(groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec], method: str | None) -> None:
     """A drafter reads all blocks of a request, so that none may have gone to others."""
     specs = [*(group.kv_cache_spec for group in groups), *of_drafter]
     if of_drafter and (len(groups) > 1 or any(isinstance(spec, SlidingWindowSpec) for spec in specs)):
         raise ValueError(
-            "speculative_config: method 'draft_model' needs full attention in all layers of target and draft model; "
+            f"speculative_config: method {method!r} needs full attention in all layers of target and draft model; "
             "'ngram' needs nothing of the sort"
         )
 

@@ -58,6 +58,7 @@ class KVCacheManager:
             group of full attention.
         max_num_batched_tokens: of a step; unset, a request may take its whole prompt at once.
         enable_kv_cache_events: write down what becomes findable and what no longer is (`take_events`).
+        use_eagle: a prefix hit leaves its last block out.
 
     Attributes:
         expects_drafts: a step may end behind tokens that exist only after it, so that a request with room may have
@@ -79,6 +80,7 @@ class KVCacheManager:
         kv_cache_config: KVCacheConfig | None = None,
         max_num_batched_tokens: int | None = None,
         enable_kv_cache_events: bool = False,
+        use_eagle: bool = False,
     ) -> None:
         if kv_cache_config is None:
             if num_blocks is None or block_size is None:
@@ -95,7 +97,7 @@ class KVCacheManager:
                 raise ValueError("enable_kv_cache_events: a block pool that was plugged in writes no events")
             self.block_pool.enable_kv_cache_events = True
         self.coordinator = get_kv_cache_coordinator(
-            kv_cache_config, self.block_pool, self.max_num_batched_tokens, max_model_len, enable_caching
+            kv_cache_config, self.block_pool, self.max_num_batched_tokens, max_model_len, enable_caching, use_eagle
         )
         self.num_kv_cache_groups = len(kv_cache_config.kv_cache_groups)
         self.block_size = self.coordinator.alignment_tokens

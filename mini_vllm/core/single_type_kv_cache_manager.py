@@ -224,19 +224,15 @@ class SingleTypeKVCacheManager(ABC):
     @classmethod
     @abstractmethod
     def find_longest_cache_hit(
-        cls,
-        block_hashes: Sequence[bytes],
-        max_length: int,
-        kv_cache_group_ids: list[int],
-        block_pool: BlockPool,
-        kv_cache_spec: Any,
-        alignment_tokens: int,
-    ) -> tuple[list[KVCacheBlock], ...]:
+        cls, block_hashes: Sequence[bytes], max_length: int, kv_cache_group_ids: list[int], block_pool: BlockPool,
+        kv_cache_spec: Any, alignment_tokens: int, use_eagle: bool = False,
+    ) -> tuple[list[KVCacheBlock], ...]:  # fmt: skip
         """The longest prefix, of at most `max_length` tokens, that can be gone on from in all of these groups.
 
+        use_eagle: without its last block, whose last slot of the drafter was made of the token after it.
+
         Returns:
-            For each group its blocks, null blocks where none is needed; their tokens are a multiple of
-            `alignment_tokens`.
+            Blocks of each group, null where none is needed; their tokens are a multiple of `alignment_tokens`.
         """
 
 
@@ -269,14 +265,9 @@ class FullAttentionManager(SingleTypeKVCacheManager):
 
     @classmethod
     def find_longest_cache_hit(
-        cls,
-        block_hashes: Sequence[bytes],
-        max_length: int,
-        kv_cache_group_ids: list[int],
-        block_pool: BlockPool,
-        kv_cache_spec: Any,
-        alignment_tokens: int,
-    ) -> tuple[list[KVCacheBlock], ...]:
+        cls, block_hashes: Sequence[bytes], max_length: int, kv_cache_group_ids: list[int], block_pool: BlockPool,
+        kv_cache_spec: Any, alignment_tokens: int, use_eagle: bool = False,
+    ) -> tuple[list[KVCacheBlock], ...]:  # fmt: skip
         """From the front to the first miss."""
         block_size = kv_cache_spec.block_size
         computed: tuple[list[KVCacheBlock], ...] = tuple([] for _ in kv_cache_group_ids)
@@ -286,6 +277,9 @@ class FullAttentionManager(SingleTypeKVCacheManager):
                 break
             for blocks, block in zip(computed, cached, strict=True):
                 blocks.append(block)
+        if use_eagle:
+            for blocks in computed:
+                del blocks[-1:]
         align(computed, block_size, alignment_tokens)
         return computed
 

@@ -37,13 +37,14 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         block_pool: BlockPool,
         kv_cache_spec: Any,
         alignment_tokens: int,
+        use_eagle: bool = False,
     ) -> tuple[list[KVCacheBlock], ...]:
         """From the back: the first run of blocks that is as long as a window, less the token to come.
 
-        A shorter run counts where it begins at the start of the text.
+        A shorter run counts where it begins at the start of the text. use_eagle: a run of one block more, less that.
         """
-        block_size, num_found = kv_cache_spec.block_size, 0
-        num_needed = cdiv(kv_cache_spec.sliding_window - 1, block_size)
+        block_size, num_found, extra = kv_cache_spec.block_size, 0, int(use_eagle)
+        num_needed = cdiv(kv_cache_spec.sliding_window - 1, block_size) + extra
         most = max_length // block_size
         computed = tuple([block_pool.null_block] * most for _ in kv_cache_group_ids)
         for i in range(most - 1, -1, -1):
@@ -51,7 +52,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             if cached is None:
                 num_found = 0
                 continue
-            if not num_found and (i + 1) * block_size % alignment_tokens:
+            if not num_found and (i + 1 - extra) * block_size % alignment_tokens:
                 continue
             for blocks, block in zip(computed, cached, strict=True):
                 blocks[i] = block
@@ -59,10 +60,15 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             if num_found >= num_needed:
                 for blocks in computed:
                     del blocks[i + num_found :]
-                return computed
-        for blocks in computed:
-            del blocks[num_found:]
-        align(computed, block_size, alignment_tokens)
+                break
+        else:
+            for blocks in computed:
+                del blocks[num_found:]
+            align(computed, block_size, alignment_tokens)
+        if use_eagle:
+            for blocks in computed:
+                del blocks[-1:]
+            align(computed, block_size, alignment_tokens)
         return computed
 
     def _cache_block_mask(self, start: int, stop: int, alignment_tokens: int) -> list[bool] | None:

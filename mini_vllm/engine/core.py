@@ -68,6 +68,7 @@ class EngineCore:
             block_pool=parts.block_pool,
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_kv_cache_events=config.kv_events.enable_kv_cache_events,
+            use_eagle=config.speculative_config is not None and config.speculative_config.use_eagle(),
         )
         self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
         self.scheduler.check_stop = parts.check_stop

@@ -54,6 +54,14 @@ def load_model(
     quant_config = resolve_quantization(path, config.quantization_config, quantization, quantization_config)
     model_class = get_model_class(config.architecture)
     model = _make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel)
+    fill_weights(model, path, progress, quant_config)
+    return model
+
+
+def fill_weights(
+    model: Any, path: str | Path, progress: Progress | None = None, quant_config: QuantizationConfig | None = None
+) -> None:
+    """Read the checkpoint at `path` into a model that has been made. Arguments and errors as of `load_model`."""
     with Checkpoint(path) as checkpoint:
         model.adapt_to(checkpoint.names())
         targets = list(model.weights())
@@ -69,7 +77,6 @@ def load_model(
                 progress(done, len(targets))
     for linear in linears_of(dest for _, dest in targets):
         linear.process_weights_after_loading()
-    return model
 
 
 def _make_model(

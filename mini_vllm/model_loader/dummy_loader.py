@@ -33,10 +33,15 @@ def load_dummy_model(
     if quantization or config.quantization_config:
         raise ValueError(f"load_format='dummy' must go without quantization so far, got {quantization!r}")
     model = get_model_class(config.architecture)(config, dtype, None, group, enable_expert_parallel)
+    initialize_dummy_weights(model)
+    return model
+
+
+def initialize_dummy_weights(model: Any) -> None:
+    """Fill the arrays of a model, each with numbers of its own name."""
     for name, dest in model.weights():
         rng = np.random.default_rng([1234, crc32(name.encode())])
         if isinstance(dest, ArrayShard):
             dest.dest[...] = rng.uniform(-_LARGEST, _LARGEST, dest.shape)[dest.index]
-        elif dest is not None:  # None: another rank holds it
+        elif isinstance(dest, np.ndarray):  # None: another rank holds it
             dest[...] = rng.uniform(-_LARGEST, _LARGEST, dest.shape)
-    return model

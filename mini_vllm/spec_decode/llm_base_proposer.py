@@ -3,6 +3,13 @@
     first pass       what the target computed in this step and kept, and the token that it said: one logit row each
     k - 1 passes     one token each, the draft before
 
+A drafter that reads the target's hidden states (EAGLE) has its tokens one place ahead: hidden state i goes with token
+i + 1, at position i. Its first pass has no position more than the target's step.
+
+    tokens           t0 t1 t2 t3 | t4 was sampled              draft model                EAGLE
+    positions        0  1  2  3    4                           t0 t1 t2 t3 t4             t1 t2 t3 t4
+                                                               at 0 .. 4                  at 0 .. 3, with h0 h1 h2 h3
+
 The drafter has keys and values of its own, in blocks of its own memory, under the block ids of the target: a request's
 block table serves both, and where the prefix cache finds the target's keys it finds the drafter's. Keys of drafts are
 written too, and written anew by the first pass of the next step, which knows what was accepted.
@@ -31,15 +38,18 @@ class SpecDecodeBaseProposer:
         runner: the target's `ModelRunner`, whose batch and block tables are read.
 
     Attributes:
+        pass_hidden_states_to_model: whether the drafter reads the target's hidden states.
         last_draft_probs: request id -> [drafts, vocab], the law each draft was drawn from; empty for greedy drafts.
 
     Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:55 — `SpecDecodeBaseProposer`. There rejected tokens
     stay in the batch as padding, since only the GPU knows which they are; here they are left out.
     """
 
+    pass_hidden_states_to_model: bool
+
     def __init__(self, model: Any, vllm_config: Any, runner: Any) -> None:
         config = vllm_config.speculative_config
-        self.model, self.runner = model, runner
+        self.model, self.runner, self._ahead = model, runner, int(self.pass_hidden_states_to_model)
         self.num_speculative_tokens = config.num_speculative_tokens
         self.block_size = runner.block_size
         lengths = (runner.input_batch.token_ids.shape[1], model.max_model_len, config.max_model_len)
@@ -68,43 +78,45 @@ class SpecDecodeBaseProposer:
         batch: InputBatch = self.runner.input_batch
         return batch
 
-    def propose(self, sampled_token_ids: list[list[int]], seq_lens: Array) -> list[list[int]]:
+    def propose(
+        self, sampled_token_ids: list[list[int]], target: AttentionMetadata, hidden_states: Array | None = None
+    ) -> list[list[int]]:
         """Drafts for each row of the batch; none for a chunk of a prompt, or where the drafter's context ends.
 
         Args:
-            sampled_token_ids: tokens that each row got in this step, already in the batch. seq_lens [R]: tokens of each
-                row that the target has computed, drafts included.
+            sampled_token_ids: tokens that each row got in this step, already in the batch. target: the step, drafts
+                included. hidden_states [T, H]: of all tokens of the step, for a drafter that reads them.
 
         Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:427 — `SpecDecodeBaseProposer.propose`.
         """
-        batch, k = self.batch, self.num_speculative_tokens
-        num_reqs = batch.num_reqs
-        known = batch.num_tokens[:num_reqs]
+        batch, k, num_reqs = self.batch, self.num_speculative_tokens, self.batch.num_reqs
+        known, seq_lens = batch.num_tokens[:num_reqs], target.seq_lens
         has_new = np.fromiter(map(bool, sampled_token_ids), bool, num_reqs)
         self.last_draft_probs = {}
         drafts: list[list[int]] = [[] for _ in range(num_reqs)]
         fits = known + k <= self.max_model_len
-        rows = np.flatnonzero(fits | (~has_new & (seq_lens + k <= self.max_model_len)))
-        drafting = np.flatnonzero(has_new & fits)
+        is_drafting = has_new & fits
+        rows = drafting = is_drafting.nonzero()[0]
+        if len(rows) < num_reqs:
+            rows = (fits | (~has_new & (seq_lens + k <= self.max_model_len))).nonzero()[0]
         if not len(rows):
             return drafts
-        logits = self._first_pass(rows, np.where(has_new, known, seq_lens)[rows], np.isin(rows, drafting))
+        ends = np.where(has_new, known - self._ahead, seq_lens)[rows]
+        last_hidden = self._first_pass(rows, ends, is_drafting[rows], target, hidden_states)
         if not len(drafting):
             return drafts
-        ids, probs = self._sample_draft_tokens(logits, drafting)
-        tokens, laws = [ids], [probs]
-        for index in range(k - 1):
-            ids, probs = self._sample_draft_tokens(self._next_pass(drafting, ids, known[drafting] + index), drafting)
-            tokens.append(ids)
-            laws.append(probs)
+        tokens, laws = self._chain(drafting, known[drafting] - self._ahead, last_hidden)
         for at, (row, row_drafts) in enumerate(zip(drafting.tolist(), np.stack(tokens, axis=1).tolist(), strict=True)):
             drafts[row] = row_drafts
-            if probs is not None:
+            if laws[0] is not None:
                 self.last_draft_probs[batch.req_ids[row]] = np.stack([law[at] for law in laws if law is not None])
         return drafts
 
-    def _first_pass(self, rows: Array, ends: Array, is_drafting: Array) -> Array:
-        """Tokens `num_computed_tokens` to `ends` of these rows; logits after the last one of those that draft.
+    def _first_pass(
+        self, rows: Array, ends: Array, is_drafting: Array, target: AttentionMetadata, hidden_states: Array | None
+    ) -> Array:
+        """Positions `num_computed_tokens` to `ends` of these rows; the drafter's state at the last one of those that
+        draft.
 
         Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:698 — `set_inputs_first_pass`.
         """
@@ -112,29 +124,46 @@ class SpecDecodeBaseProposer:
         counts = ends - starts
         query_start_loc = np.concatenate([[0], np.cumsum(counts)])
         token_rows = np.repeat(rows, counts)
-        positions = np.arange(query_start_loc[-1]) - np.repeat(query_start_loc[:-1] - starts, counts)
-        hidden = self._run(
-            rows, token_rows, positions, query_start_loc, ends, self.batch.token_ids[token_rows, positions]
-        )
-        wanted = query_start_loc[1:][is_drafting] - 1
-        return self._program.compute_logits(hidden[wanted]) if len(wanted) else hidden[:0]
+        within = np.arange(query_start_loc[-1]) - np.repeat(query_start_loc[:-1], counts)
+        positions = within + np.repeat(starts, counts)
+        ids, given = self.batch.token_ids[token_rows, positions + self._ahead], None
+        if self.pass_hidden_states_to_model:
+            assert hidden_states is not None
+            given = hidden_states[within + np.repeat(target.query_start_loc[rows], counts)]
+        hidden = self._run(rows, token_rows, positions, query_start_loc, ends, ids, given)
+        return hidden[query_start_loc[1:][is_drafting] - 1]
 
-    def _next_pass(self, rows: Array, token_ids: Array, positions: Array) -> Array:
-        """One token of each of these rows; logits after it."""
-        hidden = self._run(rows, rows, positions, np.arange(len(rows) + 1), positions + 1, token_ids)
-        return self._program.compute_logits(hidden)
+    def _chain(self, rows: Array, positions: Array, hidden: Array) -> tuple[list[Array], list[Array | None]]:
+        """k drafts for each of these rows, the first from `hidden` [R, H], and the law of each; `positions`: where the
+        first of them is put in."""
+        ids, probs = self._sample_draft_tokens(self._program.compute_logits(hidden), rows)
+        tokens, laws = [ids], [probs]
+        for index in range(self.num_speculative_tokens - 1):
+            given, here = hidden if self.pass_hidden_states_to_model else None, positions + index
+            hidden = self._run(rows, rows, here, np.arange(len(rows) + 1), here + 1, ids, given)
+            ids, probs = self._sample_draft_tokens(self._program.compute_logits(hidden), rows)
+            tokens.append(ids)
+            laws.append(probs)
+        return tokens, laws
 
     def _run(
-        self, rows: Array, token_rows: Array, positions: Array, query_start_loc: Array, seq_lens: Array, ids: Array
-    ) -> Array:
+        self, rows: Array, token_rows: Array, positions: Array, query_start_loc: Array, seq_lens: Array, ids: Array,
+        hidden_states: Array | None,
+    ) -> Array:  # fmt: skip
         """A pass of the drafter over these tokens. Where a request has no block yet stands the null block, which
         takes what is written and is never read by the target: a draft may be worse for it, no token is."""
         table = self.batch.block_table[0].table
         block, offset = np.divmod(positions, self.block_size)
         slots = table[token_rows, block] * self.block_size + offset
         width = -(-int(seq_lens.max()) // self.block_size)
-        metadata = AttentionMetadata(query_start_loc, seq_lens, table[rows, :width], slots)
-        return self._program.forward(ids, positions, self.attention.begin_step(metadata))
+        attn = self.attention.begin_step(AttentionMetadata(query_start_loc, seq_lens, table[rows, :width], slots))
+        if hidden_states is None:
+            return self._program.forward(ids, positions, attn)
+        return self._program.forward(ids, positions, attn, hidden_states)
+
+    def clear_blocks(self, block_ids: Array) -> None:
+        """Zero those of these blocks that hold a NaN."""
+        self.kv_cache.clear_blocks(block_ids)
 
     def _sample_draft_tokens(self, logits: Array, rows: Array) -> tuple[Array, Array | None]:
         """A draft for each of these rows, and the laws they were drawn from [rows, V]; None for greedy drafts.

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingRow
 from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.spec_decode.custom_class_proposer import create_custom_proposer
-from mini_vllm.spec_decode.draft_model import DraftModelProposer
+from mini_vllm.spec_decode.draft_model import DraftModelProposer, load_draft_model
+from mini_vllm.spec_decode.eagle import EagleProposer, load_eagle_head
+from mini_vllm.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+from mini_vllm.spec_decode.medusa import MedusaProposer, load_medusa_heads
 from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
 from mini_vllm.spec_decode.ngram_proposer import NgramProposer
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
@@ -31,10 +36,11 @@ if TYPE_CHECKING:
 class DraftRunner:
     """Args:
         runner: whose batch it is.
-        vllm_config: the engine's settings. draft_model: of the method of that name, loaded.
+        vllm_config: the engine's settings. draft_model: what `load_drafter` gave, if anything.
 
     Attributes:
         drafter: makes drafts. rejection_sampler: judges them. draft_token_ids: by request id, for the next step.
+        hidden_states: of all tokens of the step [T, H], which the runner leaves here for those drafters that read them.
         num_verified: (drafts, accepted) of each row of the last step that had drafts, by request id.
     """
 
@@ -45,7 +51,8 @@ class DraftRunner:
         self.drafter = self._make_drafter(vllm_config, draft_model)
         self.draft_token_ids: dict[str, list[int]] = {}
         self.metadata: SpecDecodeMetadata | None = None
-        self._seq_lens: Array = np.zeros(0, np.int64)
+        self.hidden_states: Array | None = None
+        self._target: AttentionMetadata | None = None
 
     def _make_drafter(self, vllm_config: Any, draft_model: Any) -> Any:
         """Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:552 — "create_custom_proposer("."""
@@ -53,7 +60,10 @@ class DraftRunner:
             return create_custom_proposer(vllm_config)
         if self.config.method == "ngram":
             return NgramProposer(vllm_config, self.runner.input_batch.token_ids.shape[1])
-        return DraftModelProposer(draft_model, vllm_config, self.runner)
+        if self.config.method == "medusa":
+            return MedusaProposer(draft_model)
+        proposer = EagleProposer if self.config.use_eagle() else DraftModelProposer
+        return proposer(draft_model, vllm_config, self.runner)
 
     def begin_step(self, scheduler_output: SchedulerOutput) -> None:
         """Write the drafts of the plan behind the tokens of their rows.
@@ -79,11 +89,11 @@ class DraftRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:2128 — "use_spec_decode = len(".
         """
-        self.metadata, self._seq_lens = None, inputs.metadata.seq_lens
+        self.metadata, self._target = None, inputs.metadata
         if not scheduler_output.scheduled_spec_decode_tokens:
             return
         rows = inputs.sampled_rows
-        num_drafts = self._seq_lens[rows] - self.runner.input_batch.num_tokens[rows]
+        num_drafts = inputs.metadata.seq_lens[rows] - self.runner.input_batch.num_tokens[rows]
         self.metadata = SpecDecodeMetadata.make(num_drafts, inputs.logits_indices, inputs.input_ids)
         inputs.logits_indices = self.metadata.logits_indices
 
@@ -161,12 +171,36 @@ class DraftRunner:
         request near the end of the context keeps all others from having drafts in that step; here it alone has none.
         """
         batch, sampled = self.runner.input_batch, output.sampled_token_ids
-        if isinstance(self.drafter, DraftModelProposer):
-            with np.errstate(invalid="ignore", over="ignore"):
-                drafts = self.drafter.propose(sampled, self._seq_lens)
-        else:
-            drafts = self.drafter.propose(sampled, batch.num_tokens, batch.token_ids, slot_mappings=None)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if isinstance(self.drafter, SpecDecodeBaseProposer):
+                assert self._target is not None
+                drafts = self.drafter.propose(sampled, self._target, self.hidden_states)
+                for req_id in output.errors:  # its NaN is in the drafter's cache too
+                    self.drafter.clear_blocks(batch.block_table.held_blocks(batch.req_id_to_index[req_id]))
+            elif isinstance(self.drafter, MedusaProposer):
+                drafts = self._propose_all_at_once(self.drafter, sampled)
+            else:
+                drafts = self.drafter.propose(sampled, batch.num_tokens, batch.token_ids, slot_mappings=None)
         self.draft_token_ids = dict(zip(batch.req_ids, drafts, strict=True))
+
+    def _propose_all_at_once(self, drafter: MedusaProposer, sampled: list[list[int]]) -> list[list[int]]:
+        """For each request with a new token and room for k more, from the hidden state behind which it was sampled.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4829 — "medusa".
+        """
+        batch, target = self.runner.input_batch, self._target
+        assert target is not None and self.hidden_states is not None
+        known = batch.num_tokens[: batch.num_reqs]
+        has_new = np.fromiter(map(bool, sampled), bool, batch.num_reqs)
+        longest = min(batch.token_ids.shape[1], self.config.max_model_len or batch.token_ids.shape[1])
+        rows = np.flatnonzero(has_new & (known + self.config.num_speculative_tokens <= longest))
+        drafts: list[list[int]] = [[] for _ in sampled]
+        if len(rows):
+            last_computed = target.query_start_loc[1:] - target.seq_lens + known - 2
+            found = drafter.propose(self.hidden_states[last_computed[rows]])
+            for row, tokens in zip(rows.tolist(), found.tolist(), strict=True):
+                drafts[row] = tokens
+        return drafts
 
     def take_draft_token_ids(self) -> DraftTokenIds:
         """Drafts for the next step.
@@ -174,3 +208,21 @@ class DraftRunner:
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:4637 — `GPUModelRunner.take_draft_token_ids`.
         """
         return DraftTokenIds(list(self.draft_token_ids), list(self.draft_token_ids.values()))
+
+
+def load_drafter(target: Any, resolved: Any, config: Any, group: TensorParallelGroup | None = None) -> Any:
+    """The model or the heads that `speculative_config` names, or the part of them that a rank of `group` has.
+
+    Args:
+        target: the model, loaded. resolved: what is known of it. config: the engine's settings.
+
+    Raises:
+        FileNotFoundError, ValueError: as `SpeculativeConfig.resolve_draft_model` and `fill_weights`.
+
+    Upstream: upstream/vllm/v1/spec_decode/llm_base_proposer.py:1184 — `SpecDecodeBaseProposer.load_model`.
+    """
+    drafts = config.speculative_config
+    drafts.resolve_draft_model(resolved)
+    if drafts.use_eagle():
+        return load_eagle_head(target, config, group)
+    return load_medusa_heads(config, group) if drafts.method == "medusa" else load_draft_model(resolved, config, group)

@@ -139,6 +139,8 @@ class ModelRunner:
         else:
             attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
             hidden = self.forward(inputs.input_ids, inputs.positions, attn)
+        if self.drafts is not None:
+            self.drafts.hidden_states = hidden
         if self.states.num_prompt_logprobs:
             starts = inputs.metadata.query_start_loc
             self._prompt_logprobs = get_prompt_logprobs_dict(self.states, hidden, self.compute_logits, starts)

@@ -51,7 +51,7 @@ class Worker:
         progress: called with (tensors done, tensors in all) while the weights are read.
 
     Attributes:
-        model, draft_model: after `load_model`; the second is None unless it makes drafts. model_runner: after
+        model, draft_model: after `load_model`; the second is None unless weights make drafts. model_runner: after
             `initialize_from_config`; upstream makes it with the device.
 
     Upstream: upstream/vllm/v1/worker/gpu_worker.py:109 — `Worker`.
@@ -97,10 +97,10 @@ class Worker:
             require_batch_invariant(model)
         self.model = model if self.parts.model is None else self.parts.model(model, folder, self.config)
         drafts = self.config.speculative_config
-        if drafts is not None and drafts.uses_draft_model():
-            from mini_vllm.spec_decode.draft_model import load_draft_model
+        if drafts is not None and drafts.has_weights:
+            from mini_vllm.worker.draft_runner import load_drafter
 
-            self.draft_model = load_draft_model(self.resolved_model, self.config, self.group)
+            self.draft_model = load_drafter(self.model, self.resolved_model, self.config, self.group)
 
     def _load_weights(self) -> Any:
         from mini_vllm.model_loader.checkpoint import load_weights
@@ -114,7 +114,7 @@ class Worker:
         """
         size, dtype = self.config.block_size, self.config.kv_cache_dtype
         specs = get_kv_cache_spec(self.model, size, dtype)
-        if self.draft_model is not None:
+        if self.draft_model is not None and self.draft_model.num_layers:
             of_drafter = get_kv_cache_spec(self.draft_model, size, dtype)
             specs.update({DRAFT_PREFIX + name: spec for name, spec in of_drafter.items()})
         return specs
@@ -126,9 +126,11 @@ class Worker:
         """
         c = self.config
         assert c.max_num_seqs is not None
+        sampler = self.parts.sampler or Sampler()
+        sampler.logprobs_mode, sampler.use_fp64_gumbel = c.logprobs_mode, c.use_fp64_gumbel
         self.model_runner = ModelRunner(
             self.model,
-            self.parts.sampler or Sampler(),
+            sampler,
             num_blocks=kv_cache_config.num_blocks,
             block_size=c.block_size,
             max_num_seqs=c.max_num_seqs,

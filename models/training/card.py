@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from mini_vllm import imbalance
 
 PARAMETERS = 5_782_784
+POCKET_PARAMETERS = 5_771_520
 TEXTS = Path(__file__).with_name("wordings")
 ROWS = [
     ("glossary_paraphrased", "Glossary questions in held-out wordings, exact match of the definition"),
@@ -132,6 +134,40 @@ def moe_card(folder: Path) -> str:
     )  # fmt: skip
 
 
+def acceptance_table(report: dict[str, Any]) -> str:
+    """Of each kind of question: how many drafts were accepted, position by position."""
+    count = report["num_speculative_tokens"]
+    places = " | ".join(["1st", "2nd", "3rd", "4th"][:count])
+    lines = [f"| Questions | tokens | accepted | {places} | tokens a step |", f"|---|{'---:|' * (count + 3)}"]
+    for kind, found in report["kinds"].items():
+        accepted, steps = found["num_accepted_tokens_per_pos"], found["num_drafts"]
+        shares = " | ".join(percent(each / steps) for each in accepted)
+        whole = f"{percent(sum(accepted) / found['num_draft_tokens'])} | {shares} | {1 + sum(accepted) / steps:.2f}"
+        lines.append(f"| {kind} | {found['tokens']:,} | {whole} |")
+    return "\n".join(lines)
+
+
+def heads_card(folder: Path) -> str:
+    """The card of pocket-eagle or pocket-medusa, from its own figures."""
+    report = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    run = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    with (folder / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    weights = sum(math.prod(entry["shape"]) for entry in header.values() if entry.get("dtype") == "F16")
+    more = {"coverage": percent(run["coverage"])} if "coverage" in run else {}
+    *first, last = [percent(rate) for rate in run["agreement"]]
+    slots = {
+        **training_slots({"run": run, **run}, "run"),
+        "parameters": f"{weights:,}",
+        "share": percent(weights / POCKET_PARAMETERS),
+        "table": acceptance_table(report),
+        "questions": str(max(found["questions"] for found in report["kinds"].values())),
+        "agreement": f"{', '.join(first)} and {last} of the tokens of answers",
+        **more,
+    }
+    return fill((TEXTS / f"card-{folder.name}.txt").read_text(encoding="utf-8"), slots)
+
+
 def cards(models: Path) -> dict[Path, str]:
     """All cards by path, from `metrics.json` of the folders and what was recorded of the training."""
     report = json.loads((models / "pocket" / "metrics.json").read_text(encoding="utf-8"))
@@ -156,6 +192,8 @@ def cards(models: Path) -> dict[Path, str]:
         models / "pocket" / "README.md": fill((TEXTS / "card-pocket.txt").read_text(encoding="utf-8"), pocket),
         models / "pocket-draft" / "README.md": fill((TEXTS / "card-draft.txt").read_text(encoding="utf-8"), draft),
         models / "pocket-moe" / "README.md": moe_card(models / "pocket-moe"),
+        models / "pocket-eagle" / "README.md": heads_card(models / "pocket-eagle"),
+        models / "pocket-medusa" / "README.md": heads_card(models / "pocket-medusa"),
     }
 
 

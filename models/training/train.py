@@ -110,9 +110,11 @@ def train(
     *,
     teacher: LlamaForCausalLM | None = None,
     regularizer: tuple[float, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+    loss_function: Callable[..., torch.Tensor] = loss_of,
 ) -> dict[str, float]:
     """Train in place. Returns the last loss, the tokens seen and the seconds taken.
 
+    `loss_function`: of the model, ids and classes [batch, length], and the teacher.
     `regularizer`: a weight and a function of the tokens that are not padding [batch, length], called after the forward
     pass; its value is added to the loss with that weight.
     """
@@ -131,7 +133,7 @@ def train(
             group["lr"] = rate
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             kinds = torch.from_numpy(classes).to(device)
-            loss = loss_of(model, torch.from_numpy(ids).to(device), kinds, teacher)
+            loss = loss_function(model, torch.from_numpy(ids).to(device), kinds, teacher)
         total = loss if regularizer is None else loss + regularizer[0] * regularizer[1](kinds[:, :-1] > 0)
         optimizer.zero_grad(set_to_none=True)
         total.backward()

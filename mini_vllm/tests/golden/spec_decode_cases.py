@@ -4,6 +4,10 @@ METHODS = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     "ngram-1": {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_min": 1, "prompt_lookup_max": 3},
     "draft_model": {"method": "draft_model", "model": "models/pocket-draft", "num_speculative_tokens": 4},
+    "eagle": {"method": "eagle", "model": "models/pocket-eagle", "num_speculative_tokens": 3},
+    "eagle-1": {"method": "eagle", "model": "models/pocket-eagle", "num_speculative_tokens": 1},
+    "medusa": {"method": "medusa", "model": "models/pocket-medusa", "num_speculative_tokens": 3},
+    "medusa-2": {"method": "medusa", "model": "models/pocket-medusa", "num_speculative_tokens": 2},
     "draft_model-1": {"method": "draft_model", "model": "models/pocket-draft", "num_speculative_tokens": 1},
 }
 ENGINE = {

@@ -134,7 +134,6 @@ class Pool(block_pool.BlockPool):
 
 def make_manager(kv_cache_config: Any, max_model_len: int, hash_block_size: int = 0, **settings: Any) -> Any:
     """Our `KVCacheManager` from upstream's arguments."""
-    need(settings.get("use_eagle"), "EAGLE")
     need(settings.get("metrics_collector"), "a metrics collector")
     groups = [KVCacheGroupSpec(list(g.layer_names), our_spec(g.kv_cache_spec)) for g in kv_cache_config.kv_cache_groups]
     need(not groups, "a model without attention")
@@ -146,6 +145,7 @@ def make_manager(kv_cache_config: Any, max_model_len: int, hash_block_size: int 
         block_pool=Pool,  # type: ignore[arg-type]
         max_num_batched_tokens=settings.get("max_num_batched_tokens"),
         enable_kv_cache_events=settings.get("enable_kv_cache_events", False),
+        use_eagle=settings.get("use_eagle", False),
     )
     need(manager.hash_block_size != hash_block_size, "a hash block size of its own")
     manager.block_pool.hash_block_size = hash_block_size  # type: ignore[attr-defined]
@@ -163,11 +163,6 @@ class Window(sliding_window_manager.SlidingWindowManager):
         super().__init__(our_spec(spec), block_pool, kv_cache_group_id, spec.block_size, *caps.values())
         for name in ("req_to_blocks", "num_cached_block"):
             setattr(self, name, _Default(list) if name == "req_to_blocks" else {})
-
-    @classmethod
-    def find_longest_cache_hit(cls, *args: Any, use_eagle: bool = False, **kwargs: Any) -> Any:
-        need(use_eagle, "EAGLE")
-        return super().find_longest_cache_hit(*args, **kwargs)
 
     def get_num_blocks_to_allocate(self, *args: Any, num_tokens_main_model: int = 0, **kwargs: Any) -> int:
         return super().get_num_blocks_to_allocate(*args[:4], **kwargs)
@@ -284,11 +279,11 @@ def scheduler_maker(kind: type) -> Callable[..., Any]:
         manager = make_manager(
             kv_cache_config, longest, block_size, enable_caching=cache.enable_prefix_caching,
             max_num_batched_tokens=limits.max_num_batched_tokens,
+            use_eagle=vllm_config.speculative_config is not None and vllm_config.speculative_config.use_eagle(),
         )  # fmt: skip
         USED.append("Scheduler")
         made, drafts = kind(ours, manager, longest), vllm_config.speculative_config
         if drafts is not None:
-            need(drafts.use_eagle(), "EAGLE")
             made.use_drafts(SpeculativeConfig(drafts.num_speculative_tokens, drafts.method, drafts.model))
         return made
 

@@ -28,7 +28,7 @@ def test_methods_are_found_as_upstream_finds_them():
 BAD = [
     (
         {"method": "nrgam", "num_speculative_tokens": 3},
-        r"method must be one of \('ngram', 'draft_model', 'cust",
+        r"method must be one of \('ngram', 'draft_model', 'eagle'",
     ),
     ({**NGRAM, "num_speculative_tokens": 0}, "num_speculative_tokens must be at least 1, got 0"),
     ({**NGRAM, "num_speculative_tokens": 2.5}, "num_speculative_tokens must be a whole number, got 2.5"),
@@ -59,7 +59,7 @@ BAD = [
     ("ngram", "must be a dict or a SpeculativeConfig"),
     *(
         ({"method": name, "model": "a/b", "num_speculative_tokens": 2}, f"method '{name}' is not here: ")
-        for name in ("eagle", "eagle3", "medusa", "mtp", "suffix", "dflash", "ngram_gpu", "mlp_speculator")
+        for name in ("eagle3", "mtp", "suffix", "dflash", "ngram_gpu", "mlp_speculator")
     ),
 ]
 

@@ -51,7 +51,7 @@ def check(name, chosen):
     return near
 
 
-@pytest.mark.parametrize("name", ["ngram", "draft_model"])
+@pytest.mark.parametrize("name", ["ngram", "draft_model", "eagle", "medusa"])
 def test_tokens_and_counts_are_the_real_ones(name):
     assert check(name, range(2, 6)) == 0
 

@@ -33,7 +33,7 @@ def test_the_answer_is_the_same_and_a_line_tells_of_the_drafts():
         ("{", "--speculative-config: not valid JSON"),
         ("[1]", "--speculative-config: expected a JSON object"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "must be at least 1, got 0"),
-        ('{"method": "eagle", "num_speculative_tokens": 2}', "method 'eagle' is not here"),
+        ('{"method": "eagle", "num_speculative_tokens": 2}', "method 'eagle' needs model"),
     ],
 )
 def test_what_cannot_be_is_one_line(value, words):
