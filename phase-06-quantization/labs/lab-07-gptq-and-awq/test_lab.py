@@ -87,7 +87,7 @@ def test_error_is_of_outputs(impl):
     for name, each, before in zip(("W", "W_hat", "X"), (W, W_hat, X), given, strict=True):
         close(each, before, f"{name} after the call", 0)
     assert abs(half - 0.5) < 1e-12, f"{half}: each output is half of what it was"
-    assert abs(impl.output_error(W, 4 * W, X) - 3) < 1e-12, "four times the outputs: a change of three times the outputs"
+    assert abs(impl.output_error(W, 4 * W, X) - 3) < 1e-12, "four times the outputs: a change of three times as much"
     W, X = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[3.0, 0.0], [0.0, 1.0]])
     uneven = impl.output_error(W, np.array([[1.0, 0.0], [0.0, 2.0]]), X)
     assert abs(uneven - 0.1**0.5) < 1e-12, f"{uneven}: 1 of a length of √10, all rows and outputs together"
