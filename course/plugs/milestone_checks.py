@@ -140,9 +140,7 @@ CHECKS = (
     Check("drafts serve pocket: the same tokens in fewer steps", lambda p: load(DRAFTS).serves(p), ("proposer",)),
     Check("the committed checkpoint says the same", real_weights),
     Check(
-        "JSON is what masks alone give, in fewer steps",
-        lambda parts: parts.jump_forward and parts.jump_forward.func.prove(parts),
-        ("jump-forward",),
+        "JSON as by masks, in fewer steps", lambda p: p.jump_forward and p.jump_forward.func.prove(p), ("jump-forward",)
     ),
 )
 
