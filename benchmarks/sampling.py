@@ -7,6 +7,8 @@ thousands of tokens, and peaked, where it lies on a few dozen, as after a traine
                  one exponential for each entry of the vocabulary
     different    64 rows with 64 different settings, over 64 rows with one: filters, penalties and seeds in both
     processors   what logit bias, min tokens and bad words add
+    reported     what five log-probabilities a row cost in each `logprobs_mode`, and a thinking budget
+    drafts       64 requests with three drafts each, judged by the rejection sampler
 
 Times are CPU time of one thread, the smallest of some repeats, in turns. Writes results/sampling.{json,md}.
 """
@@ -24,8 +26,10 @@ import numpy as np
 from benchmarks.common import machine, save, table
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.logprobs import softmax
+from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
 
 ROWS, SMALL, LARGE = 64, 4_096, 151_936
 SPREAD = {"flat": 2.0, "peaked": 7.0}
@@ -40,6 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "temperature": 0.8, "top_k": 50, "logit_bias": {5: 1.0, 9: -1.0}, "min_tokens": 9, "stop_token_ids": [3],
     },
 }  # fmt: skip
+MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 EQUAL: dict[str, Any] = {
     "temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02, "presence_penalty": 0.5, "repetition_penalty": 1.1,
 }  # fmt: skip
@@ -75,6 +80,31 @@ def whole_rows(logits: np.ndarray, metadata: SamplingMetadata) -> np.ndarray:
     return (probs / noise).argmax(axis=-1)
 
 
+def of_mode(mode: str, use_fp64_gumbel: bool = False) -> Sampler:
+    """A sampler with these settings."""
+    sampler = Sampler()
+    sampler.logprobs_mode, sampler.use_fp64_gumbel = mode, use_fp64_gumbel
+    return sampler
+
+
+def thinking(vocab_size: int) -> SamplingMetadata:
+    """Rows that have thought for 300 tokens, with a budget of 400."""
+    params = SamplingParams(temperature=0.8, top_k=50, thinking_token_budget=400)
+    params.think_start_token_ids, params.think_end_token_ids = [1], [2]
+    ids = np.random.default_rng(0).integers(3, vocab_size, 300).tolist()
+    rows = [SamplingRow(params, [1], list(ids), np.random.default_rng(i)) for i in range(ROWS)]
+    return SamplingMetadata.from_rows(rows, vocab_size)
+
+
+def drafted(given: dict[str, Any], vocab_size: int, logits: np.ndarray) -> Callable[[], Any]:
+    """A step of the rejection sampler: the rows of the logits four times over, three of them judge a draft."""
+    drafts = SpecDecodeMetadata.make_dummy([[int(row.argmax())] * 3 for row in logits])
+    rows = [SamplingRow(SamplingParams(seed=i, **given), [1], [2], np.random.default_rng(i)) for i in range(ROWS)]
+    metadata, repeated = SamplingMetadata.from_rows(rows, vocab_size), np.repeat(logits, 4, axis=0)
+    sampler = RejectionSampler(Sampler())
+    return lambda: sampler.forward(drafts, None, repeated, metadata, rows)
+
+
 def in_turns(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Milliseconds of CPU time of each, the smallest."""
     best = dict.fromkeys(calls, float("inf"))
@@ -84,6 +114,25 @@ def in_turns(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, flo
             call()
             best[name] = min(best[name], (time.thread_time() - start) * 1e3)
     return best
+
+
+def other_calls(logits: np.ndarray, vocab_size: int) -> dict[str, Callable[[], Any]]:
+    """What is reported, thinking, finer noise, drafts."""
+    top_k = {"temperature": 0.8, "top_k": 50}
+    plain, reporting = metadata_of([{"temperature": 0.8}] * ROWS, vocab_size), [{**top_k, "logprobs": 5}] * ROWS
+    found: dict[str, Callable[[], Any]] = {
+        "temperature alone, finer noise": partial(of_mode(MODES[0], True).forward, logits, plain)
+    }
+    for mode in MODES:
+        found[f"top_k=50, logprobs=5, {mode}"] = partial(
+            of_mode(mode).forward, logits, metadata_of(reporting, vocab_size)
+        )
+    found["top_k=50, a thinking budget"] = partial(Sampler().forward, logits, thinking(vocab_size))
+    if vocab_size == SMALL:
+        for name, given in (("greedy", {"temperature": 0.0}), ("top_k=50", top_k), ("min_p=0.05", {"min_p": 0.05})):
+            found[f"three drafts a row, {name}"] = drafted(given, vocab_size, logits)
+        found["three drafts a row, a bias"] = drafted({**top_k, "logit_bias": {5: 1.0}}, vocab_size, logits)
+    return found
 
 
 def run(quick: bool = False) -> list[dict[str, Any]]:
@@ -101,8 +150,9 @@ def run(quick: bool = False) -> list[dict[str, Any]]:
             for name, settings in (("equal", [EQUAL] * ROWS), ("different", list(map(different, range(ROWS))))):
                 metadata = metadata_of(settings, vocab_size)
                 calls[name] = partial(sampler.forward, logits, metadata)
-            times = in_turns(calls, 1 if quick else 7)
-            found.append({"vocabulary": vocab_size, "logits": kind, "ms": times})
+            others = other_calls(logits, vocab_size)
+            times = in_turns({**calls, **others}, 1 if quick else 7)
+            found.append({"vocabulary": vocab_size, "logits": kind, "ms": times, "others": list(others)})
     return found
 
 
@@ -118,6 +168,8 @@ def main() -> None:
         for label in (name, f"{name}, whole rows"):
             if label in found[0]["ms"]:
                 lines.append([label, *(row["ms"][label] for row in found)])
+    for label in found[0]["others"]:
+        lines.append([label, *(row["ms"].get(label, "—") for row in found)])
     lines.append(["64 rows, one setting", *(row["ms"]["equal"] for row in found)])
     lines.append(["64 rows, 64 settings", *(row["ms"]["different"] for row in found)])
     ratios = ", ".join(f"{row['ms']['different'] / row['ms']['equal']:.2f}" for row in found)

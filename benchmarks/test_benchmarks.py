@@ -14,6 +14,7 @@ import pytest
 from benchmarks import (
     browser,
     common,
+    decoding_payoff,
     engines,
     grading,
     overhead,
@@ -193,6 +194,14 @@ def test_the_page_shows_the_first_graph_as_it_runs() -> None:
     script = (common.ROOT / "benchmarks" / "gpu" / "first_graph.py").read_text(encoding="utf-8")
     body = script.split('"""', 2)[2].strip()
     assert f"```python\n{body}\n```" in page
+
+
+def test_what_counts_as_a_whole_story_and_which_number_is_an_answer() -> None:
+    known = {"a", "fox", "had", "violin"}
+    whole = "A fox had a violin. " * 12
+    assert decoding_payoff.is_whole(whole, known) and not decoding_payoff.is_whole(whole[:60], known)
+    assert not decoding_payoff.is_whole(whole + "Zkx.", known) and not decoding_payoff.is_whole("a " * 60, known)
+    assert [decoding_payoff.number_in(text) for text in ("16 a block: 9 blocks.", "none")] == ["9", ""]
 
 
 def test_sampling_times_every_setting_with_and_without_candidates() -> None:

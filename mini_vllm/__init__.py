@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
-    from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput
+    from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput, SamplerOutput
     from mini_vllm.request import Request, RequestStatus
     from mini_vllm.sample.logits_processor import (
         AdapterLogitsProcessor,
@@ -121,10 +121,13 @@ if TYPE_CHECKING:
         LogitsProcessor,
         MoveDirectionality,
     )
-    from mini_vllm.sample.metadata import SamplingMetadata
+    from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
+    from mini_vllm.sample.rejection_sampler import RejectionSampler
     from mini_vllm.sample.sampler import Sampler
     from mini_vllm.sampling_params import BeamSearchParams, RepetitionDetectionParams, RequestOutputKind, SamplingParams
+    from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
+    from mini_vllm.spec_decode.ngram_proposer import NgramProposer
     from mini_vllm.structured_outputs_params import StructuredOutputsParams
     from mini_vllm.tokenizers.byte import ByteTokenizer
     from mini_vllm.tokenizers.registry import load_tokenizer
@@ -212,17 +215,20 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.model_loader.random_checkpoint": ("save_random_checkpoint", "write_safetensors"),
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
-    "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput"),
+    "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput", "SamplerOutput"),
     "mini_vllm.request": ("Request", "RequestStatus"),
     "mini_vllm.sample.logits_processor": (
         "AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality",
     ),
-    "mini_vllm.sample.metadata": ("SamplingMetadata",),
+    "mini_vllm.sample.metadata": ("SamplingMetadata", "SamplingRow"),
     "mini_vllm.sample.ops.topk_topp_sampler": ("random_sample",),
+    "mini_vllm.sample.rejection_sampler": ("RejectionSampler",),
     "mini_vllm.sample.sampler": ("Sampler",),
     "mini_vllm.sampling_params": (
         "BeamSearchParams", "RepetitionDetectionParams", "RequestOutputKind", "SamplingParams",
     ),
+    "mini_vllm.spec_decode.metadata": ("SpecDecodeMetadata",),
+    "mini_vllm.spec_decode.ngram_proposer": ("NgramProposer",),
     "mini_vllm.structured_outputs_params": ("StructuredOutputsParams",),
     "mini_vllm.tokenizers.byte": ("ByteTokenizer",),
     "mini_vllm.tokenizers.registry": ("load_tokenizer",),

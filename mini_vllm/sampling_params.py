@@ -81,7 +81,7 @@ class SamplingParams:
     allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them.
     skip_reading_prefix_cache: compute the whole prompt, even where its prefix is cached.
     routed_experts_prompt_start: without effect, as in vLLM while `enable_return_routed_experts` is off, as it is here.
-    thinking_token_budget: refused by the engine, as in vLLM without `reasoning_config`, which is not here.
+    thinking_token_budget: tokens of thinking, after which its end is forced; the engine needs `reasoning_config`.
     structured_outputs: what form the output has to have.
     extra_args: anything, kept for a learner's own sampler. skip_clone: `clone` is shallow.
 
@@ -130,6 +130,9 @@ class SamplingParams:
     all_stop_token_ids: set[int] = field(default_factory=set, init=False)
     """Every EOS and stop id: what `min_tokens` masks."""
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False)
+    think_start_token_ids: list[int] = field(default_factory=list, init=False)
+    think_end_token_ids: list[int] = field(default_factory=list, init=False)
+    """What marks the thinking, where the request has a budget for it."""
     output_text_buffer_length: int = field(default=0, init=False)
     """Characters to hold back while streaming, because they could be the start of a stop string."""
 

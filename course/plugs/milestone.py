@@ -176,23 +176,17 @@ def show(milestone: Milestone, console: Console) -> None:
     for column in table.columns[3:]:
         column.justify = "right"
     for row in rows:
-        speeds = ["", "", ""]
-        if row.tokens_per_second:
-            mine, ours = row.tokens_per_second, row.reference
-            speeds = [f"{mine:.0f}", f"{ours:.0f}", f"{100 * mine / ours:.0f} %"]
+        mine, ours = row.tokens_per_second, row.reference
+        speeds = [f"{mine:.0f}", f"{ours:.0f}", f"{100 * mine / ours:.0f} %"] if mine else ["", "", ""]
         proved = f"{row.held} of {row.claims}" if row.claims else ""
-        table.add_row(
-            row.part, row.lab, f"[{'green' if row.state == 'holds' else 'red'}]{row.state}[/]", proved, *speeds
-        )
+        colour = "green" if row.state == "holds" else "red"
+        table.add_row(row.part, row.lab, f"[{colour}]{row.state}[/]", proved, *speeds)
     console.print(table if rows else "Nothing of yours is in the engine yet.")
     for row in rows:
         if row.detail:
             head = f"{row.part} ({row.lab})" if row.lab else row.part
             text = row.detail if row.state == "broken" else f"{row.state}: {row.detail}"
-            console.print(
-                f"[bold]{escape(head)}[/]  {escape(text)}", highlight=False, soft_wrap=not console.is_terminal
-            )
+            console.print(f"[bold]{escape(head)}[/] {escape(text)}", highlight=False, soft_wrap=not console.is_terminal)
     if left := [row for row in milestone.results if row.state in NOT_YET]:
-        names = waiting((row.lab, row.part) for row in left)
-        text = f"Not written yet, so ours: {names}.\nNext: course watch {left[0].lab}"
+        text = f"Not written yet, so ours: {waiting((r.lab, r.part) for r in left)}.\nNext: course watch {left[0].lab}"
         console.print(text, highlight=False, soft_wrap=not console.is_terminal)

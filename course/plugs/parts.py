@@ -99,18 +99,16 @@ def parse(with_labs: str | Sequence[str]) -> dict[str, str]:
 
 def find_parts(with_labs: str | Sequence[str] = "all", root: Path = ROOT) -> list[Part]:
     """One `Part` for each plug, in the order of the labs; each lab's file is executed once."""
-    wanted = parse(with_labs)
-    modules: dict[str, Any] = {}
+    wanted, modules = parse(with_labs), dict[str, Any]()
     return [_find(plug, wanted.get(plug.lab), modules, root) for plug in PLUGS]
 
 
 def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> Part:
     if impl is None:
         return Part(plug, "ours")
-    found = sorted(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"))
-    if not found:
+    path = min(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"), default=None)
+    if path is None:
         return Part(plug, "absent")
-    path = found[0]
     try:
         for _, name, sentence in stubs(path):
             if plug.covers(name):
@@ -161,6 +159,8 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
 
         own = {"choose": staticmethod(part.module.sample), "watch": part.watch}
         chosen["sampler"] = type("LabSampler", (LabSampler,), own)
+    if part := by_name.get("batch sampling"):
+        chosen["sampler"] = part.glue.fit(part.module, part.watch)
     if part := by_name.get("stop conditions"):
         chosen["check_stop"] = guarded_stop(part.module.check_stop, part.watch)
     if part := by_name.get("block hash"):
@@ -174,6 +174,8 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
         chosen["scheduler"] = partial(_make_scheduler, part, say)
     if part := by_name.get("model"):
         chosen["model"] = part.glue.fit(part.module, part.watch, partial(_ours, part, say))
+    if part := by_name.get("jump-forward"):
+        chosen["jump_forward"] = partial(part.glue.LabJumpForward, part.module, part.watch)
     return EngineParts(**chosen, fit=partial(_fit, by_name, say), on_start=partial(_on_start, by_name, pools))
 
 

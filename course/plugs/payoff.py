@@ -14,6 +14,7 @@ from course.plugs.parts import TABLE, assemble, find_parts
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.engine.parts import PartError
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
+from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
 PAYOFFS: dict[str, dict[str, Any]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))["payoff"]
 SECONDS = 30.0
@@ -23,11 +24,12 @@ def payoff(lab: str, console: Console, impl: str = "starter") -> bool:
     """Streams an answer with the lab's parts in the engine, and says how often they were called; whether it ended."""
     found = [part for part in find_parts(f"{lab},{impl}") if part.state == "lab"]
     row, writer = PAYOFFS[lab], StreamWriter(console)
-    params = SamplingParams(max_tokens=200, temperature=row.get("temperature", 0.0), seed=1)
+    form = StructuredOutputsParams(json=row["json"]) if "json" in row else None
+    params = SamplingParams(max_tokens=200, temperature=row.get("temperature", 0.0), seed=1, structured_outputs=form)
     console.print(f"\n[bold]{row['says']}[/]\n[cyan]› {row['ask']}[/]")
     try:
         with time_limit(SECONDS):
-            llm = LLM(POCKET, with_labs=assemble(found, quiet=True))
+            llm = LLM(POCKET, with_labs=assemble(found, quiet=True), **row.get("engine", {}))
             prompt = llm.render_chat([{"role": "user", "content": row["ask"]}])
             answer = stream_answer(llm.llm_engine, prompt, params, writer.write, "payoff")
         wrong = answer.stop_reason if answer.finish_reason == "error" else ""
@@ -38,9 +40,8 @@ def payoff(lab: str, console: Console, impl: str = "starter") -> bool:
         console.print(f"\n{wrong}\nMore: course milestone {lab}", markup=False)
         return False
     calls = sum(part.watch.num_calls for part in found)
-    console.print(
-        f"\n{answer.num_tokens} tokens, {calls} calls of your code. Talk to it: mini-vllm chat --with-labs={lab}"
-    )
+    more = row.get("more", f"Talk to it: mini-vllm chat --with-labs={lab}")
+    console.print(f"\n{answer.num_tokens} tokens, {calls} calls of your code. {more}")
     return True
 
 

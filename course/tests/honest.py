@@ -463,6 +463,58 @@ def sort_by_expert(ids, num_experts):
         starts.append(starts[-1] + counts[expert])
     return np.asarray(order, dtype=int), np.asarray(starts)
 """,
+    "09-04 a stream kept for each request": """
+class PerRequestSampler:
+    def __init__(self):
+        self.streams = {}
+
+    def sample(self, rows, logits):
+        if np.ndim(logits) != 2 or len(logits) != len(rows):
+            raise ValueError(
+                f"logits must have a row for each of the {len(rows)} requests, got shape {np.shape(logits)}"
+            )
+        names = [row.request_id for row in rows]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise ValueError(f"request {name!r} stands twice in this step")
+        tokens = []
+        for row, scores in zip(rows, np.asarray(logits, dtype=np.float64)):
+            if row.temperature == 0:
+                tokens.append(int(np.argmax(scores)))
+                continue
+            race = np.log(self.noise(row, len(scores))) - scores / row.temperature
+            tokens.append(int(np.argmin(race)))
+        return tokens
+
+    def noise(self, row, size):
+        if row.request_id not in self.streams:
+            start = row.seed if row.seed is not None else int(np.random.default_rng().integers(2**60))
+            self.streams[row.request_id] = (start, np.random.default_rng(start), 0)
+        start, stream, place = self.streams[row.request_id]
+        if row.num_output_tokens < place:
+            stream, place = np.random.default_rng(start), 0
+        for _ in range(row.num_output_tokens - place):
+            stream.exponential(size=size)
+        self.streams[row.request_id] = (start, stream, row.num_output_tokens + 1)
+        return stream.exponential(size=size)
+
+    def finish(self, request_id):
+        if request_id in self.streams:
+            del self.streams[request_id]
+
+    def __len__(self):
+        return len(self.streams)
+""",
+    "09-05 top-p by a full sort": """
+def _keep_top_p(weights, p):
+    upwards = np.argsort(weights, axis=1, kind="stable")
+    mass = np.cumsum(np.take_along_axis(weights, upwards, axis=1), axis=1)
+    dropped = (mass <= (1 - p[:, None]) * mass[:, -1:]) & (p < 1)[:, None]
+    dropped[:, -1] = False
+    gone = np.zeros_like(dropped)
+    np.put_along_axis(gone, upwards, dropped, axis=1)
+    weights[gone] = 0.0
+""",
     "07-01 experts in their turn": """
 def moe_forward_reference(x, experts, ids, w):
     return np.stack([

@@ -67,8 +67,9 @@ def test_partly_written_and_partly_wrong(wrong) -> None:  # noqa: F811
         "block hash": "holds",
         "block pool": "broken",
         "scheduler step": "broken",
+        "jump-forward": "holds",
     }
-    assert made.broken and made.together is not None and made.together.lab == "00-03 00-05 02-01"
+    assert made.broken and made.together is not None and made.together.lab == "00-03 00-05 02-01 12-04"
     text = table(made)
     assert "lab 02-01 (block pool): I1 broken: " in text and "lab 03-01 (scheduler step): S2 broken: " in text
     assert "Not written yet, so ours: 01-05 stop conditions.\nNext: course watch 01-05" in text
@@ -97,6 +98,21 @@ def test_the_suite_sees_a_wrong_part(tmp_path, monkeypatch: pytest.MonkeyPatch) 
     assert (good.state, good.held) == ("holds", 3)
     monkeypatch.setattr(milestone, "SUITE", {"none": ("test_engine.py::test_that_does_not_exist",)})
     assert milestone.run_suite("01-05,solution", ["stop conditions"]).state == "broken"
+
+
+@pytest.mark.parametrize(
+    "old, new, detail",
+    [
+        ("new = new[:-1]", "pass", "Tuesday"),
+        ("return bytes(found)", "return bytes(found[:1])", "where the grammar leaves b'name"),
+    ],
+    ids=["nothing is held back", "one byte of forced text"],
+)
+def test_a_wrong_jump_is_named(wrong, old: str, new: str, detail: str) -> None:  # noqa: F811
+    wrong("12-04", old, new)
+    made = milestone.run(num_requests=2, suite=False, found=plugs.find_parts("12-04,solution"))
+    (row,) = made.results
+    assert row.state == "broken" and detail in row.detail
 
 
 def test_every_test_of_the_suite_exists_and_every_part_has_claims() -> None:

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -19,9 +21,11 @@ from course.plugs.milestone_checks import greedy, random_prompts
 from mini_vllm import LLM, AsyncLLM, EngineArgs, SamplingParams
 from mini_vllm.distributed import shared_memory
 from mini_vllm.engine.parts import EngineParts
+from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 
 POCKET = ROOT / "models" / "pocket"
 PARTS = [plug.part for plug in plugs.PLUGS]
+ONE_RANK = [plug.part for plug in plugs.PLUGS if "tensor_parallel_size" in plug.only]
 
 
 def source(lab: str, impl: str = "solution") -> Path:
@@ -82,7 +86,7 @@ def test_each_part_alone(plug: plugs.Plug) -> None:
     found = [part for part in plugs.find_parts([plug.lab, "solution"]) if part.plug == plug]
     parts = plugs.assemble(found, quiet=True)
     assert generate(with_labs=parts) == generate()
-    assert found[0].watch.num_calls or plug.part in ("model", "paged attention")  # not in the toy model
+    assert found[0].watch.num_calls or plug.part in ("model", "paged attention", "jump-forward")  # not in the toy model
 
 
 def test_lab_code_really_runs() -> None:
@@ -90,7 +94,9 @@ def test_lab_code_really_runs() -> None:
     found = plugs.find_parts("solution")
     assert generate(POCKET, with_labs=plugs.assemble(found, quiet=True))
     silent = {part.plug.part for part in found if not part.watch.num_calls}
-    assert silent == {"free queue"}, "only the queue is run by another part: the pool"
+    assert silent == {"free queue", "sampling", "jump-forward"}, (
+        "the pool runs the first, the whole batch the second; nobody asked for JSON"
+    )
 
 
 def test_untouched_starters_are_named_and_ours_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +148,25 @@ def test_settings_that_a_lab_does_not_know(setting: dict[str, object], capsys: p
     source("03-01")
     assert generate(with_labs="solution,03-01", **setting) == generate(**setting)
     assert "scheduler step   ours (lab 03-01 knows nothing of" in capsys.readouterr().err
+
+
+def test_a_batch_sampler_leaves_large_vocabularies_and_masked_tokens_alone() -> None:
+    (glue,) = (part.glue for part in plugs.find_parts("09-05,solution") if part.plug.part == "batch sampling")
+    rows = [SamplingRow(SamplingParams(seed=i), generator=np.random.default_rng(i)) for i in range(3)]
+    asked: list[str] = []
+    for size, calls in ((40_000, 0), (400, 1)):
+        logits = np.random.default_rng(0).normal(size=(3, size))
+        watch = SimpleNamespace(
+            call=lambda *a: asked.append("call") or np.zeros(3, np.int64), require=lambda ok, text: None
+        )
+        sampler = glue.fit(SimpleNamespace(sample_batch=print), watch)()
+        chosen = sampler.forward(logits, SamplingMetadata.from_rows(rows, size)).sampled_token_ids
+        assert asked == ["call"] * calls and chosen.any() == (not calls)
+    logits = np.where(np.arange(400) == 7, 1.0, -np.inf)[None]
+    said: list[str] = []
+    watch = SimpleNamespace(call=lambda *a: np.zeros(1, np.int64), require=lambda ok, text: ok or said.append(text))
+    glue.fit(SimpleNamespace(sample_batch=print), watch)().forward(logits, SamplingMetadata.from_rows(rows[:1], 400))
+    assert said == ["sample_batch chose a masked token in row 0"]
 
 
 def test_names() -> None:
@@ -196,7 +221,7 @@ def test_the_table_of_labs_names_every_plug() -> None:
 @pytest.mark.parametrize(
     "settings, labs",
     [
-        ({"tensor_parallel_size": 2}, {"sampling": "00-03", "model": "00-05", "paged attention": "02-06"}),
+        ({"tensor_parallel_size": 2}, dict(zip(ONE_RANK, ("00-03", "00-05", "02-06", "09-05"), strict=True))),
         (
             {"kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"}},
             {"free queue": "02-01", "block pool": "02-01"},

@@ -81,6 +81,24 @@ WRONG = {
         "    scores = np.asarray(logits, dtype=np.float64)[:-1] + np.ones(3)\n",
         r"lab 00-03 \(sampling\): sample raised ValueError: operands could not .*\(solution.py:\d+\)",
     ),
+    "batch-in-int32": (
+        "09-05",
+        "    return chosen\n\n\ndef _refuse",
+        "    return chosen.astype(np.int32)\n\n\ndef _refuse",
+        r"lab 09-05 \(batch sampling\): sample_batch must return int64\[\d+\], got int32 of shape",
+    ),
+    "batch-outside-the-vocabulary": (
+        "09-05",
+        "    return chosen\n\n\ndef _refuse",
+        "    return chosen + logits.shape[1]\n\n\ndef _refuse",
+        r"lab 09-05 \(batch sampling\): sample_batch returned an id outside the vocabulary of \d+",
+    ),
+    "batch-not-the-largest": (
+        "09-05",
+        "    chosen = logits.argmax(axis=1)\n",
+        "    chosen = logits.argmin(axis=1)\n",
+        r"lab 09-05 \(batch sampling\): sample_batch chose \d+ in row \d+ at temperature 0, which is not the largest",
+    ),
     "attention-shape": (
         "02-06",
         "    return np.stack(rows)",

@@ -25,7 +25,7 @@ from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
-REPLAYED = "__init__.py replay.py draft_workload.py group_workload.py scheduler_workload.py scheduler-traces.json.gz".split()
+REPLAYED = ("__init__", "replay", "draft_w", "group_w", "scheduler_w", "scheduler-traces", "scheduler-drafts")
 PYTEST = COURSE / "workspace" / "settings.ini"
 CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written yet\n'
 
@@ -119,7 +119,7 @@ def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files
 
 def _left_out(folder: str, names: list[str]) -> list[str]:
     """Caches, and the recordings but for the one that is replayed."""
-    return [n for n in names if n == "__pycache__" or (Path(folder).name == "golden" and n not in REPLAYED)]
+    return [n for n in names if n == "__pycache__" or (Path(folder).name == "golden" and not n.startswith(REPLAYED))]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ COMPUTE_DTYPES = ("float32", "float64")
 """What numpy computes in here."""
 SIXTEEN_BIT = ("auto", "bfloat16", "float16", "half")
 """Names of upstream that are computed in float32: numpy has no bfloat16, and no fast product in either."""
+LOGPROBS_MODES = ("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs")
 GENERATION_KEYS = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "max_new_tokens")
 """What may be said about sampling: upstream/vllm/config/model.py:1465 — `ModelConfig.get_diff_sampling_param`."""
 
@@ -26,6 +27,10 @@ class ModelConfig:
     dtype: "float32", or "float64" for tests; upstream's other names ("auto", its default, "bfloat16", "float16",
         "half", "float") are computed in float32, and said once.
     max_logprobs: the most `logprobs` that a request may ask for; -1: the whole vocabulary.
+    logprobs_mode: what `logprobs` reports, one of `LOGPROBS_MODES`: of the logits as they come, or after processors,
+        temperature, top-k and top-p. `prompt_logprobs` are raw log-probabilities in every mode, as upstream.
+    use_fp64_gumbel: finer noise for draws from large vocabularies (`sample/ops/candidates.py`); small ones have it
+        always. Upstream's second runner alone knows it.
     logits_processors: custom ones, each a class or "module:Class"; a single one may stand alone.
     skip_tokenizer_init: no tokenizer: prompts are token ids, and no text comes out.
     trust_remote_code: taken, and without effect: a checkpoint's own Python code is never run here.
@@ -43,6 +48,8 @@ class ModelConfig:
     quantization: str | None = None
     quantization_config: dict[str, Any] | None = None
     max_logprobs: int = 20
+    logprobs_mode: str = "raw_logprobs"
+    use_fp64_gumbel: bool = False
     logits_processors: Any = None
     skip_tokenizer_init: bool = False
     tokenizer_mode: str = "auto"
@@ -61,12 +68,13 @@ class ModelConfig:
             whole_number("max_model_len", self.max_model_len, 1)
         whole_number("seed", self.seed, 0)
         whole_number("max_logprobs", self.max_logprobs, -1, " (-1: the whole vocabulary)")
+        one_of("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
         given = self.logits_processors
         named = [given] if isinstance(given, str | type) else given or ()
         if not isinstance(named, list | tuple) or not all(isinstance(each, str | type) for each in named):
             raise ValueError(f"logits_processors must be classes or texts 'module:Class', got {shown(given, 60)}")
         self.logits_processors = tuple(named)
-        for name in ("skip_tokenizer_init", "trust_remote_code", "enforce_eager"):
+        for name in ("skip_tokenizer_init", "trust_remote_code", "enforce_eager", "use_fp64_gumbel"):
             flag(name, getattr(self, name))
         one_of("tokenizer_mode", self.tokenizer_mode, ("auto", "hf"))
         for name in ("generation_config", "revision"):

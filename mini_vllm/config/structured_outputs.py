@@ -23,6 +23,8 @@ class StructuredOutputsConfig:
     reasoning_parser: "module:Class" of what tells where reasoning ends (`structured_output/reasoning.py`); the grammar
     counts from there. enable_in_reasoning: it counts from the start all the same. reasoning_parser_plugin is refused:
     the class is imported by its name.
+    jump_forward: ours, of "mini" alone: text that a grammar forces is written down without a pass for each token
+    (`structured_output/jump_forward.py`); off unless asked for, since upstream has none.
 
     Upstream: upstream/vllm/config/structured_outputs.py:18 — `StructuredOutputsConfig`.
     """
@@ -33,19 +35,33 @@ class StructuredOutputsConfig:
     reasoning_parser: str = ""
     reasoning_parser_plugin: str = ""
     enable_in_reasoning: bool = False
+    jump_forward: bool = False
 
     def __post_init__(self) -> None:
         if self.backend in _REFUSED:
             raise ValueError(f"structured outputs: backend {self.backend!r} is not here: {_REFUSED[self.backend]}")
         if self.backend not in BACKENDS:
             raise ValueError(f"structured outputs: backend must be one of {BACKENDS}, got {self.backend!r}")
-        for name in ("disable_any_whitespace", "disable_additional_properties", "enable_in_reasoning"):
+        flags = "disable_any_whitespace", "disable_additional_properties", "enable_in_reasoning", "jump_forward"
+        for name in flags:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"structured outputs: {name} must be True or False, got {getattr(self, name)!r}")
         if self.disable_additional_properties and self.backend != "guidance":
             raise ValueError("disable_additional_properties is only supported for the guidance backend.")
+        if self.jump_forward and self.resolved_backend != "mini":
+            raise ValueError(f"structured outputs: jump_forward needs the backend 'mini', got {self.backend!r}")
         if self.reasoning_parser_plugin:
             raise ValueError("reasoning_parser_plugin is not here: name the class in reasoning_parser, 'module:Class'")
+
+    def check_engine(self, async_scheduling: bool, drafts: bool) -> None:
+        """Raises ValueError where a setting does not go with these."""
+        if self.jump_forward and (async_scheduling or drafts):
+            why = (
+                "the step after has begun when it is known what is forced: set async_scheduling=False"
+                if async_scheduling
+                else "drafts are made before it is known what is forced: leave out speculative_config"
+            )
+            raise ValueError(f"structured outputs: jump_forward is not here together with this, since {why}")
 
     @property
     def resolved_backend(self) -> str:

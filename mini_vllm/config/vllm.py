@@ -11,6 +11,7 @@ from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
 from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
+from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
@@ -38,6 +39,7 @@ class EngineConfig:
     (`layers/batch_invariant.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
+    `reasoning_config`: what marks a model's thinking (`config/reasoning.py`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
     `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
     a `SpeculativeConfig` after the checks, or None.
@@ -80,7 +82,10 @@ class EngineConfig:
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
+    reasoning_config: ReasoningConfig | dict[str, Any] | None = None
     max_logprobs: int = ModelConfig.max_logprobs
+    logprobs_mode: str = ModelConfig.logprobs_mode
+    use_fp64_gumbel: bool = ModelConfig.use_fp64_gumbel
     logits_processors: Any = ModelConfig.logits_processors
     load_format: str = LoadConfig.load_format
     disable_log_stats: bool = False
@@ -103,6 +108,7 @@ class EngineConfig:
         self.structured_outputs = StructuredOutputsConfig.of(self.structured_outputs_config)
         self.model_config = ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig)})
         self.load_config = LoadConfig(self.load_format)
+        self.reasoning = ReasoningConfig.of(self.reasoning_config)
         self.max_num_seqs = self.scheduler.max_num_seqs
         self.dtype = self.model_config.compute_dtype
         flag("disable_log_stats", self.disable_log_stats)
@@ -114,6 +120,7 @@ class EngineConfig:
         self.speculative_config = drafts = SpeculativeConfig.of(self.speculative_config)
         if drafts is not None:
             drafts.check_engine(self.async_scheduling, self.tensor_parallel_size)
+        self.structured_outputs.check_engine(self.async_scheduling, drafts is not None)
         if self.attention_backend is not None:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()

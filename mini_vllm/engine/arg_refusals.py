@@ -16,8 +16,6 @@ _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 _REFUSED = {
     "give it as `speculative_config={'method': …, 'model': …, 'num_speculative_tokens': …}`":
         "spec_method spec_model spec_tokens",
-    "log-probabilities are those of the raw logits, and noise is always float64":
-        "logprobs_mode=raw_logprobs use_fp64_gumbel",
     "phase 10 brings more than tensor parallelism": """
         pipeline_parallel_size=1 data_parallel_size=1 data_parallel_rank data_parallel_start_rank
         data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb
@@ -32,7 +30,7 @@ _REFUSED = {
         enable_lora max_loras=1 max_lora_rank=16 default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype
         lora_target_modules enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format""",
     "give it as `structured_outputs_config={'reasoning_parser': …}`":
-        "reasoning_parser reasoning_parser_plugin reasoning_config",
+        "reasoning_parser reasoning_parser_plugin",
     "phase 13 brings images and sound": """
         allowed_local_media_path allowed_media_domains enable_prompt_embeds language_model_only limit_mm_per_prompt
         enable_mm_embeds interleave_mm_strings media_io_kwargs mm_processor_kwargs mm_processor_cache_gb=4

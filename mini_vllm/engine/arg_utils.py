@@ -73,7 +73,10 @@ class EngineArgs:
     kv_events_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
+    reasoning_config: dict[str, Any] | Any = None
     max_logprobs: int | None = None
+    logprobs_mode: str | None = None
+    use_fp64_gumbel: bool | None = None
     logits_processors: list[Any] | Any = None
     load_format: str | None = None
     disable_log_stats: bool | None = None

@@ -46,6 +46,8 @@ class FrontEnd:
         self.config = config
         self.core_client: EngineCoreClient
         self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
+        if config.reasoning is not None:
+            config.reasoning.initialize_token_ids(self.tokenizer)
         if enable_multiprocessing:
             self.core_client = _make_mp_client(config, self.resolved_model, with_labs, asyncio_mode, tokenizer)
         else:
@@ -60,7 +62,7 @@ class FrontEnd:
         eos_token_ids = wanted.eos_token_ids(self.resolved_model, self.folder)
         self.input_processor = InputProcessor(
             self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs,
-            config.structured_outputs, custom if has_custom_logitsprocs(custom) else None,
+            config.structured_outputs, custom if has_custom_logitsprocs(custom) else None, config.reasoning,
         )  # fmt: skip
         self._stats = EngineStats()
         self.stat_logger = None if config.disable_log_stats else StatLogger(ready.max_model_len)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.inputs.llm import PromptType, check_prompt_keys
 from mini_vllm.sample.logits_processor import validate_logits_processors_parameters
@@ -41,6 +42,7 @@ class InputProcessor:
         max_logprobs: the most `logprobs` that a request may ask for; -1: the vocabulary.
         structured_outputs: what grammars are made by.
         logits_processors: custom ones, named, which look at every request; None: neither named nor installed.
+        reasoning: what marks the thinking; None: nothing does.
 
     Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
     """
@@ -54,12 +56,13 @@ class InputProcessor:
         max_logprobs: int = -1,
         structured_outputs: StructuredOutputsConfig | None = None,
         logits_processors: tuple[Any, ...] | None = None,
+        reasoning: ReasoningConfig | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
-        self.logits_processors = logits_processors
+        self.logits_processors, self.reasoning = logits_processors, reasoning
         self.structured_outputs = structured_outputs or StructuredOutputsConfig()
         self.eos_token_ids = list(eos_token_ids)
 
@@ -76,10 +79,10 @@ class InputProcessor:
         params.verify(self.vocab_size, self.max_logprobs)
         if self.logits_processors is not None:
             validate_logits_processors_parameters(self.logits_processors, params)
-        if params.thinking_token_budget is not None:
+        if params.thinking_token_budget is not None and self.reasoning is None:
             raise ValueError(
-                "thinking_token_budget is set but reasoning_config is not configured, which this engine does not have: "
-                "max_tokens bounds the whole answer"
+                "thinking_token_budget is set but reasoning_config is not configured. Please set engine argument "
+                "reasoning_config to use thinking_token_budget."
             )
         try:
             params = params.clone()
@@ -92,6 +95,9 @@ class InputProcessor:
         if params.bad_words:
             self._need_tokenizer("bad_words")
             params.update_from_tokenizer(self.tokenizer)
+        if params.thinking_token_budget is not None and self.reasoning is not None:
+            params.think_start_token_ids = list(self.reasoning.reasoning_start_token_ids or ())
+            params.think_end_token_ids = list(self.reasoning.reasoning_end_token_ids or ())
         if params.stop:
             self._need_tokenizer("stop")
         if params.structured_outputs is not None:

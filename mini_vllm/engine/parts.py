@@ -54,6 +54,7 @@ class EngineParts:
         model: (model, its folder or None, config) -> the model that is served.
         sampler: () -> a `Sampler`.
         attention: backend class, see `attention/backends/registry.py`; None: the one that `attention_backend` names.
+        jump_forward: (vocabulary, tokenizer) -> a `JumpForward`, where the settings want one; None: ours.
         fit: (parts, config) -> the parts that serve under these settings; called once, before any of them is made.
         on_start: called once with the finished `EngineCore`.
         origins: part -> where it comes from, in words; empty: all ours.
@@ -66,6 +67,7 @@ class EngineParts:
     model: Callable[[Any, str | None, Any], Any] = lambda model, folder, config: model
     sampler: Callable[[], Sampler] = Sampler
     attention: Any = None
+    jump_forward: Any = None
     fit: Callable[[EngineParts, EngineConfig], EngineParts] = lambda parts, config: parts
     on_start: Callable[[Any], None] = lambda core: None
     origins: dict[str, str] = field(default_factory=dict)

@@ -57,6 +57,7 @@ def linear_batch_invariant(x: Array, weight: Array) -> Array:
 
 
 def _in_tiles(x: Array, weight: Array) -> Array:
+    """x [T, in] in tiles of `TILE` rows, the last one padded with zeros, times weight [out, in] -> [T, out]."""
     num_tokens, num_tiles = len(x), -(-len(x) // TILE)
     if num_tokens % TILE or not x.flags.c_contiguous:
         padded = np.zeros((num_tiles * TILE, x.shape[1]), x.dtype)

@@ -13,6 +13,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from mini_vllm.sample.logits_processor.state import LogitsProcessors
+    from mini_vllm.sample.thinking_budget_state import ThinkingBudgetStateHolder
 
 
 @dataclass
@@ -49,6 +50,8 @@ class SamplingMetadata:
     logprob_token_ids: dict[int, list[int]] = field(default_factory=dict)
     """row -> the ids to report beside the chosen token, instead of the likeliest."""
     logitsprocs: LogitsProcessors | None = None
+    thinking_budget_state_holder: ThinkingBudgetStateHolder | None = None
+    """None where no row has a `thinking_token_budget`."""
 
     @property
     def has_custom_filters(self) -> bool:
@@ -73,7 +76,7 @@ class SamplingMetadata:
     @property
     def leaves_logits_alone(self) -> bool:
         """True when no step before the greedy choice would change the logits."""
-        if self.penalties or self.allowed_token_ids or self.bad_words:
+        if self.penalties or self.allowed_token_ids or self.bad_words or self.thinking_budget_state_holder:
             return False
         return self.logitsprocs is None or not self.logitsprocs.changes_argmax
 
@@ -108,7 +111,16 @@ class SamplingMetadata:
             num_logprobs={i: vocab_size if n == -1 else min(n, vocab_size) for i, n in wanted.items()},
             logprob_token_ids={i: p.logprob_token_ids for i, p in enumerate(params) if p.logprob_token_ids},
             logitsprocs=logitsprocs,
+            thinking_budget_state_holder=_thinking_budgets(rows),
         )
+
+
+def _thinking_budgets(rows: Sequence[SamplingRow]) -> ThinkingBudgetStateHolder | None:
+    if all(row.params.thinking_token_budget is None for row in rows):
+        return None
+    from mini_vllm.sample.thinking_budget_state import ThinkingBudgetStateHolder
+
+    return ThinkingBudgetStateHolder(rows)
 
 
 def _builtin_logitsprocs() -> LogitsProcessors:

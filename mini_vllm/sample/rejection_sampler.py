@@ -23,7 +23,6 @@ import numpy as np
 
 from mini_vllm.outputs import SamplerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
-from mini_vllm.sample.ops.logprobs import log_softmax
 from mini_vllm.sample.ops.rejection_sample import PLACEHOLDER_TOKEN_ID, rejection_sample
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SAMPLING_EPS
@@ -89,7 +88,7 @@ class RejectionSampler:
         assert metadata.max_spec_len <= MAX_SPEC_LEN
         if logits.dtype not in (np.float32, np.float64):
             logits = logits.astype(np.float32)
-        bonus = self._sample_bonus(metadata, logits, sampling_metadata, rows)
+        bonus, bonus_logits = self._sample_bonus(metadata, logits, sampling_metadata, rows)
         target = logits[metadata.target_logits_indices]
         dead: Array = np.zeros(0, bool)
         if not sampling_metadata.leaves_logits_alone:
@@ -106,6 +105,9 @@ class RejectionSampler:
         )
         errors = self._errors(metadata, output, bonus.errors, dead)
         wanted = sampling_metadata.num_logprobs
+        if wanted and bonus_logits is not None:
+            logits = logits.copy()
+            logits[metadata.target_logits_indices], logits[metadata.bonus_logits_indices] = target, bonus_logits
         logprobs = self._gather_logprobs(metadata, logits, output, sampling_metadata) if wanted else None
         return RejectionSamplerOutput(output, logprobs, errors)
 
@@ -113,8 +115,9 @@ class RejectionSampler:
 
     def _sample_bonus(
         self, metadata: SpecDecodeMetadata, logits: Array, sampling: SamplingMetadata, rows: Sequence[SamplingRow]
-    ) -> SamplerOutput:
-        """The token after the last draft of each request, [B], as if all drafts were accepted."""
+    ) -> tuple[SamplerOutput, Array | None]:
+        """The token after the last draft of each request, [B], as if all drafts were accepted; and the logits that it
+        was drawn from, [B, V], where `logprobs_mode` reports those."""
         if not sampling.leaves_logits_alone and rows:
             ends, drafts = metadata.cu_num_draft_tokens.tolist(), metadata.draft_token_ids.tolist()
             longer = [
@@ -122,8 +125,11 @@ class RejectionSampler:
                 for row, end, count in zip(rows, ends, metadata.num_draft_tokens, strict=True)
             ]
             sampling = SamplingMetadata.from_rows(longer, logits.shape[1])
-        sampling = replace(sampling, num_logprobs={}, logprob_token_ids={})
-        return self.sampler.forward(logits[metadata.bonus_logits_indices], sampling)
+        raw, processed = logits[metadata.bonus_logits_indices], None
+        if sampling.num_logprobs and self.sampler.logprobs_mode.startswith("processed"):
+            processed = self.sampler.apply_logits_processors(raw.copy(), sampling)
+            processed = self.sampler.processed_logits(processed, sampling, np.arange(len(raw)))
+        return self.sampler.forward(raw, replace(sampling, num_logprobs={}, logprob_token_ids={})), processed
 
     @staticmethod
     def _errors(metadata: SpecDecodeMetadata, output: Array, of_bonus: dict[int, str], dead: Array) -> dict[int, str]:
@@ -156,7 +162,7 @@ class RejectionSampler:
     def _gather_logprobs(
         self, metadata: SpecDecodeMetadata, logits: Array, output: Array, sampling: SamplingMetadata
     ) -> list[list[LogprobEntry]]:
-        """Of each token that came out, from the logits of its row as the model gave them.
+        """Of each token that came out, from the logits of its row: as the model gave them, or processed.
 
         Upstream: upstream/vllm/v1/sample/rejection_sampler.py:197 — `_get_logprobs_tensors`.
         """
@@ -175,9 +181,9 @@ class RejectionSampler:
             },
         )
         found: list[list[LogprobEntry]] = [[] for _ in metadata.num_draft_tokens]
-        raw = log_softmax(logits[starts[request] + position])
+        values = self.sampler.compute_logprobs(logits[starts[request] + position])
         for owner, entry in zip(
-            owners, self.sampler.gather_logprobs(raw, output[request, position], virtual), strict=True
+            owners, self.sampler.gather_logprobs(values, output[request, position], virtual), strict=True
         ):
             found[owner].append(entry)
         return found

@@ -2,9 +2,9 @@
 
 Upstream twin: upstream/vllm/v1/sample/sampler.py:20 — `Sampler`. The order is upstream's:
 
-1. raw log-probabilities, where a request wants them: of the model's logits, before any change
+1. what a request wants to know of the model's logits, before any change (`logprobs_mode` may want it after step 5)
 2. allowed token ids, bad words, logits processors that may change the likeliest token (min tokens, logit bias, custom)
-3. penalties: repetition, frequency, presence
+3. penalties: repetition, frequency, presence; then the end of a thinking that has used up its budget
 4. greedy rows: argmax, and nothing further
 5. the others: temperature, the other logits processors (min-p, custom), top-k, top-p, softmax, one draw
 
@@ -30,7 +30,14 @@ from mini_vllm.sampling_params import SAMPLING_EPS, SamplingParams
 
 
 class Sampler:
-    """Chooses the next token of every row. Holds no state: the streams belong to the requests."""
+    """Chooses the next token of every row. Holds no state: the streams belong to the requests.
+
+    Attributes:
+        logprobs_mode, use_fp64_gumbel: see `ModelConfig`.
+    """
+
+    logprobs_mode = "raw_logprobs"
+    use_fp64_gumbel = False
 
     def forward(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
         """logits: [R, V], not changed. Computed in float32, in float64 where the model runs in it.
@@ -42,7 +49,8 @@ class Sampler:
         if logits.dtype not in (np.float32, np.float64):
             logits = logits.astype(np.float32)
         # A row's sum is the same whatever its neighbours are: each row is reduced by itself.
-        raw_logprobs = log_softmax(logits[list(metadata.num_logprobs)]) if metadata.num_logprobs else None
+        wanted = list(metadata.num_logprobs)
+        reported = self.compute_logprobs(logits[wanted]) if wanted and self.logprobs_mode.startswith("raw") else None
         errors: dict[int, str] = {}
         if not metadata.leaves_logits_alone:
             logits = self.apply_logits_processors(logits.copy(), metadata)
@@ -51,8 +59,10 @@ class Sampler:
                     "every token is masked: allowed_token_ids, bad_words, min_tokens and a grammar leave none"
                 )
                 logits[row] = 0.0
+        if wanted and reported is None:
+            reported = self.compute_logprobs(self.processed_logits(logits, metadata, np.array(wanted)))
         sampled = self.sample_batch(logits, metadata)
-        logprobs = None if raw_logprobs is None else self.gather_logprobs(raw_logprobs, sampled, metadata)
+        logprobs = None if reported is None else self.gather_logprobs(reported, sampled, metadata)
         return SamplerOutput(sampled, logprobs, errors)
 
     __call__ = forward
@@ -67,7 +77,21 @@ class Sampler:
         if metadata.penalties is not None:
             metadata.penalties.update(metadata.output_token_ids)
             apply_penalties(logits, metadata.penalties)
+        if metadata.thinking_budget_state_holder is not None:
+            metadata.thinking_budget_state_holder.apply_to_logits(logits, metadata.output_token_ids)
         return logits
+
+    def compute_logprobs(self, logits: np.ndarray) -> np.ndarray:
+        """What `logprobs` reports of these rows: the logits themselves in a mode that says so."""
+        return logits if self.logprobs_mode.endswith("logits") else log_softmax(logits)
+
+    def processed_logits(self, logits: np.ndarray, metadata: SamplingMetadata, rows: np.ndarray) -> np.ndarray:
+        """The given rows of the batch as the draw sees them, a copy. logits: [R, V] after step 3."""
+        found = logits[rows]
+        at_random = metadata.temperature[rows] >= SAMPLING_EPS
+        if at_random.any():
+            found[at_random] = self._filtered(logits, rows[at_random], metadata)
+        return found
 
     def sample_batch(self, logits: np.ndarray, metadata: SamplingMetadata) -> np.ndarray:
         """Steps 4 and 5 (upstream/vllm/v1/sample/sampler.py:238 — `Sampler.sample`). Returns int64[R].
@@ -80,10 +104,11 @@ class Sampler:
         random_rows = np.flatnonzero(metadata.temperature >= SAMPLING_EPS)
         if logits.shape[1] > LARGE_VOCABULARY and not metadata.has_custom_filters:
             settings = metadata.temperature, metadata.top_k, metadata.top_p, metadata.min_p
-            chosen = sample_candidates(logits, random_rows, *settings, metadata.generators)
+            chosen = sample_candidates(logits, random_rows, *settings, metadata.generators, self.use_fp64_gumbel)
         else:
             filtered = self._filtered(logits, random_rows, metadata)
-            chosen = random_sample(softmax(filtered), [metadata.generators[row] for row in random_rows])
+            streams = [metadata.generators[row] for row in random_rows]
+            chosen = random_sample(softmax(filtered), streams, self.use_fp64_gumbel)
         if metadata.all_random:
             return chosen
         sampled = logits.argmax(axis=-1)
@@ -115,15 +140,15 @@ class Sampler:
 
     @staticmethod
     def gather_logprobs(
-        raw_logprobs: np.ndarray, sampled: np.ndarray, metadata: SamplingMetadata
+        reported: np.ndarray, sampled: np.ndarray, metadata: SamplingMetadata
     ) -> list[dict[int, tuple[float, int]]]:
         """The chosen token and the likeliest ones of each row that asked, with ranks from 1.
 
-        raw_logprobs: [rows that asked, V]. Where a row asked for certain ids, their "ranks" are their places in its
+        reported: [rows that asked, V]. Where a row asked for certain ids, their "ranks" are their places in its
         list, as upstream numbers them.
         """
         gathered: list[dict[int, tuple[float, int]]] = [{} for _ in sampled]
-        for values, (row, count) in zip(raw_logprobs, metadata.num_logprobs.items(), strict=True):
+        for values, (row, count) in zip(reported, metadata.num_logprobs.items(), strict=True):
             asked = metadata.logprob_token_ids.get(row)
             gathered[row] = top_logprobs(values, int(sampled[row]), count if asked is None else 0)
             for rank, token in enumerate(asked or (), start=1):

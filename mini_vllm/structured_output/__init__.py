@@ -4,7 +4,8 @@
     schedule            ready: the request is admitted as any other
     after the forward   a row of bits for each request that samples: which tokens may come next
     sample_tokens       the other logits become minus infinity
-    update_from_output  the grammar goes on by the token that was sampled
+    update_from_output  the grammar goes on by the token that was sampled, and, where it is wanted, by all that is
+                        forced behind it (`jump_forward.py`)
 
 The manager stands beside the scheduler, and only finished rows go to the workers. Left out: filling rows in several
 threads (upstream does for more than 128 requests; in Python they would wait for one another).
@@ -16,7 +17,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from mini_vllm.structured_output.reasoning import load_reasoning_parser
 
 if TYPE_CHECKING:
     from mini_vllm.request import Request
+    from mini_vllm.structured_output.backend_mini import MiniGrammar
+    from mini_vllm.structured_output.jump_forward import JumpForward
 
 _NO_DRAFTS: dict[str, list[int]] = {}
 
@@ -42,6 +45,9 @@ class StructuredOutputManager:
         config: which backend, and how.
         max_num_seqs: rows of the bitmask, times 1 + `num_speculative_tokens`.
         make_vocabulary: called once, with the first grammar. make_tokenizer: for a reasoning parser.
+
+    Attributes:
+        jump_forward: writes down what is forced; None: nobody does.
 
     Upstream: upstream/vllm/v1/structured_output/__init__.py:36 — `StructuredOutputManager`.
     """
@@ -60,6 +66,7 @@ class StructuredOutputManager:
         self._make_vocabulary, self._make_tokenizer = make_vocabulary, make_tokenizer
         self._grammar_bitmask: np.ndarray | None = None
         self.reasoner_cls = load_reasoning_parser(config.reasoning_parser) if config.reasoning_parser else None
+        self.jump_forward: JumpForward | None = None
         self.executor = ThreadPoolExecutor(max(1, ((os.cpu_count() or 1) + 1) // 2), "grammar")
 
     def grammar_init(self, request: Request) -> None:
@@ -153,6 +160,13 @@ class StructuredOutputManager:
                 state.error = f"the grammar cannot go on: {error}"
         return state.error
 
+    def forced_tokens(self, request: Request) -> list[int]:
+        """Tokens that have to follow the last one of a request; its grammar goes on by them. None while it thinks."""
+        state = request.structured_output_request
+        if self.jump_forward is None or state is None or not self.should_fill_bitmask(request):
+            return []
+        return self.jump_forward.advance(request, cast("MiniGrammar", state.grammar))
+
     def is_terminated(self, request: Request) -> bool:
         """True where the end of sequence was accepted: nothing can follow, even with `ignore_eos`."""
         state = request.structured_output_request
@@ -186,7 +200,7 @@ class StructuredOutputManager:
         assert state is not None
         if state.reasoning_ended:
             return True
-        start = max(request.num_computed_tokens - request.num_output_placeholders, 0)
+        start = request.num_computed_tokens - request.num_output_placeholders  # below 0 after a preemption in flight
         if reasoner.is_reasoning_end_streaming(request.all_token_ids, request.all_token_ids[start:]):
             state.reasoning_ended = True
             # Drafts are checked in this very step, and a structural tag holds the closing tag too.

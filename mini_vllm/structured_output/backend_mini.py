@@ -139,14 +139,28 @@ class MiniGrammar(StructuredOutputGrammar):
             return b""
         number = self.pushdown.number(configuration)
         while len(found) < limit and not self.pushdown.ends[number]:
-            if not self.pushdown.built[number]:
-                self.pushdown.build_row(number)
-            bytes_next = np.flatnonzero(self.pushdown.table[number])
+            bytes_next = self._bytes_next(number)
             if len(bytes_next) != 1:
                 break
             found.append(int(bytes_next[0]))
             number = int(self.pushdown.table[number, bytes_next[0]])
         return bytes(found)
+
+    def ends_after(self, text: bytes) -> bool:
+        """Whether, behind this text, which can come next, nothing can follow but the end of sequence."""
+        configuration = self._history[-1]
+        if configuration is None:
+            return False
+        number = self.pushdown.number(configuration)
+        for byte in text:
+            number = self.pushdown.step(number, byte)
+        return bool(self.pushdown.ends[number]) and not len(self._bytes_next(number))
+
+    def _bytes_next(self, number: int) -> np.ndarray:
+        """The bytes that may come next in a configuration."""
+        if not self.pushdown.built[number]:
+            self.pushdown.build_row(number)
+        return np.flatnonzero(self.pushdown.table[number])
 
     def _make_room(self) -> None:
         if self.pushdown.is_full:

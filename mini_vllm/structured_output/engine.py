@@ -6,12 +6,15 @@ Upstream: `upstream/vllm/sampling_params.py:794 — `SamplingParams._validate_st
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.structured_output import StructuredOutputManager
+from mini_vllm.structured_output.backend_types import TokenVocabulary
+from mini_vllm.structured_output.jump_forward import JumpForward
 from mini_vllm.structured_output.request import get_structured_output_key
 from mini_vllm.structured_output.specs import compile_spec
 from mini_vllm.structured_output.vocabulary import token_vocabulary
@@ -68,10 +71,13 @@ def make_structured_output_manager(core: EngineCore) -> StructuredOutputManager:
     model, config = core.resolved_model, core.config
     assert config.max_num_seqs is not None
     drafts = config.speculative_config
-    return StructuredOutputManager(
-        config.structured_outputs,
-        config.max_num_seqs,
-        lambda: token_vocabulary(tokenizer(), model.vocab_size, model.eos_token_ids),
-        tokenizer,
-        0 if drafts is None else drafts.num_speculative_tokens,
-    )
+
+    @functools.cache
+    def vocabulary() -> TokenVocabulary:
+        return token_vocabulary(tokenizer(), model.vocab_size, model.eos_token_ids)
+
+    num_drafts = 0 if drafts is None else drafts.num_speculative_tokens
+    manager = StructuredOutputManager(config.structured_outputs, config.max_num_seqs, vocabulary, tokenizer, num_drafts)
+    if config.structured_outputs.jump_forward:
+        manager.jump_forward = (core.parts.jump_forward or JumpForward)(vocabulary(), tokenizer())
+    return manager

@@ -53,12 +53,14 @@ class CachedRequestState:
         """Take over what the scheduler knows as this request's output.
 
         Where it knows less than was sampled here, it has thrown the rest away (the prefix cache was reset while a step
-        was in flight). The random stream then goes back to where these tokens left it, so that a seeded request gets
-        the tokens that it gets without a reset.
+        was in flight). Where it knows more, a grammar forced the rest (jump-forward). The random stream then goes to
+        where sampling these tokens would have left it, so that a seeded request gets the tokens that it gets without.
         """
-        if len(token_ids) < len(self.output_token_ids) and self.generator is not None:
-            self.generator = np.random.default_rng(self.seed)
-            skip_draws(self.generator, len(token_ids), vocab_size)
+        known = len(self.output_token_ids)
+        if len(token_ids) != known and self.generator is not None:
+            if len(token_ids) < known:
+                self.generator, known = np.random.default_rng(self.seed), 0
+            skip_draws(self.generator, len(token_ids) - known, vocab_size)
         self.output_token_ids = token_ids
 
 
@@ -97,8 +99,10 @@ class RequestStates:
         scheduled = scheduler_output.num_scheduled_tokens.keys()
         for req_id in batch.req_id_to_index.keys() - scheduled:
             batch.remove_request(req_id)
+        for req_id in cached.all_token_ids:  # it may have tokens that were not sampled here
+            batch.remove_request(req_id)
         to_add = [self._new_state(new) for new in scheduler_output.scheduled_new_reqs]
-        if cached.req_ids == batch.req_ids and not cached.resumed_req_ids:
+        if cached.req_ids == batch.req_ids and not cached.all_token_ids:
             batch.num_computed_tokens[: batch.num_reqs] = cached.num_computed_tokens
             for row, block_ids in enumerate(cached.new_block_ids):
                 if block_ids:

@@ -126,9 +126,11 @@ class Worker:
         """
         c = self.config
         assert c.max_num_seqs is not None
+        sampler = self.parts.sampler or Sampler()
+        sampler.logprobs_mode, sampler.use_fp64_gumbel = c.logprobs_mode, c.use_fp64_gumbel
         self.model_runner = ModelRunner(
             self.model,
-            self.parts.sampler or Sampler(),
+            sampler,
             num_blocks=kv_cache_config.num_blocks,
             block_size=c.block_size,
             max_num_seqs=c.max_num_seqs,

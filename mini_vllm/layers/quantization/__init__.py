@@ -14,10 +14,10 @@ from mini_vllm.layers.quantization.base_config import QuantizationConfig
 ONLINE_METHODS = ("int8", "int4", "fp8", "nf4")
 """Made from a float checkpoint while it loads."""
 _CONFIGS: dict[str, tuple[str, str] | type[QuantizationConfig]] = {
-    "int8": ("online", "Int8Config"),
-    "int4": ("online", "Int4Config"),
-    "fp8": ("online", "Fp8Config"),
-    "nf4": ("online", "Nf4Config"),
+    "int8": ("int8", "Int8Config"),
+    "int4": ("grouped", "Int4Config"),
+    "fp8": ("fp8", "Fp8Config"),
+    "nf4": ("nf4", "Nf4Config"),
     "compressed-tensors": ("compressed_tensors", "CompressedTensorsConfig"),
     "gptq": ("auto_gptq", "GPTQConfig"),
     "auto_gptq": ("auto_gptq", "GPTQConfig"),

@@ -23,7 +23,7 @@ from mini_vllm.layers.quantization.base_config import (
     is_layer_skipped,
     shard_names,
 )
-from mini_vllm.layers.quantization.four_bit import GroupedLinearMethod
+from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
 from mini_vllm.layers.utils import UnquantizedLinearMethod
 from mini_vllm.parameter import TensorSource

@@ -10,7 +10,7 @@ from typing import Any
 
 from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
-from mini_vllm.layers.quantization.four_bit import GroupedLinearMethod
+from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import awq_unpack, ours_from_codes
 from mini_vllm.layers.utils import UnquantizedLinearMethod
 from mini_vllm.parameter import TensorSource

@@ -23,8 +23,9 @@ from mini_vllm.layers.quantization.base_config import (
     QuantizeMethodBase,
     shard_names,
 )
-from mini_vllm.layers.quantization.eight_bit import Fp8LinearMethod, Int8LinearMethod
-from mini_vllm.layers.quantization.four_bit import GroupedLinearMethod
+from mini_vllm.layers.quantization.fp8 import Fp8LinearMethod
+from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
+from mini_vllm.layers.quantization.int8 import Int8LinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
 from mini_vllm.layers.utils import UnquantizedLinearMethod
 from mini_vllm.parameter import TensorSource

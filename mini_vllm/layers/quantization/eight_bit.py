@@ -1,4 +1,4 @@
-"""One byte a weight: int8 and FP8, with a scale for each output row.
+"""One byte a weight, with a scale for each output row or block: what int8 (`int8.py`) and FP8 (`fp8.py`) share.
 
 Codes become floats a few rows at a time, unscaled; the products are scaled afterwards, once per output. With a scheme
 for activations (W8A8) the input is rounded as well, and its scale joins the one of the row at the end.
@@ -21,19 +21,13 @@ import numpy as np
 from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
-from mini_vllm.layers.quantization.primitives import quantize_per_channel
+from mini_vllm.layers.quantization.primitives import LOAD_ROWS
 from mini_vllm.layers.quantization.utils.fp8_utils import (
-    decode_e4m3,
-    fp8_scale,
-    quantize_fp8,
     validate_fp8_block_shape,
 )
 from mini_vllm.layers.utils import multiply_in_blocks
 from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
-
-_LOAD_ROWS = 256
-"""Rows of a float checkpoint that are quantized at a time."""
 
 
 class EightBitMethod(QuantizeMethodBase):
@@ -76,11 +70,11 @@ class EightBitMethod(QuantizeMethodBase):
         weight = layer.weight[rows]
         if source.shape("weight") != weight.shape:
             raise ValueError(f"{layer.prefix}: weight has shape {source.shape('weight')}, expected {weight.shape}")
-        for first in range(0, len(weight), _LOAD_ROWS):
-            codes = source.read("weight", first, first + _LOAD_ROWS)
+        for first in range(0, len(weight), LOAD_ROWS):
+            codes = source.read("weight", first, first + LOAD_ROWS)
             if codes.dtype != self.code_type:
                 raise ValueError(f"{layer.prefix}: weight is {codes.dtype}, expected {np.dtype(self.code_type)} codes")
-            weight[first : first + _LOAD_ROWS] = codes
+            weight[first : first + LOAD_ROWS] = codes
         self._read_scales(layer, rows, source)
 
     def _read_scales(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
@@ -143,45 +137,3 @@ class EightBitMethod(QuantizeMethodBase):
     def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
         """Codes times scales."""
         self._fill(layer, rows, out, scaled=True)
-
-
-class Int8LinearMethod(EightBitMethod):
-    """int8, -127 to 127, a scale for each output row.
-
-    Upstream:
-    upstream/vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py:26 —
-    `CompressedTensorsW8A8Int8`; from floats upstream makes int8 of the experts of a mixture only
-    (`quantization="int8_per_channel_weight_only"`).
-    """
-
-    code_type = np.int8
-
-    def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
-        for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
-            last = min(first + _LOAD_ROWS, rows.stop - rows.start)
-            codes, scales = quantize_per_channel(source.read("weight", first, last))
-            layer.weight[rows.start + first : rows.start + last] = codes
-            layer.weight_scale[rows.start + first : rows.start + last, 0] = scales
-
-
-class Fp8LinearMethod(EightBitMethod):
-    """FP8 E4M3 codes in uint8; from floats one scale for each of the checkpoint's tensors.
-
-    Upstream keeps one scale for a fused projection, because its kernel takes one; here the rows of q, k and v keep
-    theirs: upstream/vllm/model_executor/layers/quantization/fp8.py:261 — `Fp8LinearMethod`.
-    """
-
-    code_type = np.uint8
-
-    def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
-        size = rows.stop - rows.start
-        pieces = [(first, min(first + _LOAD_ROWS, size)) for first in range(0, size, _LOAD_ROWS)]
-        largest = max(float(np.abs(source.read("weight", *piece)).max(initial=0.0)) for piece in pieces)
-        scale = fp8_scale(largest)
-        layer.weight_scale[rows] = scale
-        for first, last in pieces:
-            codes, _ = quantize_fp8(source.read("weight", first, last), scale)
-            layer.weight[rows.start + first : rows.start + last] = codes
-
-    def _decode(self, codes: Array, out: Array) -> None:
-        decode_e4m3(codes, out=out)

@@ -10,8 +10,17 @@ upstream/vllm/model_executor/layers/quantization/bitsandbytes.py:195 — `BitsAn
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
+from mini_vllm.layers.linear_weights import LinearWeights
+from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
+from mini_vllm.layers.quantization.online import OnlineConfig, check_keys
+from mini_vllm.layers.quantization.primitives import LOAD_ROWS, check_setting, decode_pairs
+from mini_vllm.layers.utils import multiply_in_blocks
+from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
 
 NF4_LEVELS: Array = np.array(
@@ -93,3 +102,92 @@ def dequantize_scales(codes: Array, scales: Array, offset: float, first: int = 0
     """The scales again, float32 of the shape of codes; `first` is the place of codes[0, 0] in the whole array."""
     which = (first + np.arange(codes.size)) // DOUBLE_QUANT_BLOCK
     return DYNAMIC_LEVELS[codes] * scales[which].reshape(codes.shape) + np.float32(offset)
+
+
+class Nf4Config(OnlineConfig):
+    """NF4 in blocks of 64; `double_quant` stores their scales in 8 bits."""
+
+    name = "nf4"
+
+    def __init__(
+        self, block_size: int = NF4_BLOCK, double_quant: bool = False, ignored_layers: list[str] | None = None
+    ) -> None:
+        super().__init__(ignored_layers)
+        self.block_size, self.double_quant = block_size, double_quant
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
+        """`{"block_size": 64, "double_quant": False, "ignored_layers": […]}`."""
+        allowed = {"block_size": NF4_BLOCK, "double_quant": False, "ignored_layers": None}
+        return cls(**check_keys(config, allowed, cls.name))
+
+    def make_method(self) -> QuantizeMethodBase:
+        """Weights only."""
+        return Nf4LinearMethod(self.block_size, self.double_quant)
+
+
+class Nf4LinearMethod(QuantizeMethodBase):
+    """NF4 codes two a byte, and the largest magnitude of each block of 64 weights.
+
+    With `double_quant` these are kept in 8 bits each, with one float32 for 256 of them.
+    """
+
+    def __init__(self, block_size: int = NF4_BLOCK, double_quant: bool = False) -> None:
+        self.block_size, self.double_quant = block_size, double_quant
+
+    def create_weights(
+        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
+    ) -> None:
+        """`weight_packed` [out, in / 2], `absmax` [out, in / block_size]."""
+        rows = sum(output_partition_sizes)
+        check_setting("block_size", self.block_size, input_size, layer.prefix)
+        layer.group_size = self.block_size if self.block_size != -1 else input_size
+        layer.weight_packed = np.empty((rows, input_size // 2), np.uint8)
+        layer.absmax = np.empty((rows, input_size // layer.group_size), np.float32)
+        layer.absmax_scale = None
+
+    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
+        """Floats, quantized while they are read."""
+        for first in range(0, rows.stop - rows.start, LOAD_ROWS):
+            last = min(first + LOAD_ROWS, rows.stop - rows.start)
+            codes, absmax = quantize_nf4(source.read("weight", first, last), layer.group_size)
+            layer.weight_packed[rows.start + first : rows.start + last] = pack_nf4(codes)
+            layer.absmax[rows.start + first : rows.start + last] = absmax
+
+    def process_weights_after_loading(self, layer: LinearWeights) -> None:
+        """Double quantization needs all the scales: it takes off their mean."""
+        if self.double_quant and layer.absmax.dtype == np.float32:
+            layer.absmax, layer.absmax_scale, layer.absmax_offset = quantize_scales(layer.absmax)
+
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
+        """Rows and columns of the codes. The scales become floats again, where they were quantized themselves, and are
+        repeated for smaller blocks, where the cut divides one: levels and scales stay those of one rank. Upstream cuts
+        the floats first and quantizes each part by itself, scales included:
+        upstream/vllm/model_executor/model_loader/bitsandbytes_loader.py:436 — "compress_statistics=True"."""
+        absmax, size = whole.absmax, whole.group_size
+        if self.double_quant:
+            absmax = dequantize_scales(absmax, whole.absmax_scale, whole.absmax_offset)
+        size = math.gcd(size, columns.start, columns.stop)
+        if size % 2:
+            raise ValueError(
+                f"tensor_parallel_size must leave an even number of inputs of {layer.prefix} to each rank, got "
+                f"{layer.context.tp_size} for {whole.in_features}"
+            )
+        layer.group_size, layer.absmax_scale = size, None
+        layer.weight_packed = np.ascontiguousarray(whole.weight_packed[rows, columns.start // 2 : columns.stop // 2])
+        absmax = np.repeat(absmax[rows], whole.group_size // size, axis=1)
+        layer.absmax = absmax[:, columns.start // size : columns.stop // size]
+
+    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
+        """Dequantized in blocks of rows."""
+        multiply_in_blocks(layer, x, out, lambda rows, block: self.dequantize_rows(layer, rows, block))
+
+    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
+        """Level times scale."""
+        decode_pairs(layer.weight_packed[rows], tuple(NF4_LEVELS.tolist()), out, first_is_low=False)
+        scales = layer.absmax[rows]
+        if layer.absmax_scale is not None:
+            first = rows.start * layer.absmax.shape[1]
+            scales = dequantize_scales(scales, layer.absmax_scale, layer.absmax_offset, first)
+        blocks = out.reshape(len(out), -1, layer.group_size)
+        blocks *= scales[:, :, None].astype(out.dtype)

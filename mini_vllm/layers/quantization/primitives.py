@@ -7,6 +7,10 @@ them. Upstream twin: `vllm/model_executor/layers/quantization/utils/quant_utils.
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 
 from mini_vllm.utils.arrays import Array
@@ -14,6 +18,8 @@ from mini_vllm.utils.arrays import Array
 INT8_MAX, INT4_MAX = 127, 7
 INT4_OFFSET = 8
 """A packed nibble holds code + 8: upstream/vllm/scalar_type.py:350 — "uint4b8"."""
+LOAD_ROWS = 256
+"""Rows of a float checkpoint that are quantized at a time."""
 
 
 def scale_for(largest: Array, code_max: float) -> Array:
@@ -122,3 +128,31 @@ def pack_int4(q: Array) -> Array:
 def unpack_int4(packed: Array) -> Array:
     """uint8 [out, in / 2] -> signed codes, int8 [out, in]."""
     return unpack_nibbles(packed).astype(np.int8) - np.int8(INT4_OFFSET)
+
+
+def check_setting(name: str, size: int, input_size: int, prefix: str) -> None:
+    """Refuses groups that do not divide a row, with a setting that does.
+
+    Raises:
+        ValueError: names the setting, the value and one that would do.
+    """
+    if size != -1 and (size < 1 or input_size % size):
+        raise ValueError(
+            f"{name} must divide the {input_size} inputs of {prefix} evenly (or be -1), got {size}; "
+            f'set quantization_config={{"{name}": {math.gcd(input_size, 32)}}}'
+        )
+
+
+@lru_cache(maxsize=8)
+def pair_table(levels: tuple[float, ...], dtype: Any, first_is_low: bool) -> Array:
+    """For each byte of two codes its two values, side by side, as one complex number: one look-up gives both."""
+    byte = np.arange(256)
+    low, high = np.array(levels, dtype)[byte & 15], np.array(levels, dtype)[byte >> 4]
+    pair = np.stack([low, high] if first_is_low else [high, low], axis=1)
+    return np.ascontiguousarray(pair).view(np.result_type(dtype, np.complex64))[:, 0]
+
+
+def decode_pairs(packed: Array, levels: tuple[float, ...], out: Array, first_is_low: bool = True) -> None:
+    """Packed bytes [rows, n / 2] -> the values of their codes [rows, n], into `out`."""
+    table = pair_table(levels, out.dtype, first_is_low)
+    table.take(packed, out=out.view(table.dtype), mode="clip")

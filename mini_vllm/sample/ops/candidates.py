@@ -3,7 +3,8 @@
 Row by row: a threshold below which no candidate can lie, found without a sort; the candidates above it; the exact
 filters on these few; noise for what is left. The noise of a token does not depend on who else is a candidate
 (`token_noise`), so a filter that lets one token more through, or a last bit that differs, changes no other token's
-chance.
+chance. Where nothing is filtered, the winner of the likeliest few says how little noise another token would need, and
+only those that have so little run against it (`draw_of_all`).
 
 Upstream's twin in idea is the Triton kernel, which finds a pivot instead of sorting
 (`vllm/v1/sample/ops/topk_topp_triton.py`), and for the noise its second runner's, a function of seed, position and
@@ -13,6 +14,7 @@ token (`vllm/v1/worker/gpu/sample/gumbel.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,19 +40,33 @@ def skip_draws(generator: np.random.Generator, count: int, vocab_size: int) -> N
         generator.standard_exponential(size=vocab_size)
 
 
-def token_noise(key: int, ids: np.ndarray) -> np.ndarray:
+def token_noise(key: int, ids: np.ndarray, use_fp64: bool = False) -> np.ndarray:
     """Exp(1) numbers, float64, each a function of the draw's key and the token's id alone.
 
-    ids: uint32[n]. Two rounds of the finalizer of MurmurHash3, one for each half of the key; 2**32 values, in (0, 23).
+    ids: uint32[n]. 2**32 values, in (0, 23). No two tokens of a draw have the same one: for a given key the hash is a
+    bijection. use_fp64: 2**52 values, in (0, 37), the same in their first 32 bits. Upstream's setting of this name
+    exchanges 32 random bits for 64, and there it is against ties (upstream/vllm/v1/worker/gpu/sample/gumbel.py:64 —
+    `tl_rand64`).
     """
+    hashed = token_hash(key, ids)
+    uniform = hashed + 0.5
+    if use_fp64:
+        hashed ^= np.uint32(0x9E3779B9)
+        _mix(hashed)
+        uniform -= 0.5 - 2.0**-21
+        uniform += (hashed >> np.uint32(12)) * 2.0**-20
+    uniform *= 2.0**-32
+    np.log(uniform, out=uniform)
+    return np.negative(uniform, out=uniform)
+
+
+def token_hash(key: int, ids: np.ndarray) -> np.ndarray:
+    """uint32[n]: the larger, the less noise. Two rounds of MurmurHash3's finalizer, one for each half of the key."""
     hashed = ids.astype(np.uint32) + np.uint32(key & 0xFFFFFFFF)
     _mix(hashed)
     hashed ^= np.uint32(key >> 32)
     _mix(hashed)
-    uniform = hashed + 0.5
-    uniform *= 2.0**-32
-    np.log(uniform, out=uniform)
-    return np.negative(uniform, out=uniform)
+    return hashed
 
 
 def _mix(hashed: np.ndarray) -> None:
@@ -64,14 +80,46 @@ def _mix(hashed: np.ndarray) -> None:
     hashed ^= shifted
 
 
-def draw_among(weights: np.ndarray, ids: np.ndarray, generator: np.random.Generator | None, row: int) -> int:
+def draw_among(
+    weights: np.ndarray, ids: np.ndarray, generator: np.random.Generator | None, row: int, use_fp64: bool = False
+) -> int:
     """The token that wins the race: argmax(w / e). weights: [n], any scale; ids: [n], ascending.
 
     Raises ValueError where the row has no generator.
     """
+    return int(ids[(weights / token_noise(_key_of(generator, row), ids, use_fp64)).argmax()])
+
+
+def draw_of_all(
+    logits: np.ndarray, temperature: float, generator: np.random.Generator | None, row: int, use_fp64: bool = False
+) -> int:
+    """What `draw_among` draws from all tokens. logits: [V], of which one at least is not masked.
+
+    The likeliest tokens run first. Any other weighs less than `rest`, so that it can win only with noise below
+    `rest / best`, and that means a hash above a bound: some hundreds of the vocabulary, whatever the logits are.
+    """
+    key, vocab_size = _key_of(generator, row), logits.size
+    scale, largest = np.asarray(temperature, dtype=logits.dtype), logits.max()
+    bound = _lower_bound(logits, _FIRST_GUESS)
+    ids = _at_least(logits, bound)
+    speeds = np.exp((logits[ids] - largest) / scale) / token_noise(key, ids, use_fp64)
+    if bound > -np.inf:
+        rest = float(np.exp((bound - largest) / scale))
+        least = np.exp(-1.0001 * rest / speeds.max()) * 2.0**32 - 2  # a little below: weights are rounded
+        ids = np.union1d(ids, np.flatnonzero(token_hash(key, _all_ids(vocab_size)) >= np.uint32(max(0.0, least))))
+        speeds = np.exp((logits[ids] - largest) / scale) / token_noise(key, ids, use_fp64)
+    return int(ids[speeds.argmax()])
+
+
+@lru_cache(maxsize=4)
+def _all_ids(vocab_size: int) -> np.ndarray:
+    return np.arange(vocab_size, dtype=np.uint32)
+
+
+def _key_of(generator: np.random.Generator | None, row: int) -> int:
     if generator is None:
         raise ValueError(f"row {row} samples at random but has no generator.")
-    return int(ids[(weights / token_noise(draw_key(generator), ids)).argmax()])
+    return draw_key(generator)
 
 
 def sample_candidates(
@@ -82,18 +130,24 @@ def sample_candidates(
     top_p: np.ndarray | None,
     min_p: np.ndarray | None,
     generators: Sequence[np.random.Generator | None],
+    use_fp64: bool = False,
 ) -> np.ndarray:
     """One token for each of the given rows of a batch, int64[len(rows)].
 
     logits: [R, V], not changed. temperature, top_k (0 = off), top_p (1 = off), min_p (0 = off): [R]; None: off for all.
+    use_fp64: see `token_noise`.
     """
     chosen = np.empty(len(rows), dtype=np.int64)
     for at, row in enumerate(rows.tolist()):
         k = 0 if top_k is None else int(top_k[row])
         p = 1.0 if top_p is None else float(top_p[row])
         least = 0.0 if min_p is None else float(min_p[row])
-        ids, weights = candidates(logits[row], float(temperature[row]), k, p, least)
-        chosen[at] = draw_among(weights, ids, generators[row], row)
+        heat = float(temperature[row])
+        if k < 1 and p >= 1.0 and least <= 0.0:
+            chosen[at] = draw_of_all(logits[row], heat, generators[row], row, use_fp64)
+            continue
+        ids, weights = candidates(logits[row], heat, k, p, least)
+        chosen[at] = draw_among(weights, ids, generators[row], row, use_fp64)
     return chosen
 
 

@@ -45,11 +45,8 @@ def _top_k_masked(logits: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 def _top_p_masked(logits: np.ndarray, p: np.ndarray) -> np.ndarray:
     """logits with the tail masked: tokens whose cumulated probability, from the least likely up, is <= 1 - p."""
-    vocab_size = logits.shape[1]
-    # After top-k most of a row is -inf. Only the largest number of finite values in any row has to be sorted.
-    width = max(1, int(np.isfinite(logits).sum(axis=-1).max()))
-    tail = np.partition(logits, vocab_size - width, axis=-1)[:, -width:] if width < vocab_size else logits
-    ascending = np.sort(tail, axis=-1)
+    ascending = np.sort(_gathered(logits), axis=-1)
+    width = ascending.shape[1]
     cumulated = np.cumsum(softmax(ascending), axis=-1, dtype=np.float64).astype(logits.dtype)
     edge = (1 - p.astype(logits.dtype))[:, None]
     num_masked = np.minimum((cumulated <= edge).sum(axis=-1), width - 1)  # at least one token stays
@@ -63,17 +60,34 @@ def _top_p_masked(logits: np.ndarray, p: np.ndarray) -> np.ndarray:
     return np.where(masked, NEG_INF, logits)
 
 
-def random_sample(probs: np.ndarray, generators: Sequence[np.random.Generator | None]) -> np.ndarray:
+def _gathered(logits: np.ndarray) -> np.ndarray:
+    """The finite values of each row, at its right end: after top-k most of a row is -inf, and need not be sorted.
+
+    A partition would find them too. It is slow where nearly all values are equal, and here they are (lab 09-05).
+    """
+    alive = logits > NEG_INF
+    counts = alive.sum(axis=-1)
+    width = max(1, int(counts.max()))
+    if width == logits.shape[1]:
+        return logits
+    gathered = np.full((len(logits), width), NEG_INF, dtype=logits.dtype)
+    gathered[np.arange(width) >= width - counts[:, None]] = logits[alive]
+    return gathered
+
+
+def random_sample(
+    probs: np.ndarray, generators: Sequence[np.random.Generator | None], use_fp64: bool = False
+) -> np.ndarray:
     """One draw per row: argmax(p / e), e ~ Exp(1) from the row's own stream. probs: [R, V]. Returns int64[R].
 
     Twin: upstream/vllm/v1/sample/ops/topk_topp_sampler.py:395 — `random_sample`. The noise is float64, V numbers a
     draw, so that the stream stands at the same place whichever filters were on. A vocabulary of more than
     `LARGE_VOCABULARY` tokens takes one number a draw, and the noise of each token is a function of it
-    (`candidates.py`).
+    (`candidates.py`, which says what `use_fp64` changes).
     """
     if probs.shape[1] > LARGE_VOCABULARY:
         kept = [np.flatnonzero(row) for row in probs]
-        drawn = [draw_among(probs[i, ids], ids, generators[i], i) for i, ids in enumerate(kept)]
+        drawn = [draw_among(probs[i, ids], ids, generators[i], i, use_fp64) for i, ids in enumerate(kept)]
         return np.array(drawn, dtype=np.int64)
     noise = np.empty(probs.shape, dtype=np.float64)
     for row, generator in enumerate(generators):

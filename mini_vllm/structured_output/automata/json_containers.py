@@ -40,7 +40,8 @@ def object_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str)
     """
     properties, required, extra = _properties(schema, where)
     low, high = _count(schema, "minProperties", where) or 0, _count(schema, "maxProperties", where)
-    if not properties and extra is True and not low and high is None:
+    named = "propertyNames" in schema or "patternProperties" in schema
+    if not properties and extra is True and not low and high is None and not named:
         return Reference("json_object")
     members = [
         (name in required, sequence(_key(name), compiler.layout.colon, _named(compiler, each, f"{where}/{name}")))
@@ -48,7 +49,7 @@ def object_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str)
     ]
     other = None
     if extra is not False:
-        key = _key_other_than(compiler, list(properties))
+        key, extra = _other_keys(compiler, schema, list(properties), extra, where)
         value = _named(compiler, extra, f"{where}/additionalProperties")
         other = sequence(key, compiler.layout.colon, value)
     countable = len(properties) + (other is not None)
@@ -61,6 +62,31 @@ def object_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str)
     return _Members(compiler, members, other, low, high).body()
 
 
+def _other_keys(
+    compiler: SchemaCompiler, schema: Mapping[str, Any], names: list[str], extra: object, where: str
+) -> tuple[Expression, object]:
+    """What a key that nobody named looks like, and the schema of its value.
+
+    Raises:
+        GrammarError: keys of two kinds at once.
+    """
+    form, patterns = schema.get("propertyNames", True), schema.get("patternProperties", {})
+    if form is True and not patterns:
+        return _key_other_than(compiler, names), extra
+    if names or (patterns and form is not True):
+        raise GrammarError(f"{where}: properties, patternProperties and propertyNames are not supported together")
+    if not patterns:
+        if not isinstance(form, Mapping):
+            raise GrammarError(f"{where}: propertyNames must be a schema of strings")
+        return compiler.value({**form, "type": "string"}, f"{where}/propertyNames"), extra
+    if not isinstance(patterns, Mapping) or len(patterns) != 1:
+        raise GrammarError(f"{where}: patternProperties with more than one pattern is not supported")
+    if schema.get("additionalProperties", False) is not False:
+        raise GrammarError(f"{where}: patternProperties beside additionalProperties is not supported")
+    [(pattern, value)] = patterns.items()
+    return compiler.value({"type": "string", "pattern": pattern}, f"{where}/patternProperties"), value
+
+
 def _properties(schema: Mapping[str, Any], where: str) -> tuple[dict[str, Any], set[str], object]:
     """Properties by name, those that were required without being described at the end; which are required; and the
     schema of others, False where there may be none."""
@@ -71,6 +97,7 @@ def _properties(schema: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         raise GrammarError(f"{where}: required must be a list of names")
     given = schema.get("additionalProperties")
     extra = given if given is not None else not ("properties" in schema or names)
+    extra = extra or bool(schema.get("patternProperties"))
     undescribed = {name: True if given is None else given for name in names if name not in properties}
     return {**properties, **undescribed}, set(names), extra
 

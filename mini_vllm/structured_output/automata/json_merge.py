@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mini_vllm.structured_output.automata.expression import GrammarError
+from mini_vllm.structured_output.automata.json_numbers import exact
 
 Schema = Mapping[str, Any]
 
@@ -15,15 +16,18 @@ MAX_ALTERNATIVES = 1000
 
 KEYWORDS_OF = {
     "string": ("minLength", "maxLength", "pattern", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "object": (
+        "properties", "required", "additionalProperties", "minProperties", "maxProperties", "patternProperties",
+        "propertyNames",
+    ),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
-}
+}  # fmt: skip
 ALL_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 _REFUSED = (
-    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "multipleOf", "uniqueItems",
-    "contains", "minContains", "maxContains", "patternProperties", "propertyNames", "unevaluatedItems",
-    "unevaluatedProperties", "additionalItems", "$dynamicRef", "$recursiveRef", "nullable",
+    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains",
+    "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "$dynamicRef",
+    "$recursiveRef", "nullable",
 )  # fmt: skip
 _KEPT = frozenset(
     ("type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", *(k for each in KEYWORDS_OF.values() for k in each))
@@ -90,6 +94,8 @@ def merged(first: object, second: object, where: str) -> object:
             both[key] = _merged_keyword(key, a[key], b[key], where)
             if both[key] == [] and key in ("type", "enum"):
                 return False
+    if ("patternProperties" in a) != ("patternProperties" in b) and "additionalProperties" in both:
+        raise GrammarError(f"{where}: patternProperties and additionalProperties are not supported together")
     if "properties" in both or "additionalProperties" in both:
         both["properties"] = _merged_properties(a, b, where)
     if "items" in both and ("prefixItems" in a) != ("prefixItems" in b):
@@ -177,6 +183,7 @@ _CHECKS: dict[str, tuple[Any, Any]] = {
     "maximum": ((int, float), lambda value, limit: value <= limit),
     "exclusiveMinimum": ((int, float), lambda value, limit: value > limit),
     "exclusiveMaximum": ((int, float), lambda value, limit: value < limit),
+    "multipleOf": ((int, float), lambda value, step: exact(value) % exact(step) == 0),
     "minLength": (str, lambda value, limit: len(value) >= limit),
     "maxLength": (str, lambda value, limit: len(value) <= limit),
     "minItems": (list, lambda value, limit: len(value) >= limit),

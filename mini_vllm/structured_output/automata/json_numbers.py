@@ -10,9 +10,11 @@ from decimal import Decimal
 from fractions import Fraction
 
 from mini_vllm.structured_output.automata.expression import (
+    EMPTY,
     NOTHING,
     ByteSet,
     Expression,
+    Reference,
     Repeat,
     byte_set,
     choice,
@@ -20,9 +22,11 @@ from mini_vllm.structured_output.automata.expression import (
     optional,
     sequence,
 )
+from mini_vllm.structured_output.automata.grammar import Grammar
 from mini_vllm.structured_output.automata.json_text import DIGIT
 
 PRECISION = 6
+MOST_REMAINDERS = 1000
 _NONZERO = byte_set("123456789")
 
 
@@ -84,6 +88,43 @@ def numbers_between(
     if end is None or end >= 0:
         parts.append(_fixed_between(max(start or 0, 0), end))
     return choice(parts)
+
+
+def multiples_of(grammar: Grammar, step: Fraction, whole: bool) -> Expression:
+    """Multiples of `step`, above 0, without exponent; `whole`: the integers among them, and no -0.
+
+    A rule for each remainder of the digits read so far, counted in units of the last place that may be written, and
+    for each number of places behind the point.
+
+    Raises:
+        ValueError: one with more than six places, or with more than `MOST_REMAINDERS` remainders.
+    """
+    step = Fraction(step.numerator) if whole else step
+    places = next((n for n in range(PRECISION + 1) if 10**n % step.denominator == 0), None)
+    size = 0 if places is None else int(step * 10**places)
+    if places is None or size > MOST_REMAINDERS:
+        raise ValueError(
+            f"multipleOf {float(step):g}: at most {PRECISION} decimals and {MOST_REMAINDERS} steps of them"
+        )
+
+    def rule(place: int, rest: int) -> Reference:
+        return Reference(f"multiple_{size}_{places}_{place}_{rest}")
+
+    for place in range(places + 1):
+        for rest in range(size):
+            ways: list[Expression] = [EMPTY] if rest * 10 ** (places - place) % size == 0 else []
+            if place == 0 or place < places:
+                after = [(digit, (rest * 10 + digit) % size) for digit in range(10)]
+                ways += [sequence(_digit(d, d), rule(place + (place > 0), r)) for d, r in after]
+            if place == 0 < places:
+                first = [(digit, (rest * 10 + digit) % size) for digit in range(10)]
+                ways += [sequence(literal(f".{d}"), rule(1, r)) for d, r in first]
+            grammar.rules[rule(place, rest).name] = choice(ways)
+    nonzero = choice(sequence(_digit(d, d), rule(0, d % size)) for d in range(1, 10))
+    if not places:
+        return choice([literal("0"), sequence(optional(literal("-")), nonzero)])
+    zero = choice([literal("0"), *(sequence(literal(f"0.{d}"), rule(1, d % size)) for d in range(10))])
+    return sequence(optional(literal("-")), choice([zero, nonzero]))
 
 
 def exact(value: object) -> Fraction:

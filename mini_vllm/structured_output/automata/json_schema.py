@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
-from mini_vllm.structured_output.automata.expression import Expression, GrammarError, Reference, choice
+from mini_vllm.structured_output.automata.expression import Expression, GrammarError, Reference, choice, literal
 from mini_vllm.structured_output.automata.grammar import Grammar
 from mini_vllm.structured_output.automata.json_containers import array_body, object_body
 from mini_vllm.structured_output.automata.json_merge import (
@@ -25,7 +27,14 @@ from mini_vllm.structured_output.automata.json_merge import (
     types_of,
     without_annotations,
 )
-from mini_vllm.structured_output.automata.json_numbers import exact, integers_between, numbers_between
+from mini_vllm.structured_output.automata.json_numbers import (
+    MOST_REMAINDERS,
+    PRECISION,
+    exact,
+    integers_between,
+    multiples_of,
+    numbers_between,
+)
 from mini_vllm.structured_output.automata.json_oneof import require_disjoint
 from mini_vllm.structured_output.automata.json_strings import string_body
 from mini_vllm.structured_output.automata.json_text import BOOLEAN, NULL, Layout, add_json_rules, value_text
@@ -170,7 +179,7 @@ class SchemaCompiler:
         return array_body(self, schema, where)
 
     def _number(self, kind: str, schema: Mapping[str, Any], where: str) -> Expression:
-        given = {key: schema[key] for key in _BOUNDS if key in schema}
+        given = {key: schema[key] for key in (*_BOUNDS, "multipleOf") if key in schema}
         for key, value in given.items():
             whole = isinstance(value, int) and not isinstance(value, bool)  # of any size, more than a float holds
             if not whole and not (isinstance(value, float) and math.isfinite(value)):
@@ -178,6 +187,8 @@ class SchemaCompiler:
         if not given:
             return Reference(f"json_{kind}")
         bounds = {key: exact(value) for key, value in given.items()}
+        if "multipleOf" in bounds:
+            return self._multiples(kind, bounds, where)
         low = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=None)
         high = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=None)
         low_open = low is not None and bounds.get("exclusiveMinimum") == low
@@ -187,6 +198,34 @@ class SchemaCompiler:
         first = None if low is None else math.ceil(low) + (low_open and low.denominator == 1)
         last = None if high is None else math.floor(high) - (high_open and high.denominator == 1)
         return self.grammar.shared("integer_range", integers_between(first, last))
+
+    def _multiples(self, kind: str, bounds: Mapping[str, Any], where: str) -> Expression:
+        """Multiples of a number, all of them or those between two bounds, if these are few."""
+        step = bounds["multipleOf"]
+        if step <= 0:
+            raise GrammarError(f"{where}: multipleOf must be above 0")
+        if len(bounds) == 1:
+            try:
+                return multiples_of(self.grammar, step, kind == "integer")
+            except ValueError as error:
+                raise GrammarError(f"{where}: {error} are supported") from None
+        low = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=None)
+        high = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=None)
+        if low is None or high is None or (high - low) / step > MOST_REMAINDERS:
+            most = f"a minimum and a maximum with at most {MOST_REMAINDERS} multiples between them"
+            raise GrammarError(f"{where}: multipleOf beside a bound needs {most}")
+        values = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        without = {bounds.get("exclusiveMinimum"), bounds.get("exclusiveMaximum")}
+        values = [each for each in values if each not in without and (kind == "number" or each.denominator == 1)]
+        if any(10**PRECISION % each.denominator for each in values):
+            raise GrammarError(f"{where}: multipleOf with more than {PRECISION} decimals is not supported")
+        return choice(literal(_decimal_text(each)) for each in values)
+
+
+def _decimal_text(value: Fraction) -> str:
+    if value.denominator == 1:
+        return str(value.numerator)
+    return str(Decimal(value.numerator) / Decimal(value.denominator))
 
 
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")

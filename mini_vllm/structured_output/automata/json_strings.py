@@ -39,6 +39,9 @@ _ATOM = r"[A-Za-z0-9_!#$%&'*+/=?^`{|}~\-]+"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]*[A-Za-z0-9])?"
 _CLOCK_PARTS = r"(\d+H(\d+M(\d+S)?)?|\d+M(\d+S)?|\d+S)"
 _URI_CHARACTER = r"([A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})"
+_URI_REST = r"([A-Za-z0-9\-._~!$&'()*+,;=@/?]|%[0-9A-Fa-f]{2})"
+_VARIABLE = r"[A-Za-z0-9_.]+(:[1-9]\d{0,3}|\*)?"
+_POINTER = "(/([^/~]|~[01])*)*"
 FORMATS = {
     "date": _DATE,
     "time": _TIME,
@@ -50,6 +53,10 @@ FORMATS = {
     "ipv6": _IPV6,
     "uuid": "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
     "uri": rf"[A-Za-z][A-Za-z0-9+.\-]*:{_URI_CHARACTER}+(#{_URI_CHARACTER}*)?",
+    "uri-reference": rf"([A-Za-z][A-Za-z0-9+.\-]*:|[/?]|){_URI_REST}*(#{_URI_CHARACTER}*)?",
+    "uri-template": rf"({_URI_CHARACTER}|\{{[+#./;?&]?{_VARIABLE}(,{_VARIABLE})*\}})*",
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(0|[1-9]\d*)(#|{_POINTER})",
 }
 """Formats that are kept: what is written has the form. That 30 February is no day, a regex does not know."""
 

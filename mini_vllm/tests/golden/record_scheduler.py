@@ -211,9 +211,10 @@ class Recorder:
                 stop_token_ids=list(arrival.stop_token_ids),
                 ignore_eos=arrival.ignore_eos,
                 skip_reading_prefix_cache=arrival.skip_reading,
+                **self._more_params(arrival),
             )
             params.update_from_generation_config({}, EOS)
-            self.scheduler.add_request(
+            self._add(
                 Request(
                     request_id=arrival.request_id,
                     prompt_token_ids=list(arrival.prompt),
@@ -230,6 +231,13 @@ class Recorder:
             self.scheduler.finish_requests(pick(list(self.scheduler.requests), abort), RequestStatus.FINISHED_ABORTED)
         if reset is not None:
             self.scheduler.reset_prefix_cache(reset_running_requests=reset)
+
+    def _more_params(self, arrival: Any) -> dict[str, Any]:
+        """None without grammars."""
+        return {}
+
+    def _add(self, request: Request) -> None:
+        self.scheduler.add_request(request)
 
     def _update(self, output: Any) -> None:
         """Take in the results of this step, or of the one before when scheduling runs ahead (two batches in flight)."""

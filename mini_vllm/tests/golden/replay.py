@@ -5,6 +5,7 @@ from collections import Counter, deque
 
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
+from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
@@ -15,6 +16,11 @@ from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, Sl
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.structured_output import StructuredOutputManager
+from mini_vllm.structured_output.backend_mini import MiniBackend
+from mini_vllm.structured_output.backend_types import TokenVocabulary
+from mini_vllm.structured_outputs_params import StructuredOutputsParams
+from mini_vllm.tests.golden import grammar_workload
 from mini_vllm.tests.golden.draft_workload import proposed, short, verified
 from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksum, pick, sampled_token
 from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
@@ -107,11 +113,14 @@ class Replay:
     def before(self, index):
         for arrival in self.workload.arrivals[index]:
             params = SamplingParams(
-                max_tokens=arrival.max_tokens, stop_token_ids=arrival.stop_token_ids, ignore_eos=arrival.ignore_eos
+                max_tokens=arrival.max_tokens,
+                stop_token_ids=arrival.stop_token_ids,
+                ignore_eos=arrival.ignore_eos,
+                **self.more_params(arrival),
             )
             params.skip_reading_prefix_cache = arrival.skip_reading
             params.update_from_generation_config([], EOS)
-            self.scheduler.add_request(
+            self.add(
                 Request(
                     arrival.request_id,
                     arrival.prompt,
@@ -127,6 +136,14 @@ class Replay:
             self.scheduler.finish_requests(pick(list(self.scheduler.requests), abort), RequestStatus.FINISHED_ABORTED)
         if reset is not None:
             self.scheduler.reset_prefix_cache(reset_running_requests=reset)
+
+    def more_params(self, arrival):
+        """None without grammars."""
+        return {}
+
+    def add(self, request):
+        """As the core does."""
+        self.scheduler.add_request(request)
 
     def update(self, output):
         ids = list(output.num_scheduled_tokens)
@@ -212,3 +229,75 @@ class DraftReplay(GroupReplay):
         if not self.workload.config["async"]:
             drafts = [proposed(seed, name, self.num_sampled[name], k) for name in ids]
             self.scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))
+
+
+class GrammarReplay(GroupReplay):
+    """With grammars, compiled when the workload says so, and perhaps drafts: as `record_grammars.py`."""
+
+    def __init__(self, workload):
+        super().__init__(workload)
+        config = workload.config
+        self.model, self.gate, self.last = grammar_workload.StandIn(workload), grammar_workload.Gate(workload), []
+        settings, num_drafts = StructuredOutputsConfig(), config["drafts"]["k"] if "drafts" in config else 0
+        vocabulary = TokenVocabulary(list(grammar_workload.TEXTS), [EOS], grammar_workload.VOCAB)
+        manager = StructuredOutputManager(settings, config["max_num_seqs"], lambda: vocabulary, lambda: 0, num_drafts)
+        manager.executor, manager.backend = self.gate, MiniBackend(settings, vocabulary)
+        if config["reasoning"]:
+            manager.reasoner_cls = grammar_workload.Reasoner
+        self.scheduler.structured_output_manager = manager
+
+    def more_params(self, arrival):
+        found = self.workload.config["grammars"].get(arrival.request_id)
+        return {} if found is None else {"structured_outputs": StructuredOutputsParams(regex=found[0])}
+
+    def add(self, request):
+        self.scheduler.structured_output_manager.grammar_init(request)
+        super().add(request)
+
+    def before(self, index):
+        self.gate.step = index
+        super().before(index)
+        self.gate.open(index)
+
+    def step(self, index):
+        if index >= len(self.workload.arrivals):
+            self.gate.open(index)
+        self.told, self.legal = [], {}
+        record = super().step(index)
+        more = [self.told, self.legal, grammar_workload.state_of(self.scheduler)]
+        return grammar_workload.short(record, self.planned, more)
+
+    def plan_record(self, output):
+        self.planned = {name: list(ids) for name, ids in output.scheduled_spec_decode_tokens.items()}
+        return super().plan_record(output)
+
+    def update(self, output):
+        deferred = output.pending_structured_output_tokens
+        if deferred:
+            self.take_in()
+            if "drafts" in self.workload.config:
+                drafts = DraftTokenIds(list(self.last), self.model.drafts(self.last))
+                self.scheduler.update_draft_token_ids_in_output(drafts, output)
+        names, drafts = list(output.num_scheduled_tokens), output.scheduled_spec_decode_tokens
+        grammar_output = self.scheduler.get_grammar_bitmask(output)
+        self.legal = grammar_workload.legal_tokens(grammar_output, drafts)
+        sampled = self.model.sample(names, self.is_due, drafts, grammar_output, deferred)
+        rows = list(range(len(names)))
+        self.shuffle(rows)
+        model_output = ModelRunnerOutput([names[row] for row in rows], [sampled[row] for row in rows])
+        self.in_flight.append((output, model_output))
+        self.last = names
+        if deferred or (self.workload.config["async"] and names and len(self.in_flight) < 2):
+            return
+        self.take_in()
+        if "drafts" in self.workload.config and not self.workload.config["async"]:
+            self.scheduler.update_draft_token_ids(DraftTokenIds(names, self.model.drafts(names)))
+
+    def is_due(self, name):
+        """Whether a token is sampled for a request of the plan."""
+        request = self.scheduler.requests.get(name)
+        return request is not None and not request.is_prefill_chunk
+
+    def take_in(self):
+        """The oldest results."""
+        self.told += grammar_workload.told(self.scheduler.update_from_output(*self.in_flight.popleft()))

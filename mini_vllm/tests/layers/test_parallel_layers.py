@@ -16,7 +16,8 @@ from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization import get_quantization_config
 from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
 from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
-from mini_vllm.layers.quantization.eight_bit import Fp8LinearMethod, Int8LinearMethod
+from mini_vllm.layers.quantization.fp8 import Fp8LinearMethod
+from mini_vllm.layers.quantization.int8 import Int8LinearMethod
 from mini_vllm.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
-from mini_vllm.sample.ops.candidates import LARGE_VOCABULARY, candidates, draw_key, skip_draws, token_noise
+from mini_vllm.sample.ops.candidates import (
+    LARGE_VOCABULARY,
+    candidates,
+    draw_among,
+    draw_key,
+    draw_of_all,
+    skip_draws,
+    token_hash,
+    token_noise,
+)
 from mini_vllm.sample.ops.logprobs import softmax
 from mini_vllm.sample.ops.topk_topp_sampler import random_sample
 from mini_vllm.sample.sampler import Sampler
@@ -162,6 +171,59 @@ def test_draws_follow_the_probabilities(kwargs):
     chi2, degrees = ((counts - expected) ** 2 / expected).sum(), len(ids) - 1
     assert counts.sum() == n and expected.sum() > n * 0.999
     assert chi2 < degrees * (1 - 2 / (9 * degrees) + 3.72 * np.sqrt(2 / (9 * degrees))) ** 3
+
+
+MASKS = {"all": lambda ids: ids >= 0, "few": lambda ids: ids % 9000 == 3, "one": lambda ids: ids == 77}
+
+
+@pytest.mark.parametrize("use_fp64", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("spread", [0.0, 0.05, 2.0, 30.0])
+def test_a_draw_of_all_is_the_race_of_all(spread, mask, use_fp64):
+    """Without noise for all: the same token, drawn from the same number of the stream."""
+    for seed in range(25):
+        logits = random_logits(1, spread, seed, np.float32 if seed % 2 else np.float64)[0]
+        logits[~MASKS[mask](np.arange(V))] = -np.inf
+        temperature, streams = [0.1, 0.8, 2.0][seed % 3], [np.random.default_rng(seed) for _ in range(2)]
+        ids, weights = candidates(logits, temperature, 0, 1.0, 0.0)
+        whole = draw_among(weights, ids, streams[0], 0, use_fp64)
+        assert draw_of_all(logits, temperature, streams[1], 0, use_fp64) == whole
+        assert streams[0].bit_generator.state == streams[1].bit_generator.state
+
+
+def test_a_draw_of_all_asks_few_tokens_for_their_noise(monkeypatch):
+    """However flat the logits are."""
+    asked = []
+    real = candidates.__globals__["token_noise"]
+    monkeypatch.setitem(
+        candidates.__globals__, "token_noise", lambda key, ids, fp64: asked.append(len(ids)) or real(key, ids, fp64)
+    )
+    for spread in (0.05, 2.0, 6.0):
+        for seed in range(40):
+            draw_of_all(random_logits(1, spread, seed)[0], 0.8, np.random.default_rng(seed), 0)
+    assert len(asked) == 240 and np.mean(asked) < V / 30
+
+
+def test_finer_noise_has_the_same_first_bits_and_neither_has_ties():
+    ids = np.arange(1 << 18, dtype=np.uint32)
+    for key in (5, 12345678901234567890):
+        coarse, fine = token_noise(key, ids), token_noise(key, ids, use_fp64=True)
+        whole = np.floor(np.exp(-fine) * 2.0**32) - token_hash(key, ids)
+        assert np.abs(whole).max() <= 1 and (whole == 0).mean() > 0.999  # exp and log round
+        assert np.allclose(coarse, fine, atol=2.0**-31, rtol=1e-4) and (fine > 0).all() and np.isfinite(fine).all()
+        assert len(np.unique(fine)) == len(np.unique(coarse)) == len(ids) and abs(fine.mean() - 1) < 0.01
+        rest = np.exp(-fine) * 2.0**32 % 1.0
+        assert abs(rest.mean() - 0.5) < 0.005 and abs(np.corrcoef(rest, coarse)[0, 1]) < 0.01
+
+
+def test_finer_noise_is_a_setting_of_the_sampler():
+    """The same tokens nearly always."""
+    logits, drawn = random_logits(40, 0.05), []
+    for finer in (False, True):
+        sampler = Sampler()
+        sampler.use_fp64_gumbel = finer
+        drawn.append(sampler.forward(logits, SamplingMetadata.from_rows(rows_of([{}] * 40), V)).sampled_token_ids)
+    assert (drawn[0] == drawn[1]).mean() > 0.9
 
 
 def test_a_row_without_a_generator_is_named():

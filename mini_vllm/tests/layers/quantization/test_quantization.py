@@ -15,7 +15,7 @@ from mini_vllm.layers.quantization import get_quantization_config, quantization_
 from mini_vllm.layers.quantization import primitives as p
 from mini_vllm.layers.quantization.activations import ActivationScheme, quantize_activations
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
-from mini_vllm.layers.quantization.eight_bit import Int8LinearMethod
+from mini_vllm.layers.quantization.int8 import Int8LinearMethod
 from mini_vllm.layers.quantization.repack import awq_pack, awq_unpack, gptq_pack, gptq_unpack, pack_int32, unpack_int32
 from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
 from mini_vllm.layers.utils import UnquantizedLinearMethod

@@ -1,31 +1,26 @@
-"""Half a byte a weight: int4 with a scale for each group, and NF4. The 8-bit grouped weights of GPTQ too.
+"""A scale for each group of a row's inputs, codes of 4 or 8 bits: int4 made while a float checkpoint loads, and the
+method that GPTQ, AWQ and compressed-tensors checkpoints fill in their own ways.
 
-Upstream twins: `compressed_tensors/schemes/compressed_tensors_wNa16.py`, `auto_gptq.py`, `awq.py`, `bitsandbytes.py`
-under `vllm/model_executor/layers/quantization/`.
+Upstream twins: `compressed_tensors/schemes/compressed_tensors_wNa16.py`, `auto_gptq.py`, `awq.py` under
+`vllm/model_executor/layers/quantization/`.
 """
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from mini_vllm.layers.linear_weights import LinearWeights
-from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
-from mini_vllm.layers.quantization.nf4 import (
-    NF4_BLOCK,
-    NF4_LEVELS,
-    dequantize_scales,
-    pack_nf4,
-    quantize_nf4,
-    quantize_scales,
-)
+from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
+from mini_vllm.layers.quantization.online import OnlineConfig, check_keys
 from mini_vllm.layers.quantization.primitives import (
     INT4_MAX,
     INT4_OFFSET,
+    LOAD_ROWS,
     check_group_size,
+    check_setting,
+    decode_pairs,
     pack_int4,
     pack_nibbles,
     scale_for,
@@ -35,26 +30,27 @@ from mini_vllm.layers.utils import multiply_in_blocks
 from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
 
-_LOAD_ROWS = 256
-
-
-@lru_cache(maxsize=8)
-def pair_table(levels: tuple[float, ...], dtype: Any, first_is_low: bool) -> Array:
-    """For each byte of two codes its two values, side by side, as one complex number: one look-up gives both."""
-    byte = np.arange(256)
-    low, high = np.array(levels, dtype)[byte & 15], np.array(levels, dtype)[byte >> 4]
-    pair = np.stack([low, high] if first_is_low else [high, low], axis=1)
-    return np.ascontiguousarray(pair).view(np.result_type(dtype, np.complex64))[:, 0]
-
-
-def decode_pairs(packed: Array, levels: tuple[float, ...], out: Array, first_is_low: bool = True) -> None:
-    """Packed bytes [rows, n / 2] -> the values of their codes [rows, n], into `out`."""
-    table = pair_table(levels, out.dtype, first_is_low)
-    table.take(packed, out=out.view(table.dtype), mode="clip")
-
-
 _SIGNED = tuple(float(code - INT4_OFFSET) for code in range(16))
 _UNSIGNED = tuple(float(code) for code in range(16))
+
+
+class Int4Config(OnlineConfig):
+    """int4, a float16 scale for each `group_size` inputs of a row (-1: the whole row)."""
+
+    name = "int4"
+
+    def __init__(self, group_size: int = 128, ignored_layers: list[str] | None = None) -> None:
+        super().__init__(ignored_layers)
+        self.group_size = group_size
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
+        """`{"group_size": 128, "ignored_layers": […]}`."""
+        return cls(**check_keys(config, {"group_size": 128, "ignored_layers": None}, cls.name))
+
+    def make_method(self) -> QuantizeMethodBase:
+        """Weights only."""
+        return Int4GroupLinearMethod(self.group_size)
 
 
 class GroupedLinearMethod(QuantizeMethodBase):
@@ -180,14 +176,6 @@ class GroupedLinearMethod(QuantizeMethodBase):
         return order
 
 
-def _check_setting(name: str, size: int, input_size: int, prefix: str) -> None:
-    if size != -1 and (size < 1 or input_size % size):
-        raise ValueError(
-            f"{name} must divide the {input_size} inputs of {prefix} evenly (or be -1), got {size}; "
-            f'set quantization_config={{"{name}": {math.gcd(input_size, 32)}}}'
-        )
-
-
 class Int4GroupLinearMethod(GroupedLinearMethod):
     """Symmetric int4, -7 to 7, made from floats while they are read; scales are stored as float16.
 
@@ -201,13 +189,13 @@ class Int4GroupLinearMethod(GroupedLinearMethod):
         self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
     ) -> None:
         """Here the user chose the size of a group, so the error says how to choose another."""
-        _check_setting("group_size", self.group_size, input_size, layer.prefix)
+        check_setting("group_size", self.group_size, input_size, layer.prefix)
         super().create_weights(layer, input_size, output_partition_sizes, dtype)
 
     def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """Codes are rounded against the float16 scale, so that it adds no error of its own."""
-        for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
-            last = min(first + _LOAD_ROWS, rows.stop - rows.start)
+        for first in range(0, rows.stop - rows.start, LOAD_ROWS):
+            last = min(first + LOAD_ROWS, rows.stop - rows.start)
             groups = source.read("weight", first, last).astype(np.float32).reshape(last - first, -1, layer.group_size)
             scales = scale_for(np.abs(groups).max(axis=2), INT4_MAX).astype(np.float16)
             scales = np.maximum(scales, np.finfo(np.float16).smallest_subnormal)
@@ -215,70 +203,3 @@ class Int4GroupLinearMethod(GroupedLinearMethod):
             to = slice(rows.start + first, rows.start + last)
             layer.weight_packed[to] = pack_int4(codes.astype(np.int8).reshape(last - first, -1))
             layer.weight_scale[to] = scales
-
-
-class Nf4LinearMethod(QuantizeMethodBase):
-    """NF4 codes two a byte, and the largest magnitude of each block of 64 weights.
-
-    With `double_quant` these are kept in 8 bits each, with one float32 for 256 of them.
-    """
-
-    def __init__(self, block_size: int = NF4_BLOCK, double_quant: bool = False) -> None:
-        self.block_size, self.double_quant = block_size, double_quant
-
-    def create_weights(
-        self, layer: LinearWeights, input_size: int, output_partition_sizes: list[int], dtype: Any
-    ) -> None:
-        """`weight_packed` [out, in / 2], `absmax` [out, in / block_size]."""
-        rows = sum(output_partition_sizes)
-        _check_setting("block_size", self.block_size, input_size, layer.prefix)
-        layer.group_size = self.block_size if self.block_size != -1 else input_size
-        layer.weight_packed = np.empty((rows, input_size // 2), np.uint8)
-        layer.absmax = np.empty((rows, input_size // layer.group_size), np.float32)
-        layer.absmax_scale = None
-
-    def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
-        """Floats, quantized while they are read."""
-        for first in range(0, rows.stop - rows.start, _LOAD_ROWS):
-            last = min(first + _LOAD_ROWS, rows.stop - rows.start)
-            codes, absmax = quantize_nf4(source.read("weight", first, last), layer.group_size)
-            layer.weight_packed[rows.start + first : rows.start + last] = pack_nf4(codes)
-            layer.absmax[rows.start + first : rows.start + last] = absmax
-
-    def process_weights_after_loading(self, layer: LinearWeights) -> None:
-        """Double quantization needs all the scales: it takes off their mean."""
-        if self.double_quant and layer.absmax.dtype == np.float32:
-            layer.absmax, layer.absmax_scale, layer.absmax_offset = quantize_scales(layer.absmax)
-
-    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
-        """Rows and columns of the codes. The scales become floats again, where they were quantized themselves, and are
-        repeated for smaller blocks, where the cut divides one: levels and scales stay those of one rank. Upstream cuts
-        the floats first and quantizes each part by itself, scales included:
-        upstream/vllm/model_executor/model_loader/bitsandbytes_loader.py:436 — "compress_statistics=True"."""
-        absmax, size = whole.absmax, whole.group_size
-        if self.double_quant:
-            absmax = dequantize_scales(absmax, whole.absmax_scale, whole.absmax_offset)
-        size = math.gcd(size, columns.start, columns.stop)
-        if size % 2:
-            raise ValueError(
-                f"tensor_parallel_size must leave an even number of inputs of {layer.prefix} to each rank, got "
-                f"{layer.context.tp_size} for {whole.in_features}"
-            )
-        layer.group_size, layer.absmax_scale = size, None
-        layer.weight_packed = np.ascontiguousarray(whole.weight_packed[rows, columns.start // 2 : columns.stop // 2])
-        absmax = np.repeat(absmax[rows], whole.group_size // size, axis=1)
-        layer.absmax = absmax[:, columns.start // size : columns.stop // size]
-
-    def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:
-        """Dequantized in blocks of rows."""
-        multiply_in_blocks(layer, x, out, lambda rows, block: self.dequantize_rows(layer, rows, block))
-
-    def dequantize_rows(self, layer: LinearWeights, rows: slice, out: Array) -> None:
-        """Level times scale."""
-        decode_pairs(layer.weight_packed[rows], tuple(NF4_LEVELS.tolist()), out, first_is_low=False)
-        scales = layer.absmax[rows]
-        if layer.absmax_scale is not None:
-            first = rows.start * layer.absmax.shape[1]
-            scales = dequantize_scales(scales, layer.absmax_scale, layer.absmax_offset, first)
-        blocks = out.reshape(len(out), -1, layer.group_size)
-        blocks *= scales[:, :, None].astype(out.dtype)

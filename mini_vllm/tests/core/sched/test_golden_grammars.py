@@ -1,0 +1,112 @@
+"""With grammars the scheduler decides as the real one of vLLM 0.22.1: who waits for a grammar and who passes by, which
+rows of bits there are and what they allow, whose sampling is deferred, who thinks, which drafts are forbidden; chunked,
+preempted, cached, aborted, reset, by priority, ahead of the results."""
+
+import gzip
+import json
+from functools import lru_cache
+
+import pytest
+
+from mini_vllm.tests.golden.grammar_workload import make_grammar_workload
+from mini_vllm.tests.golden.replay import GrammarReplay, two_columns
+from mini_vllm.tests.helpers import GOLDEN
+
+TRACES = GOLDEN / "scheduler-grammars.json.gz"
+PARTS = 30
+
+
+@lru_cache
+def golden():
+    return json.loads(gzip.decompress(TRACES.read_bytes()))
+
+
+@pytest.fixture(autouse=True)
+def same_start_of_all_hashes(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+
+
+def first_difference(seed):
+    """None, or a description of the first step at which the two schedulers part."""
+    trace, workload = golden()["traces"][seed], make_grammar_workload(seed)
+    replay = GrammarReplay(workload)
+    for index, theirs in enumerate(trace):
+        ours = replay.step(index)
+        if ours != theirs:
+            columns = two_columns({"drafts": {}, **theirs}, {"drafts": {}, **ours})
+            return f"workload {seed} {workload.config}, step {index}:\n{columns}"
+    return "ours goes on" if replay.scheduler.has_unfinished_requests() else None
+
+
+@pytest.mark.parametrize("part", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, PARTS))])
+def test_every_decision_equals_real_vllm(part):
+    for seed in range(part, len(golden()["traces"]), PARTS):
+        difference = first_difference(seed)
+        assert difference is None, difference
+
+
+def test_the_recording_is_wide_enough():
+    provenance = golden()["provenance"]
+    seen = provenance["seen"]
+    assert provenance["vllm"].startswith("0.22.1") and provenance["workloads"] >= 60
+    assert provenance["steps"] >= 8_000 and provenance["steps_with_preemption"] >= 300
+    assert seen["steps in which one waits for its grammar and others run"] >= 3_000
+    assert seen["steps whose sampling was deferred"] >= 1_000 and seen["rows of requests with drafts"] >= 4_000
+    assert {"obeyed, and ended: stop", "obeyed, and ended: length", "obeyed, and ended: error"} <= seen.keys()
+    assert min(provenance["workloads_by_feature"].values()) >= 10, provenance["workloads_by_feature"]
+    assert TRACES.stat().st_size <= 300_000
+
+
+MUTATIONS = (
+    "nobody passes by",
+    "a row in the middle of a prompt",
+    "the grammar stays behind",
+    "drafts are not rolled back",
+    "sampling is not deferred",
+    "thinking is never over",
+)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_replay_would_notice(mutation, monkeypatch):
+    from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+    from mini_vllm.core.sched.grammar_gate import GrammarGate
+    from mini_vllm.core.sched.request_table import RequestTable
+    from mini_vllm.structured_output import StructuredOutputManager
+    from mini_vllm.structured_output.backend_mini import MiniGrammar
+
+    if mutation == "nobody passes by":
+        original = RequestTable._next_waiting_queue
+
+        def next_waiting_queue(self, passed_over):
+            queue = original(self, passed_over)
+            return None if passed_over else queue
+
+        monkeypatch.setattr(RequestTable, "_next_waiting_queue", next_waiting_queue)
+    elif mutation == "a row in the middle of a prompt":
+        monkeypatch.setattr(
+            GrammarGate, "_obeys_grammar", lambda self, name: name in self.requests
+            and self.requests[name].use_structured_output
+        )  # fmt: skip
+    elif mutation == "the grammar stays behind":
+        monkeypatch.setattr(StructuredOutputManager, "should_advance", lambda self, request: False)
+    elif mutation == "drafts are not rolled back":
+        monkeypatch.setattr(MiniGrammar, "rollback", lambda self, count: None)
+    elif mutation == "sampling is not deferred":
+        plain = AsyncScheduler._update_after_schedule
+
+        def update_after_schedule(self, output):
+            plain(self, output)
+            output.pending_structured_output_tokens = False
+
+        monkeypatch.setattr(AsyncScheduler, "_update_after_schedule", update_after_schedule)
+    else:
+        monkeypatch.setattr(StructuredOutputManager, "should_fill_bitmask", lambda self, request: True)
+
+    def parts(seed):
+        try:
+            return first_difference(seed)
+        except (AssertionError, ValueError, IndexError, KeyError, StopIteration):
+            return "it breaks"
+
+    assert any(parts(seed) for seed in range(40))
