@@ -131,7 +131,9 @@ def cells(rows: list[dict[str, Any]], args: argparse.Namespace, engines: list[st
                 for method in list(METHODS)[1:]:
                     found = list(ratios(rows, engine, method, kind, batch))
                     told = {name: [each[name] for each in found if each[name] == each[name]] for name in found[0]}
-                    m = {name: statistics.median(values) if values else None for name, values in told.items()}
+                    m: dict[str, Any] = {
+                        name: statistics.median(values) if values else None for name, values in told.items()
+                    }
                     predicted = m["tokens"] / m["cost"] if m["cost"] else None
                     off = predicted / m["gain"] - 1 if predicted else None
                     where = {"kind": kind, "batch": batch, "engine": engine, "method": method}
