@@ -46,13 +46,14 @@ def prompts_of(kind: str, batch: int, turn: int) -> list[str]:
     """Texts of one kind, no two alike in a turn. "repeating": a question whose answer stands there twice already."""
     glossary = json.loads((ROOT / "models" / "training" / "glossary.json").read_text(encoding="utf-8"))
     asked = [(f"What is meant by {entry['term']}?", entry["answer"]) for entry in glossary]
+    longest = sorted(asked, key=lambda each: -len(each[1]))  # about `max_tokens` tokens, so that all of it repeats
     found = []
     for i in range(batch):
         n = i + turn * batch
         first, second = _THINGS[n % 8], _THINGS[(n // 8 + 3) % 8]
         line = f'{{"id": {n % 90 + 10}, "name": "{first}", "place": "{second}", "open": true}},\n'
         found.append({
-            "repeating": f"{asked[n % len(asked)][0]}\n{asked[n % len(asked)][1]}\n" * 2 + asked[n % len(asked)][0],
+            "repeating": "{0}\n{1}\n{0}\n{1}\n{0}".format(*longest[n % 64]),
             "glossary": asked[n % len(asked)][0],
             "json": f"Weather in {_CITIES[n % 8]} and in {_CITIES[(n // 8 + 3) % 8]} as JSON:\n" + line * 2,
             "story": f"Tell me a story about a {first} and a {second}.",
@@ -129,7 +130,9 @@ def cells(rows: list[dict[str, Any]], args: argparse.Namespace, engines: list[st
                 for method in list(METHODS)[1:]:
                     found = list(ratios(rows, engine, method, kind, batch))
                     told = {name: [each[name] for each in found if each[name] == each[name]] for name in found[0]}
-                    m = {name: statistics.median(values) if values else None for name, values in told.items()}
+                    m: dict[str, Any] = {
+                        name: statistics.median(values) if values else None for name, values in told.items()
+                    }
                     predicted = m["tokens"] / m["cost"] if m["cost"] else None
                     off = predicted / m["gain"] - 1 if predicted else None
                     where = {"kind": kind, "batch": batch, "engine": engine, "method": method}

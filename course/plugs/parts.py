@@ -29,7 +29,7 @@ class Plug:
 
     def unlike(self, config: Any) -> str:
         """The first of these settings of which the lab knows nothing, "" where there is none."""
-        given = {name: attrgetter(name)(config) for name in self.only}
+        given = {name: attrgetter(name)(config) for name in self.only if hasattr(config, name.partition(".")[0])}
         return next((f"{name}={given[name]!r}" for name in given if given[name] not in (self.only[name], None)), "")
 
     def covers(self, name: str) -> bool:

@@ -123,7 +123,10 @@ def test_traffic(impl):
     said = next((f" This looks like {name}" for value, name in looks.items() if abs(got - value) < 0.01), "")
     assert got == pytest.approx(2.2593, abs=1e-4), f"a hundred tokens of each, k 8, all free: got {got}.{said}"
     assert impl.speedup_of_traffic([(1.0, 0.7)], 5, 0.05) == pytest.approx(impl.speedup(0.7, 5, 0.05))
-    got = impl.speedup_of_traffic([(0.7, 0.8), (0.3, 0.2)], 4, 0.05, 0.1)
+    parts, rates = [(0.7, 0.8), (0.3, 0.2)], [0.8, 0.64]
+    got = impl.speedup_of_traffic(parts, 4, 0.05, 0.1)
+    impl.fit_alpha(rates)
+    assert parts == [(0.7, 0.8), (0.3, 0.2)] and rates == [0.8, 0.64], "what is lent stays as it is"
     assert got == pytest.approx(1.3941, abs=1e-4), got
 
 

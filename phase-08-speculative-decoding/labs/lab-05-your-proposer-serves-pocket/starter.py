@@ -30,12 +30,8 @@ class Proposer:
     """Makes drafts for all requests of an engine. Which ones, and when it is silent, is yours to decide.
 
     Whatever it does, tokens stay the same; what it may change is how many passes they take. Copying from the request's
-    own text is enough for every test. So is remembering texts that are finished.
+    own text is enough for every test. So is remembering texts that are finished. It is made without arguments.
     """
-
-    def __init__(self) -> None:
-        """Called once; what it keeps is yours."""
-        raise NotImplementedError("what is kept from request to request, perhaps nothing")
 
     def propose(self, token_ids: list[int], k: int) -> list[int]:
         """Drafts for one request: what may come after `token_ids`, in order.
@@ -50,8 +46,7 @@ class Proposer:
         raise NotImplementedError("0 to k tokens that may come next")
 
     def finished(self, token_ids: list[int]) -> None:
-        """A request has ended with this text, the prompt first. What you keep of it is up to you."""
-        raise NotImplementedError("nothing: keep of this text what helps the next request")
+        """A request has ended with this text, the prompt first. Given empty: what you keep of it is up to you."""
 
 
 def verify_greedy(draft: Sequence[int], target: np.ndarray) -> list[int]:

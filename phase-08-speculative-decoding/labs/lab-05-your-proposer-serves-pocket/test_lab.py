@@ -81,7 +81,9 @@ def test_propose_obeys_k(impl):
     ],
 )
 def test_verdicts(impl, draft, target, wanted):
-    got = impl.verify_greedy(draft, np.array(target))
+    lent = list(draft), np.array(target)
+    got = impl.verify_greedy(*lent)
+    assert lent[0] == draft and lent[1].tolist() == target, "what is lent stays as it is"
     looks = ""
     if got == wanted[:-1]:
         looks = ". This looks like *The model's own token dropped*"
@@ -114,10 +116,14 @@ def test_verify_refuses(impl, draft, target):
         ([(2, 3)], {1: 2, 5: 4}, 0.0, 2.0),
         ([(2, 2), (0, 1)], {1: 1, 3: 1.5}, 0.25, 1.0),
         ([(0, 1), (4, 4)], {1: 1, 2: 1.8, 5: 2}, 0.0, 5 / 3),
+        ([(9, 4)], {1: 1, 16: 4, 5: 2}, 0.0, 4 / (2 + 5 * 2 / 11)),
     ],
 )
 def test_predict(impl, cycles, row_cost, draft_cost, wanted):
-    got = impl.predict_speedup(cycles, row_cost, draft_cost)
+    lent = list(cycles), dict(row_cost)
+    got = impl.predict_speedup(*lent, draft_cost)
+    assert lent == (cycles, row_cost), "what is lent stays as it is"
+    assert draft_cost or impl.predict_speedup(cycles, row_cost) == got, "drafts cost nothing unless it is said"
     assert got == pytest.approx(wanted), (
         f"cycles {cycles}, rows {row_cost}, a draft {draft_cost}: {got}, wanted {wanted}"
     )
