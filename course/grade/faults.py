@@ -15,6 +15,7 @@ _CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
 _LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
 _ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+_DEFINES, _CLASS = re.compile(r"^(def|class|@)", re.M), re.compile(r"^class ", re.M)
 MADE = "made while the file runs"
 
 
@@ -57,7 +58,12 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
         "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
         "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
     }
-    given = {name: text for name, (_, text) in words.definitions(ast.parse(starter)).items()}
+    have = {name: text for name, (_, text) in words.definitions(ast.parse(starter)).items()}
+    said = set(re.findall(r"\w+", test))
+    given = {k: v for k, v in have.items() if _DEFINES.search(v) or (k in said and "import" not in v)}
+    for _ in range(3):  # what they use has the meaning that it has in the starter
+        inside = [used_globals(symtable.symtable(v, k, "exec")) for k, v in given.items() if "import" not in v]
+        given |= {name: have.get(name, "") for name in set().union(*inside) - (files[0].defined - have.keys())}
     return {key: sorted(value) for key, value in made.items()} | {"given": given}
 
 
@@ -117,9 +123,8 @@ class File:
         names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
         fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
-            fine |= (
-                METHODS | self.language.own["methods"] | (words.COMPARISONS if compares_itself(node, self) else set())
-            )
+            fine |= METHODS | self.language.own["methods"]
+            fine |= words.COMPARISONS if compares_itself(node, self) else set()
         yield from (f"says {name}" for name in names if is_dunder(name) and name not in fine)
         if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"__slots__ with names {MADE}"
@@ -151,6 +156,8 @@ class File:
             yield f"hands on the module {name}"
         elif name in ("enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"):
             yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
+        elif name.startswith("mini_vllm.") and isinstance(node.ctx, ast.Load) and not self._kept(node):
+            yield f"hands on {name}"
         elif name == "functools.wraps":
             plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not words.starred(over)
             plain = plain and isinstance(self.above[over], ast.FunctionDef)
@@ -181,6 +188,22 @@ class File:
     def _name(self, node: ast.Name) -> Iterator[str]:
         risky = hasattr(builtins, node.id) and node.id not in BUILTINS | CAREFUL | ERRORS
         yield from [f"uses {node.id}"] if risky and isinstance(node.ctx, ast.Load) and node.id in self.used else []
+        if _CLASS.search(self.language.given.get(node.id, "")) and isinstance(node.ctx, ast.Load):
+            yield from [] if self._kept(node) else [f"hands on {node.id}"]
+
+    def _kept(self, node: ast.AST) -> bool:
+        """Whether a class stands where nothing of this file gets hold of it, to change it for the tests."""
+        over, at = self.above[node], node
+        while isinstance(over, (ast.Tuple, ast.List)):
+            at, over = over, self.above[over]
+        field = next(
+            key for key, value in ast.iter_fields(over) if value is at or (isinstance(value, list) and at in value)
+        )
+        if field == "args" and isinstance(over, ast.Call) and (called := self.dotted(over.func)) not in self.bound:
+            return called in ("isinstance", "issubclass") or (called in words.KEEPERS and over.args[0] is node)
+        told = isinstance(over, ast.Subscript) and field == "slice" and self.dotted(over.value)
+        simple = at is node or field == "type"
+        return bool(told) or (simple and f"{type(over).__name__}.{field}" in words.PLACES)
 
     def _attribute(self, node: ast.Attribute) -> Iterator[str]:
         name, over, store, root = node.attr, self.above[node], not isinstance(node.ctx, ast.Load), node.value
@@ -188,7 +211,7 @@ class File:
             root = root.value
         if self.dotted(node):
             return
-        if store and isinstance(root, ast.Name) and root.id in self.means:
+        if store and isinstance(root, ast.Name) and root.id in self.means.keys() | self.language.given.keys():
             yield f"changes {ast.unparse(node)}"
         elif name == "format":
             plain = (text := text_of(node.value)) is not None and not _LOOKS_IN.search(text)
@@ -215,8 +238,7 @@ class File:
     def _call(self, node: ast.Call) -> Iterator[str]:
         called = self.dotted(node.func)
         for key in node.keywords:
-            true = isinstance(key.value, ast.Constant) and key.value.value is True
-            if key.arg == "refcheck" or (key.arg == "compare" and not true):
+            if key.arg == "refcheck":
                 yield f"passes {key.arg}="
             elif key.arg is None and called in ("types.SimpleNamespace", "dataclasses.field"):
                 yield f"{called} with names {MADE}"

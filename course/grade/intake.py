@@ -16,13 +16,8 @@ from course.grade.processes import lower_limits
 from course.labs import Lab, LabError
 from course.loop.follow import followed
 
-MAX_ENTRIES = 50_000
-MAX_PROBLEMS = 10
-MAX_ZIP = 256 << 20
-GIT_SECONDS = 60
-GIT_BYTES = 512 << 20
-GIT_MEMORY = 2 << 30
-GIT_TALK = 16 << 20
+MAX_ENTRIES, MAX_PROBLEMS, MAX_ZIP = 50_000, 10, 256 << 20
+GIT_SECONDS, GIT_BYTES, GIT_MEMORY, GIT_TALK = 60, 512 << 20, 2 << 30, 16 << 20
 PACKED = (".zip", ".bundle")
 
 
@@ -130,10 +125,7 @@ def lab_of_entry(path: str, labs: Sequence[Lab]) -> Lab | None:
     if len(parts) < 2 or parts[-1] != "starter.py" or ".." in parts or path.startswith("/"):
         return None
     phases = [part for part in parts if part.startswith("phase-")]
-    for lab in labs:
-        if lab.slug == parts[-2] and (not phases or phases[-1] == lab.phase):
-            return lab
-    return None
+    return next((lab for lab in labs if lab.slug == parts[-2] and lab.phase in (phases[-1:] or [lab.phase])), None)
 
 
 def _of_folder(root: Path, limit: int) -> Iterator[_Entry]:

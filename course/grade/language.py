@@ -17,7 +17,7 @@ from typing import Any
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
 WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
-BUILTINS, CAREFUL, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
+BUILTINS, KEEPERS, PLACES, CAREFUL, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
     frozenset(value.split()) for value in WORDS.values() if isinstance(value, str)
 )
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
@@ -84,13 +84,26 @@ def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def definitions(tree: ast.Module) -> dict[str, tuple[int, str]]:
-    """Functions and classes of the top level without stubs: name -> (line, text); takes the docstrings out."""
+    """What binds each name of the top level, stubs apart: name -> (line, text); takes the docstrings out."""
     stubs = {name.partition(".")[0] for name, node in functions(tree) if stub_message(node) is not None}
-    found = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name not in stubs]
-    for node in (part for one in found for part in ast.walk(one)):
-        if isinstance(body := getattr(node, "body", None), list):
-            body[:] = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
-    return {node.name: (node.lineno, ast.dump(node)) for node in found}
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for top in tree.body:
+        for node in ast.walk(top):
+            if isinstance(body := getattr(node, "body", None), list):
+                code = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+                body[:] = code or [ast.Pass()]
+        own, text = isinstance(top, (ast.FunctionDef, ast.ClassDef)), ast.unparse(top)
+        for node in ast.walk(top):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and not own:
+                for a in node.names:
+                    found[a.asname or a.name][f"import {getattr(node, 'module', '')}.{a.name}"] = node.lineno
+            elif (node is top or not own or isinstance(node, ast.Global)) and not isinstance(
+                node, (ast.keyword, ast.arg, ast.alias)
+            ):
+                names = [*bindings(node), *getattr(node, "names", ()), getattr(node, "id", "")]
+                plain = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+                found |= {n: {text: top.lineno} | found[n] for n in names if n and not plain and n not in stubs}
+    return {name: (max(texts.values()), "\n".join(texts)) for name, texts in found.items()}
 
 
 def is_dunder(name: object) -> bool:

@@ -144,7 +144,7 @@ HELD = {
     "test-helpers": ("import course.fixtures\ncourse.fixtures.close = print\n", "imports course.fixtures"),
     "mock-any": ("from unittest.mock import ANY\n", "imports unittest.mock"),
     "approx": ("from _pytest.python_api import approx\n", "imports _pytest.python_api"),
-    "sys-hooks": ("import sys\nsys.setprofile(print)\n", "imports sys"),
+    "sys-hooks": ("import sys\nsys.setprofile(print)\n", "uses sys.setprofile"),
     "import-hooks": ("import importlib.abc\n", "imports importlib.abc"),
     "gc": ("import gc\ngc.get_objects()\n", "imports gc"),
     "inspect": ("import inspect\ninspect.stack()\n", "imports inspect"),
@@ -244,14 +244,6 @@ HELD = {
     "setattr-builtin": (
         "class A:\n    def f(self):\n        setattr(self, '__class__', int)\n",
         "the attribute __class__",
-    ),
-    "fields-that-do-not-count": (
-        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    x: int = field(default=0, compare=False)\n",
-        "passes compare=",
-    ),
-    "fields-that-do-not-count-by-words": (
-        "from dataclasses import dataclass, field\nno = False\n@dataclass\nclass A:\n    x: int = field(default=0, compare=no)\n",
-        "passes compare=",
     ),
     "pattern-of-a-class": (
         "import decimal\ndef f(x):\n    match x:\n        case decimal.Context(prec=p):\n            return p\n",
