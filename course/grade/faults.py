@@ -28,7 +28,7 @@ def outside(source: str, language: Language) -> list[str]:
         level = [child for node in level for child in ast.iter_child_nodes(node)]
     if level:
         return [f"{line}: more than {DEEPEST} levels of nesting"]
-    file = File(tree, language, used_globals(symtable.symtable(source, "starter.py", "exec")))
+    file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
     lines, have = source.split("\n")[:2], words.definitions(tree)
     found += [(number, "declares another encoding") for number, line in enumerate(lines, 1) if _CODING.match(line)]
@@ -36,12 +36,6 @@ def outside(source: str, language: Language) -> list[str]:
         line, mine = have.get(name, (0, ""))
         found += [(line, f"changes {name}, which the starter brings along")] if mine != text else []
     return [f"{line}: {text}" for line, text in dict.fromkeys(sorted(found))]
-
-
-def used_globals(table: symtable.SymbolTable) -> set[str]:
-    """Names that some scope reads as global or builtin."""
-    names, outer = (s for s in table.get_symbols() if s.is_referenced()), table.get_type() != "function"
-    return {s.get_name() for s in names if outer or s.is_global()}.union(*map(used_globals, table.get_children()))
 
 
 def own_words(starter: str, solution: str, test: str, engine: bool = False) -> dict[str, Any]:
@@ -58,11 +52,10 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
         "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
         "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
     }
-    have = {name: text for name, (_, text) in words.definitions(ast.parse(starter)).items()}
-    said = set(re.findall(r"\w+", test))
+    have, said = {k: v for k, (_, v) in words.definitions(ast.parse(starter)).items()}, set(re.findall(r"\w+", test))
     given = {k: v for k, v in have.items() if _DEFINES.search(v) or (k in said and "import" not in v)}
     for _ in range(3):  # what they use has the meaning that it has in the starter
-        inside = [used_globals(symtable.symtable(v, k, "exec")) for k, v in given.items() if "import" not in v]
+        inside = [words.used_globals(symtable.symtable(v, k, "exec")) for k, v in given.items() if "import" not in v]
         given |= {name: have.get(name, "") for name in set().union(*inside) - (files[0].defined - have.keys())}
     return {key: sorted(value) for key, value in made.items()} | {"given": given}
 
@@ -197,7 +190,7 @@ class File:
         while isinstance(over, (ast.Tuple, ast.List)):
             at, over = over, self.above[over]
         field = next(
-            key for key, value in ast.iter_fields(over) if value is at or (isinstance(value, list) and at in value)
+            key for key, value in ast.iter_fields(over) if at in (value if isinstance(value, list) else [value])
         )
         if field == "args" and isinstance(over, ast.Call) and (called := self.dotted(over.func)) not in self.bound:
             return called in ("isinstance", "issubclass") or (called in words.KEEPERS and over.args[0] is node)

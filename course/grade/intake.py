@@ -10,6 +10,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from course.grade.processes import lower_limits
@@ -56,9 +57,8 @@ def take_in(source: Path, labs: Sequence[Lab], limit: int) -> list[Submission]:
 
 
 def _paths(source: Path) -> list[Path]:
-    if source.is_file() or (source / "labs").is_dir() or any(source.glob("phase-[0-9][0-9]-*")):
-        return [source]
-    if any(p.name.startswith("lab-") and p.is_dir() for p in source.iterdir()):
+    one = source.is_file() or (source / "labs").is_dir() or any(source.glob("phase-[0-9][0-9]-*"))
+    if one or any(p.name.startswith("lab-") and p.is_dir() for p in source.iterdir()):
         return [source]
     kept = [p for p in source.iterdir() if not p.name.startswith(".")]
     return sorted(p for p in kept if p.is_symlink() or p.is_dir() or p.suffix in PACKED)
@@ -68,11 +68,8 @@ def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
     packed = path.suffix in PACKED and not path.is_dir()
     name = path.stem if packed else path.resolve().name if path.name in ("", ".", "..") else path.name
     made = Submission("".join(c if c.isprintable() else "?" for c in name))
-    if path.is_symlink():
-        made.problems.append("is a symbolic link: not followed")
-        return made
-    if not (path.is_file() or path.is_dir()):
-        made.problems.append("is neither a file nor a folder: not opened")
+    if (link := path.is_symlink()) or not (path.is_file() or path.is_dir()):
+        made.problems.append(f"is {'a symbolic link: not followed' if link else 'no file and no folder: not opened'}")
         return made
     try:
         if path.suffix == ".zip" and packed:
@@ -224,8 +221,5 @@ def _of_bundle(temp: Path) -> Iterator[_Entry]:
         if not path:
             continue
         mode, kind, sha, size = head.split()
-
-        def read(sha: str = sha) -> bytes:
-            return _git(temp, "cat-file", "blob", sha)
-
-        yield _Entry(path, int(size) if size.isdigit() else 0, kind == "blob" and mode.startswith("100"), read)
+        read, regular = partial(_git, temp, "cat-file", "blob", sha), kind == "blob" and mode.startswith("100")
+        yield _Entry(path, int(size) if size.isdigit() else 0, regular, read)

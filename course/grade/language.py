@@ -9,6 +9,7 @@ import builtins
 import importlib
 import inspect
 import re
+import symtable
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -93,17 +94,21 @@ def definitions(tree: ast.Module) -> dict[str, tuple[int, str]]:
                 code = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
                 body[:] = code or [ast.Pass()]
         own, text = isinstance(top, (ast.FunctionDef, ast.ClassDef)), ast.unparse(top)
-        for node in ast.walk(top):
+        for node in [n for n in ast.walk(top) if not isinstance(n, (ast.keyword, ast.arg, ast.alias))]:
             if isinstance(node, (ast.Import, ast.ImportFrom)) and not own:
                 for a in node.names:
                     found[a.asname or a.name][f"import {getattr(node, 'module', '')}.{a.name}"] = node.lineno
-            elif (node is top or not own or isinstance(node, ast.Global)) and not isinstance(
-                node, (ast.keyword, ast.arg, ast.alias)
-            ):
+            elif node is top or not own or isinstance(node, ast.Global):
                 names = [*bindings(node), *getattr(node, "names", ()), getattr(node, "id", "")]
                 plain = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
                 found |= {n: {text: top.lineno} | found[n] for n in names if n and not plain and n not in stubs}
     return {name: (max(texts.values()), "\n".join(texts)) for name, texts in found.items()}
+
+
+def used_globals(table: symtable.SymbolTable) -> set[str]:
+    """Names that some scope reads as global or builtin."""
+    names, outer = (s for s in table.get_symbols() if s.is_referenced()), table.get_type() != "function"
+    return {s.get_name() for s in names if outer or s.is_global()}.union(*map(used_globals, table.get_children()))
 
 
 def is_dunder(name: object) -> bool:

@@ -27,10 +27,8 @@ from course.grade.settings import Limits
 from course.grade.traps import Trap, plan
 from course.grade.watch import Snapshot
 
-MAX_TALK = 1 << 20
-POLL = 0.05
-HANG_FACTOR = 4
-"""Where processor time cannot be told (no /proc), the clock may show this many times as much."""
+MAX_TALK, POLL, HANG_FACTOR = 1 << 20, 0.05, 4
+"""``HANG_FACTOR``: where processor time cannot be told (no /proc), the clock may show this many times as much."""
 LOADING = "starter.py itself"
 
 

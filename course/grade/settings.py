@@ -42,8 +42,7 @@ class Settings:
         deadline: dt.datetime | None = _of(self.deadlines, lab, None)
         if deadline is None or when is None or when <= deadline:
             return 1.0
-        days = -((deadline - when) // dt.timedelta(days=1))
-        return max(0.0, 1.0 - self.late_per_day * days)
+        return max(0.0, 1.0 + self.late_per_day * ((deadline - when) // dt.timedelta(days=1)))
 
 
 def _of(table: Mapping[str, Any], lab: Lab, default: Any) -> Any:
