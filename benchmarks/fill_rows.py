@@ -43,7 +43,10 @@ def serial(grammars: list[Any], rows: Any, pool: ThreadPoolExecutor) -> None:
 
 
 def threaded(grammars: list[Any], rows: Any, pool: ThreadPoolExecutor) -> None:
-    """In chunks, as upstream/vllm/v1/structured_output/__init__.py:240 has it."""
+    """In chunks, as upstream has it.
+
+    Upstream: upstream/vllm/v1/structured_output/__init__.py:240 — "self.fill_bitmask_parallel_threshold".
+    """
 
     def fill(start: int) -> None:
         for number in range(start, min(start + CHUNK, len(grammars))):

@@ -1,14 +1,16 @@
 """What drafts buy: `python -m benchmarks.spec_decode`.
 
-pocket without drafts, with ngram and with pocket-draft, greedy, on four kinds of prompts and batches of 1, 8 and 32;
-with `--vllm-python` the CPU build of real vLLM too, with the same drafts. All engines are loaded first and answer in
-turns, so that a slow minute of the machine is everybody's; a gain is the median of the ratios of each turn, each engine
-against itself without drafts.
+pocket without drafts, with ngram, with pocket-draft, with pocket-eagle and with pocket-medusa;
+greedy, on four kinds of prompts and batches of 1, 8 and 32; with `--vllm-python` the CPU build of real vLLM too, with
+the same drafts. All engines are loaded first and answer in turns, so that a slow minute of the machine is everybody's;
+a gain is the median of the ratios of each turn, each engine against itself without drafts. "switched" is the gain with
+`disable_when_slower`. Turns go on until `--minutes` are over.
 
 Beside the gain stands what the model of lab 08-04 makes of two measured numbers: E, tokens of a request in a step, and
 the cost of a step. The cost comes from engines of their own, which make and verify the same drafts and reject all of
 them (`rejection_sample_method="synthetic"`), so that they say the same text in as many steps as without drafts: cost is
-their time over that. The model predicts E / cost; the last column is how far it is from the gain.
+their time over that. The model predicts E / cost; the last column is how far it is from the gain. Below the table stand
+the goals, and whether they are met.
 Writes results/spec_decode.{json,md}.
 """
 
@@ -18,6 +20,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,8 +33,11 @@ METHODS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     "draft_model": {"method": "draft_model", "model": f"{MODEL}-draft", "num_speculative_tokens": 3},
+    "eagle": {"method": "eagle", "model": f"{MODEL}-eagle", "num_speculative_tokens": 5},
+    "medusa": {"method": "medusa", "model": f"{MODEL}-medusa", "num_speculative_tokens": 3},
 }
-REJECTING = "all rejected"
+REJECTING, SWITCHED = "all rejected", "switched"
+_REJECTING_TURNS = 2
 _THINGS = ("lamp", "boat", "fox", "river", "clock", "garden", "tower", "bell")
 _CITIES = ("Rome", "Oslo", "Cairo", "Lima", "Quito", "Kyoto", "Turin", "Delhi")
 
@@ -66,6 +72,7 @@ def start_arms(args: argparse.Namespace) -> dict[tuple[str, str], Arm]:
     for method, config in METHODS.items():
         if config is not None:
             jobs[f"{REJECTING}, mini_vllm", method] = {**config, **rejecting}
+            jobs[f"{SWITCHED}, mini_vllm", method] = {**config, "disable_when_slower": True}
     arms = {}
     for (name, method), config in jobs.items():
         engine = name.rpartition(" ")[2]
@@ -75,17 +82,24 @@ def start_arms(args: argparse.Namespace) -> dict[tuple[str, str], Arm]:
 
 
 def measure(arms: dict[tuple[str, str], Arm], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every arm, kind and batch, in turns; the first turn does not count."""
+    """Every arm, kind and batch, turn after turn; the first does not count, and a last one that would be late is not
+    begun. What rejecting all drafts costs is asked in the first turns alone."""
     from mini_vllm.tokenizers.registry import load_tokenizer
 
-    tokenizer, rows = load_tokenizer(MODEL), []
-    for kind in KINDS:
-        for batch in args.batches:
-            for turn in range(args.repeats + 1):
+    tokenizer, rows, began = load_tokenizer(MODEL), [], time.monotonic()
+    for turn in range(args.repeats + 1):
+        start = time.monotonic()
+        for kind in KINDS:
+            for batch in args.batches:
                 prompts = [tokenizer.encode(text) for text in prompts_of(kind, batch, turn)]
-                told = {arm: process.ask("generate", prompts=prompts) for arm, process in arms.items()}
+                asked = {arm: each for arm, each in arms.items() if turn <= _REJECTING_TURNS or REJECTING not in arm[0]}
+                told = {arm: process.ask("generate", prompts=prompts) for arm, process in asked.items()}
                 if turn:
                     rows.append({"kind": kind, "batch": batch, "turn": turn, "arms": told})
+        now = time.monotonic()
+        print(f"turn {turn}: {now - start:.0f} s", file=sys.stderr)
+        if turn and now - began + (now - start) > 60 * args.minutes:
+            break
     return rows
 
 
@@ -95,48 +109,80 @@ def ratios(rows: list[dict[str, Any]], engine: str, method: str, kind: str, batc
         if (row["kind"], row["batch"]) != (kind, batch):
             continue
         plain, drafted = row["arms"][engine, "none"], row["arms"][engine, method]
-        rejecting = row["arms"].get((f"{REJECTING}, {engine}", method))
+        rejecting, switched = (row["arms"].get((f"{how}, {engine}", method)) for how in (REJECTING, SWITCHED))
         _, made, accepted = drafted["drafts"]
         yield {
             "gain": plain["seconds"] / drafted["seconds"],
             "tokens": plain["steps"] / drafted["steps"],
             "cost": rejecting["seconds"] / plain["seconds"] if rejecting else float("nan"),
+            "switched": plain["seconds"] / switched["seconds"] if switched else float("nan"),
             "accepted": accepted / made if made else 0.0,
-            "same": float(plain["tokens"] == drafted["tokens"]),
+            "same": float(plain["tokens"] == drafted["tokens"] == (switched or plain)["tokens"]),
         }
 
 
-def report(rows: list[dict[str, Any]], args: argparse.Namespace, engines: list[str]) -> str:
-    """The table."""
-    lines: list[list[Any]] = []
+def cells(rows: list[dict[str, Any]], args: argparse.Namespace, engines: list[str]) -> Iterator[dict[str, Any]]:
+    """Medians over the turns, of each kind, batch, engine and method."""
     for kind in KINDS:
         for batch in args.batches:
             for engine in engines:
                 for method in list(METHODS)[1:]:
                     found = list(ratios(rows, engine, method, kind, batch))
-                    m = {name: statistics.median(each[name] for each in found) for name in found[0]}
-                    told = [f"{m['accepted']:.0%}", f"{m['same']:.0%}", m["gain"], m["tokens"]]
-                    known: list[Any] = [None] * 3
-                    if m["cost"] == m["cost"]:
-                        predicted = m["tokens"] / m["cost"]
-                        known = [m["cost"], predicted, f"{predicted / m['gain'] - 1:+.1%}"]
-                    lines.append([kind, batch, engine, method, *told, *known])
-    header = ["prompts", "batch", "engine", "drafts", "accepted", "same tokens", "gain", "E", "cost", "E / cost", "off"]
-    return table(header, lines)
+                    told = {name: [each[name] for each in found if each[name] == each[name]] for name in found[0]}
+                    m = {name: statistics.median(values) if values else None for name, values in told.items()}
+                    predicted = m["tokens"] / m["cost"] if m["cost"] else None
+                    off = predicted / m["gain"] - 1 if predicted else None
+                    where = {"kind": kind, "batch": batch, "engine": engine, "method": method}
+                    yield {**where, **m, "predicted": predicted, "off": off}
+
+
+def report(found: list[dict[str, Any]]) -> str:
+    """The table, and what the goals of the project say to it."""
+    header = ["prompts", "batch", "engine", "drafts", "accepted", "same tokens", "gain", "switched", "E", "cost"]
+    lines: list[list[Any]] = [
+        [
+            *(m[name] for name in ("kind", "batch", "engine", "method")), f"{m['accepted']:.0%}", f"{m['same']:.0%}",
+            *(m[name] for name in ("gain", "switched", "tokens", "cost", "predicted")),
+            None if m["off"] is None else f"{m['off']:+.1%}",
+        ]
+        for m in found
+    ]  # fmt: skip
+    ours = [m for m in found if m["engine"] == "mini_vllm"]
+    wanted = [("repeating", "ngram", 2.0), ("glossary", "eagle", 1.3), ("json", "eagle", 1.3)]
+    said = []
+    for kind, method, least in wanted:
+        for m in ours:
+            if (m["kind"], m["batch"], m["method"]) == (kind, 1, method):
+                theirs = [x["gain"] for x in found if x["engine"] == "vllm" and same_cell(x, m)]
+                beside = f", real vLLM {theirs[0]:.2f}" if theirs else ""
+                said.append([f"{method} on {kind}, batch 1", f"at least {least}", f"{m['gain']:.2f}{beside}"])
+    lowest, furthest = min(ours, key=lambda m: m["switched"]), max(ours, key=lambda m: abs(m["off"]))
+    of = "{0[method]} on {0[kind]}, batch {0[batch]}"
+    said.append([f"switched, lowest: {of.format(lowest)}", "at least 0.95", f"{lowest['switched']:.2f}"])
+    said.append([f"model, furthest off: {of.format(furthest)}", "within 10 %", f"{furthest['off']:+.1%}"])
+    near = sum(abs(m["off"]) <= 0.1 for m in ours)
+    said.append(["model, within 10 %", f"{len(ours)} of {len(ours)}", f"{near} of {len(ours)}"])
+    return table([*header, "E / cost", "off"], lines) + "\n\n" + table(["goal", "wanted", "measured"], said)
+
+
+def same_cell(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two cells differ in the engine alone."""
+    return all(one[name] == other[name] for name in ("kind", "batch", "method"))
 
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=9, help="turns that count, at most")
+    parser.add_argument("--minutes", type=float, default=6.0, help="no turn is begun that would end later")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vllm-python", default=None, help="a Python that has the CPU build of real vLLM")
     parser.add_argument("--quick", action="store_true", help="one small turn; nothing is written")
     args = parser.parse_args(argv)
     if args.quick:
-        args.batches, args.repeats, args.max_tokens = [1, 2], 1, 24
+        args.batches, args.repeats, args.max_tokens, args.minutes = [1, 2], 1, 24, 0.5
     if args.vllm_python is None and (usual := Path(ROOT, ".venv-vllm/bin/python")).is_file():
         args.vllm_python = str(usual)
     arms = start_arms(args)
@@ -148,12 +194,18 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         for arm in arms.values():
             arm.close()
-    engines = [engine for engine in dict.fromkeys(name for name, _ in arms) if not engine.startswith(REJECTING)]
-    text = report(rows, args, engines)
+    engines = [engine for engine in dict.fromkeys(name for name, _ in arms) if "," not in engine]
+    found = list(cells(rows, args, engines))
+    text = report(found)
     for row in rows:
         of_arms = {" ".join(arm): dict(told) for arm, told in row["arms"].items()}
         row["arms"] = {arm: {k: v for k, v in told.items() if k != "tokens"} for arm, told in of_arms.items()}
-    save("spec_decode", {"machine": machine(), "settings": vars(args), "rows": rows}, text, keep=not args.quick)
+    save(
+        "spec_decode",
+        {"machine": machine(), "settings": vars(args), "cells": found, "rows": rows},
+        text,
+        keep=not args.quick,
+    )
     return 0
 
 

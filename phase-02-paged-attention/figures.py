@@ -116,11 +116,11 @@ def free_queue() -> Canvas:
         ("B: the same 32", lambda: live.update(B=_prefill(manager, "B", prompt))),
         ("A ends", lambda: manager.free(live["A"])),
         ("B ends", lambda: manager.free(live["B"])),
-        ("E: 8 other tokens", lambda: live.update(E=_prefill(manager, "E", list(range(500, 508))))),
-        ("E ends", lambda: manager.free(live["E"])),
+        ("C: 8 other tokens", lambda: live.update(C=_prefill(manager, "C", list(range(500, 508))))),
+        ("C ends", lambda: manager.free(live["C"])),
         ("D: the first prompt", lambda: live.update(D=_prefill(manager, "D", prompt))),
         ("D ends", lambda: manager.free(live["D"])),
-        ("F: 24 other tokens", lambda: live.update(F=_prefill(manager, "F", list(range(600, 624))))),
+        ("E: 24 other tokens", lambda: live.update(E=_prefill(manager, "E", list(range(600, 624))))),
     ]
     page = Canvas("The free queue after each event (10 blocks of 4 tokens, block 0 is the null block)", 800, 448)
     page.text(190, 56, "reused first", fill=MUTED, size=12)

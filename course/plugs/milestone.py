@@ -87,8 +87,7 @@ def run(
     holding = [part for part, row in zip(asked, results, strict=True) if row.state == "holds"]
     if holding:
         note("all that hold, together")
-        names = tuple(dict.fromkeys(part.plug.lab for part in holding))
-        row = Result("together", " ".join(names), "holds")
+        row = Result("together", " ".join(dict.fromkeys(part.plug.lab for part in holding)), "holds")
         made.together = _prove(row, fresh(holding), CHECKS, expected, num_requests)
         if suite:
             note("the engine's own suite")

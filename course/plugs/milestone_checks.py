@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from course.labs import ROOT
+from course.labs import ROOT, load
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 
 MEMORY = ("free queue", "block hash", "block pool")
 POCKET = ROOT / "models" / "pocket"  # in float64, so that the order of a sum cannot flip a near tie
+DRAFTS = ROOT / "phase-08-speculative-decoding" / "labs" / "lab-05-your-proposer-serves-pocket" / "plug.py"
 Prompts = list[dict[str, list[int]]]
 
 
@@ -76,8 +77,7 @@ def prefix_caching(parts: EngineParts) -> None:
 
 def preemption(parts: EngineParts) -> None:
     """A pool of four usable blocks for two requests that need four each: slower, not different."""
-    prompts = random_prompts(1, 6, 8)
-    params = greedy(8)
+    prompts, params = random_prompts(1, 6, 8), greedy(8)
     roomy, _ = tokens(prompts, params, None, num_blocks=256, block_size=4)
     cramped, engine = tokens(prompts, params, parts, num_blocks=5, block_size=4, enable_prefix_caching=False)
     assert engine.stats.num_preemptions, "nobody was preempted in a pool that is too small for two"
@@ -137,11 +137,10 @@ CHECKS = (
     Check("budget and seats hold in every step", limits, ("scheduler step",)),
     Check("requests end where they must, for the right reason", stop_conditions, ("stop conditions",)),
     Check("seeded requests draw the reference's tokens", sampling, ("sampling", "batch sampling")),
+    Check("drafts serve pocket: the same tokens in fewer steps", lambda p: load(DRAFTS).serves(p), ("proposer",)),
     Check("the committed checkpoint says the same", real_weights),
     Check(
-        "JSON is what masks alone give, in fewer steps",
-        lambda parts: parts.jump_forward and parts.jump_forward.func.prove(parts),
-        ("jump-forward",),
+        "JSON as by masks, in fewer steps", lambda p: p.jump_forward and p.jump_forward.func.prove(p), ("jump-forward",)
     ),
 )
 

@@ -106,10 +106,9 @@ def find_parts(with_labs: str | Sequence[str] = "all", root: Path = ROOT) -> lis
 def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> Part:
     if impl is None:
         return Part(plug, "ours")
-    found = sorted(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"))
-    if not found:
+    path = min(root.glob(f"phase-{plug.lab[:2]}-*/labs/lab-{plug.lab[3:]}-*/{impl}.py"), default=None)
+    if path is None:
         return Part(plug, "absent")
-    path = found[0]
     try:
         for _, name, sentence in stubs(path):
             if plug.covers(name):
@@ -119,8 +118,7 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> 
         module = modules[plug.lab]
     except LabError as error:
         return Part(plug, "does not load", str(error))
-    names = (need.partition(".")[0] for need in plug.needs)
-    if missing := next((name for name in names if not hasattr(module, name)), None):
+    if missing := next((name for need in plug.needs if not hasattr(module, name := need.partition(".")[0])), None):
         return Part(plug, "not written", f"{path.name} has no {missing}")
     return Part(plug, "lab", path.relative_to(root).as_posix(), module)
 
@@ -230,6 +228,8 @@ def _on_start(by_name: dict[str, Part], pools: list[GuardedPool], core: Any) -> 
     if pools and manager.block_pool is pools[-1]:
         tables, ids_of = manager.req_to_blocks, manager.get_block_ids
         pools[-1].owner_of = lambda id_: next((i for i in tables if any(id_ in ids for ids in ids_of(i))), None)
+    if part := by_name.get("proposer"):
+        part.glue.on_start(part.module, part.watch, core)
     names = ("block pool", "free queue", "block hash", "scheduler step")
     suspects = [p for name in names if (p := by_name.get(name)) and not p.plug.unlike(core.config)]
     if oracle is not None and suspects:

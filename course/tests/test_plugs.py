@@ -86,7 +86,8 @@ def test_each_part_alone(plug: plugs.Plug) -> None:
     found = [part for part in plugs.find_parts([plug.lab, "solution"]) if part.plug == plug]
     parts = plugs.assemble(found, quiet=True)
     assert generate(with_labs=parts) == generate()
-    assert found[0].watch.num_calls or plug.part in ("model", "paged attention", "jump-forward")  # not in the toy model
+    silent = ("model", "paged attention", "jump-forward", "proposer")  # not in the toy model, or nobody drafts
+    assert found[0].watch.num_calls or plug.part in silent
 
 
 def test_lab_code_really_runs() -> None:
@@ -94,9 +95,22 @@ def test_lab_code_really_runs() -> None:
     found = plugs.find_parts("solution")
     assert generate(POCKET, with_labs=plugs.assemble(found, quiet=True))
     silent = {part.plug.part for part in found if not part.watch.num_calls}
-    assert silent == {"free queue", "sampling", "jump-forward"}, (
-        "the pool runs the first, the whole batch the second; nobody asked for JSON"
+    assert silent == {"free queue", "sampling", "jump-forward", "proposer"}, (
+        "the pool runs the first, the whole batch the second; nobody asked for JSON or drafts"
     )
+
+
+def test_the_proposer_drafts_where_drafts_are_asked_for() -> None:
+    source("08-05")
+    (part,) = (p for p in plugs.find_parts("08-05,solution") if p.state == "lab")
+    drafting = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    llm = LLM(with_labs=plugs.assemble([part], quiet=True), **drafting)
+    drafts = llm.llm_engine.engine_core.model_runner.drafts
+    assert type(drafts.drafter).__name__ == "LabProposer"
+    assert type(drafts.rejection_sampler).__name__ == "LabRejectionSampler"
+    llms = llm, LLM(**drafting)
+    mine, ours = ([o.outputs[0].token_ids for o in each.generate(random_prompts(7, 6, 24), greedy(9))] for each in llms)
+    assert mine == ours and part.watch.num_calls
 
 
 def test_untouched_starters_are_named_and_ours_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +165,7 @@ def test_settings_that_a_lab_does_not_know(setting: dict[str, object], capsys: p
 
 
 def test_a_batch_sampler_leaves_large_vocabularies_and_masked_tokens_alone() -> None:
-    glue = plugs.find_parts("09-05,solution")[-1].glue
+    (glue,) = (part.glue for part in plugs.find_parts("09-05,solution") if part.plug.part == "batch sampling")
     rows = [SamplingRow(SamplingParams(seed=i), generator=np.random.default_rng(i)) for i in range(3)]
     asked: list[str] = []
     for size, calls in ((40_000, 0), (400, 1)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.utils import one_of, whole_number
+from mini_vllm.config.utils import flag, one_of, whole_number
 from mini_vllm.spec_decode.utils import check_draft_sizes, method_of_checkpoint, read_draft_config
 from mini_vllm.utils.checks import did_you_mean, shown
 
@@ -62,6 +62,8 @@ class SpeculativeConfig:
     rejection_sample_method: "standard", or "synthetic": drafts are accepted at given rates, whatever they are, and the
     text is worthless: to measure what an acceptance rate would bring. synthetic_acceptance_rates, for each position
     that all drafts up to it are accepted; or synthetic_acceptance_length, the mean number of tokens of a step.
+    disable_when_slower (ours): the engine measures its steps, and makes no drafts for requests that lose by them: see
+    `spec_decode/draft_switch.py`.
 
     Attributes:
         draft_model_config: what is known of the draft model or the heads, once `resolve_draft_model` has looked.
@@ -82,6 +84,7 @@ class SpeculativeConfig:
     rejection_sample_method: str = "standard"
     synthetic_acceptance_rates: Sequence[float] | None = None
     synthetic_acceptance_length: float | None = None
+    disable_when_slower: bool = False
     draft_model_config: ResolvedModel | HFConfig | MedusaConfig | None = None
 
     def __post_init__(self) -> None:
@@ -98,6 +101,7 @@ class SpeculativeConfig:
                 whole_number(f"speculative_config: {name}", getattr(self, name), 1)
         one_of("speculative_config: draft_sample_method", self.draft_sample_method, ("greedy", "probabilistic"))
         one_of("speculative_config: rejection_sample_method", self.rejection_sample_method, ("standard", "synthetic"))
+        flag("speculative_config: disable_when_slower", self.disable_when_slower)
         self._resolve_synthetic_acceptance_rates()
 
     def _find_method(self) -> None:
@@ -169,7 +173,7 @@ class SpeculativeConfig:
         return self.method == "draft_model"
 
     def use_eagle(self) -> bool:
-        """Whether a head goes on from hidden states. Upstream: upstream/vllm/config/speculative.py:1059 — `use_eagle`."""
+        """Whether one head goes on from the next. Upstream: upstream/vllm/config/speculative.py:1059 — `use_eagle`."""
         return self.method == "eagle"
 
     @property
@@ -202,6 +206,11 @@ class SpeculativeConfig:
             raise ValueError(
                 f"async_scheduling must be False with speculative_config method {self.method!r}: its drafts need the "
                 "tokens of the step before; it may be True with 'draft_model' and 'eagle'"
+            )
+        if self.disable_when_slower and (async_scheduling or tensor_parallel_size > 1):
+            raise ValueError(
+                "speculative_config: disable_when_slower must be False with async_scheduling, where plans are made "
+                "before drafts are known, and with tensor_parallel_size > 1, where each rank has a clock of its own"
             )
         draft_size = self.draft_tensor_parallel_size
         if draft_size not in (None, tensor_parallel_size):

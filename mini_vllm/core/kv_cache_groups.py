@@ -238,9 +238,7 @@ def get_kv_cache_config(
     return get_kv_cache_config_from_groups(groups, num_blocks)
 
 
-def _check_drafter(
-    groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec], method: str | None
-) -> None:
+def _check_drafter(groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec], method: str | None) -> None:
     """A drafter reads all blocks of a request, so that none may have gone to others."""
     specs = [*(group.kv_cache_spec for group in groups), *of_drafter]
     if of_drafter and (len(groups) > 1 or any(isinstance(spec, SlidingWindowSpec) for spec in specs)):

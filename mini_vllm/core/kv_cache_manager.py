@@ -160,6 +160,9 @@ class KVCacheManager:
         Returns:
             The new blocks of each group, perhaps none (the last block had room). None: not enough free blocks.
 
+        Raises:
+            ValueError: "num_new_tokens must be at least 1, got N"; also for hits of a request that holds blocks.
+
         Upstream: upstream/vllm/v1/core/kv_cache_manager.py:236 — `KVCacheManager.allocate_slots`.
         """
         if num_new_tokens < 1:

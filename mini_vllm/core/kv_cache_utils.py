@@ -214,7 +214,7 @@ class FreeKVCacheBlockQueue:
         """Put the blocks at the end, in this order.
 
         Raises:
-            RuntimeError: one of them is in the queue already.
+            RuntimeError: "block B is already in the free queue: it was freed twice".
         """
         last = self.fake_free_list_tail.prev_free_block
         assert last is not None

@@ -49,7 +49,8 @@ class EngineCore:
 
     def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
         parts = parts or EngineParts()
-        self.config, self.parts = config, (parts := parts.fit(parts, config))
+        self.config = config
+        self.parts = parts = parts.fit(parts, config)
         self.resolved_model = ResolvedModel.of(model)
         self.max_model_len = config.resolve_max_model_len(self.resolved_model.max_model_len)
         if config.speculative_config is not None:

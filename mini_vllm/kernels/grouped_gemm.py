@@ -4,7 +4,7 @@
 a block of rows belongs to one expert, and a program needs only two look-ups: which pairs are mine, whose weights do I
 take. The rows of A are gathered by index, never copied into order.
 
-Upstream: vllm/model_executor/layers/fused_moe/fused_moe.py:295 (`fused_moe_kernel`).
+Upstream: upstream/vllm/model_executor/layers/fused_moe/fused_moe.py:295 — `fused_moe_kernel`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ they found, always in the same order: the same input gives the same bits. On Hop
 chip. It is launched while the one before it still runs, prepares itself, and waits only where it needs that one's
 results (`EARLY`): between two kernels lies a microsecond, and on a small matrix that is a tenth of the time.
 
-Upstream: vllm/model_executor/layers/fused_moe/fused_moe.py:61 (`fused_moe_kernel_gptq_awq`) unpacks in Triton, for
-experts; dense layers take Marlin or Machete, in CUDA, and repack at load too (`process_weights_after_loading`).
+Upstream: upstream/vllm/model_executor/layers/fused_moe/fused_moe.py:61 — `fused_moe_kernel_gptq_awq` unpacks in
+Triton, for experts; dense layers take Marlin or Machete, in CUDA, and repack at load too
+(`process_weights_after_loading`).
 """
 
 from __future__ import annotations

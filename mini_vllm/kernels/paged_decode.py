@@ -4,8 +4,8 @@ A program takes one request, one KV head and one share ("split") of the request'
 an online softmax. With one split it writes the output. With several, each program leaves its summary (m, l, acc), and a
 second kernel merges them: the summaries of two sets of tokens give the summary of their union, in any order.
 
-Upstream: vllm/v1/attention/ops/triton_unified_attention.py:179 (`kernel_unified_attention`, 3D) and `reduce_segments`.
-It also does prefill, sliding windows, soft caps, ALiBi, sinks and 8-bit caches in the same kernel.
+Upstream: upstream/vllm/v1/attention/ops/triton_unified_attention.py:179 — `kernel_unified_attention` (3D), and
+`reduce_segments`. It also does prefill, sliding windows, soft caps, ALiBi, sinks and 8-bit caches in the same kernel.
 """
 
 from __future__ import annotations

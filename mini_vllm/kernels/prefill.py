@@ -4,7 +4,7 @@ A program takes a tile of queries of one request and one KV head. Its rows are (
 each key and value that it loads serves the whole group. Causality is the end of the key loop; only the tiles that the
 diagonal crosses need a mask. K and V of the chunk itself must be in the cache already: write before read.
 
-Upstream: vllm/v1/attention/ops/triton_unified_attention.py:179 (`kernel_unified_attention`, 2D).
+Upstream: upstream/vllm/v1/attention/ops/triton_unified_attention.py:179 — `kernel_unified_attention` (2D).
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class TokenMap:
     def load(self, source: TensorSource) -> None:
         """Read and check the ids."""
         ids = source.read("")
-        if ids.shape != self.shape or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self.config.vocab_size:
+        fits = ids.shape == self.shape and ids.dtype.kind in "iu"
+        if not fits or ids.min() < 0 or ids.max() >= self.config.vocab_size:
             raise CheckpointError(
                 f"token_map must hold {self.shape[0]} token ids below {self.config.vocab_size}, got {ids.dtype} of "
                 f"shape {ids.shape}"
@@ -84,9 +85,7 @@ class Medusa(Module):
         self.blocks = [ResidualBlock(config, self.context, f"blocks.{i}") for i in range(num_heads)]
         assert config.truncated_vocab_size is not None
         names = ["lm_head"] if config.original_lm_head else [f"lm_heads.{i}" for i in range(num_heads)]
-        heads = [
-            ParallelLMHead(config.truncated_vocab_size, config.hidden_size, self.context, name) for name in names
-        ]
+        heads = [ParallelLMHead(config.truncated_vocab_size, config.hidden_size, self.context, name) for name in names]
         self.lm_heads = heads * num_heads if config.original_lm_head else heads
         self.token_map = TokenMap(config) if config.truncated_vocab_size < config.vocab_size else None
         self.logits_processor = LogitsProcessor()

@@ -95,12 +95,14 @@ class SpecDecodeBaseProposer:
         self.last_draft_probs = {}
         drafts: list[list[int]] = [[] for _ in range(num_reqs)]
         fits = known + k <= self.max_model_len
-        rows = np.flatnonzero(fits | (~has_new & (seq_lens + k <= self.max_model_len)))
-        drafting = np.flatnonzero(has_new & fits)
+        is_drafting = has_new & fits
+        rows = drafting = is_drafting.nonzero()[0]
+        if len(rows) < num_reqs:
+            rows = (fits | (~has_new & (seq_lens + k <= self.max_model_len))).nonzero()[0]
         if not len(rows):
             return drafts
         ends = np.where(has_new, known - self._ahead, seq_lens)[rows]
-        last_hidden = self._first_pass(rows, ends, np.isin(rows, drafting), target, hidden_states)
+        last_hidden = self._first_pass(rows, ends, is_drafting[rows], target, hidden_states)
         if not len(drafting):
             return drafts
         tokens, laws = self._chain(drafting, known[drafting] - self._ahead, last_hidden)

@@ -36,7 +36,7 @@ def method_of_checkpoint(model: str) -> str | None:
     return "medusa" if file.is_file() and load_json_object(file).get("model_type") == "medusa" else None
 
 
-def read_draft_config(config: SpeculativeConfig, folder: str) -> Any:
+def read_draft_config(config: SpeculativeConfig, folder: str | Path) -> Any:
     """What is known of the draft model, or of the heads, before a weight is read.
 
     Raises:
@@ -58,9 +58,9 @@ def read_draft_config(config: SpeculativeConfig, folder: str) -> Any:
 def check_draft_sizes(config: SpeculativeConfig, draft: Any, target: ResolvedModel) -> None:
     """Raise ValueError where a drafter does not fit its target.
 
-    Upstream: upstream/vllm/config/speculative.py:1018 — `verify_equal_vocab_size_if_draft_model`, for the method of that
-    name alone; heads of other sizes end there in an error of shapes, and heads beyond those of the checkpoint keep the
-    numbers that were in memory.
+    Upstream: upstream/vllm/config/speculative.py:1018 — `verify_equal_vocab_size_if_draft_model`, for the method of
+    that name alone; heads of other sizes end there in an error of shapes, and heads beyond those of the checkpoint in
+    one of weights that were not read.
     """
     named = f"speculative_config: model={config.model!r}"
     theirs = getattr(target.hf_config, "hidden_size", None)

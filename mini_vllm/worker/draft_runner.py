@@ -21,6 +21,7 @@ from mini_vllm.sample.metadata import SamplingRow
 from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.spec_decode.custom_class_proposer import create_custom_proposer
 from mini_vllm.spec_decode.draft_model import DraftModelProposer, load_draft_model
+from mini_vllm.spec_decode.draft_switch import DraftSwitch
 from mini_vllm.spec_decode.eagle import EagleProposer, load_eagle_head
 from mini_vllm.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 from mini_vllm.spec_decode.medusa import MedusaProposer, load_medusa_heads
@@ -41,6 +42,7 @@ class DraftRunner:
     Attributes:
         drafter: makes drafts. rejection_sampler: judges them. draft_token_ids: by request id, for the next step.
         hidden_states: of all tokens of the step [T, H], which the runner leaves here for those drafters that read them.
+        switch: says for whom drafts are made; None: for all.
         num_verified: (drafts, accepted) of each row of the last step that had drafts, by request id.
     """
 
@@ -49,6 +51,9 @@ class DraftRunner:
         self.is_async = vllm_config.async_scheduling
         self.rejection_sampler = RejectionSampler(runner.sampler, self.config)
         self.drafter = self._make_drafter(vllm_config, draft_model)
+        keeps_state = self.config.method not in ("ngram", "custom_class", "medusa")
+        slots = self.config.num_speculative_tokens
+        self.switch = DraftSwitch(slots, keeps_state) if self.config.disable_when_slower else None
         self.draft_token_ids: dict[str, list[int]] = {}
         self.metadata: SpecDecodeMetadata | None = None
         self.hidden_states: Array | None = None
@@ -73,6 +78,8 @@ class DraftRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1270 — "if self.use_async_spec_decode:".
         """
+        if self.switch is not None:
+            self.switch.begin_step(scheduler_output)
         batch, drafts = self.runner.input_batch, scheduler_output.scheduled_spec_decode_tokens
         if self.is_async:
             rows = slice(batch.num_reqs)
@@ -108,7 +115,13 @@ class DraftRunner:
             output = self.runner.sample_logits(logits, rows, grammar_output)
         else:
             output = self._verify(self.metadata, logits, rows, grammar_output)
-        self._propose(output)
+        asked = output if self.switch is None else self.switch.choose(output)
+        if asked is None:
+            self.draft_token_ids = {}
+        else:
+            self._propose(asked)
+        if self.switch is not None:
+            self.switch.end_step()
         return output
 
     def _verify(
@@ -197,7 +210,8 @@ class DraftRunner:
         drafts: list[list[int]] = [[] for _ in sampled]
         if len(rows):
             last_computed = target.query_start_loc[1:] - target.seq_lens + known - 2
-            for row, tokens in zip(rows, drafter.propose(self.hidden_states[last_computed[rows]]).tolist(), strict=True):
+            found = drafter.propose(self.hidden_states[last_computed[rows]])
+            for row, tokens in zip(rows.tolist(), found.tolist(), strict=True):
                 drafts[row] = tokens
         return drafts
 

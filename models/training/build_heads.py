@@ -23,7 +23,7 @@ from models.training.dataset import Rows, make_shard
 from models.training.heads import EagleHead, MedusaHeads, agreement, eagle_loss, medusa_loss
 from models.training.train import Plan, train
 
-STEPS = {"pocket-eagle": 2000, "pocket-medusa": 2000}
+STEPS = {"pocket-eagle": 1800, "pocket-medusa": 2000}
 HELD_OUT_SEED = 9_000_000
 
 
@@ -97,9 +97,7 @@ def main() -> None:
     rows = make_rows(args.pocket / "tokenizer.json", args, start)
     held_out = make_shard(HELD_OUT_SEED, str(args.pocket / "tokenizer.json"), 1000)
 
-    def make(
-        name: str, model: Any, loss: Callable[..., torch.Tensor], config: dict[str, Any], **more: float
-    ) -> None:
+    def make(name: str, model: Any, loss: Callable[..., torch.Tensor], config: dict[str, Any], **more: float) -> None:
         if args.only not in (None, name):
             return
         plan = Plan(args.steps or STEPS[name], args.lr, seed=args.seed, batch_tokens=args.batch_tokens)

@@ -18,12 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.training.chat_format import CLASS_ANSWER
+from models.training.chat_format import CLASS_ANSWER, CLASS_PAD
 from models.training.dataset import Rows
 
 EAGLE_STEPS = 3
 """Guesses ahead that training unrolls: the layer must live with hidden states of its own making."""
 HIDDEN_WEIGHT = 0.1
+CONTEXT_WEIGHT = 0.3
+"""Of tokens outside answers, for EAGLE: what comes before and after an answer is drafted too."""
 ROPE_BASE = 10_000.0
 Past = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -148,14 +150,15 @@ def hidden_states(teacher: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _distance(guessed: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy between two laws given as logits [R, V]; `known` is taken as it is."""
-    return -(known.float().softmax(-1).detach() * guessed.float().log_softmax(-1)).sum(-1).mean()
+    """Cross entropy [R] between laws given as logits [R, V]; `known` is taken as it is."""
+    return -(known.float().softmax(-1).detach() * guessed.float().log_softmax(-1)).sum(-1)
 
 
 def eagle_guesses(
     head: EagleHead, ids: torch.Tensor, classes: torch.Tensor, teacher: Any
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """For each of `EAGLE_STEPS`: guessed hidden states of tokens of answers, and the target's, both [R, H]."""
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """For each of `EAGLE_STEPS`: guessed hidden states of tokens, and the target's, both [R, H]; whether each token is
+    of an answer, [R]. Padding is left out."""
     hidden = hidden_states(teacher, ids)
     embedded = teacher.model.embed_tokens(ids).detach()
     count, past = ids.shape[1] - 1 - EAGLE_STEPS, []
@@ -163,8 +166,9 @@ def eagle_guesses(
     for step in range(EAGLE_STEPS):
         here = slice(step + 1, step + 1 + count)
         given = head(embedded[:, here], given, step, past)
-        said = classes[:, step + 2 : step + 2 + count] == CLASS_ANSWER
-        yield given[said], hidden[:, here][said]
+        kinds = classes[:, step + 2 : step + 2 + count]
+        there = kinds != CLASS_PAD
+        yield given[there], hidden[:, here][there], kinds[there] == CLASS_ANSWER
 
 
 def medusa_guesses(
@@ -179,18 +183,19 @@ def medusa_guesses(
 
 def eagle_loss(head: EagleHead, ids: torch.Tensor, classes: torch.Tensor, teacher: Any) -> torch.Tensor:
     """Mean over the steps: distance to the target's law, and some to its hidden state."""
-    losses = [
-        _distance(teacher.lm_head(guessed), teacher.lm_head(known))
-        + HIDDEN_WEIGHT * F.smooth_l1_loss(guessed.float(), known)
-        for guessed, known in eagle_guesses(head, ids, classes, teacher)
-    ]
+    losses = []
+    for guessed, known, answers in eagle_guesses(head, ids, classes, teacher):
+        near = F.smooth_l1_loss(guessed.float(), known, reduction="none").mean(-1)
+        each = _distance(teacher.lm_head(guessed), teacher.lm_head(known)) + HIDDEN_WEIGHT * near
+        weights = torch.where(answers, 1.0, CONTEXT_WEIGHT)
+        losses.append((each * weights).sum() / weights.sum())
     return torch.stack(losses).mean()
 
 
 def medusa_loss(heads: MedusaHeads, ids: torch.Tensor, classes: torch.Tensor, teacher: Any) -> torch.Tensor:
     """Mean over the heads: distance to the target's law one, two, … tokens later, of the tokens that a head knows."""
     losses = [
-        _distance(logits, teacher.lm_head(later)[:, heads.token_map])
+        _distance(logits, teacher.lm_head(later)[:, heads.token_map]).mean()
         for logits, later in medusa_guesses(heads, ids, classes, teacher)
     ]
     return torch.stack(losses).mean()
@@ -209,8 +214,9 @@ def agreement(model: EagleHead | MedusaHeads, rows: dict[int, Rows], teacher: An
             classes = torch.from_numpy(bucket.classes[part]).to(device)
             same = []
             if isinstance(model, EagleHead):
-                for guessed, known in eagle_guesses(model, ids, classes, teacher):
-                    same.append(teacher.lm_head(guessed).argmax(-1) == teacher.lm_head(known).argmax(-1))
+                for guessed, known, answers in eagle_guesses(model, ids, classes, teacher):
+                    agree = teacher.lm_head(guessed).argmax(-1) == teacher.lm_head(known).argmax(-1)
+                    same.append(agree[answers])
             else:
                 for logits, later in medusa_guesses(model, ids, classes, teacher):
                     same.append(model.token_map[logits.argmax(-1)] == teacher.lm_head(later).argmax(-1))

@@ -65,7 +65,7 @@ class DraftGate:
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:501 — "Speculative decode related.".
         """
-        known = len(request.all_token_ids) + request.num_output_placeholders
+        known = request.num_tokens + request.num_output_placeholders
         count = step.num_scheduled_tokens[request.request_id] + request.num_computed_tokens - known
         if count > 0:
             step.spec_decode_tokens[request.request_id] = request.spec_token_ids[:count]

@@ -76,7 +76,7 @@ class Scheduler(GrammarGate, DraftGate, RequestTable):
             allocate_slots = partial(allocate_slots, num_lookahead_tokens=self.num_lookahead_tokens)
         while index < len(running) and step.token_budget > 0:
             request = running[index]
-            missing = len(request.all_token_ids) + request.num_output_placeholders - request.num_computed_tokens
+            missing = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
             if drafting:
                 missing += len(request.spec_token_ids)
             num_new_tokens = self._clamp(missing, step.token_budget)
@@ -174,7 +174,7 @@ class Scheduler(GrammarGate, DraftGate, RequestTable):
             request = self.requests[request_id]
             request.num_computed_tokens += num_tokens
             request.is_prefill_chunk = (
-                request.num_computed_tokens < len(request.all_token_ids) + request.num_output_placeholders
+                request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
             )
             if request.structured_output_request is not None and not request.is_prefill_chunk:
                 output.has_structured_output_requests = True

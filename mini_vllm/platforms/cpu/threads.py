@@ -44,6 +44,13 @@ def num_threads() -> int:
     return min(max(counts, default=1), MAX_THREADS)
 
 
+@lru_cache
+def multiplies_small_unpacked() -> bool:
+    """Whether BLAS has kernels for small products, which read the factors where they lie: OpenBLAS for AVX-512 has."""
+    kernels = {getattr(library, "architecture", None) for library in _blas()}
+    return not kernels or bool(kernels & {"SkylakeX", "Cooperlake", "SapphireRapids"})
+
+
 _unshared = False
 
 

@@ -14,12 +14,15 @@ from typing import Any
 from mini_vllm.tests.golden.group_workload import make_group_workload
 from mini_vllm.tests.golden.scheduler_workload import VOCAB, Workload, make_pressed_workload, sampled_token
 
+EAGLE = range(200, 260)
+
 
 def make_draft_workload(seed: int) -> Workload:
     """The workload of this seed: as `make_group_workload`, every fourth as `make_pressed_workload`, with drafts.
 
     `config["drafts"]`: "k", drafts of a request in a step, and "method": a draft model needs lookahead slots and lets
-    scheduling run ahead; for ngram neither holds.
+    scheduling run ahead; for ngram neither holds. In those of `EAGLE`, and in every third behind them, an EAGLE head
+    drafts, with slots of its own and hits that leave their last block out.
     """
     rng = random.Random(f"drafts/{seed}")
     workload = make_pressed_workload(seed) if seed % 4 == 3 else make_group_workload(seed)
@@ -32,6 +35,8 @@ def make_draft_workload(seed: int) -> Workload:
     if config["async"]:  # as the release allows it; a reset with a step in flight drops too many results there
         config["drafts"]["method"] = "draft_model"
         workload.resets = [None] * len(workload.resets)
+    if seed in EAGLE or (seed >= EAGLE.stop and seed % 3 == 0):
+        config["drafts"]["method"] = "eagle"
     if config["drafts"]["method"] == "draft_model":
         config["max_num_batched_tokens"] += config["max_num_seqs"]
     # Lookahead, and a window beside a larger budget: what one request holds at most is more.

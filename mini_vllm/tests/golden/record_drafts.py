@@ -2,7 +2,7 @@
 
 Run from the repository root under the CPU build of the pinned release (`course vllm`):
 
-    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_drafts.py 200
+    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_drafts.py 260
 
 As `record_groups.py`, with drafts proposed and accepted at random; each step is kept as `draft_workload.short` has it.
 The known bugs (`upstream_patches.py`) are patched. The result is `scheduler-drafts.json.gz`.
@@ -76,7 +76,7 @@ class DraftRecorder(GroupRecorder):
 
 
 def main() -> None:
-    num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 260
     init_none_hash(sha256)
     traces, features, totals = [], Counter(), Counter()
     with stand_in_model() as folder, applied(Scheduler, list(PATCHES)):

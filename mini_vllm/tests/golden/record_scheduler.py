@@ -116,13 +116,14 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
 
 
 def make_speculative_config(config: dict[str, Any], model: Any, parallel: Any, folder: str) -> SpeculativeConfig | None:
-    """Of a workload with drafts (`draft_workload.py`); the stand-in drafts for itself."""
+    """Of a workload with drafts (`draft_workload.py`); the stand-in drafts for itself, an EAGLE head is any that is
+    there."""
     if "drafts" not in config:
         return None
     method, k = config["drafts"]["method"], config["drafts"]["k"]
     return SpeculativeConfig(
         method=method,
-        model=folder if method == "draft_model" else None,
+        model={"draft_model": folder, "eagle": "models/pocket-eagle"}.get(method),
         num_speculative_tokens=k,
         target_model_config=model,
         target_parallel_config=parallel,

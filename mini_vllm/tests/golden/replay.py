@@ -39,6 +39,7 @@ def make_scheduler(config):
         max_model_len=config["max_model_len"],
         max_num_batched_tokens=config["max_num_batched_tokens"],
         enable_kv_cache_events="groups" in config,
+        use_eagle=config.get("drafts", {}).get("method") == "eagle",
     )
     limits = SchedulerConfig(
         max_num_batched_tokens=config["max_num_batched_tokens"],
@@ -52,7 +53,7 @@ def make_scheduler(config):
     scheduler = (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"])
     if "drafts" in config:
         method, k = config["drafts"]["method"], config["drafts"]["k"]
-        scheduler.use_drafts(SpeculativeConfig(k, method, "stand-in" if method == "draft_model" else None))
+        scheduler.use_drafts(SpeculativeConfig(k, method, None if method == "ngram" else "stand-in"))
     return scheduler
 
 

@@ -83,11 +83,23 @@ def test_greedy_tokens_do_not_depend_on_heads_in_any_way_of_scheduling(name, exp
 
 @pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize("args", [{"quantization": "int8"}, {"quantization": "int4"}, {"kv_cache_dtype": "fp8"}], ids=str)
+@pytest.mark.parametrize(
+    "args", [{"quantization": "int8"}, {"quantization": "int4"}, {"kv_cache_dtype": "fp8"}], ids=str
+)
 def test_quantized_targets_too(spec, args):
     plain = [o.token_ids for o in run(PROMPTS, GREEDY, **args)[0]]
     outputs, llm = run(PROMPTS, GREEDY, spec=spec, **args)
     assert [o.token_ids for o in outputs] == plain and llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 20
+
+
+@pytest.mark.slow
+@BOTH
+def test_a_core_in_a_process_of_its_own(spec, expected):
+    pytest.importorskip("zmq", reason="pyzmq is in the extra `serve`")
+    pytest.importorskip("msgspec", reason="msgspec is in the extra `serve`")
+    outputs, llm = run(PROMPTS, GREEDY, spec=spec, enable_multiprocessing=True)
+    assert [o.token_ids for o in outputs] == expected and llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 20
+    llm.llm_engine.shutdown()
 
 
 @pytest.mark.slow
@@ -101,8 +113,8 @@ def test_every_parameter_and_grammars(spec):
         SamplingParams(temperature=0.0, max_tokens=30, structured_outputs=StructuredOutputsParams(regex="(ab|cd){6}")),
         SamplingParams(temperature=0.9, seed=3, max_tokens=16, ignore_eos=True),
     ]
-    plain = run(PROMPTS, params[:3] + [GREEDY])[0]
-    drafted = run(PROMPTS, params[:3] + [GREEDY], spec=spec)[0]
+    plain = run(PROMPTS, [*params[:3], GREEDY])[0]
+    drafted = run(PROMPTS, [*params[:3], GREEDY], spec=spec)[0]
     assert [(o.text, o.finish_reason) for o in drafted] == [(o.text, o.finish_reason) for o in plain]
     seeded = [run(PROMPTS[:n], params[3], spec=spec)[0][0].token_ids for n in (1, 3)]
     assert seeded[0] == seeded[1]
@@ -229,13 +241,15 @@ def test_layouts_of_medusa_heads(layout, tmp_path):
         tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
     changed = dict.fromkeys(tensors)
     if layout == "prefix":
-        changed |= {"token_map": tensors.pop("token_map"), "medusa_heads.lm_heads.0.weight": tensors.pop("lm_head.weight")}
+        changed["token_map"] = tensors.pop("token_map")
+        changed["medusa_heads.lm_heads.0.weight"] = tensors.pop("lm_head.weight")
         changed |= {f"medusa_heads.{name}": tensor for name, tensor in tensors.items()}
         model = copy_of("pocket-medusa", tmp_path / "m", changed)
     else:
         changed |= {**tensors, "lm_head.weight": None}
         changed |= {f"lm_heads.{i}.weight": tensors["lm_head.weight"] for i in range(3)}
-        model = copy_of("pocket-medusa", tmp_path / "m", changed, original_lm_head=False, num_heads=None, medusa_num_heads=3)
+        settings = {"original_lm_head": False, "num_heads": None, "medusa_num_heads": 3}
+        model = copy_of("pocket-medusa", tmp_path / "m", changed, **settings)
     both = [run(PROMPTS[:2], GREEDY, spec={**MEDUSA, "model": m}) for m in (MEDUSA["model"], model)]
     assert counts(both[0][1]) == counts(both[1][1])
     assert [o.token_ids for o in both[0][0]] == [o.token_ids for o in both[1][0]]

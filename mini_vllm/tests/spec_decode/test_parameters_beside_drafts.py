@@ -104,23 +104,38 @@ def test_the_answers_of_pocket_are_those_without_drafts(spec):
     assert len({tuple(each) for each in plain}) > 3, "the parameters make different answers, or this shows nothing"
 
 
+TOLD = "In a house near the mill lived a small fox. The name of the fox was Mina. In a house near the"
+STORY = f"<|user|>\nTell me a story.<|end|>\n<|assistant|>\n{TOLD}"
+DRAWING = {
+    "min_p": {"min_p": 0.03, "temperature": 1.6},
+    "logit_bias": {"logit_bias": {398: 1.5, 264: -0.5}, "top_k": 6, "temperature": 1.3},
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [NGRAM, DRAFT], ids=["ngram", "draft_model"])
-@pytest.mark.parametrize("given", [{"min_p": 0.1, "temperature": 1.4}, {"logit_bias": {300: 6.0}, "top_k": 4}], ids=str)
-def test_pairs_of_tokens_have_the_law_of_an_engine_without_drafts(spec, given):
-    """Chi-square of two samples: 1,500 answers with drafts and 1,500 without, by their first three tokens."""
-    count = 1500
-    tables = []
-    for offset, each in ((0, None), (count, spec)):
-        params = [SamplingParams(**given, seed=offset + i, max_tokens=3, ignore_eos=True) for i in range(count)]
-        said, stats = answers(each, params, [PROMPT] * count)
-        tables.append(said)
-    assert stats.num_accepted_tokens > 100
-    kinds = sorted({tuple(each) for said in tables for each in said})
-    counts = np.array([[sum(tuple(each) == kind for each in said) for kind in kinds] for said in tables])
-    common = counts.sum(axis=0) >= 20
-    counts = np.hstack([counts[:, common], counts[:, ~common].sum(axis=1, keepdims=True)])
+@pytest.mark.parametrize("name", DRAWING)
+def test_texts_have_the_law_of_an_engine_without_drafts(spec, name):
+    """Chi-square of two samples, 500 answers with drafts and 500 without, by their first four tokens; and the same
+    answers without the parameter have another law, so that the test would see it missing."""
+    count, tables = 500, []
+    plain = {key: value for key, value in DRAWING[name].items() if key != name}
+    for offset, each, given in ((0, None, DRAWING[name]), (count, spec, DRAWING[name]), (2 * count, None, plain)):
+        params = [SamplingParams(**given, seed=offset + i, max_tokens=4, ignore_eos=True) for i in range(count)]
+        said, stats = answers(each, params, [STORY] * count)
+        tables.append([tuple(tokens) for tokens in said])
+        assert each is None or 200 < stats.num_accepted_tokens < 0.9 * stats.num_draft_tokens
+    assert surprise(tables[0], tables[1]) < 3.72 < surprise(tables[0], tables[2])
+
+
+def surprise(one, other):
+    """How far chi-square lies from what one law gives, in standard deviations (Wilson and Hilferty)."""
+    kinds = sorted({*one, *other})
+    counts = np.array([[said.count(kind) for kind in kinds] for said in (one, other)])
+    rare = counts.sum(axis=0) < 10
+    counts = np.hstack([counts[:, ~rare], counts[:, rare].sum(axis=1, keepdims=True)])
     counts = counts[:, counts.sum(axis=0) > 0]
     expected = counts.sum(axis=0) / 2
     chi2, degrees = ((counts - expected) ** 2 / expected).sum(), counts.shape[1] - 1
-    assert degrees >= 3 and chi2 < degrees * (1 - 2 / (9 * degrees) + 3.72 * np.sqrt(2 / (9 * degrees))) ** 3
+    assert degrees >= 3
+    return ((chi2 / degrees) ** (1 / 3) - 1 + 2 / (9 * degrees)) / np.sqrt(2 / (9 * degrees))

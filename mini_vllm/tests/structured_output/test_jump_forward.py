@@ -135,8 +135,8 @@ def both():
 
 @pytest.mark.parametrize(
     "more",
-    [*({"max_tokens": n} for n in (1, 2, 5, 9)), {"min_tokens": 20}, {"ignore_eos": True}, {"stop_token_ids": [361]},
-     {"presence_penalty": 0.5}],
+    [*({"max_tokens": n} for n in (1, 2, 5, 9)), {"min_tokens": 20}, {"min_tokens": 30}, {"ignore_eos": True},
+     {"stop_token_ids": [361]}, {"presence_penalty": 0.5}],
     ids=str,
 )  # fmt: skip
 def test_what_ends_a_request_ends_it_in_the_middle_of_a_jump(both, more):
@@ -192,6 +192,31 @@ def test_every_key_is_there_that_is_read():
     assert found[1][1] * 2 < found[0][1]
 
 
+def toy(config, wanted, prompt="tell me", count=6):
+    """Texts of a model whose tokens are bytes: a text has one way to be written."""
+    engine = LLMEngine(structured_outputs_config=config, max_num_seqs=count)
+    for n in range(count):
+        engine.add_request(str(n), prompt, SamplingParams(seed=n, max_tokens=60, **wanted))
+    last = {}
+    while engine.has_unfinished_requests():
+        last.update({output.request_id: output.outputs[0].text for output in engine.step()})
+    return last, engine.stats.num_steps
+
+
+def test_a_sampled_request_has_the_random_numbers_that_it_has_without():
+    form = StructuredOutputsParams(regex="[a-z]{3}, and so on, [a-z]{12} as it is said [0-9]{4}")
+    (masks, most), (jumps, fewer) = (toy(c, {"temperature": 50.0, "structured_outputs": form}) for c in (PLAIN, JUMPS))
+    assert masks == jumps and len(set(masks.values())) == 6 and fewer < most
+
+
+def test_nothing_is_forced_while_a_model_thinks():
+    parser = {"reasoning_parser": "mini_vllm.tests.structured_output.test_engine:EndsWithColon"}
+    form = {"structured_outputs": StructuredOutputsParams(regex="abc[xy]"), "temperature": 2.0}
+    form["logit_bias"] = {ord(":"): 4.0}
+    (masks, _), (jumps, _) = (toy({**config, **parser}, form) for config in (PLAIN, JUMPS))
+    assert masks == jumps and any(not text.startswith(":") and ":abc" in text for text in jumps.values())
+
+
 @pytest.fixture(scope="module")
 def written():
     """(tokens, text) of what `write` makes of forced text behind some tokens."""
@@ -234,6 +259,15 @@ def test_half_a_character_is_not_written(written):
     half = vocabulary.tokens.index(first)
     assert write("CHOICE", '["é", "è"]', []) == []
     assert write("CHOICE", '["éa", "éb"]', [half]) == [] or second in write("CHOICE", '["éa", "éb"]', [half])
+
+
+def test_the_window_may_begin_in_the_middle_of_a_character(written):
+    write, encode = written
+    halves = [pocket_vocabulary().tokens.index(bytes([byte])) for byte in "é".encode()]
+    tail = encode(" one two three four five six seven eight nine ten eleven twelve")[:15]
+    assert len(tail) == 15
+    text = b"".join(pocket_vocabulary().tokens[each] for each in tail).decode()
+    assert write("CHOICE", json.dumps([f"é{text} day"]), [*halves, *tail]) == [b" day"]
 
 
 def test_two_ends_are_a_choice():

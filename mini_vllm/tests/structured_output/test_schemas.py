@@ -329,6 +329,52 @@ def test_a_thousand_remainders_are_compiled_in_a_moment(pocket_backend):
     assert int(adversarial_text(grammar, 1)) % 1000 == 0
 
 
+def schema_of_new_keywords(number):
+    """Keys with a form, multiples and formats, inside each other."""
+    rng = random.Random(f"keywords/{number}")
+    steps = [1, 2, 3, 5, 7, 10, 64, 0.5, 0.25]
+    leaf = rng.choice(
+        [
+            {"type": "integer", "multipleOf": rng.choice(steps)},
+            {"multipleOf": rng.choice(steps), "type": "number"},
+            {
+                "type": "integer",
+                "multipleOf": 4,
+                "minimum": -rng.randrange(9),
+                "exclusiveMaximum": rng.randrange(9, 99),
+            },
+            {"type": "string", "format": rng.choice(["json-pointer", "uri-reference", "relative-json-pointer"])},
+            {"enum": [3, 4, "a"], "multipleOf": 2},
+        ]
+    )
+    keys = rng.choice([{"pattern": "^[a-z]{1,3}$"}, {"maxLength": 4}, {"enum": ["a", 'b"']}, {"format": "date"}])
+    form = rng.choice(
+        [
+            {"propertyNames": keys, "additionalProperties": leaf},
+            {"patternProperties": {"^[x-z]{1,2}$": leaf}, "additionalProperties": False},
+            {"patternProperties": {"^k[0-9]$": leaf}, "additionalProperties": False, "maxProperties": 2},
+            {"allOf": [{"propertyNames": keys}, {"additionalProperties": leaf}]},
+        ]
+    )
+    return {"type": "object", **form, **({"minProperties": 1} if rng.random() < 0.7 else {})}
+
+
+def run_new_keywords(pocket_backend, numbers):
+    for number in numbers:
+        schema = schema_of_new_keywords(number)
+        grammar = pocket_backend.compile_grammar(StructuredOutputOptions.JSON, json.dumps(schema))
+        check(adversarial_text(grammar, number), schema)
+
+
+def test_an_adversary_writes_what_names_and_multiples_say(pocket_backend):
+    run_new_keywords(pocket_backend, range(6))
+
+
+@pytest.mark.slow
+def test_an_adversary_writes_what_many_names_and_multiples_say(pocket_backend):
+    run_new_keywords(pocket_backend, range(6, 1000))
+
+
 def test_no_keyword_is_ignored_in_silence():
     """The rows of phase 12 that real xgrammar, llguidance and vLLM were asked: ours keeps a keyword or names it."""
     found = json.loads(KEYWORDS.read_text(encoding="utf-8"))

@@ -74,9 +74,11 @@ class MedusaConfig:
         for key, value in raw.items():
             name = "num_heads" if "num" in key and "heads" in key else key
             name = "num_hidden_layers" if "num" in name and "layers" in name else name
+            if value is None:
+                continue
             if name in known:
                 given[name] = value
-            elif key not in _INERT and value is not None:
+            elif key not in _INERT:
                 raise ConfigError(f"{file}: unknown key {key!r} = {shown(value)}: it could change what the heads say")
         for name in ("hidden_size", "vocab_size"):
             if name not in given:

@@ -157,6 +157,7 @@ def test_attention_survives_large_scores(impl):
     k, v = np.full((2, 1, 4), 300, np.float32), normal(2, 1, 4)
     want = np.stack([np.tile(v[0, 0], 2), np.tile(v.mean(axis=0)[0], 2)])
     close(impl.attention(q, k, v), want, "scores of 180,000 in one row, and of -180,000 in the next")
+    close(impl.attention(q[::-1].copy(), k, v), want, "a first row whose one visible score is -180,000")
 
 
 # ---- the whole model ------------------------------------------------------------------------------------------------
@@ -328,9 +329,10 @@ def test_what_comes_in_decides_the_type(impl, checkpoint):
 
 def test_ends(impl, checkpoint, engine):
     _, prompts, answers = engine
-    asked = {**checkpoint[0], "eos_token_id": prompts[1][0]}
-    got = impl.generate(asked, checkpoint[1], list(prompts[1]), 3)
-    assert got == list(answers[1][:3]), f"an end token in the prompt ends nothing: got {got}"
+    for at in (0, -1):
+        asked = {**checkpoint[0], "eos_token_id": prompts[1][at]}
+        got = impl.generate(asked, checkpoint[1], list(prompts[1]), 3)
+        assert got == list(answers[1][:3]), f"an end token in the prompt (its number {at}) ends nothing: got {got}"
     for n in (0, 1, 5):
         got = impl.generate(*checkpoint, list(prompts[1]), n)
         assert got == list(answers[1][:n]), f"max_tokens={n}: got {got}"

@@ -1,6 +1,7 @@
 """Lab 01-03: the layout of a step, and your step in the engine's place."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,6 +154,11 @@ def test_each_row_is_sampled_with_its_own_parameters(impl):
     impl.engine_step(engine.scheduler, ToyModel(), Noting())
     assert given == [None, [65]], "row i is sampled with request i's parameters, once"
     assert engine.scheduler.requests["bound"].output_token_ids == [65], "and the answer is that request's"
+    given.clear()
+    engine = LLMEngine()
+    engine.add_request("bound", "alone", bound)
+    impl.engine_step(engine.scheduler, ToyModel(), Noting())
+    assert given == [[65]], "a row that is alone has parameters, too"
 
 
 def test_model_runs_once_a_step_over_the_scheduled_tokens_only(impl):
@@ -195,8 +201,20 @@ def test_every_step_is_reported_to_the_scheduler(impl):
     assert reports == [(["r0"], [0]), (["r0"], [1]), ([], [])], "a chunk, the first token, and an empty plan: all three"
 
 
+def test_what_comes_back_is_what_the_scheduler_says(impl):
+    scheduler = engine_with(["hello"]).scheduler
+    original, said = scheduler.update_from_output, [SimpleNamespace(request_id="r0", new_token_ids=[], finished=False)]
+    scheduler.update_from_output = lambda *args: [*original(*args), *said]
+    got = impl.engine_step(scheduler, ToyModel(), Sampler())
+    assert got[1:] == said, "a report without tokens is a report, too: return what update_from_output returns"
+
+
 def test_empty_schedule_returns_no_outputs(impl):
-    assert impl.engine_step(engine_with([]).scheduler, ToyModel(), Sampler()) == []
+    scheduler, plans = engine_with([]).scheduler, []
+    original = scheduler.schedule
+    scheduler.schedule = lambda: plans.append(original()) or plans[-1]
+    assert impl.engine_step(scheduler, ToyModel(), Sampler()) == []
+    assert len(plans) == 1, f"one step asks for one plan, also where it is empty; yours asked {len(plans)} times"
 
 
 def test_the_engine_runs_on_your_step(impl):

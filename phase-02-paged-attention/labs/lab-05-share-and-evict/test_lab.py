@@ -195,6 +195,7 @@ def test_failed_allocation_leaves_no_trace(impl):
     states = impl.block_states(kv)
     assert impl.decode(kv, c, 5) is False
     assert (c.num_computed_tokens, c.num_tokens, len(table(kv, c))) == (36, 37, 9)
+    assert c.output_token_ids == [5], "the token stays appended, and waits for its slot"
     assert c.status == RequestStatus.RUNNING and impl.ref_counts(kv, c) == [1] * 9 and impl.block_states(kv) == states
 
 
@@ -217,6 +218,8 @@ def test_hit_rate_counts_tokens(impl):
     assert impl.cache_hit_rate(kv) == 0.0
     impl.prefill(kv, "b", PROMPT)
     assert impl.cache_hit_rate(kv) == pytest.approx(28 / 64)
+    stats = kv.prefix_cache_stats
+    assert (stats.queries, stats.hits) == (64, 28), "each prompt is looked up once: whoever asks twice counts twice"
 
 
 def watch(kv, oracle, requests):

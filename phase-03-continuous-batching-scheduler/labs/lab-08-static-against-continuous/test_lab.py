@@ -274,11 +274,16 @@ def test_leaves_things_alone(impl):
     def faulty(num_unfinished, waiting, seats):
         return list(waiting[:1]) if len(waiting) > 12 else list(waiting)
 
-    for policy in (continuous_fifo, faulty, static_fifo):
+    def broken(num_unfinished, waiting, seats):
+        return list(waiting[:1]) if len(waiting) > 12 else [{}["a policy has errors of its own"]]
+
+    for policy in (continuous_fifo, faulty, broken, static_fifo):
         try:
             impl.serve(its, jobs, at_most(policy, "the policy was asked"), 3)
         except RuntimeError as error:
             assert policy is faulty and "the policy admits 12 to" in str(error), f"raised {error}"
+        except KeyError:
+            assert policy is broken, "no other policy raises a KeyError"
         assert jobs == before, "serve changed the list of jobs"
         assert not its.has_unfinished_requests(), "serve left requests behind"
         assert its.scheduler.schedule == schedule, "the engine's schedule is not its own any more"

@@ -91,7 +91,7 @@ def test_context(impl):
     check(impl, *heads(1, 1, seed=6))
 
 
-@pytest.mark.parametrize(("block_m", "block_n"), [(16, 64), (64, 16), (32, 16)])
+@pytest.mark.parametrize(("block_m", "block_n"), [(16, 64), (64, 16), (32, 16), (256, 16)])
 def test_any_blocks(impl, block_m, block_n):
     check(impl, *heads(40, 70), block_m=block_m, block_n=block_n)
 
@@ -104,6 +104,8 @@ def test_large_scores(impl):
     """Scores of some hundreds: exp of such a number is infinite in float32."""
     q, k, v = heads(32, 64)
     check(impl, 12 * q, 12 * k, v, gate=1e-4)
+    far = torch.full_like(q, -200.0), torch.full_like(k, 200.0)  # -160,000: a hidden key must lie lower than any score
+    check(impl, *far, v)
 
 
 def test_accumulates_in_float32(impl):
@@ -217,6 +219,11 @@ def test_errors(impl):
     types = r"torch\.float16, torch\.float32 and torch\.float32"
     with pytest.raises(ValueError, match=rf"^q, k and v must have one dtype, got {types}$"):
         impl.flash_attention(x.half(), x, x)
+    types = r"torch\.float32, torch\.float32 and torch\.float16"
+    with pytest.raises(ValueError, match=rf"^q, k and v must have one dtype, got {types}$"):
+        impl.flash_attention(x, x, x.half())
+    with pytest.raises(ValueError, match=r"^q \[0, 16\], k \[8, 32\] and v \[8, 32\] do not belong together$"):
+        impl.flash_attention(x[:0], wide, wide)  # no queries, and still no pair
 
 
 @pytest.mark.parametrize("bad", [8, 12, 24, 0])

@@ -221,6 +221,10 @@ def test_the_break_is_cured(impl):
     assert sides == {True, False}, "the cases take both sides"
     for x, w in cases:
         same(impl.cured(x, w), impl.broken(x, w))
+    lost = normal(6, 8)
+    lost[0, 0] = float("nan")  # its sum is NaN, which is not more than 0
+    got, want = (torch.nan_to_num(f(lost, torch.ones(8)), 7.0) for f in (impl.cured, impl.broken))
+    assert torch.equal(got, want), "one NaN in x: the branch is not taken, and 47 of 48 numbers tell"
     before, after = Backend(), Backend()
     torch.compile(impl.broken, backend=before)(*cases[0])
     assert len(before.graphs) == 2, "the branch asks for a value, so Dynamo runs what it has and begins again"

@@ -87,6 +87,7 @@ def test_error_is_of_outputs(impl):
     for name, each, before in zip(("W", "W_hat", "X"), (W, W_hat, X), given, strict=True):
         close(each, before, f"{name} after the call", 0)
     assert abs(half - 0.5) < 1e-12, f"{half}: each output is half of what it was"
+    assert abs(impl.output_error(W, 4 * W, X) - 3) < 1e-12, "four times the outputs: a change of three times as much"
     W, X = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[3.0, 0.0], [0.0, 1.0]])
     uneven = impl.output_error(W, np.array([[1.0, 0.0], [0.0, 2.0]]), X)
     assert abs(uneven - 0.1**0.5) < 1e-12, f"{uneven}: 1 of a length of √10, all rows and outputs together"
@@ -231,6 +232,16 @@ def test_awq_follows_the_loudness(impl, unit):
     top, middle, low = (np.log(c[part]).mean() for part in (slice(0, 8), slice(8, 16), slice(16, 32)))
     assert top - middle > 0.1, "c grows with the loudness"
     assert abs((top - middle) - (middle - low)) < 0.1 * (top - middle), "16 to 4 is as 4 to 1"
+
+
+def test_awq_follows_no_further_than_wholly(impl):
+    """Weights are quiet where inputs are loud, so that a c beyond the loudness does better on X: no answer."""
+    rng = np.random.default_rng(14)
+    scale = np.repeat([1.0, 2.0, 4.0, 8.0], 8)
+    W, X = rng.standard_normal((12, 32)) / scale**2, rng.standard_normal((2000, 32)) * scale
+    _, _, c = impl.awq(W, X, 32)
+    far = c[24:].mean() / c[:8].mean()
+    assert far < 8 * 1.05, f"c differs {far:.1f} times between inputs of which one is 8 times as loud: at most wholly"
 
 
 @pytest.mark.parametrize("rows", [32, 256])

@@ -86,6 +86,9 @@ def test_naive(impl):
     if not ON_GPU:
         assert seen.loaded == 4 * 5 * 2 * 32 * 2, f"{seen.loaded} bytes asked for; 20 results, 64 numbers each"
     check(impl, normal(3, 150, dtype=torch.float32), normal(2, 150, dtype=torch.float32, seed=1).T, run="naive")
+    loud = torch.tensor([[300.0, 300.0]], dtype=torch.float16, device=DEVICE)
+    other = torch.tensor([[300.0], [-300.0]], dtype=torch.float16, device=DEVICE)
+    assert impl.naive(loud, other).item() == 0.0, "300 * 300 is beyond fp16: products are float32, as their sum is"
 
 
 # ---- what is asked for ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Steps of an 8-billion-parameter model with and without drafts, on real vLLM 0.22.1 and one GPU. Given: nothing to
 edit here.
 
-    python measure.py --out FOLDER [--only ARM ...]        five minutes; a line a figure in FOLDER/gpu.jsonl
+    python measure.py --out FOLDER [--only ARM ...]        ten minutes; a line a figure in FOLDER/gpu.jsonl
 
 The weights are random and the shapes are true: Llama-3.1-8B, and the EAGLE-3 head that belongs to it. Random weights
 say nothing, so acceptance is given instead (`rejection_sample_method="synthetic"`): a step costs the same whatever it

@@ -26,6 +26,7 @@ SETTINGS = {
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB of KV cache on the CPU backend
     "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",  # of the n-gram proposer
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",

@@ -57,7 +57,7 @@ def solve_alpha(length: float, k: int) -> float:
 
 
 def step_ms(row: Mapping[str, Any]) -> float:
-    """Milliseconds of a step; one timing that met something else on the machine is not to decide it."""
+    """Milliseconds of a step: the middle one of its timings, so that none alone decides it, a slow or a fast one."""
     raise NotImplementedError("milliseconds of a step, undisturbed")
 
 
@@ -79,8 +79,8 @@ def predict(plain: Mapping[str, Any], drafted: Mapping[str, Any], length: float)
 def choose(rows: Sequence[Mapping[str, Any]], lengths: Mapping[str, float]) -> dict[int, str]:
     """batch -> the arm to run: the one with most tokens a second.
 
-    "none" where drafts gain nothing, or so little that one of the timings of these rows would deny it: then two engines
-    are not worth their upkeep.
+    "none" where drafts gain nothing, or so little that one of the timings of these rows, beside one of the other arm's,
+    would deny it; a draw denies it, too.
 
     Args:
         rows: for each batch one row of the arm "none", and any number of others. lengths: the mean acceptance length

@@ -97,8 +97,8 @@ def finds_fault(sampler: Callable[..., tuple[np.ndarray, np.ndarray]], rng: np.r
     """Whether a judge gives tokens of another law than p. It has the signature of `judge`, and you may call it as often
     as you like, with p, q and drafts of your own, a million rows in all.
 
-    It is not asked whether drafts are kept often enough. A judge that is right must be let go, but for once in a
-    hundred times. One that is wrong must be found; some are right in one setting and wrong in another.
+    It is not asked whether drafts are kept often enough. A judge that is right must be let go, but for once in ten
+    thousand times. One that is wrong must be found; some are right in one setting and wrong in another.
     """
     p, q = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.3, 0.4])
     many, count = np.tile(p, (30_000, 1)), 30_000

@@ -70,8 +70,8 @@ def finds_fault(sampler: Callable[..., tuple[np.ndarray, np.ndarray]], rng: np.r
     """Whether a judge gives tokens of another law than p. It has the signature of `judge`, and you may call it as often
     as you like, with p, q and drafts of your own, a million rows in all.
 
-    It is not asked whether drafts are kept often enough. A judge that is right must be let go, but for once in a
-    hundred times. One that is wrong must be found; some are right in one setting and wrong in another.
+    It is not asked whether drafts are kept often enough. A judge that is right must be let go, but for once in ten
+    thousand times. One that is wrong must be found; some are right in one setting and wrong in another.
     """
     raise NotImplementedError("whether this judge's tokens have another law than p")
 

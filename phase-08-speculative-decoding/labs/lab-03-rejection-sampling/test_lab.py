@@ -288,7 +288,7 @@ def test_the_engine_keeps_as_many(impl):
     theirs = RejectionSampler(Sampler()).forward(metadata, law, logits, sampling).sampled_token_ids
     mine = lengths(impl, impl.judge_chain(drafts, p, q, rng))
     assert np.bincount(mine, minlength=4) / 1500 == pytest.approx(
-        np.bincount(lengths(impl, theirs), minlength=4) / 1500, abs=0.06
+        np.bincount(lengths(impl, theirs), minlength=4) / 1500, abs=0.08
     )
 
 

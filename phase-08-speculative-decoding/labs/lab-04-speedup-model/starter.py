@@ -18,9 +18,9 @@ def expected_tokens_per_verify(alpha: float, k: int) -> float:
 
 
 def predicted_tokens_per_run() -> float:
-    """Your prediction, made before you run anything. Half of a service's tokens are code, where a draft is accepted with
-    0.95; half are chat, where it is 0.25. Everybody gets k = 8 drafts. In the long run, counted over all tokens and all
-    runs of the service, how many tokens does a run give?
+    """Your prediction, made before you run anything. Half of a service's tokens are code, where a draft is accepted
+    with 0.95; half are chat, where it is 0.25. Everybody gets k = 8 drafts. In the long run, counted over all tokens
+    and all runs of the service, how many tokens does a run give?
     """
     raise NotImplementedError("your prediction: tokens of a run, over the whole service")
 
@@ -31,7 +31,7 @@ def speedup(alpha: float, k: int, c: float, row_cost: float = 0.0) -> float:
 
 
 def optimal_k(alpha: float, c: float, row_cost: float = 0.0, max_k: int = 20) -> int:
-    """The number of drafts, 0 to `max_k`, that is fastest; of equals the smallest. 0 where no number beats no drafts."""
+    """The number of drafts, 0 to `max_k`, that is fastest; of equals the smallest. 0 where none is faster than none."""
     raise NotImplementedError("the number of drafts that is fastest, 0 where none gains")
 
 

@@ -23,8 +23,8 @@ def test_expected_tokens_by_hand(impl):
     expected = impl.expected_tokens_per_verify
     got = [expected(0.5, k) for k in range(5)]
     assert got == pytest.approx([1, 1.5, 1.75, 1.875, 1.9375]), (
-        f"alpha 0.5, k = 0 to 4: {got}. Without drafts a run gives one token; each draft adds the chance that it and all "
-        "before it are accepted"
+        f"alpha 0.5, k = 0 to 4: {got}. Without drafts a run gives one token; each draft adds the chance that it and "
+        "all before it are accepted"
     )
     assert [expected(0.0, 7), expected(1.0, 7)] == [1, 8], "nothing accepted: the model's own token; all: k + 1"
 
@@ -39,8 +39,8 @@ def test_expected_tokens_is_what_a_simulation_gives(impl, alpha, k):
 def test_service_as_predicted(impl):
     predicted = impl.predicted_tokens_per_run()
     assert abs(predicted - 2.26) <= 0.1, (
-        f"you predicted {predicted}. 4.36 is the mean of the two, 2.47 belongs to the mean acceptance of 0.6. Count the "
-        "runs that a hundred tokens of each kind take, then divide all tokens by all runs"
+        f"you predicted {predicted}. 4.36 is the mean of the two, 2.47 belongs to the mean acceptance of 0.6. Count "
+        "the runs that a hundred tokens of each kind take, then divide all tokens by all runs"
     )
 
 

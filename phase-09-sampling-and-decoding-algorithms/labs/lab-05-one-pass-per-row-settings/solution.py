@@ -44,7 +44,7 @@ def sample_batch(
     Raises:
         ValueError, before any stream has moved; of several bad rows the first is named: "top_k must have 4 entries, one
             a row, got 3", and so for every argument but the logits; "row 3 has a NaN in its logits"; "row 3 has no
-            token to sample: all logits are -inf"; "row 2 samples at random but has no generator".
+            token to sample: all logits are -inf"; "row 2 samples at random but has no generator."
     """
     _refuse(logits, temperature, top_k, top_p, min_p, generators)
     chosen = logits.argmax(axis=1)
@@ -84,7 +84,7 @@ def _refuse(
         raise ValueError(f"row {row} {said}")
     alone = np.array([generator is None for generator in generators], dtype=bool) & (temperature > 0)
     if alone.any():
-        raise ValueError(f"row {alone.argmax()} samples at random but has no generator")
+        raise ValueError(f"row {alone.argmax()} samples at random but has no generator.")
 
 
 def _keep_top_k(weights: np.ndarray, k: np.ndarray) -> None:

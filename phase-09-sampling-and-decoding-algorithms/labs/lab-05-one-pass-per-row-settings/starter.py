@@ -44,6 +44,6 @@ def sample_batch(
     Raises:
         ValueError, before any stream has moved; of several bad rows the first is named: "top_k must have 4 entries, one
             a row, got 3", and so for every argument but the logits; "row 3 has a NaN in its logits"; "row 3 has no
-            token to sample: all logits are -inf"; "row 2 samples at random but has no generator".
+            token to sample: all logits are -inf"; "row 2 samples at random but has no generator."
     """
     raise NotImplementedError("a token for each row: the one that the row would get alone")

@@ -34,8 +34,8 @@ def parse_atoms(pattern: str) -> list[tuple[frozenset[str], bool]]:
     Raises:
         ValueError: "position P: WHAT", P counted from 0. WHAT is "'+' has nothing to repeat" at the start and after
             another `+`; "'[' is not closed"; "an empty class"; "the range 'z-a' is upside down"; and for one of
-            . * ? ( ) | \\ ^ $ { } outside of brackets, and \\ or a first ^ inside, "'.' is not in this subset". A P
-            inside a class is that of its `[`.
+            . * ? ( ) | \\ ^ $ { } outside of brackets, and \\ or a first ^ inside, "'.' is not in this subset", with
+            the character as `repr` writes it. A P inside a class is that of its `[`. Any other character means itself.
     """
     atoms: list[tuple[frozenset[str], bool]] = []
     at = 0

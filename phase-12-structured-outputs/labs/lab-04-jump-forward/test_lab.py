@@ -61,6 +61,12 @@ def test_forced_text(impl, behind, wanted):
     assert place.state == state, "asking has moved the grammar"
 
 
+def test_a_long_forced_text_has_no_limit(impl):
+    """The longest text that is the only way on, however long it is."""
+    wanted = b"once upon a time " * 30
+    assert impl.forced_text(grammar("(once upon a time ){30}(A|B)")) == wanted
+
+
 def test_where_the_text_may_end_nothing_is_forced(impl):
     """After `ab` one byte alone is allowed, and it need not come."""
     assert impl.forced_text(grammar("ab(cd)?")) == b"ab"

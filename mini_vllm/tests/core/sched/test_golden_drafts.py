@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from mini_vllm.tests.golden.draft_workload import make_draft_workload
+from mini_vllm.tests.golden.draft_workload import EAGLE, make_draft_workload
 from mini_vllm.tests.golden.replay import DraftReplay, two_columns
 from mini_vllm.tests.helpers import GOLDEN
 
@@ -55,8 +55,12 @@ def test_the_recording_is_wide_enough():
     assert TRACES.stat().st_size <= 600_000
 
 
-@pytest.mark.parametrize("mutation", ["nothing is taken back", "a preemption keeps drafts", "drafts are hashed"])
+@pytest.mark.parametrize(
+    "mutation",
+    ["nothing is taken back", "a preemption keeps drafts", "drafts are hashed", "hits keep their last block"],
+)
 def test_the_replay_would_notice(mutation, monkeypatch):
+    from mini_vllm.core.kv_cache_coordinator import KVCacheCoordinator
     from mini_vllm.core.kv_cache_manager import KVCacheManager
     from mini_vllm.core.sched.draft_gate import DraftGate
     from mini_vllm.core.sched.request_table import RequestTable
@@ -72,6 +76,10 @@ def test_the_replay_would_notice(mutation, monkeypatch):
             request.spec_token_ids = drafts
 
         monkeypatch.setattr(RequestTable, "_preempt_request", keeps)
+    elif mutation == "hits keep their last block":
+        monkeypatch.setattr(
+            KVCacheCoordinator, "use_eagle", property(lambda self: False, lambda self, value: None), False
+        )
     else:
         monkeypatch.setattr(KVCacheManager, "_lags", lambda self, request, last: False)
 
@@ -81,4 +89,5 @@ def test_the_replay_would_notice(mutation, monkeypatch):
         except (AssertionError, ValueError, IndexError, KeyError):
             return "it breaks"
 
-    assert any(parts(seed) for seed in range(40))
+    seeds = EAGLE[:20] if mutation == "hits keep their last block" else range(40)
+    assert any(parts(seed) for seed in seeds)
