@@ -81,6 +81,10 @@ class File:
         others = self.means.keys() - BUILTINS - ERRORS
         self.twice |= {name for name in others if hasattr(builtins, name)}  # an import that is not run leaves these
         self.classes = {n.name for n in self.nodes if isinstance(n, ast.ClassDef)}
+        self.values: set[str] = set()  # classes of this file below a built-in type
+        for node in (n for _ in range(3) for n in self.nodes if isinstance(n, ast.ClassDef)):
+            above = {n.id for base in node.bases for n in ast.walk(base) if isinstance(n, ast.Name)}
+            self.values |= {node.name} if above & ((BUILTINS - {"object"}) | self.values) else set()
         self.defined = {n.name for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         self.bound = {n for node in self.nodes if not isinstance(node, ast.ClassDef) for n in words.bindings(node)}
         self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
@@ -117,7 +121,7 @@ class File:
         fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
             fine |= METHODS | self.language.own["methods"]
-            fine |= words.COMPARISONS if compares_itself(node, self) else set()
+            fine |= words.COMPARISONS if words.compares_itself(node, self) else set()
         yield from (f"says {name}" for name in names if is_dunder(name) and name not in fine)
         if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"__slots__ with names {MADE}"
@@ -244,8 +248,10 @@ class File:
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
         fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
-        answers = words.ANSWERS.intersection(n.name for n in node.body if isinstance(n, ast.FunctionDef))
-        yield from (f"a class below {name} with {sorted(answers)}" for name in names if answers and name in BUILTINS)
+        own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+        answers = words.ANSWERS & (own if any(name.startswith("enum.") for name in names) else own | self.declared)
+        built = [name for name in names if name in (BUILTINS - {"object"}) | self.values]
+        yield from (f"a class below {name} with {sorted(answers)}" for name in built if answers)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
         if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):
             yield "an enumeration without members"
@@ -281,20 +287,3 @@ class File:
         values = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
         if node.name == "__exit__" and any(not isinstance(v, ast.Constant) or v.value for v in values):
             yield "an __exit__ that may swallow every error"
-
-
-def compares_itself(node: ast.FunctionDef, file: File) -> bool:
-    """Whether a comparison ends in one of the same fields of two objects, such fields as no other value has."""
-    names = [arg.arg for arg in node.args.args]
-    form = r"return (?:isinstance\(\w+, \w+\) and )?([\w., ()-]+) (?:==|<|<=|>|>=) ([\w., ()-]+)"
-    found = re.fullmatch(form, ast.unparse(node.body[-1]))
-    rest = [n for n in node.body[:-1] if not text_of(getattr(n, "value", None))]
-    if len(names) != 2 or not found or not all(ast.unparse(n).endswith("return NotImplemented") for n in rest):
-        return False
-    kind = f"isinstance({names[1]}, {file.above[node].name})"  # type: ignore[attr-defined]
-    if node.name == "__eq__" and (kind not in ast.unparse(node) or "isinstance" in file.bound):
-        return False
-    fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
-    others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
-    plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
-    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - words.COMMON

@@ -44,8 +44,7 @@ def take_in(source: Path, labs: Sequence[Lab], limit: int) -> list[Submission]:
     """Every submission under ``source`` (a folder of them, or a single one), by name; ``limit`` in bytes per file."""
     if not (source.is_file() or source.is_dir()):
         raise LabError(f"{source} does not exist: name a folder of submissions, a zip or a bundle")
-    found = [_take_one(path, labs, limit) for path in _paths(source)]
-    if not found:
+    if not (found := [_take_one(path, labs, limit) for path in _paths(source)]):
         raise LabError(f"{source} holds no submission: expected folders, zips or bundles in it")
     seen: set[str] = set()
     for submission in found:

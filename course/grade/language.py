@@ -1,8 +1,7 @@
 """The small language of lab code, written down: what stands outside it is held for a human, with its line.
 
-A lab needs arithmetic, containers, arrays and classes of its own. Frames, modules as values, names made while the file
-runs, and objects that choose what they equal lead to the machinery that judges. So the words are listed in
-``course/language.toml``, and no other is let in. What a lab's own files say, every submission to it may say too."""
+Frames, modules as values, names made while the file runs, and objects that choose what they equal lead to the machinery
+that judges. So ``course/language.toml`` lists the words. What a lab's own files say, every submission to it may say."""
 
 import ast
 import builtins
@@ -128,3 +127,19 @@ def starred(call: ast.Call) -> bool:
 def text_of(node: ast.AST | None) -> str | None:
     """The string that a constant is."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
+    """Whether a comparison ends in one of the same fields of two objects, such fields as no other value has."""
+    names, kind = [arg.arg for arg in node.args.args], file.above[node].name
+    asked = f"isinstance({names[-1]}, {kind})" if len(names) == 2 and not node.decorator_list else "no"
+    form = r"return (?:isinstance\(\w+, \w+\) and )?([\w., ()-]+) (?:==|<|<=|>|>=) ([\w., ()-]+)"
+    found = re.fullmatch(form, ast.unparse(node.body[-1]))
+    rest = {ast.unparse(n) for n in node.body[:-1] if not text_of(getattr(n, "value", None))}
+    told = rest <= {f"if not {asked}:\n    return NotImplemented"} and not {"isinstance", kind} & file.bound
+    if not found or not told or asked == "no" or (node.name == "__eq__" and asked not in found[0] + "".join(rest)):
+        return False
+    fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
+    others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
+    plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
+    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - COMMON

@@ -34,8 +34,7 @@ LOADING = "starter.py itself"
 
 @dataclass
 class Attempt:
-    """A submission on its way through the lab: what is known, and the fork that works on it now. ``phase``: ``load``
-    while the file is executed, ``test`` inside a test; ``steps``: what it does now and after that, None for the end."""
+    """A submission in a lab, and its fork. ``phase``: ``load``, ``test``; ``steps``: now and next, None at the end."""
 
     name: str
     status: str = ""

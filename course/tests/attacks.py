@@ -327,6 +327,51 @@ HELD = {
         "class Yes:\n    admitted = 1\n    def __eq__(self, other):\n        return self.admitted == other.admitted\n",
         "says __eq__",
     ),
+    "eq-of-a-new-other": (
+        "class Yes:\n    x = 1\n    def __eq__(self, other):\n        if not isinstance(other, Yes) and (other := Yes()) is None:\n"
+        "            return NotImplemented\n        return self.x == other.x\n",
+        "says __eq__",
+    ),
+    "eq-by-a-decorator": (
+        "def always(f):\n    return lambda a, b: True\nclass Yes:\n    x = 1\n    @always\n    def __eq__(self, other):\n"
+        "        return isinstance(other, Yes) and self.x == other.x\n",
+        "says __eq__",
+    ),
+    "eq-of-a-class-bound-again": (
+        "class Yes:\n    place = 'cpu'\n    def __eq__(self, other):\n        return isinstance(other, Yes) and self.place == other.place\n"
+        "Mine = Yes\nYes = object\n",
+        "says __eq__",
+    ),
+    "eq-asked-in-the-docstring": (
+        "class Yes:\n    x = 1\n    def __eq__(self, other):\n        'isinstance(other, Yes)'\n        return self.x == other.x\n",
+        "says __eq__",
+    ),
+    "eq-of-what-every-array-has": (
+        "class Yes:\n    device = 'cpu'\n    def __lt__(self, other):\n        return self.device < other.device\n",
+        "says __lt__",
+    ),
+    "text-that-holds-everything-by-a-mixin": (
+        "class A:\n    def __contains__(self, x):\n        return True\nclass S(A, str):\n    pass\n",
+        "a class below str",
+    ),
+    "text-that-holds-everything-in-two-steps": (
+        "class S(str):\n    pass\nclass T(S):\n    def __contains__(self, x):\n        return True\n",
+        "a class below S",
+    ),
+    "text-that-starts-with-everything": (
+        "class S(str):\n    def startswith(self, x):\n        return True\n",
+        "a class below str",
+    ),
+    "dict-that-shows-nothing": (
+        "class D(dict):\n    def f(self):\n        self.items = list\n",
+        "a class below dict with ['items']",
+    ),
+    "stack-by-logging": (
+        "import logging\nclass S:\n    def write(self, text):\n        self.text = text\n"
+        "logging.basicConfig(stream=S(), format='%(stack_info)s')\nlogging.error(1, stack_info=True)\n",
+        "uses logging.basicConfig",
+    ),
+    "modules-by-sys": ("from sys import modules\n", "imports modules from sys"),
     "text-that-holds-everything": (
         "class S(str):\n    def __contains__(self, x):\n        return True\n",
         "a class below str",
