@@ -15,6 +15,7 @@ _CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
 _LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
 _ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+_DEFINES, _CLASS = re.compile(r"^(def|class|@)", re.M), re.compile(r"^class ", re.M)
 MADE = "made while the file runs"
 
 
@@ -27,7 +28,7 @@ def outside(source: str, language: Language) -> list[str]:
         level = [child for node in level for child in ast.iter_child_nodes(node)]
     if level:
         return [f"{line}: more than {DEEPEST} levels of nesting"]
-    file = File(tree, language, used_globals(symtable.symtable(source, "starter.py", "exec")))
+    file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
     lines, have = source.split("\n")[:2], words.definitions(tree)
     found += [(number, "declares another encoding") for number, line in enumerate(lines, 1) if _CODING.match(line)]
@@ -35,12 +36,6 @@ def outside(source: str, language: Language) -> list[str]:
         line, mine = have.get(name, (0, ""))
         found += [(line, f"changes {name}, which the starter brings along")] if mine != text else []
     return [f"{line}: {text}" for line, text in dict.fromkeys(sorted(found))]
-
-
-def used_globals(table: symtable.SymbolTable) -> set[str]:
-    """Names that some scope reads as global or builtin."""
-    names, outer = (s for s in table.get_symbols() if s.is_referenced()), table.get_type() != "function"
-    return {s.get_name() for s in names if outer or s.is_global()}.union(*map(used_globals, table.get_children()))
 
 
 def own_words(starter: str, solution: str, test: str, engine: bool = False) -> dict[str, Any]:
@@ -57,7 +52,11 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
         "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
         "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
     }
-    given = {name: text for name, (_, text) in words.definitions(ast.parse(starter)).items()}
+    have, said = {k: v for k, (_, v) in words.definitions(ast.parse(starter)).items()}, set(re.findall(r"\w+", test))
+    given = {k: v for k, v in have.items() if _DEFINES.search(v) or (k in said and "import" not in v)}
+    for _ in range(3):  # what they use has the meaning that it has in the starter
+        inside = [words.used_globals(symtable.symtable(v, k, "exec")) for k, v in given.items() if "import" not in v]
+        given |= {name: have.get(name, "") for name in set().union(*inside) - (files[0].defined - have.keys())}
     return {key: sorted(value) for key, value in made.items()} | {"given": given}
 
 
@@ -82,6 +81,10 @@ class File:
         others = self.means.keys() - BUILTINS - ERRORS
         self.twice |= {name for name in others if hasattr(builtins, name)}  # an import that is not run leaves these
         self.classes = {n.name for n in self.nodes if isinstance(n, ast.ClassDef)}
+        self.values: set[str] = set()  # classes of this file below a built-in type
+        for node in (n for _ in range(3) for n in self.nodes if isinstance(n, ast.ClassDef)):
+            above = {n.id for base in node.bases for n in ast.walk(base) if isinstance(n, ast.Name)}
+            self.values |= {node.name} if above & ((BUILTINS - {"object"}) | self.values) else set()
         self.defined = {n.name for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         self.bound = {n for node in self.nodes if not isinstance(node, ast.ClassDef) for n in words.bindings(node)}
         self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
@@ -117,9 +120,8 @@ class File:
         names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
         fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
-            fine |= (
-                METHODS | self.language.own["methods"] | (words.COMPARISONS if compares_itself(node, self) else set())
-            )
+            fine |= METHODS | self.language.own["methods"]
+            fine |= words.COMPARISONS if words.compares_itself(node, self) else set()
         yield from (f"says {name}" for name in names if is_dunder(name) and name not in fine)
         if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"__slots__ with names {MADE}"
@@ -151,6 +153,8 @@ class File:
             yield f"hands on the module {name}"
         elif name in ("enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"):
             yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
+        elif name.startswith("mini_vllm.") and isinstance(node.ctx, ast.Load) and not self._kept(node):
+            yield f"hands on {name}"
         elif name == "functools.wraps":
             plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not words.starred(over)
             plain = plain and isinstance(self.above[over], ast.FunctionDef)
@@ -181,6 +185,22 @@ class File:
     def _name(self, node: ast.Name) -> Iterator[str]:
         risky = hasattr(builtins, node.id) and node.id not in BUILTINS | CAREFUL | ERRORS
         yield from [f"uses {node.id}"] if risky and isinstance(node.ctx, ast.Load) and node.id in self.used else []
+        if _CLASS.search(self.language.given.get(node.id, "")) and isinstance(node.ctx, ast.Load):
+            yield from [] if self._kept(node) else [f"hands on {node.id}"]
+
+    def _kept(self, node: ast.AST) -> bool:
+        """Whether a class stands where nothing of this file gets hold of it, to change it for the tests."""
+        over, at = self.above[node], node
+        while isinstance(over, (ast.Tuple, ast.List)):
+            at, over = over, self.above[over]
+        field = next(
+            key for key, value in ast.iter_fields(over) if at in (value if isinstance(value, list) else [value])
+        )
+        if field == "args" and isinstance(over, ast.Call) and (called := self.dotted(over.func)) not in self.bound:
+            return called in ("isinstance", "issubclass") or (called in words.KEEPERS and over.args[0] is node)
+        told = isinstance(over, ast.Subscript) and field == "slice" and self.dotted(over.value)
+        simple = at is node or field == "type"
+        return bool(told) or (simple and f"{type(over).__name__}.{field}" in words.PLACES)
 
     def _attribute(self, node: ast.Attribute) -> Iterator[str]:
         name, over, store, root = node.attr, self.above[node], not isinstance(node.ctx, ast.Load), node.value
@@ -188,7 +208,7 @@ class File:
             root = root.value
         if self.dotted(node):
             return
-        if store and isinstance(root, ast.Name) and root.id in self.means:
+        if store and isinstance(root, ast.Name) and root.id in self.means.keys() | self.language.given.keys():
             yield f"changes {ast.unparse(node)}"
         elif name == "format":
             plain = (text := text_of(node.value)) is not None and not _LOOKS_IN.search(text)
@@ -215,8 +235,7 @@ class File:
     def _call(self, node: ast.Call) -> Iterator[str]:
         called = self.dotted(node.func)
         for key in node.keywords:
-            true = isinstance(key.value, ast.Constant) and key.value.value is True
-            if key.arg == "refcheck" or (key.arg == "compare" and not true):
+            if key.arg == "refcheck":
                 yield f"passes {key.arg}="
             elif key.arg is None and called in ("types.SimpleNamespace", "dataclasses.field"):
                 yield f"{called} with names {MADE}"
@@ -229,8 +248,10 @@ class File:
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
         fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
-        answers = words.ANSWERS.intersection(n.name for n in node.body if isinstance(n, ast.FunctionDef))
-        yield from (f"a class below {name} with {sorted(answers)}" for name in names if answers and name in BUILTINS)
+        own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+        answers = words.ANSWERS & (own if any(name.startswith("enum.") for name in names) else own | self.declared)
+        built = [name for name in names if name in (BUILTINS - {"object"}) | self.values]
+        yield from (f"a class below {name} with {sorted(answers)}" for name in built if answers)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
         if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):
             yield "an enumeration without members"
@@ -266,20 +287,3 @@ class File:
         values = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
         if node.name == "__exit__" and any(not isinstance(v, ast.Constant) or v.value for v in values):
             yield "an __exit__ that may swallow every error"
-
-
-def compares_itself(node: ast.FunctionDef, file: File) -> bool:
-    """Whether a comparison ends in one of the same fields of two objects, such fields as no other value has."""
-    names = [arg.arg for arg in node.args.args]
-    form = r"return (?:isinstance\(\w+, \w+\) and )?([\w., ()-]+) (?:==|<|<=|>|>=) ([\w., ()-]+)"
-    found = re.fullmatch(form, ast.unparse(node.body[-1]))
-    rest = [n for n in node.body[:-1] if not text_of(getattr(n, "value", None))]
-    if len(names) != 2 or not found or not all(ast.unparse(n).endswith("return NotImplemented") for n in rest):
-        return False
-    kind = f"isinstance({names[1]}, {file.above[node].name})"  # type: ignore[attr-defined]
-    if node.name == "__eq__" and (kind not in ast.unparse(node) or "isinstance" in file.bound):
-        return False
-    fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
-    others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
-    plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
-    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - words.COMMON

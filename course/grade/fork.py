@@ -77,7 +77,7 @@ def run_fork(
     with contextlib.suppress(OSError):  # where memory runs out, the system ends a fork, and not the one who grades
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     bound(limits)
-    wall_off(job, scratch, writes(items))
+    wall_off(job, scratch, any("tmp_path" in getattr(item, "fixturenames", ()) for item in items))
     if (source := _decode(text, job, send)) is None:
         return
     starter = (lab / "starter.py").resolve()
@@ -91,11 +91,6 @@ def run_fork(
         return [] if job["trusted"] else asked or [f"replaced {what}" for what in before.changes()[:10]]
 
     _run(items, orders, starter, send, tampered)
-
-
-def writes(items: list[pytest.Item]) -> bool:
-    """Whether some test of the lab writes files."""
-    return any("tmp_path" in getattr(item, "fixturenames", ()) for item in items)
 
 
 def mark(text: bytes) -> str:

@@ -85,11 +85,9 @@ def walls() -> tuple[list[str], list[str]]:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
     have = done.stdout.split()
-    words = {
-        "files": "no Landlock here: files outside the clean copy are kept from submissions by the interpreter only",
-        "calls": "no seccomp here: network, processes and signals are kept from submissions by the interpreter only",
-    }
-    missing = [text for name, text in words.items() if name not in have]
+    words = {"files": "no Landlock here: files outside the clean copy are"}
+    words["calls"] = "no seccomp here: network, processes and signals are"
+    missing = [f"{t} kept from submissions by the interpreter only" for name, t in words.items() if name not in have]
     if sys.platform != "linux":
         missing.append("not Linux: time goes by the clock, memory has no bound, a hidden process may outlive the run")
     return have, missing

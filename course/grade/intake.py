@@ -10,19 +10,15 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from course.grade.processes import lower_limits
 from course.labs import Lab, LabError
 from course.loop.follow import followed
 
-MAX_ENTRIES = 50_000
-MAX_PROBLEMS = 10
-MAX_ZIP = 256 << 20
-GIT_SECONDS = 60
-GIT_BYTES = 512 << 20
-GIT_MEMORY = 2 << 30
-GIT_TALK = 16 << 20
+MAX_ENTRIES, MAX_PROBLEMS, MAX_ZIP = 50_000, 10, 256 << 20
+GIT_SECONDS, GIT_BYTES, GIT_MEMORY, GIT_TALK = 60, 512 << 20, 2 << 30, 16 << 20
 PACKED = (".zip", ".bundle")
 
 
@@ -48,8 +44,7 @@ def take_in(source: Path, labs: Sequence[Lab], limit: int) -> list[Submission]:
     """Every submission under ``source`` (a folder of them, or a single one), by name; ``limit`` in bytes per file."""
     if not (source.is_file() or source.is_dir()):
         raise LabError(f"{source} does not exist: name a folder of submissions, a zip or a bundle")
-    found = [_take_one(path, labs, limit) for path in _paths(source)]
-    if not found:
+    if not (found := [_take_one(path, labs, limit) for path in _paths(source)]):
         raise LabError(f"{source} holds no submission: expected folders, zips or bundles in it")
     seen: set[str] = set()
     for submission in found:
@@ -61,9 +56,8 @@ def take_in(source: Path, labs: Sequence[Lab], limit: int) -> list[Submission]:
 
 
 def _paths(source: Path) -> list[Path]:
-    if source.is_file() or (source / "labs").is_dir() or any(source.glob("phase-[0-9][0-9]-*")):
-        return [source]
-    if any(p.name.startswith("lab-") and p.is_dir() for p in source.iterdir()):
+    one = source.is_file() or (source / "labs").is_dir() or any(source.glob("phase-[0-9][0-9]-*"))
+    if one or any(p.name.startswith("lab-") and p.is_dir() for p in source.iterdir()):
         return [source]
     kept = [p for p in source.iterdir() if not p.name.startswith(".")]
     return sorted(p for p in kept if p.is_symlink() or p.is_dir() or p.suffix in PACKED)
@@ -73,11 +67,8 @@ def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
     packed = path.suffix in PACKED and not path.is_dir()
     name = path.stem if packed else path.resolve().name if path.name in ("", ".", "..") else path.name
     made = Submission("".join(c if c.isprintable() else "?" for c in name))
-    if path.is_symlink():
-        made.problems.append("is a symbolic link: not followed")
-        return made
-    if not (path.is_file() or path.is_dir()):
-        made.problems.append("is neither a file nor a folder: not opened")
+    if (link := path.is_symlink()) or not (path.is_file() or path.is_dir()):
+        made.problems.append(f"is {'a symbolic link: not followed' if link else 'no file and no folder: not opened'}")
         return made
     try:
         if path.suffix == ".zip" and packed:
@@ -130,10 +121,7 @@ def lab_of_entry(path: str, labs: Sequence[Lab]) -> Lab | None:
     if len(parts) < 2 or parts[-1] != "starter.py" or ".." in parts or path.startswith("/"):
         return None
     phases = [part for part in parts if part.startswith("phase-")]
-    for lab in labs:
-        if lab.slug == parts[-2] and (not phases or phases[-1] == lab.phase):
-            return lab
-    return None
+    return next((lab for lab in labs if lab.slug == parts[-2] and lab.phase in (phases[-1:] or [lab.phase])), None)
 
 
 def _of_folder(root: Path, limit: int) -> Iterator[_Entry]:
@@ -232,8 +220,5 @@ def _of_bundle(temp: Path) -> Iterator[_Entry]:
         if not path:
             continue
         mode, kind, sha, size = head.split()
-
-        def read(sha: str = sha) -> bytes:
-            return _git(temp, "cat-file", "blob", sha)
-
-        yield _Entry(path, int(size) if size.isdigit() else 0, kind == "blob" and mode.startswith("100"), read)
+        read, regular = partial(_git, temp, "cat-file", "blob", sha), kind == "blob" and mode.startswith("100")
+        yield _Entry(path, int(size) if size.isdigit() else 0, regular, read)

@@ -1,14 +1,14 @@
 """The small language of lab code, written down: what stands outside it is held for a human, with its line.
 
-A lab needs arithmetic, containers, arrays and classes of its own. Frames, modules as values, names made while the file
-runs, and objects that choose what they equal lead to the machinery that judges. So the words are listed in
-``course/language.toml``, and no other is let in. What a lab's own files say, every submission to it may say too."""
+Frames, modules as values, names made while the file runs, and objects that choose what they equal lead to the machinery
+that judges. So ``course/language.toml`` lists the words. What a lab's own files say, every submission to it may say."""
 
 import ast
 import builtins
 import importlib
 import inspect
 import re
+import symtable
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -17,7 +17,7 @@ from typing import Any
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
 WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
-BUILTINS, CAREFUL, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
+BUILTINS, KEEPERS, PLACES, CAREFUL, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
     frozenset(value.split()) for value in WORDS.values() if isinstance(value, str)
 )
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
@@ -84,13 +84,30 @@ def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def definitions(tree: ast.Module) -> dict[str, tuple[int, str]]:
-    """Functions and classes of the top level without stubs: name -> (line, text); takes the docstrings out."""
+    """What binds each name of the top level, stubs apart: name -> (line, text); takes the docstrings out."""
     stubs = {name.partition(".")[0] for name, node in functions(tree) if stub_message(node) is not None}
-    found = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name not in stubs]
-    for node in (part for one in found for part in ast.walk(one)):
-        if isinstance(body := getattr(node, "body", None), list):
-            body[:] = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
-    return {node.name: (node.lineno, ast.dump(node)) for node in found}
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for top in tree.body:
+        for node in ast.walk(top):
+            if isinstance(body := getattr(node, "body", None), list):
+                code = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+                body[:] = code or [ast.Pass()]
+        own, text = isinstance(top, (ast.FunctionDef, ast.ClassDef)), ast.unparse(top)
+        for node in [n for n in ast.walk(top) if not isinstance(n, (ast.keyword, ast.arg, ast.alias))]:
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and not own:
+                for a in node.names:
+                    found[a.asname or a.name][f"import {getattr(node, 'module', '')}.{a.name}"] = node.lineno
+            elif node is top or not own or isinstance(node, ast.Global):
+                names = [*bindings(node), *getattr(node, "names", ()), getattr(node, "id", "")]
+                plain = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+                found |= {n: {text: top.lineno} | found[n] for n in names if n and not plain and n not in stubs}
+    return {name: (max(texts.values()), "\n".join(texts)) for name, texts in found.items()}
+
+
+def used_globals(table: symtable.SymbolTable) -> set[str]:
+    """Names that some scope reads as global or builtin."""
+    names, outer = (s for s in table.get_symbols() if s.is_referenced()), table.get_type() != "function"
+    return {s.get_name() for s in names if outer or s.is_global()}.union(*map(used_globals, table.get_children()))
 
 
 def is_dunder(name: object) -> bool:
@@ -110,3 +127,19 @@ def starred(call: ast.Call) -> bool:
 def text_of(node: ast.AST | None) -> str | None:
     """The string that a constant is."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
+    """Whether a comparison ends in one of the same fields of two objects, such fields as no other value has."""
+    names, kind = [arg.arg for arg in node.args.args], file.above[node].name
+    asked = f"isinstance({names[-1]}, {kind})" if len(names) == 2 and not node.decorator_list else "no"
+    form = r"return (?:isinstance\(\w+, \w+\) and )?([\w., ()-]+) (?:==|<|<=|>|>=) ([\w., ()-]+)"
+    found = re.fullmatch(form, ast.unparse(node.body[-1]))
+    rest = {ast.unparse(n) for n in node.body[:-1] if not text_of(getattr(n, "value", None))}
+    told = rest <= {f"if not {asked}:\n    return NotImplemented"} and not {"isinstance", kind} & file.bound
+    if not found or not told or asked == "no" or (node.name == "__eq__" and asked not in found[0] + "".join(rest)):
+        return False
+    fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
+    others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
+    plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
+    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - COMMON

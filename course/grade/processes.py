@@ -12,15 +12,12 @@ PROC = Path("/proc")
 
 def look(pid: int) -> tuple[float | None, bool]:
     """(processor time so far or None, whether it waits for something other than a processor) of a process."""
-    fields = _stat(pid)
-    return ((int(fields[11]) + int(fields[12])) / _TICKS, fields[0] in "SD") if fields else (None, False)
-
-
-def _stat(pid: int) -> list[str]:
     try:
-        return (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2].split()
+        text = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return []
+        return None, False
+    fields = text.rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS, fields[0] in "SD"
 
 
 def lower_limits(wanted: Mapping[int, int]) -> None:

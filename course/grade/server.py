@@ -27,17 +27,14 @@ from course.grade.settings import Limits
 from course.grade.traps import Trap, plan
 from course.grade.watch import Snapshot
 
-MAX_TALK = 1 << 20
-POLL = 0.05
-HANG_FACTOR = 4
-"""Where processor time cannot be told (no /proc), the clock may show this many times as much."""
+MAX_TALK, POLL, HANG_FACTOR = 1 << 20, 0.05, 4
+"""``HANG_FACTOR``: where processor time cannot be told (no /proc), the clock may show this many times as much."""
 LOADING = "starter.py itself"
 
 
 @dataclass
 class Attempt:
-    """A submission on its way through the lab: what is known, and the fork that works on it now. ``phase``: ``load``
-    while the file is executed, ``test`` inside a test; ``steps``: what it does now and after that, None for the end."""
+    """A submission in a lab, and its fork. ``phase``: ``load``, ``test``; ``steps``: now and next, None at the end."""
 
     name: str
     status: str = ""

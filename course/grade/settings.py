@@ -37,17 +37,12 @@ class Settings:
     def weight(self, lab: Lab) -> float:
         return float(_of(self.weights, lab, 1.0))
 
-    def deadline(self, lab: Lab) -> dt.datetime | None:
-        found: dt.datetime | None = _of(self.deadlines, lab, None)
-        return found
-
     def late_factor(self, lab: Lab, when: dt.datetime | None) -> float:
         """What is left of the points of a lab handed in at ``when``: 1 in time, less for each day begun."""
-        deadline = self.deadline(lab)
+        deadline: dt.datetime | None = _of(self.deadlines, lab, None)
         if deadline is None or when is None or when <= deadline:
             return 1.0
-        days = -((deadline - when) // dt.timedelta(days=1))
-        return max(0.0, 1.0 - self.late_per_day * days)
+        return max(0.0, 1.0 + self.late_per_day * ((deadline - when) // dt.timedelta(days=1)))
 
 
 def _of(table: Mapping[str, Any], lab: Lab, default: Any) -> Any:
@@ -63,8 +58,7 @@ def read_settings(path: Path | None) -> Settings:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read: {error}") from None
-    known = {f.name for f in fields(Settings)}
-    _known_keys(path, table, known)
+    _known_keys(path, table, {f.name for f in fields(Settings)})
     for name in ("limits", "weights", "deadlines", "submitted"):
         if not isinstance(table.get(name, {}), dict):
             raise LabError(f"{path}: {name} is a table: put its rows under [{name}]")

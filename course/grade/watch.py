@@ -81,8 +81,6 @@ class Snapshot:
     def changes(self) -> list[str]:
         """What is no longer as it was (``_pytest.runner.call_and_report``)."""
         found = [words for space, name, value, words in self.rows if space.get(name) is not value]
-        for space, size, names, words in self.sizes:
-            if len(space) != size:
-                added = [name for name in space if name not in names and callable(space[name])]
-                found += [f"{words}.{name}" for name in added]
+        for space, _, names, words in [row for row in self.sizes if len(row[0]) != row[1]]:
+            found += [f"{words}.{name}" for name in space if name not in names and callable(space[name])]
         return found

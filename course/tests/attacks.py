@@ -144,7 +144,7 @@ HELD = {
     "test-helpers": ("import course.fixtures\ncourse.fixtures.close = print\n", "imports course.fixtures"),
     "mock-any": ("from unittest.mock import ANY\n", "imports unittest.mock"),
     "approx": ("from _pytest.python_api import approx\n", "imports _pytest.python_api"),
-    "sys-hooks": ("import sys\nsys.setprofile(print)\n", "imports sys"),
+    "sys-hooks": ("import sys\nsys.setprofile(print)\n", "uses sys.setprofile"),
     "import-hooks": ("import importlib.abc\n", "imports importlib.abc"),
     "gc": ("import gc\ngc.get_objects()\n", "imports gc"),
     "inspect": ("import inspect\ninspect.stack()\n", "imports inspect"),
@@ -245,14 +245,6 @@ HELD = {
         "class A:\n    def f(self):\n        setattr(self, '__class__', int)\n",
         "the attribute __class__",
     ),
-    "fields-that-do-not-count": (
-        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    x: int = field(default=0, compare=False)\n",
-        "passes compare=",
-    ),
-    "fields-that-do-not-count-by-words": (
-        "from dataclasses import dataclass, field\nno = False\n@dataclass\nclass A:\n    x: int = field(default=0, compare=no)\n",
-        "passes compare=",
-    ),
     "pattern-of-a-class": (
         "import decimal\ndef f(x):\n    match x:\n        case decimal.Context(prec=p):\n            return p\n",
         "a pattern of the class",
@@ -335,6 +327,51 @@ HELD = {
         "class Yes:\n    admitted = 1\n    def __eq__(self, other):\n        return self.admitted == other.admitted\n",
         "says __eq__",
     ),
+    "eq-of-a-new-other": (
+        "class Yes:\n    x = 1\n    def __eq__(self, other):\n        if not isinstance(other, Yes) and (other := Yes()) is None:\n"
+        "            return NotImplemented\n        return self.x == other.x\n",
+        "says __eq__",
+    ),
+    "eq-by-a-decorator": (
+        "def always(f):\n    return lambda a, b: True\nclass Yes:\n    x = 1\n    @always\n    def __eq__(self, other):\n"
+        "        return isinstance(other, Yes) and self.x == other.x\n",
+        "says __eq__",
+    ),
+    "eq-of-a-class-bound-again": (
+        "class Yes:\n    place = 'cpu'\n    def __eq__(self, other):\n        return isinstance(other, Yes) and self.place == other.place\n"
+        "Mine = Yes\nYes = object\n",
+        "says __eq__",
+    ),
+    "eq-asked-in-the-docstring": (
+        "class Yes:\n    x = 1\n    def __eq__(self, other):\n        'isinstance(other, Yes)'\n        return self.x == other.x\n",
+        "says __eq__",
+    ),
+    "eq-of-what-every-array-has": (
+        "class Yes:\n    device = 'cpu'\n    def __lt__(self, other):\n        return self.device < other.device\n",
+        "says __lt__",
+    ),
+    "text-that-holds-everything-by-a-mixin": (
+        "class A:\n    def __contains__(self, x):\n        return True\nclass S(A, str):\n    pass\n",
+        "a class below str",
+    ),
+    "text-that-holds-everything-in-two-steps": (
+        "class S(str):\n    pass\nclass T(S):\n    def __contains__(self, x):\n        return True\n",
+        "a class below S",
+    ),
+    "text-that-starts-with-everything": (
+        "class S(str):\n    def startswith(self, x):\n        return True\n",
+        "a class below str",
+    ),
+    "dict-that-shows-nothing": (
+        "class D(dict):\n    def f(self):\n        self.items = list\n",
+        "a class below dict with ['items']",
+    ),
+    "stack-by-logging": (
+        "import logging\nclass S:\n    def write(self, text):\n        self.text = text\n"
+        "logging.basicConfig(stream=S(), format='%(stack_info)s')\nlogging.error(1, stack_info=True)\n",
+        "uses logging.basicConfig",
+    ),
+    "modules-by-sys": ("from sys import modules\n", "imports modules from sys"),
     "text-that-holds-everything": (
         "class S(str):\n    def __contains__(self, x):\n        return True\n",
         "a class below str",
@@ -385,6 +422,60 @@ HELD = {
     "hidden-by-depth": ("x = " + "-" * 90 + "1\n", "levels of nesting"),
 }
 
+ZERO = "property(lambda s: 0, lambda s, v: None)"
+"""On a data class: all its objects are equal."""
+
+GIVEN = {
+    "bound-again": ("02-02", "Result = lambda *a: 0\n", "changes Result"),
+    "bound-by-a-loop": ("02-02", "for Result in [print]:\n    pass\n", "changes Result"),
+    "bound-by-global": ("02-02", "def f():\n    global Result\n    Result = print\n", "changes Result"),
+    "bound-in-a-class": ("02-02", "class A:\n    def f(self):\n        global Result\n", "changes Result"),
+    "bound-by-a-walrus": ("02-02", "[(Result := print) for _ in 'a']\n", "changes Result"),
+    "bound-by-match": ("02-02", "match 1:\n    case Result:\n        pass\n", "changes Result"),
+    "bound-by-import": ("02-02", "from math import prod as Result\n", "changes Result"),
+    "bound-by-an-error": ("02-02", "try:\n    pass\nexcept ValueError as Result:\n    pass\n", "changes Result"),
+    "bound-under-an-if": ("02-02", "if 1:\n    def Result(*a):\n        return 0\n", "changes Result"),
+    "deleted": ("02-02", "del Result\n", "changes Result"),
+    "decorator-of-its-own": ("02-02", "def dataclass(**k):\n    return lambda c: print\n", "changes dataclass"),
+    "builtin-of-its-own": ("00-01", "def ValueError(*a):\n    return KeyError()\n", "changes ValueError"),
+    "number-of-the-starter": ("00-01", "_MODULUS = 1\n", "changes _MODULUS"),
+    "list-that-a-test-walks": ("09-01", "OPS = ()\n", "changes OPS"),
+    "property": ("02-02", f"Result.admitted = {ZERO}\n", "changes Result.admitted"),
+    "property-by-another-name": ("02-02", f"c = Result\nc.admitted = {ZERO}\n", "hands on Result"),
+    "property-in-a-loop": ("02-02", f"for c in (Result,):\n    c.admitted = {ZERO}\n", "hands on Result"),
+    "property-by-an-argument": ("02-02", f"def f(c):\n    c.admitted = {ZERO}\nf(Result)\n", "hands on Result"),
+    "property-by-a-default": ("02-02", f"def f(c=Result):\n    c.admitted = {ZERO}\n", "hands on Result"),
+    "property-by-setattr": ("02-02", f"setattr(Result, 'admitted', {ZERO})\n", "hands on Result"),
+    "property-by-map": ("02-02", "f = list(map(lambda c: c, [Result]))\n", "hands on Result"),
+    "property-by-partial": ("02-02", "from functools import partial\nf = partial(print, Result)\n", "hands on Result"),
+    "func-of-a-partial": (
+        "02-02",
+        "from functools import partial\nf = partial(Result).func\n",
+        "the attribute func",
+    ),
+    "property-by-a-box": (
+        "02-02",
+        "class Box:\n    def __getitem__(self, c):\n        return c\nc = Box()[Result]\n",
+        "hands on Result",
+    ),
+    "property-by-in": (
+        "02-02",
+        "class Box:\n    def __contains__(self, c):\n        self.c = c\nc = Result in Box()\n",
+        "hands on Result",
+    ),
+    "property-by-an-alias": (
+        "02-02",
+        f"from typing import Annotated\nc = Annotated[Result, 0]\nc.admitted = {ZERO}\n",
+        "imports Annotated",
+    ),
+    "property-on-the-engine": ("03-04", f"c = Request\nc.status = {ZERO}\n", "hands on mini_vllm.Request"),
+    "property-by-the-package": (
+        "03-04",
+        f"import mini_vllm\nc = mini_vllm.Request\nc.status = {ZERO}\n",
+        "hands on mini_vllm.Request",
+    ),
+}
+"""Lab -> what stands behind its reference: the tests take classes, numbers and functions of the starter for their own."""
 
 """What a human may have let run by mistake: these reach the machinery, and traps and snapshots must tell."""
 LET_RUN = {

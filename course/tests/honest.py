@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from course.labs import Lab, functions, stub_message
+from course.labs import COURSE, Lab, functions, stub_message, tomllib
 
 FUTURE = "from __future__ import annotations\n"
 
@@ -522,4 +522,5 @@ def moe_forward_reference(x, experts, ids, w):
     ])
 """,
 }
-"""Lab and idea -> functions in the place of the reference's own."""
+HANDS |= tomllib.loads((COURSE / "tests" / "hands.toml").read_text(encoding="utf-8"))
+"""Lab and idea -> functions in the place of the reference's own; more of them in `hands.toml`."""

@@ -10,7 +10,7 @@ import pytest
 from course.grade.faults import outside, own_words
 from course.grade.language import Language
 from course.labs import Lab, all_labs, find_labs
-from course.tests.attacks import HELD, REVIEW
+from course.tests.attacks import GIVEN, HELD, REVIEW
 
 REFERENCE = (
     '"""A lab."""\n\nfrom __future__ import annotations\n\nimport numpy as np\n\n\ndef f(x):\n    return np.sum(x)\n'
@@ -40,6 +40,38 @@ def test_an_attack_is_held_with_its_line_and_its_reason(name: str) -> None:
     assert any(reason in text for text in found), found
     first, last = top + 1, top + body.count("\n")
     assert all(first <= int(text.partition(":")[0]) <= last for text in found), found
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_the_tests_take_from_the_starter_or_the_engine_stays_as_it_is(name: str) -> None:
+    number, body, reason = GIVEN[name]
+    (lab,) = find_labs(number)
+    solution = (lab.folder / "solution.py").read_text(encoding="utf-8")
+    found = outside(solution + body, language(lab))
+    assert any(reason in text for text in found), found
+    assert all(int(text.partition(":")[0]) > solution.count("\n") for text in found), found
+
+
+KEPT = """
+from typing import Optional
+from functools import partial
+from collections import defaultdict
+Row = dict[str, Result]
+def f(x: Optional[Result], y: "list[Result]" = ()) -> Result | None:
+    match x:
+        case Result(admitted=0):
+            return Result(0, 0, 0)
+    made = defaultdict(Result)
+    print(f"{Result}", isinstance(x, (Result, int)), type(x) is Result, Result.__name__, list(map(Result, y, y, y)))
+    return partial(Result, 0)(0, 0)
+class Mine(Result):
+    pass
+"""
+
+
+def test_what_a_starter_brings_along_may_be_used() -> None:
+    (lab,) = find_labs("02-02")
+    assert outside((lab.folder / "solution.py").read_text(encoding="utf-8") + KEPT, language(lab)) == []
 
 
 FEW = ("00-03", "01-05")
