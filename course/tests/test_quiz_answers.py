@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def serve(manager: KVCacheManager, name: str, tokens: list[int], size: int) -> i
     return cached
 
 
-def engine(prompts: list[str], lengths: list[int], **config: int) -> LLMEngine:
+def engine(prompts: list[str], lengths: list[int], **config: Any) -> LLMEngine:
     made = LLMEngine(**config)
     for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
         params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
