@@ -24,6 +24,9 @@ PAGES = web.PAGES | {
     "phase 03": "phase-03-continuous-batching-scheduler/00-guide/",  # the player
     "phase 04": "phase-04-attention-backends/labs/lab-04-flash-decoding-partitions/",  # wide formulas
     "phase 06": "phase-06-quantization/00-guide/",
+    "phase 08": "phase-08-speculative-decoding/00-guide/",
+    "phase 09": "phase-09-sampling-and-decoding-algorithms/00-guide/",
+    "phase 12": "phase-12-structured-outputs/00-guide/",
     "browser": "docs/browser/",
     "missing": "404.html",
 }
