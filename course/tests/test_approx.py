@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.parametrize("found", [np.zeros(0), np.zeros((0, 3)), [np.zeros(0)]])
 def test_an_empty_array_is_not_close(found: object) -> None:
-    assert not (found == pytest.approx([5.0] if isinstance(found, list) else 5.0))
+    assert not (found == pytest.approx([5.0] if isinstance(found, list) else 5.0))  # noqa: SIM201
     assert found != pytest.approx([5.0] if isinstance(found, list) else 5.0)
 
 
