@@ -469,6 +469,11 @@ GIVEN = {
         "imports Annotated",
     ),
     "property-on-the-engine": ("03-04", f"c = Request\nc.status = {ZERO}\n", "hands on mini_vllm.Request"),
+    "property-by-a-function": (
+        "01-04",
+        "from mini_vllm import Request\nclass A:\n    num_tokens = 1\ndef f(c):\n    c.num_tokens = 1\nf(Request)\n",
+        "hands on mini_vllm.Request",
+    ),
     "property-by-the-package": (
         "03-04",
         f"import mini_vllm\nc = mini_vllm.Request\nc.status = {ZERO}\n",
@@ -506,8 +511,6 @@ LET_RUN = {
 INSIDE = {
     "class-of-a-library-by-another-name": "from fractions import Fraction\nclass A:\n    limit_denominator = 1\ndef f(c):\n"
     "    c.limit_denominator = lambda self: 1\nf(Fraction)\n",
-    "class-of-the-engine-by-another-name": "from mini_vllm import Request\nclass A:\n    num_tokens = 1\ndef f(c):\n"
-    "    c.num_tokens = 1\nf(Request)\n",
 }
 """What the language lets through and a snapshot must tell."""
 
