@@ -36,6 +36,8 @@ PLAYGROUNDS = {"play-score": "core.js"} | {
 }
 """Modules in ``docs/play/``."""
 _MARKER = re.compile(r"^<!-- widget: (?P<name>[a-z-]+)(?: \| (?P<scene>[^|>]+?))? -->$", re.M)
+_STILL = re.compile(r"^!\[[^\]\n]*\]\(play/stills/[\w-]+\.webp\)\n\n(?=<!-- widget: play-)", re.M)
+"""A playground's still picture, for GitHub: on the website the playground stands in its place."""
 _EXCERPT = re.compile(r"^(?P<indent>[ ]*)<!-- upstream: (?P<path>\S+?):(?P<first>\d+)(?:-(?P<last>\d+))? -->$", re.M)
 _PLACE = re.compile(
     r"<(?P<block>p|table|h[1-6]|ul|ol)\b[^>]*>"
@@ -196,7 +198,7 @@ def place_widgets(markdown: str, to_root: str) -> str:
         for name in dict.fromkeys(names)
         if name in PLAYGROUNDS
     ]
-    return f"{_MARKER.sub(element, markdown)}\n\n" + "\n".join(scripts) + "\n"
+    return f"{_MARKER.sub(element, _STILL.sub('', markdown))}\n\n" + "\n".join(scripts) + "\n"
 
 
 def glossary(path: Path = ROOT / "GLOSSARY.md") -> dict[str, tuple[str, str]]:
