@@ -324,6 +324,8 @@ def test_the_penalty_works_on_what_processors_left(impl):
 
     params = SamplingParams(temperature=0.0, repetition_penalty=2.0)
     assert impl.sample(np.array([1.0, 2.5, 0.0, 0.0]), params, (0,), [lift], prompt=(3,)) == 1, "(1 + 3) / 2 < 2.5"
+    both = impl.sample(np.array([3.0, 1.0, 0.0, 0.0]), params, (0,), prompt=(0,))
+    assert both == 0, "a token of the prompt that was generated again counts once: 3 / 2 > 1 > 3 / 4"
     assert support(impl, PROBS, generated=[0], repetition_penalty=4.0, top_k=2) == {1, 2}, "penalty before top-k"
 
 

@@ -86,7 +86,9 @@ class PerRequestSampler:
         seed = row.seed
         if seed is None:
             seed = self._own_seeds.setdefault(row.request_id, int(np.random.default_rng().integers(1 << 62)))
-        noise = np.random.default_rng([seed, row.num_output_tokens]).standard_exponential(len(scores))
+        # default_rng lays integers end to end in words of 32 bits: the position stands where no long seed can push it
+        start = [seed & 0xFFFFFFFF, row.num_output_tokens, seed >> 32]
+        noise = np.random.default_rng(start).standard_exponential(len(scores))
         return int((np.exp((scores - scores.max()) / row.temperature) / noise).argmax())
 
     def finish(self, request_id: str) -> None:

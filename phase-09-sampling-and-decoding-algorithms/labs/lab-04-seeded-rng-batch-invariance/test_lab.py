@@ -126,6 +126,19 @@ def test_children_are_strangers(impl):
     )
 
 
+def test_long_seeds_are_seeds_of_their_own(impl):
+    """Seeds of more than 32 bits, whose upper half is another one's position."""
+    sampler, flat = impl.PerRequestSampler(), np.zeros(5000)
+    same = [t for t in range(1, 9) if draw(impl, sampler, 0, 7 + (t << 32), flat) == draw(impl, sampler, t, 7, flat)]
+    assert len(same) < 2, (
+        f"seed 7 + {same[0]} * 2**32 at position 0 draws what seed 7 draws at position {same[0]}. default_rng lays a "
+        "list's integers end to end in words of 32 bits, so a long seed reaches into what stands behind it. This looks "
+        "like *A long seed before the position*"
+    )
+    tokens = {draw(impl, sampler, 0, 7 + (t << 32), flat) for t in range(9)}
+    assert len(tokens) > 6, f"9 seeds that differ above their 32nd bit draw {len(tokens)} different tokens of 5,000"
+
+
 @pytest.mark.parametrize("change", [1.0, -1.0, -np.inf], ids=["raised", "lowered", "masked"])
 def test_a_token_takes_only_its_own(impl, change):
     """One logit changes. Nobody else's fate may."""

@@ -246,6 +246,7 @@ def test_lengths_are_checked(impl, name):
 BAD = {
     "nan": ({3: np.nan}, (), "row 3 has a NaN in its logits"),
     "masked": ({3: -np.inf, 1: 0.0}, (), "row 3 has no token to sample: all logits are -inf"),
+    "masked, greedy": ({4: -np.inf}, (), "row 4 has no token to sample: all logits are -inf"),
     "the first": ({1: -np.inf, 3: np.nan}, (), "row 1 has no token to sample: all logits are -inf"),
     "no stream": ({}, (2, 3), "row 2 samples at random but has no generator."),
 }
