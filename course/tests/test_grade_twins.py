@@ -42,7 +42,7 @@ def test_who_takes_the_engines_check_is_held(name: str) -> None:
     assert found and all(int(line.partition(":")[0]) > REFERENCE.count("\n") for line in found)
 
 
-@pytest.mark.parametrize("form", ["from mini_vllm import {}\n", "import mini_vllm\nx = mini_vllm.{}\n"])
+@pytest.mark.parametrize("form", ["from mini_vllm import {}\n", "import mini_vllm\nmini_vllm.{}()\n"])
 def test_of_a_lab_that_the_engine_solves_only_data_may_be_taken(form: str) -> None:
     text, count = REFERENCE, REFERENCE.count("\n")
     found = outside(text + "".join(map(form.format, mini_vllm.__all__)), language(LAB))

@@ -111,7 +111,7 @@ def test_labs_are_found_by_many_names() -> None:
     (one,) = labs.find_labs("00-03")
     for name in (
         "lab-03-sampling-basics",
-        "sampling",
+        "sampling-basics",
         f"{one.phase}/labs/{one.slug}/",
         "./" + one.key.replace("/", "/labs/"),
         f".\\{one.phase}\\labs\\{one.slug}\\",

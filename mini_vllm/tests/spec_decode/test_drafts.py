@@ -14,7 +14,7 @@ from mini_vllm.sample.ops.rejection_sample import sample_recovered_tokens
 def make_gate(**request):
     """A gate with one request "a" of five tokens, of which four are computed."""
     given = {
-        "request_id": "a", "all_token_ids": [1, 2, 3, 4, 5], "num_computed_tokens": 4, "num_output_placeholders": 0,
+        "request_id": "a", "num_tokens": 5, "num_computed_tokens": 4, "num_output_placeholders": 0,
         "spec_token_ids": [], "is_prefill_chunk": False, "structured_output_request": None,
         "sampling_params": SimpleNamespace(ignore_eos=False), **request,
     }  # fmt: skip
