@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -131,6 +130,43 @@ def measure_row_cost(module: Any, repeats: int = 7) -> dict[int, float]:
     return {rows: statistics.median(each[1:]) for rows, each in found.items()}
 
 
+ASKED = {
+    "Language model": (
+        "A language model is a function from a list of tokens to a guess at the next one. Called "
+        "again and again on its own output, it writes text."
+    ),
+    "Forward pass": (
+        "A forward pass is one run of the model over some tokens. Its last position tells how "
+        "likely each entry of the vocabulary is as the next token."
+    ),
+    "RMSNorm": (
+        "RMSNorm divides a vector by its root mean square and scales each entry by a learned "
+        "weight. It keeps the size of hidden states in bounds."
+    ),
+    "Softmax": (
+        "Softmax turns a list of scores into probabilities: take the exponential of each and "
+        "divide by the sum. The largest score is subtracted first, so that nothing overflows."
+    ),
+    "Tokenizer": (
+        "A tokenizer turns text into token ids (encode) and ids back into text (decode). Each "
+        "model has its own, and no other will do."
+    ),
+    "Context length": (
+        "The context length is the most tokens, prompt and output together, that a model can "
+        "process in one sequence. The engine's limit is `max_model_len`."
+    ),
+    "MHA": (
+        "MHA, multi-head attention, gives every query head a K and V head of its own. It has the "
+        "largest KV cache of the family."
+    ),
+    "Prefill": (
+        "Prefill is the part of a request in which the engine processes the prompt tokens, many "
+        "at once, and fills the KV cache. For a long prompt it is bound by compute."
+    ),
+}
+"""Terms of the course, and what pocket has learnt to say of them."""
+
+
 def prompts(kind: str) -> list[str]:
     """Questions of one kind."""
     names = ["Alma", "Bruno", "Celia", "Dario", "Edda", "Felix", "Gina", "Harald"]
@@ -144,8 +180,7 @@ def prompts(kind: str) -> list[str]:
     if kind == "stories":
         pairs = zip(things, things[1:] + things[:1], strict=True)
         return [f"Tell me a story about a {one} and a {two}." for one, two in pairs]
-    glossary = json.loads((ROOT / "models" / "training" / "glossary.json").read_text(encoding="utf-8"))
-    asked = [(f"What is meant by {entry['term']}?", entry["answer"]) for entry in glossary[::7]][:8]
+    asked = [(f"What is meant by {term}?", answer) for term, answer in ASKED.items()]
     if kind == "glossary":
         return [question for question, _ in asked]
     return [f"{question}\n{answer}\n{question}\n{answer}\n{question}" for question, answer in asked]
