@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import math
@@ -47,9 +48,21 @@ class Letters:
         return "".join("sABCDe__"[i] for i in ids)
 
 
-@pytest.fixture(scope="module")
-def trap():
+@functools.cache
+def make_trap():
     return LLM(Markov(), tokenizer=Letters(), num_blocks=256, block_size=2, max_num_seqs=16)
+
+
+class Trap:
+    """The engine on first use, inside a test: where it is not written yet, tests fail and fixtures do not."""
+
+    def __getattr__(self, name):
+        return getattr(make_trap(), name)
+
+
+@pytest.fixture
+def trap():
+    return Trap()
 
 
 def search(llm, width, steps, **given):
