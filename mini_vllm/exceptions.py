@@ -30,5 +30,5 @@ class VLLMValidationError(ValueError):
 class VLLMNotFoundError(Exception):
     """What a request names is not there.
 
-    Upstream: upstream/vllm/exceptions.py:40 — `VLLMNotFoundError`.
+    Upstream: upstream/vllm/exceptions.py:39 — `VLLMNotFoundError`.
     """
