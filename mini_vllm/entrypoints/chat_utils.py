@@ -7,6 +7,7 @@ A checkpoint brings its chat template, a jinja2 program, in `chat_template.jinja
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,11 @@ def __getattr__(name: str) -> object:
     from mini_vllm.moved import missing
 
     raise missing(__name__, name)
+
+
+def make_tool_call_id() -> str:
+    """A fresh id for one tool call (upstream/vllm/entrypoints/chat_utils.py:1946 — `make_tool_call_id`).
+
+    Upstream can also number them, as one model family was trained on.
+    """
+    return f"chatcmpl-tool-{uuid.uuid4().hex}"
