@@ -9,7 +9,15 @@ from mini_vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserMa
 __all__ = ["ToolParser", "ToolParserManager"]
 
 _TOOL_PARSERS_TO_REGISTER = {
+    "deepseek_v3": ("deepseekv3_tool_parser", "DeepSeekV3ToolParser"),
+    "deepseek_v31": ("deepseekv31_tool_parser", "DeepSeekV31ToolParser"),
+    "granite": ("granite_tool_parser", "GraniteToolParser"),
     "hermes": ("hermes_tool_parser", "Hermes2ProToolParser"),
+    "internlm": ("internlm2_tool_parser", "Internlm2ToolParser"),
+    "jamba": ("jamba_tool_parser", "JambaToolParser"),
+    "llama3_json": ("llama_tool_parser", "Llama3JsonToolParser"),
+    "llama4_json": ("llama_tool_parser", "Llama3JsonToolParser"),
+    "pythonic": ("pythonic_tool_parser", "PythonicToolParser"),
 }
 """Name to (file, class)."""
 
