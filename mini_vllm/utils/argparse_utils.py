@@ -17,7 +17,7 @@ def pull_args_from_config(words: list[str], parser: argparse.ArgumentParser) -> 
     Raises:
         ValueError: no such file, no YAML, not a mapping, or a flag that does not exist.
 
-    Upstream: upstream/vllm/utils/argparse_utils.py:415 — `FlexibleArgumentParser._pull_args_from_config`.
+    Upstream: upstream/vllm/utils/argparse_utils.py:443 — `FlexibleArgumentParser._pull_args_from_config`.
     """
     path, rest = _config_of(words)
     if path is None:

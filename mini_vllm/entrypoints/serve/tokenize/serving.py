@@ -19,7 +19,7 @@ from mini_vllm.tokenizers.tokenizer_files import load_json_if_there
 
 
 class OpenAIServingTokenization(OpenAIServing):
-    """Upstream: upstream/vllm/entrypoints/serve/tokenize/serving.py:29 — `OpenAIServingTokenization`."""
+    """Upstream: upstream/vllm/entrypoints/serve/tokenize/serving.py:30 — `OpenAIServingTokenization`."""
 
     openai_serving_render: Any
 
