@@ -2,8 +2,8 @@
 
 pocket without drafts, with ngram, with pocket-draft, with pocket-eagle and with pocket-medusa;
 greedy, on four kinds of prompts and batches of 1, 8 and 32; with `--vllm-python` the CPU build of real vLLM too, with
-the same drafts. All engines are loaded first, one after the other, real vLLM's before ours since it compiles for up to a
-minute; then they answer in turns, so that a slow minute of the machine is everybody's; a gain is the median of the
+the same drafts. All engines are loaded first, one after the other, real vLLM's before ours since it compiles for up to
+a minute; then they answer in turns, so that a slow minute of the machine is everybody's; a gain is the median of the
 ratios of each turn, each engine against itself without drafts. "switched" is the gain with `disable_when_slower`. Turns
 go on until `--minutes` are over, the loading counted in; one turn that counts there is always.
 
