@@ -30,10 +30,12 @@ class SpecArm:
         real = job["engine"] == "vllm"
         if real:
             from vllm import LLM, SamplingParams
+            from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
             # pocket-medusa's card says why the release has to be told not to count the weights that it read.
             settings: dict[str, Any] = {
-                "dtype": "float32", "model_loader_extra_config": {"enable_weights_track": False}
+                "dtype": "float32", "model_loader_extra_config": {"enable_weights_track": False},
+                "distributed_executor_backend": UniProcExecutor,
             }  # fmt: skip
         else:
             from mini_vllm import LLM, SamplingParams
@@ -74,7 +76,8 @@ class SpecArm:
 def main() -> None:
     from benchmarks.turns import serve
 
-    serve({"generate": SpecArm(JOB).generate})
+    arm = SpecArm(JOB)
+    serve({"start": lambda: "up", "generate": arm.generate})
 
 
 if __name__ == "__main__":

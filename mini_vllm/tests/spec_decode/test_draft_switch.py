@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.config.speculative import METHODS, SpeculativeConfig
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.spec_decode.draft_switch import DraftSwitch
@@ -102,6 +103,26 @@ def test_greedy_tokens_are_the_same_with_it_on() -> None:
         [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)] for llm in (LLM(), switched)
     ]
     assert told[0] == told[1] and switch.num_asked and switch.num_silent
+
+
+def test_who_keeps_state_is_known_by_the_slots_it_writes_into() -> None:
+    """Every method, so that a new one cannot be left out: a request passed over once has a hole in its drafter's
+    cache, if the drafter has one."""
+    told = {
+        method: SpeculativeConfig(2, method, None if method == "ngram" else "models/pocket-draft") for method in METHODS
+    }
+    assert {method: config.keeps_state for method, config in told.items()} == {
+        "ngram": False, "draft_model": True, "eagle": True, "medusa": False, "custom_class": False,
+    }  # fmt: skip
+    assert all(config.keeps_state == (config.num_lookahead_tokens > 0) for config in told.values())
+
+
+def test_the_runners_switch_follows_the_drafter() -> None:
+    for method, model in (("medusa", "pocket-medusa"), ("eagle", "pocket-eagle")):
+        config = {"method": method, "model": f"models/{model}", "num_speculative_tokens": 2}
+        llm = LLM("models/pocket", speculative_config={**config, "disable_when_slower": True})
+        switch = llm.llm_engine.engine_core.model_runner.drafts.switch
+        assert switch.keeps_state == (method == "eagle")
 
 
 @pytest.mark.parametrize("others", [{"tensor_parallel_size": 2}, {"async_scheduling": True}])
