@@ -144,22 +144,22 @@ class File:
 
     def _value(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[str]:
         """A name that an import or a builtin has made, where it stands."""
-        over, (module, _, last) = self.above[node], name.rpartition(".")
+        over, (module, _, last), load = self.above[node], name.rpartition("."), isinstance(node.ctx, ast.Load)
         if isinstance(node, ast.Attribute) and module in self.language.known and not self.language.has(module, last):
             yield f"uses {name}"
-        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        elif isinstance(node, ast.Attribute) and not load:
             yield f"changes {name}"
-        elif name in self.modules and isinstance(node.ctx, ast.Load) and not isinstance(over, ast.Attribute):
+        elif name in self.modules and load and not isinstance(over, ast.Attribute):
             yield f"hands on the module {name}"
         elif name in ("enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"):
             yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
-        elif name.startswith("mini_vllm.") and isinstance(node.ctx, ast.Load) and not self._kept(node):
+        elif name.startswith(("mini_vllm.", "numpy.ndarray")) and load and not self._kept(node):
             yield f"hands on {name}"
         elif name == "functools.wraps":
             plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not words.starred(over)
             plain = plain and isinstance(self.above[over], ast.FunctionDef)
             yield from [] if plain else ["functools.wraps otherwise than as a decorator with one argument"]
-        elif name in CAREFUL and isinstance(node.ctx, ast.Load) and ("." in name or name in self.used):
+        elif name in CAREFUL and load and ("." in name or name in self.used):
             yield from self._careful(node, name)
 
     def _careful(self, node: ast.AST, name: str) -> Iterator[str]:
@@ -235,10 +235,12 @@ class File:
     def _call(self, node: ast.Call) -> Iterator[str]:
         called = self.dotted(node.func)
         for key in node.keywords:
-            if key.arg == "refcheck":
+            if key.arg in words.REFUSED:
                 yield f"passes {key.arg}="
             elif key.arg is None and called in ("types.SimpleNamespace", "dataclasses.field"):
                 yield f"{called} with names {MADE}"
+        if len(node.args) > words.WORDS["most"].get(called, 255) or (called == "copy.deepcopy" and node.keywords):
+            yield f"{called} with more arguments than it needs"
         if called == "contextlib.suppress":
             yield from (f"swallows {name}" for arg in node.args for name in self._hiding(arg))
 
@@ -284,6 +286,7 @@ class File:
     _trystar = _try
 
     def _functiondef(self, node: ast.FunctionDef) -> Iterator[str]:
-        values = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
-        if node.name == "__exit__" and any(not isinstance(v, ast.Constant) or v.value for v in values):
+        given = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+        lies = node.decorator_list or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node))
+        if node.name == "__exit__" and (lies or any(not isinstance(v, ast.Constant) or v.value for v in given)):
             yield "an __exit__ that may swallow every error"

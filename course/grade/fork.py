@@ -106,7 +106,7 @@ def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
         if "\0" in source:
             raise ValueError("it holds NUL bytes")
         read = job["trusted"] or mark(text) in job["accepted"]
-        found = [] if read else outside(source, Language(job["allowed"], job["own"], job["plug"]))
+        found = [] if read else outside(source, Language(job["allowed"], job["own"]))
     except SyntaxError as error:
         found, kind = [f"line {error.lineno}: does not parse: {error.msg}"], "broken"
     except (ValueError, RecursionError, MemoryError) as error:
