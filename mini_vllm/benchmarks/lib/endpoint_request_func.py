@@ -31,7 +31,7 @@ class StreamedResponseHandler:
 
     def add_chunk(self, chunk_bytes: bytes) -> list[str]:
         """The events that are now complete. Raises UnicodeDecodeError."""
-        self.buffer += self._decoder.decode(chunk_bytes).replace("\r\n", "\n")
+        self.buffer = (self.buffer + self._decoder.decode(chunk_bytes)).replace("\r\n", "\n")
         *whole, self.buffer = self.buffer.split("\n\n")
         return [message for part in whole if (message := part.strip())]
 

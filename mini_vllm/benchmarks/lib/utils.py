@@ -9,6 +9,8 @@ import argparse
 import json
 import math
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,15 @@ def key_values(pairs: list[str] | None, what: str) -> dict[str, str]:
             raise ValueError(f"{what} must be KEY=VALUE, got {pair!r}")
         found[name.strip()] = value.strip()
     return found
+
+
+@contextmanager
+def progress_bar(what: str, total: int, disable: bool = False) -> Iterator[Callable[[], Any]]:
+    """A bar on stderr while the block runs, on a terminal only; what it gives is called once for each thing done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=disable or not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
