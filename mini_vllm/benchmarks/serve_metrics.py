@@ -40,7 +40,8 @@ class Statistics:
         """0 where there is no value, as upstream."""
         values = np.asarray(seconds if len(seconds) else [0.0])
         ranks = [(p, float(np.percentile(values, p)) * 1000) for p in percentiles]
-        return cls(*(float(kind(values)) * 1000 for kind in (np.mean, np.median, np.std)), ranks)
+        mean, median, std = (float(kind(values)) * 1000 for kind in (np.mean, np.median, np.std))
+        return cls(mean, median, std, ranks)
 
 
 @dataclass
