@@ -4,7 +4,7 @@ import ast
 import builtins
 import re
 import symtable
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
@@ -126,7 +126,7 @@ class File:
         if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"__slots__ with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
-        look: Callable[[Any], Iterator[str]] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        look: Any = getattr(self, f"_{type(node).__name__.lower().removesuffix('star')}", None)
         yield from look(node) if look else ()
         if isinstance(node, (ast.Name, ast.Attribute)) and (name := self.dotted(node)):
             yield from self._value(node, name)
@@ -282,8 +282,6 @@ class File:
     def _try(self, node: ast.Try) -> Iterator[str]:
         if any(isinstance(n, _LEAVES) for part in node.finalbody for n in ast.walk(part)):
             yield "leaves a finally block, which swallows every error"
-
-    _trystar = _try
 
     def _functiondef(self, node: ast.FunctionDef) -> Iterator[str]:
         given = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]

@@ -168,6 +168,8 @@ def prepare(allowed: Collection[str]) -> None:
     random.Random = Seeded  # type: ignore[misc]
     if "mini_vllm" in allowed:
         operator.attrgetter(*(engine := importlib.import_module("mini_vllm")).__all__)(engine)
+    if "torch" in sys.modules:  # some calls import it late: seconds in each fork, and a folder that a fork has not
+        importlib.import_module("torch._dynamo")
     if "numpy" in allowed or "numpy" in sys.modules:
         rng, _ = map(importlib.import_module, ("numpy.random", "numpy.testing"))
         draw = rng.default_rng
