@@ -13,6 +13,7 @@ from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
 openai = pytest.importorskip("openai", reason="needs the official client")
 pydantic = pytest.importorskip("pydantic")
 
+pytestmark = pytest.mark.slow  # test_openai_client.py is the fast one
 MODEL = "models/pocket"
 ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 CALL = '<tool_call>\\{"name": "get_weather", "arguments": \\{"city": "[A-Z][a-z]{2,8}"\\}\\}</tool_call>'
