@@ -34,8 +34,8 @@ def rows_of(runs: Sequence[dict[str, Any]], variable: str) -> list[Row]:
     found = []
     for load, group in sorted(by_load.items()):
         names = ("request_throughput", "output_throughput", "p99_ttft_ms", "p99_itl_ms")
-        middles = [median(run[name] for run in group) for name in names]
-        found.append(Row(load, *middles, max(run["p99_ttft_ms"] for run in group)))
+        rate, output, ttft, itl = (float(median(run[name] for run in group)) for name in names)
+        found.append(Row(load, rate, output, ttft, itl, max(run["p99_ttft_ms"] for run in group)))
     return found
 
 

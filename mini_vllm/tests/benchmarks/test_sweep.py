@@ -131,9 +131,10 @@ def test_a_whole_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     python = shlex.quote(sys.executable)
     bench = f"{python} -m mini_vllm.entrypoints.cli.main bench serve --model toy --port {port} --num-prompts 12"
     given: list[Any] = [
-        "--serve-cmd", f"{python} -m mini_vllm.tests.benchmarks.fake_server {port}",
+        "--serve-cmd", f"{python} -m mini_vllm.tests.benchmarks.fake_server --port {port}",
         "--bench-cmd", f"{bench} --random-input-len 8 --random-output-len 5",
         "--num-runs", "1", "--workload-iters", "2", "-o", str(tmp_path), "-e", "one",
+        "--server-ready-timeout", "60",
     ]  # fmt: skip
     runs = serve_workload.main(args_of(*given))
     assert len(runs) == 3 and all(run["completed"] == 12 for run in runs)
