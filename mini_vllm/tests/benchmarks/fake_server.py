@@ -1,6 +1,6 @@
 """A server that answers as an OpenAI-compatible one does, out of the standard library: tokens are words.
 
-As `python -m mini_vllm.tests.benchmarks.fake_server --port PORT` it stands in for `mini-vllm serve` in tests of the sweep.
+As a program, `--port PORT`, it stands in for `mini-vllm serve` in tests of the sweep.
 """
 
 from __future__ import annotations
