@@ -197,5 +197,5 @@ def _base_url(bench_cmd: list[str]) -> str:
 
 
 def main(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Raises ValueError, OSError, RuntimeError."""
+    """Raises ValueError, OSError."""
     return Sweep(args).run()

@@ -60,11 +60,11 @@ class ServerProcess:
                 return
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Ask `/health` until it answers. Raises RuntimeError where the process has ended, TimeoutError."""
+        """Ask `/health` until it answers. Raises OSError where the process has ended, TimeoutError."""
         start = time.monotonic()
         while not self._asks("/health", "GET"):
             if self._process is not None and self._process.poll() is not None:
-                raise RuntimeError(f"Server process crashed with return code {self._process.returncode}")
+                raise OSError(f"Server process crashed with return code {self._process.returncode}")
             if time.monotonic() - start > timeout:
                 raise TimeoutError(f"Server failed to become ready within {timeout} seconds.")
             time.sleep(0.1)
@@ -79,11 +79,11 @@ class ServerProcess:
             self._asks("/reset_prefix_cache", "POST")
 
     def run_subcommand(self, cmd: list[str]) -> None:
-        """Raises RuntimeError with the last line that the command wrote, where it fails."""
+        """Raises OSError with the last line that the command wrote, where it fails."""
         done = subprocess.run(cmd, capture_output=not self.show_stdout, text=True, check=False)
         if done.returncode:
             said = ((done.stderr or "").strip() or (done.stdout or "").strip() or "no output").splitlines()[-1]
-            raise RuntimeError(f"{cmd[0]} ended with status {done.returncode}: {said[:300]}")
+            raise OSError(f"{cmd[0]} ended with status {done.returncode}: {said[:300]}")
 
     def _asks(self, route: str, method: str) -> bool:
         request = urllib.request.Request(self.address + route, method=method, data=b"" if method == "POST" else None)

@@ -113,9 +113,9 @@ def test_what_is_refused(options: list[str], words: str, tmp_path: Path) -> None
 
 def test_a_server_that_ends_or_never_comes() -> None:
     with ServerProcess([sys.executable, "-c", "raise SystemExit(3)"]) as server:
-        with pytest.raises(RuntimeError, match="crashed with return code 3"):
+        with pytest.raises(OSError, match="crashed with return code 3"):
             server.wait_until_ready(60)
-        with pytest.raises(RuntimeError, match="ended with status 1: boom"):
+        with pytest.raises(OSError, match="ended with status 1: boom"):
             server.run_subcommand([sys.executable, "-c", "raise SystemExit('boom')"])
     assert ServerProcess(["x", "--host", "h", "-p", "7"]).address == "http://h:7"
     with ServerProcess([], address="http://127.0.0.1:9") as absent, pytest.raises(TimeoutError, match="within 0"):
