@@ -17,21 +17,23 @@ from mini_vllm.logger import init_logger
 
 logger = init_logger(__name__)
 WATCHDOG_TIME_S = 5.0
+LAST_WORDS_S = 5.0
+"""For the answers of requests that were aborted."""
 
 
 async def serve_http(app: FastAPI, sock: socket.socket | None, shutdown_timeout: float, **uvicorn_kwargs: Any) -> None:
     """Serve until SIGINT or SIGTERM comes, or the engine dies.
 
     Then no connection is taken any more, and the requests that run have `shutdown_timeout` seconds to end; what is
-    left is aborted. A second signal ends it at once.
+    left is aborted, and its clients hear so. A second signal waits for nobody.
 
     Upstream: upstream/vllm/entrypoints/launcher.py:26 — `serve_http`, which ends the engine first.
     """
     headers = uvicorn_kwargs.pop("h11_max_header_count")
-    config = uvicorn.Config(app, timeout_graceful_shutdown=max(0, round(shutdown_timeout)), **uvicorn_kwargs)
+    config = uvicorn.Config(app, timeout_graceful_shutdown=round(shutdown_timeout + LAST_WORDS_S), **uvicorn_kwargs)
     config.h11_max_header_count = headers  # type: ignore[attr-defined]
     config.load()
-    server = _Server(config)
+    server = _Server(config, app.state.engine_client, shutdown_timeout)
     app.state.server = server
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread: nobody sends it signals
@@ -45,16 +47,38 @@ async def serve_http(app: FastAPI, sock: socket.socket | None, shutdown_timeout:
 
 
 class _Server(uvicorn.Server):
-    """Its own signal handlers stay away: `serve_http` installs them."""
+    """Drains, then aborts. Its own signal handlers stay away: `serve_http` installs others."""
+
+    def __init__(self, config: uvicorn.Config, engine: Any, shutdown_timeout: float) -> None:
+        super().__init__(config)
+        self.engine, self.shutdown_timeout = engine, shutdown_timeout
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
+        """Nothing to do."""
         yield
 
     def end(self) -> None:
         """A signal: drain; the second one does not wait."""
         self.force_exit = self.should_exit
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; at the deadline the engine's requests are aborted."""
+        deadline = asyncio.create_task(self._abort_at_the_deadline())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            deadline.cancel()
+
+    async def _abort_at_the_deadline(self) -> None:
+        await asyncio.sleep(self.shutdown_timeout)
+        while not self.engine.errored:
+            left = list(self.engine.output_processor.request_states)
+            if left:
+                logger.info("aborting %d requests", len(left))
+                await self.engine.abort(left)
+            await asyncio.sleep(0.05)
 
 
 async def watchdog_loop(server: uvicorn.Server, engine: Any) -> None:

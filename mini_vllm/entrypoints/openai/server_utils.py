@@ -116,7 +116,10 @@ async def validation_exception_handler(request: Request, error: RequestValidatio
     errors: Any = error.errors()
     causes = [each.get("ctx", {}).get("error") for each in errors if isinstance(each, dict)]
     param = next((cause.parameter for cause in causes if isinstance(cause, VLLMValidationError)), None)
-    said, listed = str(error), str(errors)
+    # as `str(error)`, less the last lines of FastAPI's, which tell the client in which file the route stands
+    found = "".join(f"  {each}\n" for each in errors)
+    said = f"{len(errors)} validation error{'s' if len(errors) != 1 else ''}:\n{found}".rstrip()
+    listed = str(errors)
     message = f"{said} {listed}" if errors and listed and listed != said else said
     bad = HTTPStatus.BAD_REQUEST
     info = ErrorInfo(message=sanitize_message(message), type=bad.phrase, code=bad.value, param=param)

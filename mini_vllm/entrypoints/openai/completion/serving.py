@@ -113,7 +113,7 @@ class OpenAIServingCompletion(OpenAIServing):
         usage = self._usage(
             sum(len(result.prompt_token_ids) for result in final),
             sum(len(output.token_ids) for result in final for output in result.outputs),
-            final[-1].num_cached_tokens,
+            final[-1].num_cached_tokens if final else None,
         )
         context.metadata.final_usage_info = usage
         return CompletionResponse(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 
@@ -23,7 +24,8 @@ WAIT_S = 120
 class Server:
     """`with Server("models/pocket", "--api-key", "k") as server:`; the engine's core runs in this process."""
 
-    def __init__(self, *flags, engine=None):
+    def __init__(self, *flags, engine=None, send_buffer=None):
+        self.send_buffer = send_buffer
         self.args = parse_serve_args([*flags, "--port", "0", "--host", "127.0.0.1", "--uvicorn-log-level", "warning"])
         self._given = engine
         self._ready = threading.Event()
@@ -43,6 +45,8 @@ class Server:
         self.engine = self._given() if self._given else AsyncLLM.from_engine_args(EngineArgs.from_cli_args(self.args))
         try:
             self.url, sock = setup_server(self.args)
+            if self.send_buffer:  # what it accepts has the same
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
             self.app = build_app(self.args)
             init_app_state(self.engine, self.app.state, self.args)
             serving = asyncio.ensure_future(
@@ -81,9 +85,6 @@ class Server:
     def openai(self, **kwargs):
         openai = pytest.importorskip("openai", reason="needs the extra serve")
         return openai.OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, **kwargs})
-
-    def blocks_in_use(self):
-        return self.engine.scheduler.kv_cache_manager.block_pool.num_used_blocks
 
     def wait_until_idle(self):
         """Until no request is followed and no block is held."""
