@@ -129,7 +129,7 @@ async def benchmark(
 
 
 async def get_first_model_from_server(base_url: str, session: Any, headers: dict[str, str]) -> tuple[str, str]:
-    """(name, where it comes from) of the first model that `/v1/models` lists. Raises RuntimeError, ValueError.
+    """(name, where it comes from) of the first model that `/v1/models` lists. Raises ConnectionError, ValueError.
 
     Upstream: upstream/vllm/benchmarks/serve.py:65 — `get_first_model_from_server`.
     """
@@ -139,14 +139,14 @@ async def get_first_model_from_server(base_url: str, session: Any, headers: dict
         response.raise_for_status()
         models = response.json().get("data", [])
     except Exception as error:
-        raise RuntimeError(f"Failed to fetch models from server at {url}: {type(error).__name__}: {error}") from None
+        raise ConnectionError(f"Failed to fetch models from server at {url}: {type(error).__name__}: {error}") from None
     if not models:
         raise ValueError(f"No models found on the server at {base_url}.")
     return models[0]["id"], models[0].get("root") or models[0]["id"]
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure, print, write; the result as it would stand in the file. Raises ValueError, OSError, RuntimeError."""
+    """Measure, print, write; the result as it would stand in the file. Raises ValueError, OSError."""
     check_args(args)
     return asyncio.run(main_async(args))
 

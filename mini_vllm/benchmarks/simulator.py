@@ -180,14 +180,22 @@ class _Run:
                 self.left -= 1
 
 
-def replay(engine: Any, requests: Sequence[SimRequest]) -> Served:
-    """Serve the same workload on an `LLMEngine` (or `LLM`) in this process, in real time, on an empty prefix cache.
+def replay(engine: Any, requests: Sequence[SimRequest], clock: str = "wall") -> Served:
+    """Serve the same workload on an `LLMEngine` (or `LLM`) in this process, on an empty prefix cache.
 
     The time of a step is all that passes from the end of the one before, or from the arrival that ended a pause, to its
     own end: admission, planning, the model, and text.
+
+    clock: "wall": real time, in which pauses are slept. "cpu": the processor time of this process, in which pauses are
+        skipped; on a machine that others use, too, it says what an idle one would take, where one thread computes.
+
+    Raises ValueError for another clock.
     """
+    if clock not in ("wall", "cpu"):
+        raise ValueError(f"clock must be 'wall' or 'cpu', got {clock!r}")
     engine = getattr(engine, "llm_engine", engine)
     engine.reset_prefix_cache()
+    time_of = _Clock(clock)
     scheduler, before = engine.scheduler, engine.scheduler.num_preemptions
     shapes: list[StepShape] = []
     schedule = scheduler.schedule
@@ -205,16 +213,14 @@ def replay(engine: Any, requests: Sequence[SimRequest]) -> Served:
 
     run = _Run(requests, _Adder(), add)
     scheduler.schedule = watched
+    last = 0.0
     try:
-        start = time.perf_counter()
-        last = 0.0
         while run.unfinished():
             if not engine.has_unfinished_requests():
-                last = max(time.perf_counter() - start, run.next_arrival())
-                time.sleep(max(0.0, start + run.next_arrival() - time.perf_counter()))
-            new, known = run.admit(time.perf_counter() - start), len(shapes)
+                last = time_of.wait_until(run.next_arrival())
+            new, known = run.admit(time_of.now()), len(shapes)
             outputs = engine.step()
-            now = time.perf_counter() - start
+            now = time_of.now()
             if len(shapes) > known:
                 run.steps.append((shapes[-1], now - last))
             last = now
@@ -222,6 +228,26 @@ def replay(engine: Any, requests: Sequence[SimRequest]) -> Served:
     finally:
         scheduler.schedule = schedule
     return Served(run.outputs, last, run.steps, scheduler.num_preemptions - before)
+
+
+class _Clock:
+    """Seconds since it was made."""
+
+    def __init__(self, kind: str) -> None:
+        self.read = time.perf_counter if kind == "wall" else time.process_time
+        self.sleeps, self.start = kind == "wall", self.read()
+
+    def now(self) -> float:
+        return self.read() - self.start
+
+    def wait_until(self, at: float) -> float:
+        """Pass the time until `at`, if it is to come; what it is then."""
+        missing = at - self.now()
+        if missing > 0 and self.sleeps:
+            time.sleep(missing)
+        elif missing > 0:
+            self.start -= missing
+        return max(at, self.now()) if missing > 0 else self.now()
 
 
 class _Adder:

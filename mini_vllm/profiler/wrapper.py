@@ -151,8 +151,8 @@ class CoreRecorder(Recorder):
         for request_id in plan.num_scheduled_tokens:
             state = self.seen.get(request_id)
             if state is not None and state[2] is None:
-                state[2] = now_us()
-                self._span(request_id, "queued", state[0], state[1], state[2])
+                state[2] = began = now_us()
+                self._span(request_id, "queued", state[0], state[1], began)
         scheduler, pool = self.core.scheduler, self.core.kv_cache_manager.block_pool
         free = pool.get_num_free_blocks()
         self.count("KV blocks", used=self.core.num_blocks - 1 - free, free=free)
@@ -166,8 +166,8 @@ class CoreRecorder(Recorder):
             if state is None:
                 continue
             if tokens and state[3] is None and state[2] is not None:
-                state[3] = now_us()
-                self._span(request_id, "prefill", state[0], state[2], state[3])
+                state[3] = came = now_us()
+                self._span(request_id, "prefill", state[0], state[2], came)
             if request_id not in self.core.scheduler.requests:
                 self._ended(request_id)
 

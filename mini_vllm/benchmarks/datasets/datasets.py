@@ -170,4 +170,7 @@ def _options(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "conversations": ("turns", "output_len"),
     }[name]
     pairs = [(each, each) if isinstance(each, str) else each for each in names]
-    return {ours: getattr(args, f"{name}_{option}") for ours, option in pairs}
+    found = {ours: getattr(args, f"{name}_{option}") for ours, option in pairs}
+    if name == "random":
+        found["as_token_ids"] = getattr(args, "random_as_token_ids", False)
+    return found

@@ -44,9 +44,11 @@ class RandomDataset(BenchmarkDataset):
         input_len: int = 64,
         output_len: int = 64,
         batchsize: int = 1,
+        as_token_ids: bool = False,
         **kwargs: Any,
     ) -> list[SampleRequest]:
         """`input_len` counts special tokens, not the prefix. batchsize: texts in one request, for embeddings.
+        as_token_ids: prompts are ids, `input_len` of them exactly; as texts, some encode to a few more or fewer.
 
         Raises ValueError where a prompt could come out empty.
         """
@@ -55,10 +57,14 @@ class RandomDataset(BenchmarkDataset):
         lens = get_sampling_params(self._rng, num_requests, range_ratio, input_len, output_len, tokenizer)
         special = set(tokenizer.all_special_ids)
         allowed = np.array([i for i in range(tokenizer.vocab_size) if i not in special])
-        prefix = self._prefix(tokenizer, allowed, prefix_len)
-        requests, mismatch = [], 0
+        prefix = self._prefix(tokenizer, allowed, prefix_len, as_token_ids)
+        requests, mismatch, more_ids = [], 0, num_special_tokens(tokenizer) if as_token_ids else 0
         for i, (in_len, out_len, offset) in enumerate(zip(*(column.tolist() for column in lens), strict=True)):
-            inner = allowed[(offset + i + np.arange(in_len)) % len(allowed)].tolist()
+            inner = allowed[(offset + i + np.arange(in_len + more_ids)) % len(allowed)].tolist()
+            if as_token_ids:
+                ids = prefix + inner
+                requests.append(SampleRequest(ids, len(ids), out_len, request_id_prefix + str(i)))
+                continue
             prompt, tokens, more = gen_prompt_decode_to_target_len(
                 tokenizer, prefix + inner, prefix_len + in_len, self._draw
             )
@@ -78,10 +84,12 @@ class RandomDataset(BenchmarkDataset):
     def _draw(self, low: int, high: int, size: int) -> list[int]:
         return self._rng.integers(low, high, size=size).tolist()
 
-    def _prefix(self, tokenizer: Any, allowed: np.ndarray, prefix_len: int) -> list[int]:
+    def _prefix(self, tokenizer: Any, allowed: np.ndarray, prefix_len: int, as_token_ids: bool) -> list[int]:
         if prefix_len <= 0:
             return []
-        ids = allowed[self._rng.integers(0, len(allowed), size=prefix_len)].tolist()
+        ids: list[int] = allowed[self._rng.integers(0, len(allowed), size=prefix_len)].tolist()
+        if as_token_ids:
+            return ids
         return gen_prompt_decode_to_target_len(tokenizer, ids, prefix_len, self._draw)[1]
 
 

@@ -1,4 +1,4 @@
-"""The command line: `mini-vllm generate | chat | serve | info | bench`.
+"""The command line: `mini-vllm generate | chat | serve | info | bench | top`.
 
 Upstream twin: `vllm/entrypoints/cli/main.py`.
 """
@@ -24,6 +24,7 @@ def make_app() -> Typer:
     from mini_vllm.entrypoints.cli.generate import generate
     from mini_vllm.entrypoints.cli.info import info
     from mini_vllm.entrypoints.cli.serve import serve
+    from mini_vllm.entrypoints.cli.top import top
 
     made = typer.Typer(
         name="mini-vllm",
@@ -39,6 +40,7 @@ def make_app() -> Typer:
     passed_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     made.command(context_settings=passed_on)(serve)
     made.command()(info)
+    made.command()(top)
     made.add_typer(bench_app, name="bench")
     return made
 

@@ -1,6 +1,6 @@
 """A server that answers as an OpenAI-compatible one does, out of the standard library: tokens are words.
 
-As `python -m mini_vllm.tests.benchmarks.fake_server PORT` it stands in for `mini-vllm serve` in tests of the sweep.
+As a program, `--port PORT`, it stands in for `mini-vllm serve` in tests of the sweep.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def serving(**settings: Any) -> Iterator[FakeServer]:
 if __name__ == "__main__":
 
     async def alone() -> None:
-        server = await FakeServer(slots=4, delay=0.002).start(int(sys.argv[1]))
+        server = await FakeServer(slots=4, delay=0.002).start(int(sys.argv[-1]))
         await server.serve_forever()
 
     asyncio.run(alone())

@@ -150,7 +150,17 @@ def test_nnls_is_the_best_of_all_sets() -> None:
         assert (found >= 0).all() and np.linalg.norm(a @ found - b) == pytest.approx(best, abs=1e-9)
 
 
+def test_the_processors_clock_skips_pauses() -> None:
+    """A request that comes after an hour is served at once, and its times say nothing of the hour."""
+    engine = LLMEngine(num_blocks=64, block_size=4)
+    served = replay(engine, [SimRequest(0.0, [1, 2, 3], 2), SimRequest(3600.0, [4, 5], 2)], clock="cpu")
+    assert served.seconds >= 3600 and all(o.latency < 60 for o in served.outputs)
+    assert sum(seconds for _, seconds in served.steps) < 60 and len(served.steps) == 4
+
+
 def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="clock must be 'wall' or 'cpu', got 'sun'"):
+        replay(LLMEngine(num_blocks=64), [], clock="sun")
     with pytest.raises(ValueError, match="at least two sizes, got 2 steps of one"):
         CostModel.fit([(StepShape(1, 1, 1), 1.0), (StepShape(1, 1, 1), 2.0)])
     with pytest.raises(ValueError, match=r"must be above 0, got 0\.0"):
