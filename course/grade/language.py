@@ -128,8 +128,9 @@ def text_of(node: ast.AST | None) -> str | None:
 
 def asks(node: ast.AST) -> bool:
     """Whether a comparison hands its sides to nobody: an object behind ``in`` might keep them."""
-    same = isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)) for op in node.ops)
-    return same or isinstance(getattr(node, "comparators", [0])[0], ast.Tuple)
+    same = (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
+    plain = isinstance(node, ast.Compare) and all(isinstance(op, same) for op in node.ops)
+    return plain or isinstance(getattr(node, "comparators", [0])[0], ast.Tuple)
 
 
 def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
