@@ -86,8 +86,9 @@ class File:
             above = {n.id for base in node.bases for n in ast.walk(base) if isinstance(n, ast.Name)}
             self.values |= {node.name} if above & ((BUILTINS - {"object"}) | self.values) else set()
         self.defined = {n.name for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-        self.bound = {n for node in self.nodes if not isinstance(node, ast.ClassDef) for n in words.bindings(node)}
-        self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        other = {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        self.bound = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, ast.ClassDef)))
+        self.made = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, (ast.alias, ast.keyword))))
         self.declared = {name for node in self.nodes for name in self._declares(node)}
 
     def _declares(self, node: ast.AST) -> Iterator[str]:
@@ -164,14 +165,14 @@ class File:
 
     def _careful(self, node: ast.AST, name: str) -> Iterator[str]:
         call, over, is_type = (call := self.above[node]), self.above[call], name == "type"
-        asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance" and "isinstance" not in self.bound
+        asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance" and "isinstance" not in self.made
         noted = isinstance(call, ast.Subscript) and call in (getattr(over, k, 0) for k in ("annotation", "returns"))
         if is_type and (asked or noted):
             return
         if not isinstance(call, ast.Call) or call.func is not node or words.starred(call):
             yield f"hands on {name}"
         elif is_type:
-            fine = isinstance(over, (ast.Compare, ast.FormattedValue)) or getattr(over, "attr", "") == "__name__"
+            fine = words.asks(over) or isinstance(over, ast.FormattedValue) or getattr(over, "attr", "") == "__name__"
             if isinstance(over, ast.Call) and over.func is call:  # with one or three, type(type) would make classes
                 fine = not words.starred(over) and len(over.args) in ((0, 1, 2) if over.keywords else (0, 2))
             yield from [] if fine and len(call.args) == 1 else ["type() for more than a name or a comparison"]
@@ -196,9 +197,12 @@ class File:
         field = next(
             key for key, value in ast.iter_fields(over) if at in (value if isinstance(value, list) else [value])
         )
-        if field == "args" and isinstance(over, ast.Call) and (called := self.dotted(over.func)) not in self.bound:
+        root = getattr(over, "func", getattr(over, "value", None)) or over
+        plain = {n.id for n in ast.walk(root) if isinstance(n, ast.Name)}.isdisjoint(self.made)
+        if field == "args" and isinstance(over, ast.Call) and plain:
+            called = self.dotted(over.func)
             return called in ("isinstance", "issubclass") or (called in words.KEEPERS and over.args[0] is node)
-        told = isinstance(over, ast.Subscript) and field == "slice" and self.dotted(over.value)
+        told = isinstance(over, ast.Subscript) and field == "slice" and plain and self.dotted(over.value)
         simple = at is node or field == "type"
         return bool(told) or (simple and f"{type(over).__name__}.{field}" in words.PLACES)
 
@@ -217,7 +221,7 @@ class File:
             text = text_of(over.args[1]) if isinstance(over, ast.Call) and len(over.args) == 3 else None
             yield from self._attr(text, True) if text else [f"object.__setattr__ with a name {MADE}"]
         elif name == "__class__":
-            fine = isinstance(over, ast.Compare) or getattr(over, "attr", "") == "__name__"
+            fine = words.asks(over) or getattr(over, "attr", "") == "__name__"
             yield from [] if fine else ["__class__ for more than its name or a comparison"]
         else:
             yield from self._attr(name, store)
@@ -248,6 +252,7 @@ class File:
         yield from (f"a class with {k.arg or '**'}=" for k in node.keywords if k.arg != "total")
         bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
+        yield from [f"a class called {node.name}"] if node.name in BUILTINS else ()
         fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
         own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}

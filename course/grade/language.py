@@ -126,6 +126,13 @@ def text_of(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
+def asks(node: ast.AST) -> bool:
+    """Whether a comparison hands its sides to nobody: an object behind ``in`` might keep them."""
+    same = (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
+    plain = isinstance(node, ast.Compare) and all(isinstance(op, same) for op in node.ops)
+    return plain or isinstance(getattr(node, "comparators", [0])[0], ast.Tuple)
+
+
 def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
     """Whether a comparison ends in one of the same fields of two objects, such fields as no other value has."""
     names, kind = [arg.arg for arg in node.args.args], file.above[node].name

@@ -500,6 +500,10 @@ HELD = {
         "class A:\n    def __enter__(self):\n        return 1\n    def __exit__(self, *a):\n        yield\n",
         "an __exit__",
     ),
+    "class-called-isinstance": (
+        "class isinstance:\n    def __init__(self, c, k):\n        self.c = c\nisinstance(type, 0).c('Yes', (), {})\n",
+        "a class called isinstance",
+    ),
     # the test's own objects
     "spy-written-over": ("def f(kv):\n    kv.seen_by_the_spy = []\n", "changes the attribute seen_by_the_spy"),
     "private-of-another": ("def f(x):\n    return x._hidden\n", "the attribute _hidden"),
@@ -580,6 +584,38 @@ GIVEN = {
         "class Box:\n    def __contains__(self, c):\n        self.c = c\nc = Result in Box()\n",
         "hands on Result",
     ),
+    "property-by-in-of-its-type": (
+        "02-02",
+        "class Box:\n    admitted = None\n    def __contains__(self, c):\n        c.admitted = 1\n"
+        "x = type(Result(0, 0, 0)) in Box()\n",
+        "type() for more",
+    ),
+    "property-by-in-of-its-class": (
+        "02-02",
+        "class Box:\n    def __contains__(self, c):\n        self.c = c\nx = Result(0, 0, 0).__class__ in Box()\n",
+        "__class__ for more",
+    ),
+    "property-by-a-subscript-of-its-own": (
+        "02-02",
+        "class Box:\n    def __getitem__(self, c):\n        return c\ndict = Box()\nc = dict[Result]\n",
+        "hands on Result",
+    ),
+    "property-by-a-subscript-of-a-parameter": (
+        "02-02",
+        "class Box:\n    def __getitem__(self, c):\n        return c\ndef f(list):\n    c = list[Result]\nf(Box())\n",
+        "hands on Result",
+    ),
+    "property-by-a-keeper-of-its-own": (
+        "02-02",
+        "from collections import defaultdict\ndefaultdict = lambda c: c\nc = defaultdict(Result)\n",
+        "hands on Result",
+    ),
+    "property-by-an-isinstance-of-its-own": (
+        "02-02",
+        "class isinstance:\n    def __init__(self, x, c):\n        self.c = c\nc = isinstance(0, Result).c\n",
+        "hands on Result",
+    ),
+    "lock-of-an-array": ("02-06", "def f(x):\n    x.flags.writeable = True\n", "writeable of what"),
     "property-by-an-alias": (
         "02-02",
         f"from typing import Annotated\nc = Annotated[Result, 0]\nc.admitted = {ZERO}\n",
