@@ -161,13 +161,6 @@ class Replay:
         self.scheduler.update_from_output(*self.in_flight.popleft())
 
 
-def two_columns(theirs, ours):
-    """The fields that differ, side by side."""
-    rows = [f"{'':10} {'vLLM 0.22.1':60} mini_vllm"]
-    rows += [f"{key:10} {theirs[key]!s:60} {ours[key]}" for key in theirs if theirs[key] != ours[key]]
-    return "\n".join(rows)
-
-
 class GroupReplay(Replay):
     """With a list of block ids for each group, and a checksum over free queue and events: as `record_groups.py`."""
 
