@@ -160,7 +160,9 @@ class Listener:
 
 
 class Client:
-    """A client of the tests."""
+    """A client of the tests. `patience`: seconds that she waits for a byte."""
+
+    patience = 8.0
 
     def __init__(self, up: Pipe, down: Pipe) -> None:
         self.up, self.down, self.seen = up, down, b""
@@ -178,7 +180,7 @@ class Client:
         """Read until `mark` has come; False if the response ended before."""
         limit = time.monotonic() + seconds
         while mark not in self.seen:
-            chunk = self.down.take(8)
+            chunk = self.down.take(self.patience)
             if not chunk:
                 return False
             self.seen += chunk
