@@ -2,10 +2,10 @@
 
 The two servers of lab 16-05 in front of pocket: one that answers one connection after the other, and one whose engine
 belongs to one thread that everybody hands requests to. Eight clients come at the same moment, each wants 100 tokens,
-drawn greedily. Then one client streams a long answer, and in its middle a second one asks for four: how many steps pass before her first token? Counted are
-steps of the engine and processor time of the process, since neighbours on the machine only add to wall time; the least
-of the repeats. The connections are the lab's pipes in memory, so no network is in it. Writes
-results/serving_payoff.{json,md}.
+drawn greedily. Then one client streams a long answer, and in its middle a second one asks for four tokens: how many
+steps pass before her first? Counted are steps of the engine and processor time of the process, since neighbours on the
+machine only add to wall time; the least of the repeats. The connections are the lab's pipes in memory, so no network is
+in it. Writes results/serving_payoff.{json,md}.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def main() -> None:
         [[kind, row["steps"], f"{row['cpu_s']:.2f}", row["second_waits"]] for kind, row in arms.items()],
     )
     note = f"{CLIENTS} clients at once, {TOKENS} tokens each, pocket; least of {REPEATS}. Other work ran beside it."
-    save("serving_payoff", json.loads(json.dumps(result)), f"# What sharing steps buys\n\n{note}\n\n{text}\n", keep=True)
+    save(
+        "serving_payoff", json.loads(json.dumps(result)), f"# What sharing steps buys\n\n{note}\n\n{text}\n", keep=True
+    )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 The interpreter must be the one that has vLLM (`course vllm` builds it), not the course's own:
 
-    .venv-vllm/bin/python real_run.py --model models/pocket --out FOLDER --parser llama3_json
+    .venv-vllm/bin/python real_run.py --model models/pocket --out FOLDER --parser hermes
 
 `--parser` is the tool-call parser that the server is started with. Bodies of responses go to FOLDER/result.json as they
-came, streams as the list of their `data:` lines.
+came, streams as the list of their `data:` lines. Messages of errors are cut where a path of the machine begins.
 """
 
 import argparse
@@ -53,7 +53,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 STREAMS = {
     "chat": chat(ASK, stream=True, stream_options={"include_usage": True}),
     "cut": chat(ASK, stream=True, max_tokens=5),
-    "two": chat(ASK, stream=True, n=2, max_tokens=6),
+    "two": chat(ASK, stream=True, n=2, max_tokens=6, temperature=0.8, seed=1),
     "text": text("A KV block", stream=True),
     "held": text("A KV block", stream=True, stop=["\nUser: thank you"]),
     "bytes": chat(ASK, stream=True, structured_outputs={"choice": ["naïve café — 你好 🚀🇫🇷"]}),
@@ -128,7 +128,9 @@ def talk(port: int) -> dict:
     for name, (path, body) in BAD.items():
         response = post(port, path, body)
         answer = json.loads(response.read())
-        rows["bad"].append({"what": name, "status": response.status, "error": answer.get("error")})
+        if error := answer.get("error"):
+            error["message"] = error["message"].partition("\n\n  File")[0]  # paths of this machine
+        rows["bad"].append({"what": name, "status": response.status, "error": error})
     return {**rows, "leave": leave(port)}
 
 
@@ -136,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--parser", default="llama3_json")
+    parser.add_argument("--parser", default="hermes")
     args = parser.parse_args()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -6,10 +6,8 @@ the end `data: [DONE]`. Blank lines are gone already.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 
 def predicted_refused() -> int:
