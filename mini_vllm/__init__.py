@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     )
     from mini_vllm.attention.quantized_kv_cache import quantize_kv
     from mini_vllm.attention.selector import explain, get_attn_backend
+    from mini_vllm.benchmarks.cost_model import CostModel, StepShape
+    from mini_vllm.benchmarks.simulator import SimRequest, Simulator, replay
     from mini_vllm.compilation.cuda_graph import CUDAGraphWrapper, GraphPool
     from mini_vllm.compilation.cudagraph.buffers import InputBuffers
     from mini_vllm.compilation.cudagraph.launches import ForwardLaunches
@@ -114,6 +116,7 @@ if TYPE_CHECKING:
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput, SamplerOutput
+    from mini_vllm.profiler.wrapper import profile
     from mini_vllm.request import Request, RequestStatus
     from mini_vllm.sample.logits_processor import (
         AdapterLogitsProcessor,
@@ -149,6 +152,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "mini_vllm.attention.quantized_kv_cache": ("quantize_kv",),
     "mini_vllm.attention.selector": ("explain", "get_attn_backend"),
+    "mini_vllm.benchmarks.cost_model": ("CostModel", "StepShape"),
+    "mini_vllm.benchmarks.simulator": ("SimRequest", "Simulator", "replay"),
     "mini_vllm.compilation.cuda_graph": ("CUDAGraphWrapper", "GraphPool"),
     "mini_vllm.compilation.cudagraph.buffers": ("InputBuffers",),
     "mini_vllm.compilation.cudagraph.launches": ("ForwardLaunches",),
@@ -216,6 +221,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput", "SamplerOutput"),
+    "mini_vllm.profiler.wrapper": ("profile",),
     "mini_vllm.request": ("Request", "RequestStatus"),
     "mini_vllm.sample.logits_processor": (
         "AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality",

@@ -114,7 +114,9 @@ class EngineArgs:
             if kind.startswith("bool"):
                 parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
             else:
-                parser.add_argument(flag, type=str if kind.startswith("str") else _json_or_text, default=None)
+                more: dict[str, Any] = {"nargs": "+"} if kind.startswith("str | list[str]") else {}
+                read = str if kind.startswith("str") else _json_or_text
+                parser.add_argument(flag, type=read, default=None, **more)
         return parser
 
     @classmethod

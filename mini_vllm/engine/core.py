@@ -273,6 +273,15 @@ class EngineCore:
             spec_decoding_stats=self.scheduler.spec_decoding_stats,
         )
 
+    def profile(self, is_start: bool = True) -> list[dict[str, Any]]:
+        """Start a profile of this core and its ranks, or stop it and give its events (`profiler/wrapper.py`).
+
+        Upstream: upstream/vllm/v1/engine/core.py:613 — `EngineCore.profile`.
+        """
+        from mini_vllm.profiler.wrapper import profile_core
+
+        return profile_core(self, is_start)
+
     def shutdown(self) -> None:
         """End the processes that this core started, if any.
 

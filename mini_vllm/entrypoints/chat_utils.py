@@ -14,6 +14,7 @@ from typing import Any
 from mini_vllm.entrypoints.chat_messages import CONTENT_FORMATS, detect_content_format, parse_chat_messages
 from mini_vllm.entrypoints.chat_template import ChatTemplateError, render
 from mini_vllm.tokenizers.tokenizer_files import read_special_tokens
+from mini_vllm.utils import random_uuid
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.json_files import load_json_object
 
@@ -104,6 +105,14 @@ def load_chat_template(folder: str | Path, with_tools: bool = False) -> str | No
         if found is not None:
             return found
     return None
+
+
+def make_tool_call_id(id_type: str = "random", func_name: str | None = None, idx: int | None = None) -> str:
+    """A new id of a tool call; "kimi_k2": of that model's form.
+
+    Upstream: upstream/vllm/entrypoints/chat_utils.py:1946 — `make_tool_call_id`.
+    """
+    return f"functions.{func_name}:{idx}" if id_type == "kimi_k2" else f"chatcmpl-tool-{random_uuid()}"
 
 
 def _check_switches(add_prompt: Any, continue_final: Any, content_format: Any, kwargs: Mapping[str, Any]) -> None:

@@ -1,173 +1,181 @@
-"""`mini-vllm bench throughput | latency`: synthetic prompts, measured. Upstream twin: `vllm bench`."""
+"""`mini-vllm bench latency | throughput | serve | sweep`: options, tables; the measuring is `mini_vllm/benchmarks/`.
+
+Upstream twin: `vllm bench`, whose option names these are; so argparse reads them, which knows lists of values.
+"""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+import argparse
+import asyncio
+import dataclasses
+from typing import Any
 
 import numpy as np
 import typer
-from rich.progress import Progress
 from rich.table import Table
 
 from mini_vllm.entrypoints.cli import common as c
-from mini_vllm.entrypoints.cli.graphs import CaptureSizes, CudagraphMode, Metrics, print_graphs
+from mini_vllm.entrypoints.cli.graphs import print_graphs
 
-bench_app = typer.Typer(help="Measure throughput or latency on random prompts.", no_args_is_help=True)
-
-InputLen = Annotated[int, typer.Option("--input-len", help="Tokens per prompt.", min=1)]
-OutputLen = Annotated[int, typer.Option("--output-len", help="Tokens to generate per prompt; EOS is ignored.", min=1)]
-BenchSeed = Annotated[int, typer.Option("--seed", help="Of the prompts.", min=0)]
+bench_app = typer.Typer(help="Measure an engine, or a server.", no_args_is_help=True)
+_PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-@dataclass
-class Measured:
-    """Times in seconds. ttft: one a request; itl: one a token after the first, of all requests together."""
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are ValueErrors, as those of the other commands."""
 
-    seconds: float = 0.0
-    num_input_tokens: int = 0
-    num_output_tokens: int = 0
-    ttft: list[float] = field(default_factory=list)
-    itl: list[float] = field(default_factory=list)
-    latency: list[float] = field(default_factory=list)
+    def error(self, message: str) -> Any:
+        """Raise what argparse would print and exit with."""
+        raise ValueError(message)
 
 
-@bench_app.command()
-@c.reports_errors
-def throughput(
-    model: c.Model = None,
-    num_prompts: Annotated[int, typer.Option("--num-prompts", help="Requests, all there at the start.", min=1)] = 32,
-    input_len: InputLen = 64,
-    output_len: OutputLen = 64,
-    seed: BenchSeed = 0,
-    kv_memory: c.KVMemory = None,
-    attention_backend: c.AttentionBackend = None,
-    quantization: c.Quantization = None,
-    kv_cache_dtype: c.KVCacheDtype = None,
-    cudagraph_mode: CudagraphMode = None,
-    cudagraph_capture_sizes: CaptureSizes = None,
-    cudagraph_metrics: Metrics = False,
-    engine: c.Engine = None,
-    debug: c.Debug = False,
-) -> None:
-    """All requests at once: how many tokens a second?"""
-    llm = load(
-        model, engine, kv_memory, cudagraph_capture_sizes, attention_backend=attention_backend,
-        cudagraph_mode=cudagraph_mode, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+def make_parser(command: str, description: str) -> OneLineParser:
+    """A parser with `--debug`; no option may be shortened."""
+    parser = OneLineParser(
+        prog=f"mini-vllm bench {command}", description=description, allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )  # fmt: skip
-    prompts = random_prompts(llm, num_prompts, input_len, seed)
-    warm_up(llm, 1, input_len, output_len, seed + 1)
-    measured = run(llm, prompts, output_len, "throughput")
-    table = Table("", "value", title=f"{num_prompts} requests, {input_len} in, {output_len} out", show_header=False)
-    total = measured.num_input_tokens + measured.num_output_tokens
-    table.add_row("time", f"{measured.seconds:.2f} s")
-    table.add_row("requests/s", f"{num_prompts / measured.seconds:.2f}")
-    table.add_row("output tokens/s", f"{measured.num_output_tokens / measured.seconds:.0f}")
-    table.add_row("total tokens/s", f"{total / measured.seconds:.0f}")
-    c.out().print(table)
-    print_graphs(llm, cudagraph_metrics)
+    parser.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
+    return parser
 
 
-@bench_app.command()
+def add_engine_args(parser: argparse.ArgumentParser) -> None:
+    """Upstream's options of the engine, and those that all our commands have."""
+    from mini_vllm.engine.arg_utils import EngineArgs
+
+    parser.add_argument("-m", dest="model", help="Folder or hub name; 'toy' = toy model.")
+    parser.add_argument("-q", dest="quantization", help="Store weights as int8, int4, fp8 or nf4.")
+    parser.add_argument("-E", "--engine", action="append", metavar="NAME=VALUE", help="Another engine argument.")
+    parser.add_argument("--kv-memory", help="Memory of the KV cache, e.g. 512MiB or 2GiB.")
+    parser.add_argument("--cudagraph-metrics", action="store_true", help="Also the table that real vLLM logs.")
+    parser.add_argument("--profile", nargs="?", const="profile.json", metavar="FILE", help="Write a Perfetto trace.")
+    EngineArgs.add_cli_args(parser)
+
+
+def engine_kwargs(args: argparse.Namespace) -> dict[str, Any]:
+    """What was asked of the engine, without the model."""
+    from mini_vllm.engine.arg_utils import EngineArgs
+
+    names = [each.name for each in dataclasses.fields(EngineArgs) if each.name != "model"]
+    given = {name: value for name in names if (value := getattr(args, name, None)) is not None}
+    if isinstance(sizes := given.get("cudagraph_capture_sizes"), str | int):
+        given["cudagraph_capture_sizes"] = c.parse_sizes(str(sizes))
+    if args.kv_memory is not None:
+        given["kv_cache_memory_bytes"] = c.parse_bytes(args.kv_memory)
+    return given
+
+
+def load(args: argparse.Namespace, **defaults: Any) -> Any:
+    """The `LLM` that the options ask for."""
+    return c.load_llm(args.model, args.engine, **{**defaults, **engine_kwargs(args)})
+
+
+@bench_app.command(context_settings=_PASSED_ON)
 @c.reports_errors
-def latency(
-    model: c.Model = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Requests at a time.", min=1)] = 1,
-    num_iters: Annotated[int, typer.Option("--num-iters", help="Batches, one after the other.", min=1)] = 10,
-    input_len: InputLen = 64,
-    output_len: OutputLen = 64,
-    seed: BenchSeed = 0,
-    kv_memory: c.KVMemory = None,
-    attention_backend: c.AttentionBackend = None,
-    quantization: c.Quantization = None,
-    kv_cache_dtype: c.KVCacheDtype = None,
-    cudagraph_mode: CudagraphMode = None,
-    cudagraph_capture_sizes: CaptureSizes = None,
-    cudagraph_metrics: Metrics = False,
-    engine: c.Engine = None,
-    debug: c.Debug = False,
-) -> None:
+def latency(context: typer.Context) -> None:
     """Batches one after the other: how long until the first token, between tokens, in all?"""
-    llm = load(
-        model, engine, kv_memory, cudagraph_capture_sizes, attention_backend=attention_backend,
-        cudagraph_mode=cudagraph_mode, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
-    )  # fmt: skip
-    warm_up(llm, batch_size, input_len, output_len, seed)
-    measured = Measured()
-    for i in range(num_iters):
-        prompts = random_prompts(llm, batch_size, input_len, seed + 1 + i)
-        run(llm, prompts, output_len, f"batch {i + 1} of {num_iters}", measured)
-    title = f"{num_iters} batches of {batch_size}, {input_len} in, {output_len} out (ms)"
+    from mini_vllm.benchmarks import latency as bench
+    from mini_vllm.profiler.wrapper import profile
+
+    parser = make_parser("latency", "Batches one after the other: the first token, between tokens, in all.")
+    bench.add_cli_args(parser)
+    add_engine_args(parser)
+    args = parser.parse_args(context.args)
+    bench.check_args(args)
+    llm = load(args, enable_prefix_caching=False)  # as upstream: random prompts, measured alone
+    with profile(llm, args.profile):
+        measured = bench.measure(llm, args)
+    results = bench.results_of(measured)
+    title = f"{args.num_iters} batches of {args.batch_size}, {args.input_len} in, {args.output_len} out (ms)"
     table = Table("", "mean", "p50", "p90", "p99", "max", title=title)
     for column in table.columns[1:]:
         column.justify = "right"
-    names = {
-        "time to first token": measured.ttft,
-        "inter-token latency": measured.itl,
-        "whole request": measured.latency,
-    }
+    names = {"time to first token": measured.ttft, "inter-token latency": measured.itl,
+             "whole request": measured.request, "whole batch": measured.latencies}  # fmt: skip
     for name, values in names.items():
         ms = np.array(values or [np.nan]) * 1000
-        row = [ms.mean(), *np.percentile(ms, [50, 90, 99]), ms.max()]
-        table.add_row(name, *(f"{x:.2f}" for x in row))
+        table.add_row(name, *(f"{x:.2f}" for x in (ms.mean(), *np.percentile(ms, [50, 90, 99]), ms.max())))
+    c.out().print(f"Avg latency: {results['avg_latency']:.4f} seconds")
     c.out().print(table)
-    print_graphs(llm, cudagraph_metrics)
+    print_graphs(llm, args.cudagraph_metrics)
+    bench.write(args, results)
 
 
-def load(
-    model: str | None, engine: list[str] | None, kv_memory: str | None, sizes: str | None, **args: str | None
-) -> Any:
-    """An `LLM` without prefix caching, which would find the prompts of the warm-up. args: engine arguments."""
-    return c.load_llm(
-        model,
-        engine,
-        kv_cache_memory_bytes=c.parse_bytes(kv_memory),
-        enable_prefix_caching=False,
-        cudagraph_capture_sizes=c.parse_sizes(sizes),
-        **args,
-    )
+@bench_app.command(context_settings=_PASSED_ON)
+@c.reports_errors
+def throughput(context: typer.Context) -> None:
+    """All requests at once: how many tokens a second?"""
+    from mini_vllm.benchmarks import throughput as bench
+    from mini_vllm.profiler.wrapper import profile
+
+    parser = make_parser("throughput", "All requests at once: how many tokens a second?")
+    bench.add_cli_args(parser)
+    add_engine_args(parser)
+    args = parser.parse_args(context.args)
+    bench.check_args(args)
+    if args.async_engine:
+        if args.profile is not None:
+            raise ValueError("--profile goes with the engine that is not async")
+        seconds, outputs = asyncio.run(_async_throughput(args))
+    else:
+        llm = load(args)
+        requests, warmups = bench.samples_of(args, llm.get_tokenizer())
+        if warmups:
+            bench.run_vllm(llm, warmups, args)
+        if llm.llm_engine.stats.cudagraph is not None:
+            llm.llm_engine.stats.cudagraph.reset()
+        with profile(llm, args.profile):
+            seconds, outputs = bench.run_vllm(llm, requests, args)
+        print_graphs(llm, args.cudagraph_metrics)
+    _print_throughput(results := bench.results_of(seconds, outputs))
+    bench.write(args, results)
 
 
-def warm_up(llm: Any, count: int, input_len: int, output_len: int, seed: int) -> None:
-    """A few tokens, which are not counted."""
-    run(llm, random_prompts(llm, count, input_len, seed), min(output_len, 4), "warm-up")
-    if llm.llm_engine.stats.cudagraph is not None:
-        llm.llm_engine.stats.cudagraph.reset()
+async def _async_throughput(args: argparse.Namespace) -> tuple[float, list[Any]]:
+    from mini_vllm.benchmarks import throughput as bench
+    from mini_vllm.engine.async_llm import AsyncLLM
+
+    engine = AsyncLLM(c.find_model(args.model), **engine_kwargs(args), **c.parse_engine_args(args.engine))
+    try:
+        requests, warmups = bench.samples_of(args, engine.get_tokenizer())
+        if warmups:
+            await bench.run_vllm_async(engine, warmups, args)
+        return await bench.run_vllm_async(engine, requests, args)
+    finally:
+        engine.shutdown()
 
 
-def random_prompts(llm: Any, count: int, length: int, seed: int) -> list[dict[str, list[int]]]:
-    """Prompts of random token ids."""
-    ids = np.random.default_rng(seed).integers(0, llm.llm_engine.resolved_model.vocab_size, size=(count, length))
-    return [{"prompt_token_ids": row} for row in ids.tolist()]
+def _print_throughput(results: dict[str, Any]) -> None:
+    seconds, count = results["elapsed_time"], results["num_requests"]
+    num_input, num_output = results["num_prompt_tokens"], results["num_output_tokens"]
+    per_request = f"{num_input / count:.0f} in, {num_output / count:.0f} out"
+    table = Table("", "value", title=f"{count} requests, {per_request}", show_header=False)
+    table.add_row("time", f"{seconds:.2f} s")
+    table.add_row("requests/s", f"{results['requests_per_second']:.2f}")
+    table.add_row("output tokens/s", f"{num_output / seconds:.0f}")
+    table.add_row("total tokens/s", f"{results['tokens_per_second']:.0f}")
+    c.out().print(table)
 
 
-def run(llm: Any, prompts: list[Any], output_len: int, what: str, measured: Measured | None = None) -> Measured:
-    """Queue all prompts, step until all are done, add to `measured`. Raises ValueError where the lengths do not fit."""
-    from mini_vllm.sampling_params import SamplingParams
+@bench_app.command(context_settings=_PASSED_ON)
+@c.reports_errors
+def serve(context: typer.Context) -> None:
+    """A client of any OpenAI-compatible server: rates, first tokens, gaps, percentiles, goodput."""
+    from mini_vllm.benchmarks import serve as bench
 
-    measured = measured or Measured()
-    params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True, detokenize=False)
-    engine = llm.llm_engine
-    processed = [engine.process_inputs(prompt, params) for prompt in prompts]
-    start = time.perf_counter()
-    last = {f"{what}-{i}": start for i in range(len(prompts))}
-    for request_id, item in zip(last, processed, strict=True):
-        engine.add_processed(request_id, item)
-    with Progress(console=c.err(), disable=not c.err().is_terminal, transient=True) as progress:
-        task = progress.add_task(what, total=len(prompts) * output_len)
-        first = set(last)
-        while engine.has_unfinished_requests():
-            outputs = engine.step()
-            now = time.perf_counter()
-            for output in outputs:
-                (measured.ttft if output.request_id in first else measured.itl).append(now - last[output.request_id])
-                first.discard(output.request_id)
-                last[output.request_id] = now
-                if output.finished:
-                    measured.latency.append(now - start)
-                    measured.num_output_tokens += len(output.outputs[0].token_ids)
-                    measured.num_input_tokens += len(output.prompt_token_ids)
-            progress.advance(task, len(outputs))
-    measured.seconds += time.perf_counter() - start
-    return measured
+    parser = make_parser("serve", "A client of any OpenAI-compatible server; see also --help of the server.")
+    bench.add_cli_args(parser)
+    args = parser.parse_args(context.args)
+    bench.main(args)
+
+
+@bench_app.command(context_settings=_PASSED_ON)
+@c.reports_errors
+def sweep(context: typer.Context) -> None:
+    """A server at rising load: where is the knee? Tables, result files, a picture."""
+    from mini_vllm.benchmarks.sweep import serve_workload
+
+    parser = make_parser("sweep", "A server at rising load, once for each of its settings: where is the knee?")
+    serve_workload.add_cli_args(parser)
+    words = context.args[1:] if context.args[:1] == ["serve_workload"] else context.args
+    serve_workload.main(parser.parse_args(words))

@@ -113,7 +113,7 @@ def reports_errors(command: Function) -> Function:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except USAGE_ERRORS as error:
-            if kwargs.get("debug"):
+            if kwargs.get("debug") or "--debug" in getattr(kwargs.get("context"), "args", ()):
                 raise
             err().print(Text(f"error: {error or type(error).__name__}", style="bold red"))
             raise typer.Exit(2) from None

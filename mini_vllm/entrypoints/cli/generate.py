@@ -16,6 +16,7 @@ from mini_vllm.entrypoints.cli import common as c
 from mini_vllm.entrypoints.cli.speculative import Drafts, draft_summary, speculative_config
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
 from mini_vllm.entrypoints.cli.structured import Choice, JsonSchema, Regex, structured_outputs
+from mini_vllm.profiler.wrapper import profile
 
 FIRST_PROMPT = "What is a KV block?"
 
@@ -33,6 +34,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a completi
 NumCompletions = Annotated[int, typer.Option("--num-completions", help="Completions per prompt (temperature > 0).")]
 TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="Write the scheduler's steps as JSON, for the website's player.")
+]
+ProfileFile = Annotated[
+    Path | None, typer.Option("--profile", help="Write what took how long as a trace for ui.perfetto.dev.")
 ]
 
 
@@ -65,12 +69,14 @@ def generate(
     engine: c.Engine = None,
     with_labs: c.WithLabs = None,
     trace: TraceFile = None,
+    profile_to: ProfileFile = None,
     debug: c.Debug = False,
 ) -> None:
     """Generate text. A checkpoint with a chat template answers the prompt; --raw continues it."""
     prompts = read_prompts(prompt, prompts_file)
-    if trace is not None:
-        check_writable(trace)
+    for file in (trace, profile_to):
+        if file is not None:
+            check_writable(file)
     form = structured_outputs(json_schema, regex, choice)
     one = len(prompts) == 1 and n == 1 and not as_json
     if stream and not one:
@@ -84,7 +90,7 @@ def generate(
         repetition_penalty=repetition_penalty, seed=seed, stop=stop, n=n, structured_outputs=form,
     )  # fmt: skip
     rendered = render_prompts(llm, prompts, raw, system)
-    with record(llm.llm_engine) if trace else nullcontext() as recorded:
+    with profile(llm, profile_to), record(llm.llm_engine) if trace else nullcontext() as recorded:
         if one and stream is not False:
             _stream(llm, rendered[0], params)
         else:

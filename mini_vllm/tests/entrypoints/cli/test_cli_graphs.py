@@ -30,7 +30,9 @@ def test_bench_shows_what_the_graphs_did(checkpoint: str) -> None:  # noqa: F811
 
 def test_a_mode_that_was_stepped_down_is_shown_so(checkpoint: str) -> None:  # noqa: F811
     args = ("--cudagraph-mode", "full", "--attention-backend", "split_kv", "-E", "cudagraph_capture_sizes=2,4")
-    text = flat(run("bench", "latency", "-m", checkpoint, *SIZES[:4], "--num-iters", "1", *args).stdout)
+    text = flat(
+        run("bench", "latency", "-m", checkpoint, *SIZES[:4], "--num-iters", "1", "--batch-size", "1", *args).stdout
+    )
     assert "FULL_AND_PIECEWISE (asked for FULL)" in text and "split_kv (support: UNIFORM_BATCH)" in text
     assert "NONE (no graph) – 1 8 0 22" in text  # the prompt of 8 tokens is above the largest size
 

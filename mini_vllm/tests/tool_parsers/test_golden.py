@@ -1,0 +1,41 @@
+"""Every tool parser says what the real one of vLLM 0.22.1 said, delta for delta: `golden/record_parsers.py`."""
+
+import gzip
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pydantic")
+pytest.importorskip("partial_json_parser")
+pytest.importorskip("ijson")
+
+from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from mini_vllm.tests.golden.parser_cases import DEALS, SYNTAXES, TOOLS, Words, tool_texts
+from mini_vllm.tests.golden.parser_runs import tool_run
+from mini_vllm.tool_parsers import ToolParserManager
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.gz"
+RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["tools"]
+PAIRS = [(syntax, name) for syntax, (names, *_) in SYNTAXES.items() for name in names]
+PAIRS = [pair for pair in PAIRS if pair[1] in ToolParserManager.list_registered()]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize(("syntax", "name"), PAIRS)
+def test_as_recorded(syntax, name):
+    parser, tokenizer = ToolParserManager.get_tool_parser(name), Words(SYNTAXES[syntax][1])
+    request = ChatCompletionRequest(messages=[], model="m", tools=TOOLS, tool_choice="auto")
+    texts, wrong = tool_texts(syntax), []
+    assert len(texts) == len(RECORDED[syntax][name]) > 50
+    for text, recorded in zip(texts, RECORDED[syntax][name], strict=True):
+        run = tool_run(lambda: parser(tokenizer, request.tools), tokenizer, text, request)
+        wrong += [(text, way, recorded[way], run[way]) for way in ("whole", *DEALS) if run[way] != recorded[way]]
+    assert not wrong, f"{len(wrong)} runs differ, the first: " + "\n".join(map(str, wrong[0]))
