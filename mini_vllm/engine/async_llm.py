@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
@@ -20,10 +21,11 @@ from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
-from mini_vllm.engine.input_processor import ProcessedInput, Prompt
+from mini_vllm.engine.input_processor import Prompt
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -96,6 +98,7 @@ class AsyncLLM(FrontEnd):
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> RequestOutputCollector:
         """Check a prompt, queue it, and return what its outputs will come through.
 
@@ -107,6 +110,9 @@ class AsyncLLM(FrontEnd):
         if self.errored:
             raise self.dead_error
         processed = self.input_processor.process_inputs(prompt, params)
+        if self.lora_registry.is_new(lora_request):
+            await self.core_client.call_utility_async("call_lora", "check_lora", lora_request)
+        processed.lora_request = self.lora_registry.note(lora_request)
         if not self.core_client.ready.fits_any:
             size = len(processed.prompt_token_ids), processed.params.max_tokens
             await self.core_client.call_utility_async("check_fits", *size)
@@ -118,7 +124,7 @@ class AsyncLLM(FrontEnd):
         kind = default if output_kind is None else output_kind
         queue = RequestOutputCollector(kind, request_id)
         for index, child in enumerate(children):
-            mine = ProcessedInput(processed.prompt, child.prompt_token_ids, child.sampling_params, child.cache_salt)
+            mine = replace(processed, params=child.sampling_params)
             self.output_processor.add_request(child.request_id, mine, kind, parent, index, queue)
         try:
             for child in children:
@@ -136,6 +142,7 @@ class AsyncLLM(FrontEnd):
         *,
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream the outputs of one request; of `n` completions, as they come.
 
@@ -145,6 +152,7 @@ class AsyncLLM(FrontEnd):
         Args:
             request_id: unique among the unfinished.
             output_kind: what each output holds; None: what the parameters say, else `CUMULATIVE`.
+            lora_request: the adapter, where the engine has `enable_lora`.
 
         Raises:
             ValueError, TypeError: what is wrong, by name. EngineDeadError: the core is gone. EngineGenerateError:
@@ -155,7 +163,9 @@ class AsyncLLM(FrontEnd):
         queue: RequestOutputCollector | None = None
         finished = False
         try:
-            queue = await self.add_request(request_id, prompt, sampling_params, priority, output_kind)
+            queue = await self.add_request(
+                request_id, prompt, sampling_params, priority, output_kind, lora_request=lora_request
+            )
             while not finished:
                 output = queue.get_nowait() or await queue.get()
                 finished = output.finished
@@ -186,6 +196,27 @@ class AsyncLLM(FrontEnd):
         self.output_processor.abort_requests(ids)
         if ids and not self.errored:
             await self.core_client.abort_requests_async(ids)
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/async_llm.py:948 — `AsyncLLM.add_lora`)."""
+        self.lora_registry.is_new(lora_request)
+        if lora_request.load_inplace and not await self.reset_prefix_cache():
+            raise RuntimeError("an adapter can be read again (load_inplace) only while no request runs")
+        added = await self._ask("call_lora", "add_lora", lora_request)
+        self.lora_registry.note(lora_request)
+        return added
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """See `LLMEngine.remove_lora`."""
+        return await self._ask("call_lora", "remove_lora", lora_id)
+
+    async def list_loras(self) -> set[int]:
+        """See `LLMEngine.list_loras`."""
+        return await self._ask("call_lora", "list_loras")
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """See `LLMEngine.pin_lora`."""
+        return await self._ask("call_lora", "pin_lora", lora_id)
 
     async def get_stats(self) -> EngineStats:
         """Totals since the engine was made; `LLMEngine.stats`."""

@@ -20,6 +20,7 @@ from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
 from mini_vllm.layers.batch_invariant import require_batch_invariant, vllm_is_batch_invariant
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
@@ -59,6 +60,7 @@ class Worker:
 
     model: Any = None
     draft_model: Any = None
+    lora_manager: Any = None
     model_runner: ModelRunner
 
     def __init__(
@@ -96,6 +98,10 @@ class Worker:
         if vllm_is_batch_invariant():
             require_batch_invariant(model)
         self.model = model if self.parts.model is None else self.parts.model(model, folder, self.config)
+        if self.config.lora is not None:  # before anything holds on to its projections
+            from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
+
+            self.lora_manager = LRUCacheWorkerLoRAManager(self.model, self.config.lora)
         drafts = self.config.speculative_config
         if drafts is not None and drafts.has_weights:
             from mini_vllm.worker.draft_runner import load_drafter
@@ -143,6 +149,7 @@ class Worker:
             enforce_eager=c.enforce_eager,
             kv_cache_config=kv_cache_config,
         )
+        self.model_runner.lora_manager = self.lora_manager
         if c.speculative_config is not None:
             from mini_vllm.worker.draft_runner import DraftRunner
 
@@ -201,6 +208,26 @@ class Worker:
         Upstream: upstream/vllm/v1/worker/worker_base.py:128 — `WorkerBase.apply_model`.
         """
         return fn(self.model)
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """See `LoRAModelRunnerMixin` (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
+        return self.model_runner.add_lora(lora_request)
+
+    def check_lora(self, lora_request: LoRARequest) -> None:
+        """Raise what `add_lora` would."""
+        self.model_runner.check_lora(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter."""
+        return self.model_runner.remove_lora(lora_id)
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter."""
+        return self.model_runner.pin_lora(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Those in memory."""
+        return self.model_runner.list_loras()
 
     def check_health(self) -> None:
         """An answer is enough."""

@@ -75,7 +75,8 @@ class RequestTable:
                 queue = self.waiting if first < skipped else self.skipped_waiting
             if not queue:
                 return None
-            if self._try_promote_blocked_waiting_request(queue.peek_request()):
+            request = queue.peek_request()
+            if self._try_promote_blocked_waiting_request(request) and self._has_lora_slot(request):
                 return queue
             passed_over.append(queue.pop_request())
 
@@ -90,6 +91,10 @@ class RequestTable:
             if not request.structured_output_request.is_grammar_ready:
                 return False
             request.status = RequestStatus.WAITING
+        return True
+
+    def _has_lora_slot(self, request: Request) -> bool:
+        """See `LoRAGate`."""
         return True
 
     def promote_ready(self) -> None:
