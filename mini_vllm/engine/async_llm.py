@@ -22,6 +22,7 @@ from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
+from mini_vllm.engine.lora_calls import AsyncLoRACalls
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
@@ -34,7 +35,7 @@ OUTPUT_PROC_CHUNK_SIZE = 128
 """Outputs turned into text before other tasks get their turn (upstream: `VLLM_V1_OUTPUT_PROC_CHUNK_SIZE`)."""
 
 
-class AsyncLLM(FrontEnd):
+class AsyncLLM(AsyncLoRACalls, FrontEnd):
     """An engine for concurrent streams; belongs to the event loop in which it is first used.
 
     Args:
@@ -110,9 +111,8 @@ class AsyncLLM(FrontEnd):
         if self.errored:
             raise self.dead_error
         processed = self.input_processor.process_inputs(prompt, params)
-        if self.lora_registry.is_new(lora_request):
-            await self.core_client.call_utility_async("call_lora", "check_lora", lora_request)
-        processed.lora_request = self.lora_registry.note(lora_request)
+        if lora_request is not None:
+            processed.lora_request = await self.check_lora(lora_request)
         if not self.core_client.ready.fits_any:
             size = len(processed.prompt_token_ids), processed.params.max_tokens
             await self.core_client.call_utility_async("check_fits", *size)
@@ -196,27 +196,6 @@ class AsyncLLM(FrontEnd):
         self.output_processor.abort_requests(ids)
         if ids and not self.errored:
             await self.core_client.abort_requests_async(ids)
-
-    async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/async_llm.py:948 — `AsyncLLM.add_lora`)."""
-        self.lora_registry.is_new(lora_request)
-        if lora_request.load_inplace and not await self.reset_prefix_cache():
-            raise RuntimeError("an adapter can be read again (load_inplace) only while no request runs")
-        added = await self._ask("call_lora", "add_lora", lora_request)
-        self.lora_registry.note(lora_request)
-        return added
-
-    async def remove_lora(self, lora_id: int) -> bool:
-        """See `LLMEngine.remove_lora`."""
-        return await self._ask("call_lora", "remove_lora", lora_id)
-
-    async def list_loras(self) -> set[int]:
-        """See `LLMEngine.list_loras`."""
-        return await self._ask("call_lora", "list_loras")
-
-    async def pin_lora(self, lora_id: int) -> bool:
-        """See `LLMEngine.pin_lora`."""
-        return await self._ask("call_lora", "pin_lora", lora_id)
 
     async def get_stats(self) -> EngineStats:
         """Totals since the engine was made; `LLMEngine.stats`."""

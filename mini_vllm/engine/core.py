@@ -260,7 +260,9 @@ class EngineCore:
 
         Upstream: upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora` — and its neighbours.
         """
-        return self.model_executor.collective_rpc(method, args=args)[0]
+        from mini_vllm.worker.lora_model_runner_mixin import call_lora
+
+        return self.model_executor.collective_rpc(call_lora, args=(method, *args))[0]
 
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now.

@@ -14,6 +14,7 @@ from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
+from mini_vllm.engine.lora_calls import LoRACalls
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric, get_metrics_snapshot
@@ -23,7 +24,7 @@ from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.checks import require
 
 
-class LLMEngine(FrontEnd):
+class LLMEngine(LoRACalls, FrontEnd):
     """Prompts in, text out, one step at a time.
 
     Args:
@@ -104,9 +105,8 @@ class LLMEngine(FrontEnd):
     ) -> ProcessedInput:
         """Tokenize and check everything that can be checked before queueing; an adapter's files too, when it is new."""
         processed = self.input_processor.process_inputs(prompt, params)
-        if self.lora_registry.is_new(lora_request):
-            self.core_client.call_utility("call_lora", "check_lora", lora_request)
-        processed.lora_request = self.lora_registry.note(lora_request)
+        if lora_request is not None:
+            processed.lora_request = self.check_lora(lora_request)
         self.core_client.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
         return processed
 
@@ -197,39 +197,6 @@ class LLMEngine(FrontEnd):
             reset_connector is False, "reset_connector", reset_connector, "False so far: phase 15 brings connectors"
         )
         return self.core_client.call_utility("reset_prefix_cache", reset_running_requests)
-
-    def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Read an adapter before anybody asks for it; False where it is there.
-
-        With `load_inplace` it is read again. What the prefix cache holds was computed with the old one, so it is
-        forgotten; while requests run that is refused.
-
-        Raises:
-            ValueError, FileNotFoundError: what is wrong with it. RuntimeError: requests run.
-
-        Upstream: upstream/vllm/v1/engine/llm_engine.py:394 — `LLMEngine.add_lora`.
-        """
-        self.lora_registry.is_new(lora_request)
-        if lora_request.load_inplace and not self.reset_prefix_cache():
-            raise RuntimeError("an adapter can be read again (load_inplace) only while no request runs")
-        added = self.core_client.call_utility("call_lora", "add_lora", lora_request)
-        self.lora_registry.note(lora_request)
-        return added
-
-    def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter; False where it was not there. A request that asks for it reads it again.
-
-        Upstream: upstream/vllm/v1/engine/llm_engine.py:398 — `LLMEngine.remove_lora`.
-        """
-        return self.core_client.call_utility("call_lora", "remove_lora", lora_id)
-
-    def list_loras(self) -> set[int]:
-        """Numbers of the adapters in memory (upstream/vllm/v1/engine/llm_engine.py:402 — `LLMEngine.list_loras`)."""
-        return self.core_client.call_utility("call_lora", "list_loras")
-
-    def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter in its slot (upstream/vllm/v1/engine/llm_engine.py:406 — `LLMEngine.pin_lora`)."""
-        return self.core_client.call_utility("call_lora", "pin_lora", lora_id)
 
     def check_health(self, timeout: float = 10.0) -> None:
         """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life in `timeout` s."""

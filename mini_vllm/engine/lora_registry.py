@@ -22,14 +22,12 @@ class LoRARegistry:
         self._by_name: dict[str, LoRARequest] = {}
 
     def is_new(self, request: Any) -> bool:
-        """Whether an adapter has not been seen yet; None is no adapter.
+        """Whether an adapter has not been seen yet.
 
         Raises:
             TypeError: it is no `LoRARequest`. ValueError: adapters are not enabled, or its name or its number is
                 another adapter's.
         """
-        if request is None:
-            return False
         if not isinstance(request, LoRARequest):
             raise TypeError(
                 f"lora_request must be a LoRARequest or None, got {type(request).__name__}: {shown(request)}"
@@ -51,8 +49,7 @@ class LoRARegistry:
             )
         return seen is None
 
-    def note(self, request: LoRARequest | None) -> LoRARequest | None:
+    def note(self, request: LoRARequest) -> LoRARequest:
         """Remember an adapter that can be served."""
-        if request is not None:
-            self._by_id[request.lora_int_id] = self._by_name[request.lora_name] = request
+        self._by_id[request.lora_int_id] = self._by_name[request.lora_name] = request
         return request

@@ -63,6 +63,8 @@ class PEFTHelper:
         Upstream: upstream/vllm/lora/peft_helper.py:81 — `PEFTHelper.from_local_dir`.
         """
         path = Path(lora_path) / CONFIG_NAME
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is not there")
         try:
             return cls.from_dict(load_json_object(path))
         except ValueError as error:

@@ -55,7 +55,7 @@ class LRUCacheWorkerLoRAManager:
         """Read an adapter's files.
 
         Raises:
-            FileNotFoundError, ValueError: what is missing, or does not fit; names the adapter.
+            ValueError: what is missing, or does not fit; names the adapter.
 
         Upstream: upstream/vllm/lora/worker_manager.py:99 — `WorkerLoRAManager._load_adapter`.
         """
@@ -67,7 +67,7 @@ class LRUCacheWorkerLoRAManager:
                 request.lora_path, manager.shapes, helper, request.lora_int_id, manager.dtype
             )
         except FileNotFoundError as error:
-            raise FileNotFoundError(f"LoRA adapter {request.lora_name!r} is not there: {error}") from None
+            raise ValueError(f"LoRA adapter {request.lora_name!r} is not there: {error}") from None
         except (ValueError, OSError) as error:
             raise ValueError(f"LoRA adapter {request.lora_name!r} cannot be served: {error}") from None
         self.num_loads += 1

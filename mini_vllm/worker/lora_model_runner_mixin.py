@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,3 +58,8 @@ class LoRAModelRunnerMixin:
         if self.lora_manager is None:
             raise RuntimeError("LoRA is not enabled. Use enable_lora=True to enable LoRA.")
         return self.lora_manager
+
+
+def call_lora(worker: Any, method: str, *args: Any) -> Any:
+    """One of the methods above, of a worker's runner (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
+    return getattr(worker.model_runner, method)(*args)

@@ -20,7 +20,6 @@ from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
 from mini_vllm.layers.batch_invariant import require_batch_invariant, vllm_is_batch_invariant
-from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
@@ -208,26 +207,6 @@ class Worker:
         Upstream: upstream/vllm/v1/worker/worker_base.py:128 — `WorkerBase.apply_model`.
         """
         return fn(self.model)
-
-    def add_lora(self, lora_request: LoRARequest) -> bool:
-        """See `LoRAModelRunnerMixin` (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
-        return self.model_runner.add_lora(lora_request)
-
-    def check_lora(self, lora_request: LoRARequest) -> None:
-        """Raise what `add_lora` would."""
-        self.model_runner.check_lora(lora_request)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter."""
-        return self.model_runner.remove_lora(lora_id)
-
-    def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter."""
-        return self.model_runner.pin_lora(lora_id)
-
-    def list_loras(self) -> set[int]:
-        """Those in memory."""
-        return self.model_runner.list_loras()
 
     def check_health(self) -> None:
         """An answer is enough."""

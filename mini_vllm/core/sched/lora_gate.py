@@ -30,12 +30,12 @@ class LoRAGate:
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:571 — "the max_loras".
         """
-        if not self.max_loras or request.lora_request is None:
+        if request.lora_request is None:
             return True
         scheduled = self.scheduled_loras
         return len(scheduled) < self.max_loras or request.lora_request.lora_int_id in scheduled
 
     def _take_lora_slot(self, request: Request) -> None:
         """The request has been admitted."""
-        if self.max_loras and request.lora_request is not None:
+        if request.lora_request is not None:
             self.scheduled_loras.add(request.lora_request.lora_int_id)

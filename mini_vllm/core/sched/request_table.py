@@ -31,6 +31,8 @@ class RequestTable:
         finished_req_ids: ended since the last plan; the next one tells the model runner.
     """
 
+    max_loras = 0
+
     def __init__(self, scheduling_policy: str, kv_cache_manager: KVCacheManager) -> None:
         self.scheduling_policy = scheduling_policy
         self.kv_cache_manager = kv_cache_manager
@@ -76,7 +78,9 @@ class RequestTable:
             if not queue:
                 return None
             request = queue.peek_request()
-            if self._try_promote_blocked_waiting_request(request) and self._has_lora_slot(request):
+            if self._try_promote_blocked_waiting_request(request) and (
+                not self.max_loras or self._has_lora_slot(request)
+            ):
                 return queue
             passed_over.append(queue.pop_request())
 
@@ -94,8 +98,7 @@ class RequestTable:
         return True
 
     def _has_lora_slot(self, request: Request) -> bool:
-        """See `LoRAGate`."""
-        return True
+        raise NotImplementedError
 
     def promote_ready(self) -> None:
         """Move those whose grammar is ready to the front of `waiting`: for a scheduler that knows this queue alone."""

@@ -132,7 +132,8 @@ class Scheduler(GrammarGate, DraftGate, LoRAGate, RequestTable):
             return False
         queue.pop_request()
         self.running.append(request)
-        self._take_lora_slot(request)
+        if self.max_loras:
+            self._take_lora_slot(request)
         (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
         step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
         request.status = RequestStatus.RUNNING
