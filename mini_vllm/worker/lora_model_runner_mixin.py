@@ -61,5 +61,5 @@ class LoRAModelRunnerMixin:
 
 
 def call_lora(worker: Any, method: str, *args: Any) -> Any:
-    """One of the methods above, of a worker's runner (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
+    """One of the methods above, by name (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
     return getattr(worker.model_runner, method)(*args)

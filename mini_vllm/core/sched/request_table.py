@@ -78,9 +78,8 @@ class RequestTable:
             if not queue:
                 return None
             request = queue.peek_request()
-            if self._try_promote_blocked_waiting_request(request) and (
-                not self.max_loras or self._has_lora_slot(request)
-            ):
+            ready = self._try_promote_blocked_waiting_request(request)
+            if ready and (not self.max_loras or self._has_lora_slot(request)):
                 return queue
             passed_over.append(queue.pop_request())
 
