@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.sampling_params import SamplingParams
 
 
@@ -61,6 +62,7 @@ class EngineCoreRequest:
         arrival_time: seconds since the epoch; breaks ties between equal priorities.
         cache_salt: requests with different salts share no cached blocks.
         priority: lower runs first under the "priority" policy.
+        lora_request: its adapter.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`; what later phases send is absent.
     """
@@ -71,6 +73,7 @@ class EngineCoreRequest:
     arrival_time: float = 0.0
     cache_salt: str | None = None
     priority: int = 0
+    lora_request: LoRARequest | None = None
 
 
 @dataclass(slots=True)
