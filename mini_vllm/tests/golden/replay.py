@@ -13,6 +13,7 @@ from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.distributed.kv_events import to_wire
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
@@ -20,7 +21,7 @@ from mini_vllm.structured_output import StructuredOutputManager
 from mini_vllm.structured_output.backend_mini import MiniBackend
 from mini_vllm.structured_output.backend_types import TokenVocabulary
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
-from mini_vllm.tests.golden import grammar_workload
+from mini_vllm.tests.golden import grammar_workload, lora_workload
 from mini_vllm.tests.golden.draft_workload import proposed, short, verified
 from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksum, pick, sampled_token
 from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
@@ -51,6 +52,8 @@ def make_scheduler(config):
         async_scheduling=config["async"],
     )
     scheduler = (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"])
+    if "loras" in config:
+        scheduler.max_loras = config["loras"]["max_loras"]
     if "drafts" in config:
         method, k = config["drafts"]["method"], config["drafts"]["k"]
         scheduler.use_drafts(SpeculativeConfig(k, method, None if method == "ngram" else "stand-in"))
@@ -129,6 +132,7 @@ class Replay:
                     cache_salt=arrival.salt,
                     priority=arrival.priority,
                     block_hasher=self.hasher,
+                    lora_request=self.lora_request(arrival),
                 )
             )
         abort, reset = self.workload.aborts[index], self.workload.resets[index]
@@ -140,6 +144,10 @@ class Replay:
     def more_params(self, arrival):
         """None without grammars."""
         return {}
+
+    def lora_request(self, arrival):
+        """None without adapters."""
+        return None
 
     def add(self, request):
         """As the core does."""
@@ -222,6 +230,19 @@ class DraftReplay(GroupReplay):
         if not self.workload.config["async"]:
             drafts = [proposed(seed, name, self.num_sampled[name], k) for name in ids]
             self.scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))
+
+
+class LoRAReplay(GroupReplay):
+    """With adapters: as `record_loras.py`."""
+
+    def lora_request(self, arrival):
+        number = self.workload.config["loras"]["of"][arrival.request_id]
+        return LoRARequest(f"adapter-{number}", number, "nowhere") if number else None
+
+    def step(self, index):
+        record = super().step(index)
+        queues = self.scheduler.waiting, self.scheduler.skipped_waiting
+        return lora_workload.short(record, [[request.request_id for request in queue] for queue in queues])
 
 
 class GrammarReplay(GroupReplay):
