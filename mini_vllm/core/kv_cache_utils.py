@@ -102,7 +102,7 @@ def generate_block_hash_extra_keys(request: Request, start_token_idx: int) -> tu
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:503 — `generate_block_hash_extra_keys`.
     """
-    keys = () if request.lora_request is None else (request.lora_request.lora_name,)
+    keys: tuple[str, ...] = () if request.lora_request is None else (request.lora_request.lora_name,)
     if start_token_idx == 0 and request.cache_salt:
         keys += (request.cache_salt,)
     return keys or None

@@ -256,10 +256,7 @@ class EngineCore:
         return self.scheduler.reset_prefix_cache(reset_running_requests)
 
     def call_lora(self, method: str, *args: Any) -> Any:
-        """One of the workers' methods for adapters (`add_lora`, `check_lora`, …); what the first rank says.
-
-        Upstream: upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora` — and its neighbours.
-        """
+        """A worker's method for adapters, by name (upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora`)."""
         from mini_vllm.worker.lora_model_runner_mixin import call_lora
 
         return self.model_executor.collective_rpc(call_lora, args=(method, *args))[0]
