@@ -28,7 +28,7 @@ class LoRAConfig:
     Raises:
         ValueError: names the argument, the value and what is allowed.
 
-    Upstream: upstream/vllm/config/lora.py:26 — `LoRAConfig`.
+    Upstream: upstream/vllm/config/lora.py:31 — `LoRAConfig`.
     """
 
     max_lora_rank: int = 16

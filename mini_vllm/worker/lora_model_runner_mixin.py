@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class LoRAModelRunnerMixin:
     """A part of `ModelRunner`. lora_manager: None: adapters are not enabled.
 
-    Upstream: upstream/vllm/v1/worker/lora_model_runner_mixin.py:31 — `LoRAModelRunnerMixin`.
+    Upstream: upstream/vllm/v1/worker/lora_model_runner_mixin.py:30 — `LoRAModelRunnerMixin`.
     """
 
     lora_manager: LRUCacheWorkerLoRAManager | None = None

@@ -58,7 +58,7 @@ class PunicaWrapperCPU:
             first: place in the step of the first row, where `x` is a part of it. Rows behind the step's last token
                 (padding of a graph) get nothing.
 
-        Upstream: upstream/vllm/lora/punica_wrapper/punica_cpu.py:197 — `PunicaWrapperCPU.add_lora_linear`.
+        Upstream: upstream/vllm/lora/punica_wrapper/punica_cpu.py:265 — `PunicaWrapperCPU.add_lora_linear`.
         """
         if self.no_lora:
             return

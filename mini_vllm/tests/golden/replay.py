@@ -13,7 +13,6 @@ from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.distributed.kv_events import to_wire
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
-from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
@@ -21,7 +20,7 @@ from mini_vllm.structured_output import StructuredOutputManager
 from mini_vllm.structured_output.backend_mini import MiniBackend
 from mini_vllm.structured_output.backend_types import TokenVocabulary
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
-from mini_vllm.tests.golden import grammar_workload, lora_workload
+from mini_vllm.tests.golden import grammar_workload
 from mini_vllm.tests.golden.draft_workload import proposed, short, verified
 from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksum, pick, sampled_token
 from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
@@ -230,19 +229,6 @@ class DraftReplay(GroupReplay):
         if not self.workload.config["async"]:
             drafts = [proposed(seed, name, self.num_sampled[name], k) for name in ids]
             self.scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))
-
-
-class LoRAReplay(GroupReplay):
-    """With adapters: as `record_loras.py`."""
-
-    def lora_request(self, arrival):
-        number = self.workload.config["loras"]["of"][arrival.request_id]
-        return LoRARequest(f"adapter-{number}", number, "nowhere") if number else None
-
-    def step(self, index):
-        record = super().step(index)
-        queues = self.scheduler.waiting, self.scheduler.skipped_waiting
-        return lora_workload.short(record, [[request.request_id for request in queue] for queue in queues])
 
 
 class GrammarReplay(GroupReplay):

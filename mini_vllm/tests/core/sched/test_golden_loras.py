@@ -1,47 +1,33 @@
 """With adapters the scheduler decides as the real one of vLLM 0.22.1: who is passed over, in which order they wait, and
 whose cached blocks are found by whom."""
 
-import gzip
-import json
-from functools import lru_cache
-
 import pytest
 
 from mini_vllm.core.sched.lora_gate import LoRAGate
+from mini_vllm.tests.golden.lora_replay import LoRAReplay
 from mini_vllm.tests.golden.lora_workload import make_lora_workload
-from mini_vllm.tests.golden.replay import LoRAReplay, two_columns
+from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
 from mini_vllm.tests.helpers import GOLDEN
 
 TRACES = GOLDEN / "scheduler-loras.json.gz"
 PARTS = 12
+pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 
 
-@lru_cache
 def golden():
-    return json.loads(gzip.decompress(TRACES.read_bytes()))
-
-
-@pytest.fixture(autouse=True)
-def same_start_of_all_hashes(monkeypatch):
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    return recording(TRACES.name)
 
 
 def first_difference(seed):
-    """None, or a description of the first step at which the two schedulers part."""
-    trace, workload = golden()["traces"][seed], make_lora_workload(seed)
-    replay = LoRAReplay(workload)
-    for index, theirs in enumerate(trace["steps"]):
-        ours = replay.step(index)
-        if ours != theirs:
-            return f"workload {seed} {workload.config}, step {index}:\n{two_columns(theirs, ours)}"
-    return "ours goes on" if replay.scheduler.has_unfinished_requests() else None
+    """None, or the first step at which the two schedulers part, and a description of it."""
+    return first_parting(LoRAReplay(make_lora_workload(seed)), golden()["traces"][seed]["steps"])
 
 
 @pytest.mark.parametrize("part", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, PARTS))])
 def test_every_decision_equals_real_vllm(part):
     for seed in range(part, len(golden()["traces"]), PARTS):
         difference = first_difference(seed)
-        assert difference is None, difference
+        assert difference is None, difference[1]
 
 
 def test_the_recording_is_wide_enough():
@@ -66,10 +52,4 @@ def test_the_replay_would_notice(mutation, monkeypatch):
 
     monkeypatch.setattr(LoRAGate, "_has_lora_slot", changed)
 
-    def parts(seed):
-        try:
-            return first_difference(seed)
-        except (AssertionError, ValueError, IndexError, KeyError):
-            return "it breaks"
-
-    assert any(parts(seed) for seed in range(20))
+    assert notices(first_difference, range(20))
