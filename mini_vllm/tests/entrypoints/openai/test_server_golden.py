@@ -15,7 +15,7 @@ from mini_vllm.tests.entrypoints.openai.servers import Server
 
 pytest.importorskip("prometheus_client", reason="needs the extra serve")
 
-from mini_vllm.tests.golden import record_server, server_cases
+from mini_vllm.tests.golden import record_server, server_cases, server_table
 from mini_vllm.tests.golden.server_compare import differences
 from mini_vllm.tests.golden.server_play import client_of, metrics, openapi, play
 
@@ -36,9 +36,8 @@ def server(which):
 
 
 def quick(case):
-    """The real server generated nothing for it, and ours does not."""
-    answer = RECORDED["plain"]["answers"][case["name"]]
-    return 400 <= answer["status"] < 500 and not case["path"].startswith("/v1/r")
+    """Ours generates nothing for it: the real server refused it, or generated it by mistake, or failed."""
+    return 400 <= RECORDED["plain"]["answers"][case["name"]]["status"] < 500 or case["name"] in server_table.KINDS
 
 
 def argued(name, line):
@@ -94,6 +93,12 @@ def test_what_is_refused_is_refused_in_the_same_way(asked_quickly):
     assert len(answers) > 150
     unexplained, _ = judged("plain", [case for case in CASES["plain"] if quick(case)], answers)
     assert not unexplained, "\n".join(unexplained)
+
+
+def test_the_pages_table_of_bad_input(asked_quickly):
+    assert server_table.on_the_page() == server_table.table(asked_quickly[0]), (
+        "python -m ...golden.server_table prints it"
+    )
 
 
 def test_names_types_labels_and_buckets_of_metrics(asked_quickly):
