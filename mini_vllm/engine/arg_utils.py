@@ -70,6 +70,7 @@ class EngineArgs:
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float | None = None
     disable_hybrid_kv_cache_manager: bool | None = None
+    stream_interval: int | None = None
     kv_events_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
