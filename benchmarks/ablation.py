@@ -75,7 +75,7 @@ def kv_tokens(seen: Seen) -> float:
 
 def weight_bytes(seen: Seen) -> float:
     """MiB that the layers' weights take."""
-    return sum(layer.nbytes for layer in _weights(seen.engine.model)) / 2**20
+    return float(seen.engine.model.weight_nbytes) / 2**20
 
 
 def launches(seen: Seen) -> float:
@@ -138,28 +138,6 @@ TECHNIQUES = [
               "ms a token", base={"speculative_config": {"method": "ngram", "num_speculative_tokens": 4,
                                                          "prompt_lookup_max": 4, "prompt_lookup_min": 2}}),
 ]  # fmt: skip
-
-
-def _weights(model: Any) -> list[Any]:
-    """The arrays of a model's layers, each once."""
-    from mini_vllm.layers.linear import Linear
-
-    found: dict[int, Any] = {}
-    pending, seen = [model], set[int]()
-    while pending:
-        thing = pending.pop()
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, Linear):
-            for value in vars(thing).values():
-                if hasattr(value, "nbytes"):
-                    found[id(value)] = value
-        if isinstance(thing, list | tuple):
-            pending += thing
-        elif hasattr(thing, "__dict__") and type(thing).__module__.startswith("mini_vllm"):
-            pending += vars(thing).values()
-    return list(found.values())
 
 
 def measure(model: str, technique: Technique, repeats: int, clock: str, scale: float) -> dict[str, Any]:
