@@ -45,7 +45,8 @@ class Served:
     """How a workload went, simulated or not.
 
     Attributes:
-        outputs: one a request, in their order, with the fields that a client of a server would have.
+        outputs: one a request, in their order, with the fields that a client of a server would have; of `replay` also
+            the tokens.
         seconds: from 0 to the last token.
         steps: (shape, seconds) of each. num_preemptions: of all requests.
     """
@@ -124,7 +125,7 @@ class Simulator:
             ids = list(plan.num_scheduled_tokens)
             rows = [[] if scheduler.requests[i].is_prefill_chunk else [_TOKEN] for i in ids]
             scheduler.update_from_output(plan, ModelRunnerOutput(ids, rows))
-            run.took([i for i, row in zip(ids, rows, strict=True) if row], now)
+            run.took([(i, 1) for i, row in zip(ids, rows, strict=True) if row], now)
             run.steps.append((shape, seconds))
         return Served(run.outputs, now, run.steps, scheduler.num_preemptions)
 
@@ -165,17 +166,17 @@ class _Run:
             count += 1
         return count
 
-    def took(self, request_ids: Sequence[str], now: float) -> None:
-        """These got a token at `now`."""
-        for request_id in request_ids:
+    def took(self, tokens: Sequence[tuple[str, int]], now: float) -> None:
+        """These got so many tokens at `now`; with drafts more than one."""
+        for request_id, count in tokens:
             index = int(request_id)
             output, since = self.outputs[index], now - self.requests[index].arrival
             if output.output_tokens:
                 output.itl.append(since - output.latency)
             else:
                 output.ttft = since
-            output.latency, output.output_tokens = since, output.output_tokens + 1
-            if output.output_tokens == self.requests[index].output_len:
+            output.latency, output.output_tokens = since, output.output_tokens + count
+            if output.output_tokens >= self.requests[index].output_len:
                 output.success = True
                 self.left -= 1
 
@@ -224,7 +225,11 @@ def replay(engine: Any, requests: Sequence[SimRequest], clock: str = "wall") -> 
             if len(shapes) > known:
                 run.steps.append((shapes[-1], now - last))
             last = now
-            run.took([output.request_id for output in outputs], now)
+            for output in outputs:
+                made, known_tokens = output.outputs[0].token_ids, run.outputs[int(output.request_id)].output_tokens
+                run.took([(output.request_id, len(made) - known_tokens)], now)
+                if output.finished:
+                    run.outputs[int(output.request_id)].tokens = list(made)
     finally:
         scheduler.schedule = schedule
     return Served(run.outputs, last, run.steps, scheduler.num_preemptions - before)

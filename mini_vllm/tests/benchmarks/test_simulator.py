@@ -150,6 +150,16 @@ def test_nnls_is_the_best_of_all_sets() -> None:
         assert (found >= 0).all() and np.linalg.norm(a @ found - b) == pytest.approx(best, abs=1e-9)
 
 
+def test_a_replay_gives_the_tokens_with_and_without_drafts() -> None:
+    requests = [SimRequest(0.0, [1, 2, 3] * 8, 12), SimRequest(0.0, [9, 8] * 10, 7)]
+    plain = replay(LLMEngine(num_blocks=64, block_size=4), requests)
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+    drafted = replay(LLMEngine(num_blocks=64, block_size=4, speculative_config=drafts), requests)
+    assert [o.tokens for o in drafted.outputs] == [o.tokens for o in plain.outputs]
+    assert [len(o.tokens) for o in plain.outputs] == [12, 7] == [o.output_tokens for o in drafted.outputs]
+    assert len(drafted.steps) <= len(plain.steps)
+
+
 def test_the_processors_clock_skips_pauses() -> None:
     """A request that comes after an hour is served at once, and its times say nothing of the hour."""
     engine = LLMEngine(num_blocks=64, block_size=4)
