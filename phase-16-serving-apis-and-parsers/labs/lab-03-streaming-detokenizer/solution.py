@@ -97,7 +97,7 @@ class StopStrings:
         found = [(data.find(each) + len(each), -len(each), each) for each in self._stop if each in data]
         if found:
             end, length, self.stopped = min(found)
-            self._tail, self._given = "", 0
+            self._tail = ""
             return data[given : end if self._include else end + length]
         keep = len(data) - max((_overlap(data, each) for each in self._stop), default=0)
         self._tail = data[keep:]
@@ -107,13 +107,13 @@ class StopStrings:
 
     def flush(self) -> str:
         """No text comes any more: what is left. Nothing is held behind it."""
-        left, self._tail, self._given = self._tail[self._given :], "", 0
+        left, self._tail = self._tail[self._given :], ""
         return left
 
 
 def _overlap(text: str, stop: str) -> int:
     """How much of the end of `text` may be the beginning of `stop`."""
-    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+    for length in range(min(len(stop), len(text)), 0, -1):
         if text.endswith(stop[:length]):
             return length
     return 0
