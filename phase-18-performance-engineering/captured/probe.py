@@ -82,12 +82,13 @@ def refusal(call) -> str:
 
 def main() -> None:
     chat = "http://127.0.0.1:8000/v1/completions", "OpenAI Chat Completions API", "chat/completions"
+    asked = SimpleNamespace(max_num_partial_prefills=2, max_long_partial_prefills=1, pipeline_parallel_size=1)
     found = {
         "defaults": defaults(),
         "log_line": log_line(),
         "sending": sending(),
         "chat_backend": refusal(lambda: _validate_api_url(*chat)),
-        "partial_prefills": refusal(lambda: EngineArgs(max_num_partial_prefills=2)._check_feature_supported()),
+        "partial_prefills": refusal(lambda: EngineArgs._check_feature_supported(asked)),
     }
     Path(__file__).with_name("probe.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
