@@ -88,7 +88,7 @@ class XRequestIdMiddleware:
 class AccessLogFilter(logging.Filter):
     """Drops uvicorn's lines about these paths, with or without a query.
 
-    Upstream: upstream/vllm/logging_utils/access_log_filter.py:14 — `UvicornAccessLogFilter`.
+    Upstream: upstream/vllm/logging_utils/access_log_filter.py:15 — `UvicornAccessLogFilter`.
     """
 
     def __init__(self, paths: list[str]) -> None:
