@@ -67,11 +67,12 @@ def reasoning_run(make_parser, tokenizer, text, request):
     parser = make_parser()
     pieces = [tokenizer.id(token) for token in tokenizer.split(text)]
     run = {"whole": whole_code(lambda: list(parser.extract_reasoning(text, request)))}
-    for name in ("is_reasoning_end", "extract_content_ids", "count_reasoning_tokens"):
-        run[name] = whole_code(lambda name=name: getattr(parser, name)(list(pieces)))
+    run["is_reasoning_end"] = whole_code(lambda: bool(parser.is_reasoning_end(list(pieces))))
+    run["extract_content_ids"] = whole_code(lambda: parser.extract_content_ids(list(pieces)) or [])
+    run["count_reasoning_tokens"] = whole_code(lambda: parser.count_reasoning_tokens(list(pieces)))
     ends = range(1, len(pieces) + 1)
     run["ends"] = whole_code(
-        lambda: "".join("01"[parser.is_reasoning_end_streaming(pieces[:i], pieces[i - 1 : i])] for i in ends)
+        lambda: "".join("01"[bool(parser.is_reasoning_end_streaming(pieces[:i], pieces[i - 1 : i]))] for i in ends)
     )
     for deal in DEALS:
         run[deal] = stream(make_parser().extract_reasoning_streaming, tokenizer, text, deal)
