@@ -29,7 +29,7 @@ class Sections(NamedTuple):
 
 
 class GraniteReasoningParser(ReasoningParser):
-    """It asks texts alone, so it cannot tell a grammar, or a tool parser, where the thinking ends: upstream's cannot either.
+    """It asks texts alone, so it cannot tell a grammar or a tool parser where thinking ends; nor can upstream's.
 
     Upstream: upstream/vllm/reasoning/granite_reasoning_parser.py:21 — `GraniteReasoningParser`.
     """
