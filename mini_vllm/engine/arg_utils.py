@@ -114,7 +114,8 @@ class EngineArgs:
             if kind.startswith("bool"):
                 parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
             else:
-                parser.add_argument(flag, type=str if kind.startswith("str") else _json_or_text, default=None)
+                several = {"nargs": "+"} if kind.startswith("str | list[str]") else {}
+                parser.add_argument(flag, type=str if kind.startswith("str") else _json_or_text, default=None, **several)
         return parser
 
     @classmethod

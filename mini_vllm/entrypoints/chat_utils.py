@@ -7,7 +7,6 @@ A checkpoint brings its chat template, a jinja2 program, in `chat_template.jinja
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from mini_vllm.entrypoints.chat_messages import CONTENT_FORMATS, detect_content_format, parse_chat_messages
 from mini_vllm.entrypoints.chat_template import ChatTemplateError, render
 from mini_vllm.tokenizers.tokenizer_files import read_special_tokens
+from mini_vllm.utils import random_uuid
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.json_files import load_json_object
 
@@ -107,6 +107,14 @@ def load_chat_template(folder: str | Path, with_tools: bool = False) -> str | No
     return None
 
 
+def make_tool_call_id(id_type: str = "random", func_name: str | None = None, idx: int | None = None) -> str:
+    """A new id of a tool call; "kimi_k2": of that model's form.
+
+    Upstream: upstream/vllm/entrypoints/chat_utils.py:1946 — `make_tool_call_id`.
+    """
+    return f"functions.{func_name}:{idx}" if id_type == "kimi_k2" else f"chatcmpl-tool-{random_uuid()}"
+
+
 def _check_switches(add_prompt: Any, continue_final: Any, content_format: Any, kwargs: Mapping[str, Any]) -> None:
     for name, value in (("add_generation_prompt", add_prompt), ("continue_final_message", continue_final)):
         if not isinstance(value, bool):
@@ -148,11 +156,3 @@ def __getattr__(name: str) -> object:
     from mini_vllm.moved import missing
 
     raise missing(__name__, name)
-
-
-def make_tool_call_id() -> str:
-    """A fresh id for one tool call (upstream/vllm/entrypoints/chat_utils.py:1946 — `make_tool_call_id`).
-
-    Upstream can also number them, as one model family was trained on.
-    """
-    return f"chatcmpl-tool-{uuid.uuid4().hex}"

@@ -47,8 +47,11 @@ class Histogram(Metric):
     buckets: dict[str, int]
 
 
-def get_metrics_snapshot(engine: Any) -> list[Metric]:
+def get_metrics_snapshot(engine: Any, scheduler_stats: Any = None) -> list[Metric]:
     """All metrics of an `LLMEngine` as they stand now, in upstream's order.
+
+    Args:
+        scheduler_stats: the core's counts, where the caller has them already: an `AsyncLLM`'s cannot be asked for here.
 
     Those of things that are not here yet (images, KV transfer, sleep) are there, and 0.
     Raises ValueError where the engine was told `disable_log_stats`.
@@ -58,7 +61,9 @@ def get_metrics_snapshot(engine: Any) -> list[Metric]:
     if logger is None:
         raise ValueError("get_metrics needs statistics: disable_log_stats must be False, got True")
     labels = {"model_name": _model_name(engine), "engine": "0"}
-    found = [*_gauges(engine, labels), *_counters(engine, labels)]
+    core = engine.core_client.call_utility("make_stats") if scheduler_stats is None else scheduler_stats
+    engine._stats.update_from_core(core)
+    found = [*_gauges(core, labels), *_counters(engine._stats, core, labels)]
     for name, data in logger.histograms.items():
         buckets = data.cumulative()
         found.append(Histogram(name, dict(labels), data.count, data.sum, buckets))
@@ -71,8 +76,7 @@ def _model_name(engine: Any) -> str:
     return str(named or engine.folder or type(engine.resolved_model.model).__name__)
 
 
-def _gauges(engine: Any, labels: dict[str, str]) -> list[Metric]:
-    stats = engine.core_client.call_utility("make_stats")
+def _gauges(stats: Any, labels: dict[str, str]) -> list[Metric]:
     running, waiting = stats.num_running_reqs, stats.num_waiting_reqs
     reasons = {"capacity": waiting, "deferred": 0}
     sleeping = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
@@ -89,8 +93,7 @@ def _gauges(engine: Any, labels: dict[str, str]) -> list[Metric]:
     ]
 
 
-def _counters(engine: Any, labels: dict[str, str]) -> list[Metric]:
-    stats = engine.stats
+def _counters(stats: Any, core: Any, labels: dict[str, str]) -> list[Metric]:
     computed = stats.num_prompt_tokens - stats.num_cached_tokens
     plain = {
         "prefix_cache_queries": stats.prefix_cache.queries,
@@ -99,7 +102,7 @@ def _counters(engine: Any, labels: dict[str, str]) -> list[Metric]:
         "external_prefix_cache_hits": 0,
         "mm_cache_queries": 0,
         "mm_cache_hits": 0,
-        "num_preemptions": engine.core_client.call_utility("make_stats").num_preemptions,
+        "num_preemptions": core.num_preemptions,
         "prompt_tokens": stats.num_prompt_tokens,
     }
     sources = {"local_compute": computed, "local_cache_hit": stats.num_cached_tokens, "external_kv_transfer": 0}
@@ -117,7 +120,7 @@ def _spec_decoding(engine: Any, labels: dict[str, str]) -> list[Metric]:
 
     Upstream: upstream/vllm/v1/spec_decode/metrics.py:121 — `SpecDecodingProm`.
     """
-    stats = engine.stats.spec_decoding
+    stats = engine._stats.spec_decoding
     if stats is None:
         return []
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")

@@ -1,4 +1,7 @@
-"""The command line: `mini-vllm generate | chat | info | bench`. Upstream twin: `vllm/entrypoints/cli/main.py`."""
+"""The command line: `mini-vllm generate | chat | serve | info | bench`.
+
+Upstream twin: `vllm/entrypoints/cli/main.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def make_app() -> Typer:
     from mini_vllm.entrypoints.cli.common import LabsCommand
     from mini_vllm.entrypoints.cli.generate import generate
     from mini_vllm.entrypoints.cli.info import info
+    from mini_vllm.entrypoints.cli.serve import serve
 
     made = typer.Typer(
         name="mini-vllm",
@@ -32,6 +36,8 @@ def make_app() -> Typer:
     )
     made.command(cls=LabsCommand)(generate)
     made.command(cls=LabsCommand)(chat)
+    passed_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    made.command(context_settings=passed_on)(serve)
     made.command()(info)
     made.add_typer(bench_app, name="bench")
     return made

@@ -1,0 +1,56 @@
+"""`mini-vllm serve`: the OpenAI-compatible server. Upstream twin: `vllm/entrypoints/cli/serve.py`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from typing import Any
+
+import typer
+
+from mini_vllm.entrypoints.cli import common as c
+
+DESCRIPTION = "Serve a model over HTTP, with OpenAI's API. Without a model: the checkpoint of the repository."
+
+
+def parse_serve_args(words: list[str]) -> argparse.Namespace:
+    """The flags, those of `--config` below those of the command line. Raises ValueError, TypeError or SystemExit."""
+    from mini_vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+    from mini_vllm.utils.argparse_utils import pull_args_from_config
+
+    parser = make_arg_parser(argparse.ArgumentParser(prog="mini-vllm serve", description=DESCRIPTION))
+    args = parser.parse_args(pull_args_from_config(words, parser))
+    validate_parsed_serve_args(args)
+    tag = args.model_tag if args.model_tag is not None else args.model
+    args.model = c.find_model(tag)
+    if args.served_model_name is None:
+        args.served_model_name = [c.TOY if args.model is None else tag or c.DEFAULT_MODEL]
+    return args
+
+
+@c.reports_errors
+def serve(context: typer.Context) -> None:
+    """Serve a model over HTTP, with OpenAI's API (extra `serve`); --help names the flags."""
+    args = parse_serve_args(context.args)
+    from mini_vllm.entrypoints.openai.api_server import run_server
+
+    _set_up_logging(args.uvicorn_log_level)
+    _run(run_server(args))
+
+
+def _run(main: Any) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
+
+
+def _set_up_logging(level: str) -> None:
+    names = {"trace": logging.DEBUG, "critical": logging.CRITICAL}
+    logging.basicConfig(
+        level=names.get(level, getattr(logging, level.upper(), logging.INFO)),
+        format="%(levelname)s %(asctime)s %(name)s: %(message)s",
+    )

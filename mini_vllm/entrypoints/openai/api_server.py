@@ -1,0 +1,225 @@
+"""The app: routes, middleware, and the objects that serve. Upstream twin: `vllm/entrypoints/openai/api_server.py`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import socket
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.datastructures import State
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.entrypoints.launcher import serve_http
+from mini_vllm.entrypoints.logger import RequestLogger
+from mini_vllm.entrypoints.openai.engine.parsers import Parsers
+from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
+from mini_vllm.entrypoints.openai.fingerprint import build_system_fingerprint
+from mini_vllm.entrypoints.openai.models.protocol import BaseModelPath
+from mini_vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from mini_vllm.entrypoints.openai.server_utils import (
+    EXPECTED_ERRORS,
+    AuthenticationMiddleware,
+    XRequestIdMiddleware,
+    exception_handler,
+    http_exception_handler,
+    validation_exception_handler,
+)
+from mini_vllm.entrypoints.serve import register_vllm_serve_api_routers
+from mini_vllm.entrypoints.serve.render.serving import OpenAIServingRender
+from mini_vllm.entrypoints.serve.tokenize.serving import OpenAIServingTokenization
+from mini_vllm.logger import init_logger
+from mini_vllm.renderers.base import BaseRenderer
+
+logger = init_logger(__name__)
+
+
+@asynccontextmanager
+async def build_async_engine_client(args: Namespace) -> AsyncIterator[AsyncLLM]:
+    """An engine for these flags, ended behind the block.
+
+    Its core has a process of its own unless VLLM_ENABLE_V1_MULTIPROCESSING is 0.
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:78 — `build_async_engine_client`.
+    """
+    apart = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") != "0"
+    engine = AsyncLLM.from_engine_args(EngineArgs.from_cli_args(args), enable_multiprocessing=apart)
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+def build_app(args: Namespace) -> FastAPI:
+    """All routes and middleware; `init_app_state` makes what they call.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:157 — `build_app`.
+    """
+    from mini_vllm.entrypoints.openai.generate.api_router import register_generate_api_routers
+    from mini_vllm.entrypoints.openai.models.api_router import attach_router as attach_models_router
+
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None) if args.disable_fastapi_docs else FastAPI()
+    app.state.args = args
+    register_vllm_serve_api_routers(app)
+    attach_models_router(app)
+    register_generate_api_routers(app)
+    app.root_path = args.root_path or ""
+    app.exception_handler(HTTPException)(http_exception_handler)
+    app.exception_handler(StarletteHTTPException)(http_exception_handler)
+    app.exception_handler(RequestValidationError)(validation_exception_handler)
+    for kind in EXPECTED_ERRORS:
+        app.exception_handler(kind)(exception_handler)
+    app.exception_handler(Exception)(exception_handler)  # a bug: its traceback is logged, too
+    _add_middleware(app, args)
+    return app
+
+
+def _add_middleware(app: FastAPI, args: Namespace) -> None:
+    """The last one added sees a request first."""
+    from mini_vllm.entrypoints.openai.limits import BodySizeMiddleware, ConcurrencyMiddleware
+    from mini_vllm.metrics.http import HTTPMetrics, HTTPMetricsMiddleware
+
+    app.state.http_metrics = HTTPMetrics()
+    if args.max_concurrent_requests:
+        app.add_middleware(ConcurrencyMiddleware, limit=args.max_concurrent_requests)
+    if args.max_request_body_size:
+        app.add_middleware(BodySizeMiddleware, limit=args.max_request_body_size)
+    app.add_middleware(HTTPMetricsMiddleware, metrics=app.state.http_metrics)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=args.allowed_origins,
+        allow_credentials=args.allow_credentials,
+        allow_methods=args.allowed_methods,
+        allow_headers=args.allowed_headers,
+    )
+    tokens = [key for key in (args.api_key or [os.environ.get("VLLM_API_KEY")]) if key]
+    if tokens:
+        app.add_middleware(AuthenticationMiddleware, tokens=tokens)
+    if args.enable_request_id_headers:
+        app.add_middleware(XRequestIdMiddleware)
+    for name in args.middleware:
+        module, _, attribute = name.rpartition(".")
+        found = getattr(importlib.import_module(module), attribute)
+        if inspect.isclass(found):
+            app.add_middleware(found)
+        elif inspect.iscoroutinefunction(found):
+            app.middleware("http")(found)
+        else:
+            raise ValueError(f"Invalid middleware {name}. Must be a function or a class.")
+
+
+def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> None:
+    """The serving objects. Raises what is wrong with parsers or templates that the flags name.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:310 — `init_app_state`.
+    """
+    from mini_vllm.entrypoints.openai.generate.api_router import init_generate_state
+
+    options = _options(engine_client, args)
+    request_logger = RequestLogger(max_log_len=args.max_log_len) if args.enable_log_requests else None
+    names = args.served_model_name or [args.model]
+    names = [names] if isinstance(names, str) else list(names)
+    state.engine_client, state.args = engine_client, args
+    state.openai_serving_models = OpenAIServingModels(
+        [BaseModelPath(name, args.model) for name in names], engine_client.max_model_len
+    )
+    renderer = BaseRenderer(engine_client.tokenizer, engine_client.folder)
+    parsers = Parsers(options, engine_client.tokenizer)
+    render = OpenAIServingRender(renderer, options, parsers, engine_client.max_model_len)
+    state.openai_serving_render = render
+    common = (engine_client, state.openai_serving_models, renderer, options, request_logger)
+    state.openai_serving_tokenization = OpenAIServingTokenization(*common)
+    state.openai_serving_tokenization.openai_serving_render = render
+    init_generate_state(state, common, render, parsers)
+    state.enable_server_load_tracking = args.enable_server_load_tracking
+    state.server_load_metrics = 0
+
+
+def _options(engine_client: AsyncLLM, args: Namespace) -> ServingOptions:
+    from mini_vllm.entrypoints.chat_utils import read_template
+
+    return ServingOptions(
+        response_role=args.response_role,
+        chat_template=read_template(args.chat_template),
+        chat_template_content_format=args.chat_template_content_format,
+        default_chat_template_kwargs=args.default_chat_template_kwargs or {},
+        trust_request_chat_template=args.trust_request_chat_template,
+        return_tokens_as_token_ids=args.return_tokens_as_token_ids,
+        enable_auto_tools=args.enable_auto_tool_choice,
+        exclude_tools_when_tool_choice_none=args.exclude_tools_when_tool_choice_none,
+        tool_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser or None,
+        enable_prompt_tokens_details=args.enable_prompt_tokens_details,
+        enable_force_include_usage=args.enable_force_include_usage,
+        enable_log_outputs=args.enable_log_outputs,
+        enable_log_deltas=args.enable_log_deltas,
+        system_fingerprint=build_system_fingerprint(
+            engine_client.config, args.fingerprint_mode, args.fingerprint_value
+        ),
+    )
+
+
+def create_server_socket(host: str | None, port: int) -> socket.socket:
+    """A bound socket: a port that is taken is found before the model is loaded.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:497 — `create_server_socket`.
+    """
+    family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
+    sock = socket.socket(family=family, type=socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host or "", port))
+    return sock
+
+
+def setup_server(args: Namespace) -> tuple[str, socket.socket]:
+    """The address as text, and its socket.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:535 — `setup_server`.
+    """
+    if args.uds:
+        sock = socket.socket(family=socket.AF_UNIX, type=socket.SOCK_STREAM)
+        sock.bind(args.uds)
+        return f"unix:{args.uds}", sock
+    sock = create_server_socket(args.host, args.port)
+    host = f"[{args.host}]" if args.host and ":" in args.host else args.host or "0.0.0.0"
+    return f"http{'s' if args.ssl_certfile else ''}://{host}:{sock.getsockname()[1]}", sock
+
+
+async def run_server(args: Namespace, **uvicorn_kwargs: Any) -> None:
+    """Bind, load, serve until a signal comes.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:665 — `run_server`.
+    """
+    listen_address, sock = setup_server(args)
+    try:
+        async with build_async_engine_client(args) as engine_client:
+            app = build_app(args)
+            init_app_state(engine_client, app.state, args)
+            logger.info("Starting mini_vllm server on %s", listen_address)
+            await serve_http(app, sock, args.shutdown_timeout, **_uvicorn_options(args), **uvicorn_kwargs)
+    finally:
+        sock.close()
+        if args.uds and os.path.exists(args.uds):
+            os.unlink(args.uds)
+
+
+def _uvicorn_options(args: Namespace) -> dict[str, Any]:
+    same = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers",
+            "h11_max_incomplete_event_size", "h11_max_header_count")  # fmt: skip
+    return {
+        **{name: getattr(args, name) for name in same if getattr(args, name) is not None},
+        "http": "h11",  # whose bounds the flags set
+        "ws": "none",
+        "lifespan": "off",
+        "log_level": args.uvicorn_log_level,
+        "access_log": not args.disable_uvicorn_access_log,
+        "timeout_keep_alive": int(os.environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),
+    }

@@ -1,0 +1,130 @@
+"""Flags of the server. Upstream twin: `vllm/entrypoints/openai/cli_args.py`.
+
+Names, defaults and meanings are upstream's; those of our own are marked. Flags of the engine come from `EngineArgs`.
+"""
+
+# ruff: noqa: RUF009
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.entrypoints.constants import H11_MAX_HEADER_COUNT_DEFAULT, H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
+
+_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
+def _flag(default: Any, said: str, **argparse_options: Any) -> Any:
+    metadata = {"help": said, **argparse_options}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class FrontendArgs:
+    """Upstream: upstream/vllm/entrypoints/openai/cli_args.py:225 — `FrontendArgs`, `BaseFrontendArgs`."""
+
+    host: str | None = _flag(None, "Address to listen on; all of them where unset.")
+    port: int = _flag(8000, "Port to listen on.")
+    uds: str | None = _flag(None, "Unix socket to listen on, instead of host and port.")
+    uvicorn_log_level: str = _flag("info", "What uvicorn logs.", choices=_LEVELS)
+    disable_uvicorn_access_log: bool = _flag(False, "No line per request in the log.")
+    disable_access_log_for_endpoints: str | None = _flag(None, "Paths without such a line, with commas between them.")
+    allow_credentials: bool = _flag(False, "CORS: credentials are allowed.")
+    allowed_origins: list[str] = _flag(["*"], "CORS: origins, as a JSON list.", type=json.loads)
+    allowed_methods: list[str] = _flag(["*"], "CORS: methods, as a JSON list.", type=json.loads)
+    allowed_headers: list[str] = _flag(["*"], "CORS: headers, as a JSON list.", type=json.loads)
+    api_key: list[str] | None = _flag(None, "One of these keys is needed for /v1 (also: VLLM_API_KEY).", nargs="+")
+    ssl_keyfile: str | None = _flag(None, "TLS: file of the key.")
+    ssl_certfile: str | None = _flag(None, "TLS: file of the certificate.")
+    ssl_ca_certs: str | None = _flag(None, "TLS: file of the authorities for clients' certificates.")
+    ssl_cert_reqs: int = _flag(0, "TLS: 0 no client certificate, 1 optional, 2 required.")
+    ssl_ciphers: str | None = _flag(None, "TLS: cipher suites (1.2 and older).")
+    root_path: str | None = _flag(None, "Path below which a proxy shows this server.")
+    middleware: list[str] = _flag([], "ASGI middleware, module.Class; may be given several times.", action="append")
+    enable_request_id_headers: bool = _flag(False, "Answers carry X-Request-Id.")
+    disable_fastapi_docs: bool = _flag(False, "No /docs, /redoc and /openapi.json.")
+    h11_max_incomplete_event_size: int = _flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a request's head.")
+    h11_max_header_count: int = _flag(H11_MAX_HEADER_COUNT_DEFAULT, "Headers of a request.")
+    max_request_body_size: int = _flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a body; 0: no bound. Ours.")
+    max_concurrent_requests: int = _flag(0, "Requests under /v1 at a time, further ones get 429; 0: no bound. Ours.")
+    shutdown_timeout: float = _flag(0, "Seconds that running requests have after SIGTERM.")
+    chat_template: str | None = _flag(None, "A chat template, or the file of one.")
+    chat_template_content_format: str = _flag(
+        "auto", "How a template sees contents.", choices=("auto", "string", "openai")
+    )
+    trust_request_chat_template: bool = _flag(False, "Requests may bring templates.")
+    default_chat_template_kwargs: dict[str, Any] | None = _flag(None, "Variables of it, as JSON.", type=json.loads)
+    response_role: str = _flag("assistant", "The role of answers.")
+    return_tokens_as_token_ids: bool = _flag(False, "Tokens in logprobs as 'token_id:N'.")
+    enable_auto_tool_choice: bool = _flag(False, "The model may choose to call tools.")
+    exclude_tools_when_tool_choice_none: bool = _flag(False, "tool_choice='none' hides the tools from the model.")
+    tool_call_parser: str | None = _flag(None, "How this model writes tool calls.")
+    tool_parser_plugin: str = _flag("", "A file that registers further tool parsers.")
+    reasoning_parser: str = _flag("", "How this model marks its thinking.")
+    reasoning_parser_plugin: str = _flag("", "A file that registers further reasoning parsers.")
+    max_log_len: int | None = _flag(None, "Characters and ids of a prompt that are logged.")
+    enable_prompt_tokens_details: bool = _flag(False, "Usage says how many prompt tokens were cached.")
+    enable_server_load_tracking: bool = _flag(False, "/load counts requests.")
+    enable_force_include_usage: bool = _flag(False, "Every stream has its usage.")
+    enable_tokenizer_info_endpoint: bool = _flag(False, "/tokenizer_info is there.")
+    enable_log_requests: bool = _flag(False, "Log requests (prompts at debug level).")
+    enable_log_outputs: bool = _flag(False, "Log answers; needs --enable-log-requests.")
+    enable_log_deltas: bool = _flag(True, "Of a stream, log its pieces too.")
+    log_error_stack: bool = _flag(False, "Log tracebacks of errors.")
+    fingerprint_mode: str = _flag("full", "What system_fingerprint is.", choices=("full", "hash", "custom", "none"))
+    fingerprint_value: str | None = _flag(None, "The fingerprint of --fingerprint-mode custom.")
+
+
+def _add_frontend_args(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("Frontend")
+    for each in fields(FrontendArgs):
+        default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore[misc]
+        options: dict[str, Any] = {"default": default, **each.metadata}
+        if str(each.type) == "bool":
+            options["action"] = argparse.BooleanOptionalAction
+        elif "type" not in options and "action" not in options and "choices" not in options:
+            options["type"] = next((kind for kind in (int, float) if str(each.type).startswith(kind.__name__)), str)
+        group.add_argument("--" + each.name.replace("_", "-"), **options)
+
+
+def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add all flags of `mini-vllm serve`.
+
+    Upstream: upstream/vllm/entrypoints/openai/cli_args.py:340 — `make_arg_parser`.
+    """
+    parser.add_argument("model_tag", nargs="?", help="Folder or hub name; by default the repository's checkpoint.")
+    parser.add_argument("--config", help="YAML file of flags; those of the command line win.")
+    parser.add_argument("--headless", action="store_true", help="Refused: one machine, one core.")
+    parser.add_argument("--api-server-count", "-asc", type=int, help="Processes for HTTP; 1 so far.")
+    parser.add_argument("--grpc", action="store_true", help="Refused: HTTP is what is served.")
+    _add_frontend_args(parser)
+    EngineArgs.add_cli_args(parser.add_argument_group("Engine"))  # type: ignore[arg-type]
+    return parser
+
+
+def validate_parsed_serve_args(args: argparse.Namespace) -> None:
+    """Raise, before anything is loaded, for flags that contradict each other or are not served.
+
+    Upstream: upstream/vllm/entrypoints/openai/cli_args.py:387 — `validate_parsed_serve_args`.
+    """
+    if args.grpc:
+        raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
+    if args.headless:
+        raise ValueError("--headless is refused: phase 10 brings cores on several machines")
+    if args.api_server_count not in (None, 1):
+        raise ValueError(f"--api-server-count must be 1, got {args.api_server_count}: a core here has one front end")
+    if args.enable_auto_tool_choice and not args.tool_call_parser:
+        raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
+    if args.enable_log_outputs and not args.enable_log_requests:
+        raise TypeError("Error: --enable-log-outputs requires --enable-log-requests")
+    for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):
+        if getattr(args, name) < 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(args, name)}")
+    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
+        raise ValueError("--ssl-keyfile and --ssl-certfile come together")

@@ -1,0 +1,155 @@
+"""`/v1/completions`: from a body to prompts in the engine, and back. Upstream twin:
+`vllm/entrypoints/openai/completion/serving.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from mini_vllm.entrypoints.openai.completion.logprobs import create_completion_logprobs
+from mini_vllm.entrypoints.openai.completion.protocol import (
+    CompletionLogProbs,
+    CompletionRequest,
+    CompletionResponse,
+    CompletionResponseChoice,
+)
+from mini_vllm.entrypoints.openai.engine.protocol import ErrorResponse, RequestResponseMetadata
+from mini_vllm.entrypoints.openai.engine.serving import OpenAIServing, clamp_prompt_logprobs
+from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.utils.async_utils import merge_async_iterators
+
+
+@dataclass
+class CompletionContext:
+    """One request on its way."""
+
+    request: CompletionRequest
+    request_id: str
+    metadata: RequestResponseMetadata
+    model_name: str
+    created: int
+    prompts: list[dict[str, Any]]
+    outputs: AsyncGenerator[tuple[int, RequestOutput], None]
+
+
+class OpenAIServingCompletion(OpenAIServing):
+    """Upstream: upstream/vllm/entrypoints/openai/completion/serving.py:54 — `OpenAIServingCompletion`."""
+
+    openai_serving_render: Any
+
+    async def create_completion(
+        self, request: CompletionRequest, raw_request: Request | None = None
+    ) -> AsyncGenerator[str, None] | CompletionResponse | ErrorResponse:
+        """A stream of events, an answer, or an error.
+
+        Upstream: upstream/vllm/entrypoints/openai/completion/serving.py:110 — `create_completion`.
+        """
+        from mini_vllm.entrypoints.openai.completion.stream import completion_stream_generator
+
+        if request.use_beam_search:
+            return self.create_error_response("use_beam_search is not served so far; `LLM.beam_search` does it offline")
+        refused = self._check_model(request.model)
+        if refused is not None:
+            return refused
+        request_id, metadata = self._begin("cmpl", request.request_id, raw_request)
+        prompts = await self.openai_serving_render.render_completion(request)
+        if isinstance(prompts, ErrorResponse):
+            return prompts
+        all_params = [self._sampling_params(request, prompt) for prompt in prompts]
+        generators = [
+            self._generate(prompt, params, f"{request_id}-{i}", request.priority)
+            for i, (prompt, params) in enumerate(zip(prompts, all_params, strict=True))
+        ]
+        context = CompletionContext(
+            request, request_id, metadata, self.models.model_name(), int(time.time()), prompts,
+            merge_async_iterators(*generators),
+        )  # fmt: skip
+        if request.stream:
+            return completion_stream_generator(self, context)
+        final: list[RequestOutput | None] = [None] * len(prompts)
+        try:
+            async for i, output in context.outputs:
+                final[i] = output
+        except asyncio.CancelledError:
+            return self.client_disconnected()
+        if any(output is None for output in final):
+            return self.no_output()
+        return self.request_output_to_completion_response([output for output in final if output is not None], context)
+
+    def logprobs_of(
+        self, request: CompletionRequest, token_ids: Any, entries: Any, initial_text_offset: int = 0
+    ) -> CompletionLogProbs | None:
+        """The lists of log-probabilities, where the request asked for them."""
+        if request.logprobs is None:
+            return None
+        as_token_id = self._as_token_ids(request.return_tokens_as_token_ids)
+        return create_completion_logprobs(
+            token_ids,
+            entries,
+            request.logprobs,
+            lambda entry, token_id: self.decoded_token(entry, token_id, as_token_id),
+            initial_text_offset,
+        )
+
+    def request_output_to_completion_response(
+        self, final: list[RequestOutput], context: CompletionContext
+    ) -> CompletionResponse:
+        """The whole answer: all choices of the first prompt, then of the next.
+
+        Upstream: upstream/vllm/entrypoints/openai/completion/serving.py:476 — `request_output_to_completion_response`.
+        """
+        choices: list[CompletionResponseChoice] = []
+        for result in final:
+            clamp_prompt_logprobs(result.prompt_logprobs)
+            for output in result.outputs:
+                self._raise_if_error(output.finish_reason, context.request_id)
+                choices.append(self._choice(len(choices), result, output, context.request))
+        usage = self._usage(
+            sum(len(result.prompt_token_ids) for result in final),
+            sum(len(output.token_ids) for result in final for output in result.outputs),
+            final[-1].num_cached_tokens if final else None,
+        )
+        context.metadata.final_usage_info = usage
+        return CompletionResponse(
+            id=context.request_id,
+            created=context.created,
+            model=context.model_name,
+            choices=choices,
+            usage=usage,
+            system_fingerprint=self.options.system_fingerprint,
+        )
+
+    def _choice(
+        self, index: int, result: RequestOutput, output: CompletionOutput, request: CompletionRequest
+    ) -> CompletionResponseChoice:
+        text, token_ids, entries = echoed(request, result, output) if request.echo else plain(output)
+        return CompletionResponseChoice(
+            index=index,
+            text=text,
+            logprobs=self.logprobs_of(request, token_ids, entries),
+            finish_reason=output.finish_reason,
+            stop_reason=output.stop_reason,
+            prompt_logprobs=result.prompt_logprobs,
+            prompt_token_ids=result.prompt_token_ids if request.return_token_ids else None,
+            token_ids=list(output.token_ids) if request.return_token_ids else None,
+        )
+
+
+def plain(output: CompletionOutput) -> tuple[str, list[int], Any]:
+    """Text, ids and entries of an output."""
+    return output.text, list(output.token_ids), output.logprobs
+
+
+def echoed(request: CompletionRequest, result: RequestOutput, output: CompletionOutput) -> tuple[str, list[int], Any]:
+    """The same behind the prompt's; of the prompt alone where no tokens were asked for."""
+    prompt = "" if request.return_token_ids else result.prompt or ""
+    if request.max_tokens == 0:
+        return prompt, list(result.prompt_token_ids), result.prompt_logprobs
+    entries = [*(result.prompt_logprobs or ()), *(output.logprobs or ())]
+    return prompt + output.text, [*result.prompt_token_ids, *output.token_ids], entries

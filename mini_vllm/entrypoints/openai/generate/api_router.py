@@ -1,0 +1,33 @@
+"""Routes that generate, and what serves them. Upstream twin: `vllm/entrypoints/openai/generate/api_router.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.datastructures import State
+
+from mini_vllm.entrypoints.openai.chat_completion.api_router import attach_router as attach_chat_router
+from mini_vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from mini_vllm.entrypoints.openai.completion.api_router import attach_router as attach_completion_router
+from mini_vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from mini_vllm.entrypoints.openai.engine.parsers import Parsers
+from mini_vllm.entrypoints.serve.render.serving import OpenAIServingRender
+
+
+def register_generate_api_routers(app: FastAPI) -> None:
+    """Upstream: upstream/vllm/entrypoints/openai/generate/api_router.py:19 — `register_generate_api_routers`."""
+    attach_chat_router(app)
+    attach_completion_router(app)
+
+
+def init_generate_state(state: State, common: tuple[Any, ...], render: OpenAIServingRender, parsers: Parsers) -> None:
+    """Args: common: the arguments of every `OpenAIServing`.
+
+    Upstream: upstream/vllm/entrypoints/openai/generate/api_router.py:45 — `init_generate_state`.
+    """
+    state.openai_serving_chat = OpenAIServingChat(*common)
+    state.openai_serving_chat.parsers = parsers
+    state.openai_serving_completion = OpenAIServingCompletion(*common)
+    for serving in (state.openai_serving_chat, state.openai_serving_completion):
+        serving.openai_serving_render = render

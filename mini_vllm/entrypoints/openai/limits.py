@@ -1,0 +1,87 @@
+"""How much a client may ask of the server: bytes of a body, and requests at a time.
+
+Upstream leaves both to a proxy; it bounds headers alone, as this server does too (`--h11-max-header-count`).
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mini_vllm.entrypoints.openai.engine.protocol import ErrorInfo, ErrorResponse
+from mini_vllm.entrypoints.openai.server_utils import GUARDED_PREFIX
+
+
+def _refusal(status: HTTPStatus, message: str, **headers: str) -> JSONResponse:
+    info = ErrorInfo(message=message, type=status.phrase, code=status.value)
+    return JSONResponse(ErrorResponse(error=info).model_dump(), status_code=status, headers=headers)
+
+
+class BodySizeMiddleware:
+    """413 for a body of more than `limit` bytes, whether or not its header says how long it is."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        said = Headers(scope=scope).get("Content-Length", "")
+        if said.isdigit() and int(said) > self.limit:
+            await self._refuse(scope, receive, send)
+            return
+        size, begun = 0, False
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.limit:
+                raise _TooLarge
+            return message
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, counted, watched)
+        except _TooLarge:
+            if not begun:
+                await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = f"The body of the request is larger than {self.limit} bytes."
+        response = _refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, Connection="close")
+        await response(scope, receive, send)
+
+
+class _TooLarge(BaseException):
+    """Passes by whatever catches errors of the app."""
+
+
+class ConcurrencyMiddleware:
+    """429, with Retry-After, for a request under `/v1` while `limit` others are being answered."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app, self.limit, self.running = app, limit, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith(GUARDED_PREFIX):
+            await self.app(scope, receive, send)
+            return
+        if self.running >= self.limit:
+            message = f"The server answers {self.limit} requests already. Please try again later."
+            response = _refusal(HTTPStatus.TOO_MANY_REQUESTS, message, **{"Retry-After": "1"})
+            await response(scope, receive, send)
+            return
+        self.running += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.running -= 1

@@ -1,0 +1,126 @@
+"""Keys, request ids, and errors of the whole server. Upstream twin: `vllm/entrypoints/openai/server_utils.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
+from mini_vllm.entrypoints.launcher import terminate_if_errored
+from mini_vllm.entrypoints.openai.engine.protocol import ErrorInfo, ErrorResponse, GenerationError
+from mini_vllm.entrypoints.utils import create_error_response, sanitize_message
+from mini_vllm.exceptions import VLLMNotFoundError, VLLMValidationError
+from mini_vllm.logger import init_logger
+
+logger = init_logger(__name__)
+GUARDED_PREFIX = ("/v1", "/v2", "/inference")
+"""Paths that need a key, where the server has one; `/health` and `/metrics` are open."""
+
+EXPECTED_ERRORS = (ValueError, TypeError, OverflowError, NotImplementedError, VLLMNotFoundError, GenerationError,
+                   EngineGenerateError, EngineDeadError)  # fmt: skip
+"""What a request or a dead engine raises; anything else is a bug of the server."""
+
+
+class AuthenticationMiddleware:
+    """Refuses what comes without one of the keys: 401. A comparison takes as long whatever is wrong about a key.
+
+    Upstream: upstream/vllm/entrypoints/openai/server_utils.py:41 — `AuthenticationMiddleware`.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: list[str]) -> None:
+        self.app = app
+        self.api_tokens = [hashlib.sha256(token.encode("utf-8")).digest() for token in tokens]
+
+    def verify_token(self, headers: Headers) -> bool:
+        """True where the header has one of the keys."""
+        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        digest = hashlib.sha256(given.encode("utf-8")).digest()
+        found = False
+        for known in self.api_tokens:
+            found |= secrets.compare_digest(digest, known)
+        return found
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and scope.get("method") != "OPTIONS":
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            if path.startswith(GUARDED_PREFIX) and not self.verify_token(Headers(scope=scope)):
+                await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+class XRequestIdMiddleware:
+    """Answers carry the `X-Request-Id` of their request, or a new one.
+
+    Upstream: upstream/vllm/entrypoints/openai/server_utils.py:92 — `XRequestIdMiddleware`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        named = Headers(scope=scope).get("X-Request-Id")
+
+        async def send_with_request_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                headers.append("X-Request-Id", uuid.uuid4().hex if named is None else named)
+            await send(message)
+
+        await self.app(scope, receive, send_with_request_id)
+
+
+async def exception_handler(request: Request, error: Exception) -> JSONResponse:
+    """Any error that a route raised; the server ends where the engine is gone.
+
+    Upstream: upstream/vllm/entrypoints/openai/server_utils.py:378 — `exception_handler`.
+    """
+    state = request.app.state
+    if state.args.log_error_stack:
+        metadata = getattr(request.state, "request_metadata", None)
+        logger.error("Exception caught. Request id: %s", metadata and metadata.request_id, exc_info=error)
+    terminate_if_errored(getattr(state, "server", None), state.engine_client)
+    body = create_error_response(error)
+    return JSONResponse(body.model_dump(), status_code=body.error.code)
+
+
+async def http_exception_handler(request: Request, error: HTTPException) -> JSONResponse:
+    """404 and 405 of the router, and their like.
+
+    Upstream: upstream/vllm/entrypoints/openai/server_utils.py:391 — `http_exception_handler`.
+    """
+    status = HTTPStatus(error.status_code)
+    info = ErrorInfo(message=sanitize_message(error.detail), type=status.phrase, code=status.value)
+    return JSONResponse(ErrorResponse(error=info).model_dump(), status_code=status, headers=error.headers)
+
+
+async def validation_exception_handler(request: Request, error: RequestValidationError) -> JSONResponse:
+    """A body that does not have its fields' types: 400, not FastAPI's 422.
+
+    Upstream: upstream/vllm/entrypoints/openai/server_utils.py:409 — `validation_exception_handler`.
+    """
+    errors: Any = error.errors()
+    causes = [each.get("ctx", {}).get("error") for each in errors if isinstance(each, dict)]
+    param = next((cause.parameter for cause in causes if isinstance(cause, VLLMValidationError)), None)
+    # as `str(error)`, less the last lines of FastAPI's, which tell the client in which file the route stands
+    found = "".join(f"  {each}\n" for each in errors)
+    said = f"{len(errors)} validation error{'s' if len(errors) != 1 else ''}:\n{found}".rstrip()
+    listed = str(errors)
+    message = f"{said} {listed}" if errors and listed and listed != said else said
+    bad = HTTPStatus.BAD_REQUEST
+    info = ErrorInfo(message=sanitize_message(message), type=bad.phrase, code=bad.value, param=param)
+    return JSONResponse(ErrorResponse(error=info).model_dump(), status_code=bad)

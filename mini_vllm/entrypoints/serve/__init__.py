@@ -1,0 +1,22 @@
+"""Routes beside OpenAI's: health, metrics, tokens, caches. Upstream twin: `vllm/entrypoints/serve/__init__.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def register_vllm_serve_api_routers(app: FastAPI) -> None:
+    """Add them all; those for development only where the server runs in that mode.
+
+    Upstream: upstream/vllm/entrypoints/serve/__init__.py:12 — `register_vllm_serve_api_routers`.
+    """
+    from mini_vllm.entrypoints.serve.cache.api_router import attach_router as attach_cache_router
+    from mini_vllm.entrypoints.serve.instrumentator import register_instrumentator_api_routers
+    from mini_vllm.entrypoints.serve.tokenize.api_router import attach_router as attach_tokenize_router
+
+    attach_cache_router(app)
+    attach_tokenize_router(app)
+    register_instrumentator_api_routers(app)

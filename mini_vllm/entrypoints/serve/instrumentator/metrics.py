@@ -1,0 +1,23 @@
+"""`/metrics` in Prometheus' text form. Upstream twin: `vllm/entrypoints/serve/instrumentator/metrics.py`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import Response
+
+from mini_vllm.metrics.prometheus import CONTENT_TYPE, exposition
+
+router = APIRouter()
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(raw_request: Request) -> Response:
+    """What the engine and the server have counted, as it stands now."""
+    state = raw_request.app.state
+    text = await exposition(state.engine_client, state.http_metrics)
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+def attach_router(app: FastAPI) -> None:
+    """Add the route."""
+    app.include_router(router)

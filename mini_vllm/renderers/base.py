@@ -1,0 +1,136 @@
+"""From a request's prompt or conversation to token ids, beside the event loop. Upstream twin:
+`vllm/renderers/base.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+from mini_vllm.entrypoints.chat_messages import detect_content_format, parse_chat_messages
+from mini_vllm.entrypoints.chat_utils import apply_chat_template, load_chat_template, read_template
+from mini_vllm.renderers.params import ChatParams, TokenizeParams
+
+INLINE_CHARS = 2048
+"""Shorter texts are tokenized where they are: a thread would cost more than it spares the event loop."""
+_NOT_VARIABLES = ("chat_template", "tokenize", "return_dict", "continue_final_message", "add_generation_prompt")
+
+
+class BaseRenderer:
+    """Renders and tokenizes for one model.
+
+    Args:
+        tokenizer: or None, where prompts have to be token ids. folder: the checkpoint, for its template; or None.
+
+    Upstream: upstream/vllm/renderers/base.py:74 — `BaseRenderer`; a subclass per kind of tokenizer there.
+    """
+
+    def __init__(self, tokenizer: Any, folder: str | None) -> None:
+        self.tokenizer = tokenizer
+        self.folder = folder
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="renderer")
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer. Raises ValueError where there is none."""
+        if self.tokenizer is None:
+            raise ValueError("Tokenizer not available when `skip_tokenizer_init=True`")
+        return self.tokenizer
+
+    @cached_property
+    def max_chars_per_token(self) -> int | None:
+        """Of the longest token; None where it is not known: only a byte-level tokenizer's tokens have fixed bytes."""
+        tokenizer = self.tokenizer
+        if not getattr(tokenizer, "is_byte_level", False):
+            return None
+        return max(len(tokenizer.id_to_bytes(i)) for i in range(tokenizer.vocab_size))
+
+    async def _beside(self, size: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Call it here, or in the renderer's thread where the text is long."""
+        if size < INLINE_CHARS:
+            return function(*args)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+    async def render_cmpl_async(
+        self, prompts: Sequence[Any], tok_params: TokenizeParams, extras: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Prompts, each a text or token ids, as prompts for the engine.
+
+        Raises:
+            VLLMValidationError: one is too long. ValueError: a text, and there is no tokenizer.
+
+        Upstream: upstream/vllm/renderers/base.py:935 — `BaseRenderer.render_cmpl_async`.
+        """
+        return [await self._engine_prompt(prompt, tok_params, extras) for prompt in prompts]
+
+    async def _engine_prompt(self, prompt: Any, params: TokenizeParams, extras: Mapping[str, Any] | None) -> Any:
+        if isinstance(prompt, str):
+            text = prompt
+            params.check_text(text, self.max_chars_per_token)
+            ids = await self._beside(len(text), self._encode, text, params.add_special_tokens)
+            ids = params.cut_as_tokenizer(ids)
+        else:
+            ids = list(prompt)
+            text = self.get_tokenizer().decode(ids, skip_special_tokens=False) if params.needs_detokenization else None
+        found: dict[str, Any] = {"prompt_token_ids": params.apply(ids), **(extras or {})}
+        if text:
+            found["prompt"] = text
+        return found
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        try:
+            return list(self.get_tokenizer().encode(text, add_special_tokens=add_special_tokens))
+        except UnicodeEncodeError as error:  # half of a pair of surrogates
+            raise ValueError(f"prompt is not a text that UTF-8 can write: {error}") from None
+
+    async def render_chat_async(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        chat_params: ChatParams,
+        tok_params: TokenizeParams,
+        extras: Mapping[str, Any] | None = None,
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The conversation as the template saw it, and the prompt for the engine.
+
+        Raises:
+            ChatTemplateError: the template is missing or refuses the conversation. VLLMValidationError: too long.
+
+        Upstream: upstream/vllm/renderers/base.py:998 — `BaseRenderer.render_chat_async`.
+        """
+        size = sum(len(str(message.get("content"))) for message in messages)
+        conversation, text = await self._beside(size, self._render_messages, messages, chat_params)
+        return conversation, await self._engine_prompt(text, tok_params, extras)
+
+    def _render_messages(
+        self, messages: Sequence[Mapping[str, Any]], params: ChatParams
+    ) -> tuple[list[dict[str, Any]], str]:
+        variables = dict(params.chat_template_kwargs)
+        given = {name: variables.pop(name) for name in _NOT_VARIABLES if name in variables}
+        content_format = params.chat_template_content_format
+        template = params.chat_template
+        source = self.folder if self.folder is not None else read_template(template)
+        if source is None:
+            raise ValueError(NO_TEMPLATE)
+        if template is None and load_chat_template(source) is None:
+            raise ValueError(NO_TEMPLATE)
+        text = apply_chat_template(
+            source,
+            list(messages),
+            given.get("add_generation_prompt", True),
+            chat_template=template,
+            continue_final_message=given.get("continue_final_message", False),
+            content_format=content_format,
+            **variables,
+        )
+        if content_format == "auto":
+            content_format = detect_content_format(read_template(template) or load_chat_template(source) or "")
+        return parse_chat_messages(list(messages), content_format), text
+
+
+NO_TEMPLATE = (
+    "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template if the "
+    "tokenizer does not define one."
+)
+"""Upstream's words: upstream/vllm/renderers/hf.py:652 — "As of transformers v4.44"."""
