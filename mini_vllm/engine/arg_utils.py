@@ -115,7 +115,9 @@ class EngineArgs:
                 parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
             else:
                 several = {"nargs": "+"} if kind.startswith("str | list[str]") else {}
-                parser.add_argument(flag, type=str if kind.startswith("str") else _json_or_text, default=None, **several)
+                parser.add_argument(
+                    flag, type=str if kind.startswith("str") else _json_or_text, default=None, **several
+                )
         return parser
 
     @classmethod

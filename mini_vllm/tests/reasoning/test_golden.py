@@ -26,5 +26,5 @@ def test_as_recorded(name, kwargs, recorded):
     assert len(recorded) == len(REASONING_TEXTS)
     for text, expected in zip(REASONING_TEXTS, recorded, strict=True):
         run = reasoning_run(make, tokenizer, text, request)
-        wrong += [(text, way, expected[way], run[way]) for way in expected if run[way] != expected[way]]
+        wrong += [(text, way, expected[way], run[way]) for way in run if run[way] != expected[way]]
     assert not wrong, f"{len(wrong)} runs differ, the first: " + "\n".join(map(str, wrong[0]))
