@@ -18,6 +18,7 @@ class SchedulerConfig:
     cap). With `scheduler_reserve_full_isl` a request is admitted only when its whole input fits the free blocks.
     `async_scheduling` plans a step before the results of the one before are taken in. It is upstream's default; here,
     where the model runs in the calling thread, it hides nothing and shows only the decisions.
+    `stream_interval`: tokens of a request that are shown together, after its first, which is shown at once.
     `disable_hybrid_kv_cache_manager`: a model with full and with sliding layers keeps all blocks of all layers.
     """
 
@@ -29,6 +30,7 @@ class SchedulerConfig:
     scheduling_policy: str = "fcfs"
     async_scheduling: bool = False
     disable_hybrid_kv_cache_manager: bool = False
+    stream_interval: int = 1
 
     def __post_init__(self) -> None:
         whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1)
@@ -41,6 +43,7 @@ class SchedulerConfig:
                 f"got {self.max_num_batched_tokens}"
             )
         whole_number("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        whole_number("stream_interval", self.stream_interval, 1)
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling"):
             flag(name, getattr(self, name))

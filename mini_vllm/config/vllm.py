@@ -64,6 +64,7 @@ class EngineConfig:
     scheduling_policy: str = SchedulerConfig.scheduling_policy
     async_scheduling: bool = SchedulerConfig.async_scheduling
     disable_hybrid_kv_cache_manager: bool = SchedulerConfig.disable_hybrid_kv_cache_manager
+    stream_interval: int = SchedulerConfig.stream_interval
     max_model_len: int | None = ModelConfig.max_model_len
     dtype: str = ModelConfig.dtype
     quantization: str | None = ModelConfig.quantization

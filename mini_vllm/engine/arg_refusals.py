@@ -47,7 +47,7 @@ _REFUSED = {
         kv_transfer_config kv_offloading_size kv_offloading_backend=native cpu_offload_gb cpu_offload_params
         offload_backend=auto offload_group_size offload_num_in_group=1 offload_prefetch_step=1 offload_params
         enable_sleep_mode enable_cumem_allocator weight_transfer_config""",
-    "phase 16 brings the server": "tokens_only stream_interval=1",
+    "the server answers in text": "tokens_only",
     "phase 17 brings platforms, and workers of one's own": """
         worker_cls=auto worker_extension_cls additional_config model_impl=auto override_attention_dtype""",
     "phase 18 brings profiles and traces; `LLM.get_metrics` counts now": """

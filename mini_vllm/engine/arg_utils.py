@@ -70,6 +70,7 @@ class EngineArgs:
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float | None = None
     disable_hybrid_kv_cache_manager: bool | None = None
+    stream_interval: int | None = None
     kv_events_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
@@ -114,10 +115,9 @@ class EngineArgs:
             if kind.startswith("bool"):
                 parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
             else:
-                several = {"nargs": "+"} if kind.startswith("str | list[str]") else {}
-                parser.add_argument(
-                    flag, type=str if kind.startswith("str") else _json_or_text, default=None, **several
-                )
+                more: dict[str, Any] = {"nargs": "+"} if kind.startswith("str | list[str]") else {}
+                read = str if kind.startswith("str") else _json_or_text
+                parser.add_argument(flag, type=read, default=None, **more)
         return parser
 
     @classmethod

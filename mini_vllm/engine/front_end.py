@@ -66,7 +66,9 @@ class FrontEnd:
         )  # fmt: skip
         self._stats = EngineStats()
         self.stat_logger = None if config.disable_log_stats else StatLogger(ready.max_model_len)
-        self.output_processor = OutputProcessor(self.tokenizer, self._stats, self.stat_logger)
+        self.output_processor = OutputProcessor(
+            self.tokenizer, self._stats, self.stat_logger, config.scheduler.stream_interval
+        )
 
     def _core(self, attribute: str, instead: str) -> EngineCore:
         core = self.core_client.engine_core

@@ -45,6 +45,8 @@ class RequestState:
     log_stats: bool = True
     num_cached_tokens: int | None = None
     token_ids: list[int] = field(default_factory=list)
+    stream_interval: int = 1
+    num_shown: int = 0
 
     def __post_init__(self) -> None:
         params = self.processed.params
@@ -75,6 +77,11 @@ class RequestState:
         finished = finish_reason is not None
         if not finished and self.output_kind is RequestOutputKind.FINAL_ONLY:
             return None
+        if self.stream_interval > 1:
+            num_new = len(self.token_ids) - self.num_shown
+            if not finished and self.num_shown and num_new < self.stream_interval:
+                return None
+            self.num_shown = len(self.token_ids)
         completion = self._completion(num_new, finish_reason, stop_reason)
         outputs = [completion]
         if self.parent is not None:
@@ -124,8 +131,10 @@ class RequestState:
 class OutputProcessor:
     """Keeps the states of all unfinished requests and turns core outputs into `RequestOutput`s."""
 
-    def __init__(self, tokenizer: Any, stats: EngineStats, stat_logger: StatLogger | None = None) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Any, stats: EngineStats, stat_logger: StatLogger | None = None, stream_interval: int = 1
+    ) -> None:
+        self.tokenizer, self.stream_interval = tokenizer, stream_interval
         self.stat_logger = stat_logger
         self.stats = stats
         self.request_states: dict[str, RequestState] = {}
@@ -142,9 +151,10 @@ class OutputProcessor:
         """Start to follow a request. Its outputs go to `queue`, where there is one."""
         metrics = RequestStateStats(arrival_time=time.time())
         log_stats = self.stat_logger is not None
-        self.request_states[request_id] = RequestState(
+        self.request_states[request_id] = state = RequestState(
             request_id, processed, output_kind, self.tokenizer, metrics, parent, index, queue, log_stats
         )
+        state.stream_interval = self.stream_interval
 
     def process_outputs(
         self, core_outputs: list[EngineCoreOutput], now: float

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
@@ -64,6 +71,9 @@ async def exposition(engine: Any, further: Any = None) -> bytes:
         further: another collector, or None. An engine told `disable_log_stats` adds nothing of its own.
     """
     registry = CollectorRegistry()
+    for make in (GCCollector, PlatformCollector):
+        make(registry)
+    ProcessCollector(registry=registry)
     if engine.stat_logger is not None:
         stats = await engine.core_client.call_utility_async("make_stats")
         registry.register(SnapshotCollector(get_metrics_snapshot(engine, stats)))  # type: ignore[arg-type]

@@ -70,20 +70,24 @@ class BaseRenderer:
             text = prompt
             params.check_text(text, self.max_chars_per_token)
             ids = await self._beside(len(text), self._encode, text, params.add_special_tokens)
-            ids = params.cut_as_tokenizer(ids)
+            ids = params.cut_as_tokenizer(ids, len(self._encode("", True)) if params.add_special_tokens else 0)
         else:
             ids = list(prompt)
             text = self.get_tokenizer().decode(ids, skip_special_tokens=False) if params.needs_detokenization else None
+        if not ids:
+            raise ValueError("The decoder prompt cannot be empty")
         found: dict[str, Any] = {"prompt_token_ids": params.apply(ids), **(extras or {})}
         if text:
             found["prompt"] = text
         return found
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        tokenizer = self.get_tokenizer()
         try:
-            return list(self.get_tokenizer().encode(text, add_special_tokens=add_special_tokens))
+            text.encode()
         except UnicodeEncodeError as error:  # half of a pair of surrogates
             raise ValueError(f"prompt is not a text that UTF-8 can write: {error}") from None
+        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     async def render_chat_async(
         self,

@@ -106,16 +106,24 @@ class TokenizeParams:
                 value=len(text),
             )
 
-    def cut_as_tokenizer(self, tokens: list[int]) -> list[int]:
-        """What upstream's tokenizer would have handed on: it stops one token behind the room, so that a text that is
-        too long costs little and is still refused. Only for prompts given as text.
+    def cut_as_tokenizer(self, tokens: list[int], num_prefix: int) -> list[int]:
+        """What upstream's tokenizer would have handed on of a text.
+
+        It stops one token behind the room, so that a text that is too long costs little and is still refused. Where it
+        truncates, it keeps the special tokens that it has put in front.
+
+        Args:
+            num_prefix: how many these are.
 
         Upstream: upstream/vllm/renderers/params.py:298 — `TokenizeParams.get_encode_kwargs`.
         """
-        room = self.max_input_tokens
-        if self.truncate_prompt_tokens is not None or room is None:
+        room, kept = self.max_input_tokens, self.truncate_prompt_tokens
+        if kept is None:
+            return tokens if room is None else tokens[: room + 1]
+        kept = room if kept < 0 else kept
+        if self.truncation_side is not None or kept is None or not num_prefix <= kept < len(tokens):
             return tokens
-        return tokens[: room + 1]
+        return tokens[:num_prefix] + tokens[len(tokens) - kept + num_prefix :]
 
     def apply(self, tokens: list[int]) -> list[int]:
         """The tokens, cut where that was asked for. Raises VLLMValidationError where they are too many.

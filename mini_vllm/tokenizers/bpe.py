@@ -200,6 +200,15 @@ class BPETokenizer:
         """`id_to_bytes` for each id."""
         return [self.id_to_bytes(i) for i in ids]
 
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
+        """Tokens as tokenizer.json writes them, bytes as printable characters; None for an id without token."""
+        tokens = {token_id: token for token, token_id in self._token_to_id.items()}
+        return [tokens.get(token_id) for token_id in ids]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Tokens, as tokenizer.json writes them, to their ids."""
+        return dict(self._token_to_id)
+
     def token_to_id(self, token: str) -> int | None:
         """The id of a token written as in tokenizer.json, or None."""
         return self._token_to_id.get(token)

@@ -46,6 +46,14 @@ class HFTokenizer:
         """The id's text alone; not exact here, as the text of an id can depend on its neighbours."""
         return self.decode([token_id], skip_special_tokens=False).encode("utf-8")
 
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
+        """Tokens as the vocabulary writes them; None for an id without token."""
+        return [self._inner.id_to_token(token_id) for token_id in ids]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Tokens to their ids."""
+        return dict(self._inner.get_vocab(with_added_tokens=True))
+
     def convert_ids_to_bytes(self, ids: Iterable[int]) -> list[bytes]:
         """`id_to_bytes` for each id."""
         return [self.id_to_bytes(i) for i in ids]

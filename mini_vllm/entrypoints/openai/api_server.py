@@ -15,7 +15,6 @@ from fastapi import FastAPI, HTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.datastructures import State
-from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.async_llm import AsyncLLM
@@ -73,7 +72,6 @@ def build_app(args: Namespace) -> FastAPI:
     register_generate_api_routers(app)
     app.root_path = args.root_path or ""
     app.exception_handler(HTTPException)(http_exception_handler)
-    app.exception_handler(StarletteHTTPException)(http_exception_handler)
     app.exception_handler(RequestValidationError)(validation_exception_handler)
     for kind in EXPECTED_ERRORS:
         app.exception_handler(kind)(exception_handler)

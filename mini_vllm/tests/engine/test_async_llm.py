@@ -236,3 +236,16 @@ def test_a_hundred_streams_that_come_and_go(elsewhere):
 
     stats = in_loop(elsewhere, body, num_blocks=64)
     assert sum(stats.finished.values()) == 100
+
+
+@pytest.mark.parametrize("interval", [1, 3, 100])
+def test_stream_interval_shows_the_first_token_at_once_and_then_several_together(interval):
+    async def body(llm):
+        return await collect(llm, "r", params=greedy(max_tokens=8, output_kind=RequestOutputKind.DELTA))
+
+    outputs = in_loop(False, body, stream_interval=interval)
+    sizes = [len(output.outputs[0].token_ids) for output in outputs]
+    assert sum(sizes) == 8
+    assert interval == 1 or all(size >= interval for size in sizes[1:-1])  # of two outputs at once comes one
+    assert len(sizes) <= 2 + 7 // interval
+    assert outputs[-1].finished and "".join(output.outputs[0].text for output in outputs)

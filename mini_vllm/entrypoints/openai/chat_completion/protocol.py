@@ -191,6 +191,7 @@ class ChatCompletionRequest(GenerationRequest):
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None  # type: ignore[assignment]
 
     _grammar_from_tool_parser: bool = PrivateAttr(default=False)
 
@@ -239,6 +240,21 @@ class ChatCompletionRequest(GenerationRequest):
                 if older is not None and message.get("reasoning") is None:
                     message["reasoning"] = older
         return data
+
+    @model_validator(mode="after")
+    def check_contents(self) -> ChatCompletionRequest:
+        """Who asks has to say something, and a part of type "text" has one.
+
+        Upstream: upstream/vllm/entrypoints/chat_utils.py:354 — `ChatCompletionMessageParam`, a union of OpenAI's types.
+        """
+        for at, message in enumerate(self.messages):
+            content = message.get("content", "")
+            if content is None and message["role"] not in ("assistant", "function"):
+                raise ValueError(f"messages[{at}].content must be a text or a list of parts, got None")
+            for part in content if isinstance(content, list) else ():
+                if isinstance(part, dict) and part.get("type") == "text" and not isinstance(part.get("text"), str):
+                    raise ValueError(f"messages[{at}].content: a part of type 'text' needs a text")
+        return self
 
     @model_validator(mode="before")
     @classmethod

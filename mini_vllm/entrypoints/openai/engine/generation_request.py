@@ -63,7 +63,7 @@ class GenerationRequest(OpenAIBaseModel):
     return_token_ids: bool | None = None
     cache_salt: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: dict[str, str | int | float] | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     thinking_token_budget: int | None = None
 
@@ -125,7 +125,10 @@ class GenerationRequest(OpenAIBaseModel):
 
         Upstream: `CompletionRequest.to_sampling_params`, `ChatCompletionRequest.to_sampling_params`.
         """
-        values: dict[str, Any] = {name: getattr(self, name) for name in _SAME if getattr(self, name, None) is not None}
+        values: dict[str, Any] = {}
+        for name in _SAME:
+            if name in type(self).model_fields and (given := getattr(self, name)) is not None:
+                values[name] = given
         for name, default in DEFAULTS.items():
             given = getattr(self, name)
             values[name] = default_sampling_params.get(name, default) if given is None else given

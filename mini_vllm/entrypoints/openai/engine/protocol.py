@@ -30,7 +30,7 @@ class OpenAIBaseModel(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _log_extra_fields(cls, data: Any, handler: Any) -> Any:
+    def __log_extra_fields__(cls, data: Any, handler: Any) -> Any:
         result = handler(data)
         if isinstance(data, dict):
             known = OpenAIBaseModel.field_names.get(cls)

@@ -116,6 +116,9 @@ class OpenAIServing:
         params = request.to_sampling_params(max_tokens, self.default_sampling_params)
         processor = self.engine_client.input_processor
         check_model_limits(params, processor.vocab_size, processor.max_logprobs)
+        highest = max(prompt["prompt_token_ids"])
+        if highest >= processor.vocab_size:
+            raise ValueError(f"Token id {highest} is out of vocabulary")
         return params
 
     def _generate(

@@ -7,6 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.datastructures import State
 
+from mini_vllm.entrypoints.anthropic.api_router import attach_router as attach_messages_router
+from mini_vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from mini_vllm.entrypoints.openai.chat_completion.api_router import attach_router as attach_chat_router
 from mini_vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from mini_vllm.entrypoints.openai.completion.api_router import attach_router as attach_completion_router
@@ -19,6 +21,7 @@ def register_generate_api_routers(app: FastAPI) -> None:
     """Upstream: upstream/vllm/entrypoints/openai/generate/api_router.py:19 — `register_generate_api_routers`."""
     attach_chat_router(app)
     attach_completion_router(app)
+    attach_messages_router(app)
 
 
 def init_generate_state(state: State, common: tuple[Any, ...], render: OpenAIServingRender, parsers: Parsers) -> None:
@@ -27,7 +30,8 @@ def init_generate_state(state: State, common: tuple[Any, ...], render: OpenAISer
     Upstream: upstream/vllm/entrypoints/openai/generate/api_router.py:45 — `init_generate_state`.
     """
     state.openai_serving_chat = OpenAIServingChat(*common)
-    state.openai_serving_chat.parsers = parsers
+    state.anthropic_serving_messages = AnthropicServingMessages(*common)
+    for chat in (state.openai_serving_chat, state.anthropic_serving_messages):
+        chat.parsers, chat.openai_serving_render = parsers, render
     state.openai_serving_completion = OpenAIServingCompletion(*common)
-    for serving in (state.openai_serving_chat, state.openai_serving_completion):
-        serving.openai_serving_render = render
+    state.openai_serving_completion.openai_serving_render = render

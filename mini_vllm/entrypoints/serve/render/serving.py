@@ -10,6 +10,7 @@ from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorResponse
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
 from mini_vllm.entrypoints.utils import create_error_response
+from mini_vllm.exceptions import VLLMValidationError
 from mini_vllm.renderers.base import BaseRenderer
 from mini_vllm.renderers.params import merge_kwargs
 
@@ -36,7 +37,9 @@ class OpenAIServingRender:
         if request.suffix is not None:
             return create_error_response("suffix is not currently supported")
         if request.prompt_embeds is not None:
-            return create_error_response("You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
+            raise VLLMValidationError(
+                "You must set `--enable-prompt-embeds` to input `prompt_embeds`.", parameter="prompt_embeds"
+            )
         return await self.preprocess_completion(request, request.prompt)
 
     async def preprocess_completion(self, request: Any, prompt: Any) -> list[dict[str, Any]]:
@@ -92,6 +95,8 @@ def prompt_to_seq(prompt: Any) -> list[Any]:
     """
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         return [prompt]
+    if not prompt:
+        raise ValueError("You must pass at least one prompt")
     return list(prompt)
 
 

@@ -49,7 +49,7 @@ class OpenAIServingTokenization(OpenAIServing):
         tokenizer = self.renderer.get_tokenizer()
         convert = getattr(tokenizer, "convert_ids_to_tokens", None)
         if convert is not None:
-            return list(convert(ids))
+            return [token or "" for token in convert(ids)]
         return [tokenizer.decode([token_id], skip_special_tokens=False) for token_id in ids]
 
     async def create_detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse | ErrorResponse:

@@ -1,0 +1,180 @@
+"""Keys, request ids, CORS, bounds, sockets, files of flags, and the end of a server."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from mini_vllm.entrypoints.cli.serve import parse_serve_args
+from mini_vllm.tests.entrypoints.openai.servers import Server, events
+
+SHORT = {"prompt": "hello", "max_tokens": 2, "temperature": 0}
+LONG = {"prompt": "hello", "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def server():
+    flags = ["--api-key", "one", "two", "--enable-request-id-headers", "--max-request-body-size", "2000"]
+    flags += [
+        "--max-concurrent-requests",
+        "2",
+        "--served-model-name",
+        "first",
+        "second",
+        "--allowed-origins",
+        '["a.b"]',
+    ]
+    with Server("toy", *flags, "--fingerprint-mode", "custom", "--fingerprint-value", "mine") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with server.client(headers={"Authorization": "Bearer two"}) as client:
+        yield client
+
+
+@pytest.mark.parametrize("given", [None, "Bearer three", "Basic two", "two", "Bearer onetwo"])
+def test_without_a_key_nothing_under_v1(server, given):
+    with server.client(headers={"Authorization": given} if given else {}) as client:
+        refused = client.post("/v1/completions", json=SHORT)
+        assert (refused.status_code, refused.json()) == (401, {"error": "Unauthorized"})
+        assert client.get("/health").status_code == client.get("/metrics").status_code == 200
+
+
+def test_names_and_fingerprint(client):
+    assert [card["id"] for card in client.get("/v1/models").json()["data"]] == ["first", "second"]
+    answer = client.post("/v1/completions", json={**SHORT, "model": "second"}).json()
+    assert (answer["model"], answer["system_fingerprint"]) == ("first", "mine")
+
+
+def test_request_ids(client):
+    answer = client.post("/v1/completions", json=SHORT, headers={"X-Request-Id": "mine"})
+    assert answer.headers["X-Request-Id"] == "mine" and answer.json()["id"] == "cmpl-mine"
+    assert len(client.get("/health").headers["X-Request-Id"]) == 32
+
+
+def test_one_id_twice_at_the_same_time(client):
+    """Ids of the engine are unique whatever clients call their requests."""
+    with client.stream("POST", "/v1/completions", json=LONG, headers={"X-Request-Id": "same"}) as first:
+        lines = first.iter_lines()  # kept: to drop it is to hang up
+        assert next(lines).startswith("data: ")
+        assert client.post("/v1/completions", json=SHORT, headers={"X-Request-Id": "same"}).status_code == 200
+
+
+def test_cors(client):
+    asked = {"Origin": "a.b", "Access-Control-Request-Method": "POST"}
+    answer = client.options("/v1/completions", headers=asked)
+    assert answer.headers["access-control-allow-origin"] == "a.b"
+    assert client.options("/v1/completions", headers={**asked, "Origin": "x.y"}).status_code == 400
+
+
+def test_a_body_that_is_too_large(client):
+    refused = client.post("/v1/completions", json={**SHORT, "prompt": "x" * 3000})
+    assert refused.status_code == 413 and "larger than 2000 bytes" in refused.json()["error"]["message"]
+
+    def pieces():
+        for _ in range(30):
+            yield b" " * 100
+
+    refused = client.post("/v1/completions", content=pieces(), headers={"Content-Type": "application/json"})
+    assert refused.status_code == 413
+    assert client.post("/v1/completions", json=SHORT).status_code == 200
+
+
+def test_too_many_headers(client):
+    refused = client.get("/health", headers={f"x-{i}": "1" for i in range(300)})
+    assert refused.status_code in (200, 400)  # the count is h11's affair; the bytes are ours
+
+
+def test_more_requests_than_allowed_are_told_to_come_back(server, client):
+    with client.stream("POST", "/v1/completions", json=LONG) as first:
+        lines = [first.iter_lines()]
+        next(lines[0])
+        with client.stream("POST", "/v1/completions", json=LONG) as second:
+            lines.append(second.iter_lines())
+            next(lines[1])
+            refused = client.post("/v1/completions", json=SHORT)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+            assert refused.json()["error"]["type"] == "Too Many Requests"
+            assert client.get("/v1/models").status_code == 200
+    server.wait_until_idle()
+    deadline = time.monotonic() + 60
+    while client.post("/v1/completions", json=SHORT).status_code == 429:
+        assert time.monotonic() < deadline
+
+
+def test_development_routes_are_for_development(server, client, monkeypatch):
+    assert client.post("/reset_prefix_cache").status_code == 404
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with Server("toy") as other, other.client() as dev:
+        assert dev.post("/reset_prefix_cache").status_code == 200
+
+
+def test_unix_socket(tmp_path):
+    import httpx
+
+    path = str(tmp_path / "s")
+    with Server("toy", "--uds", path), httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://x") as c:
+        assert c.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_the_end_of_a_server(seconds):
+    """What runs may end within the time that is given; then it is aborted, and its client hears so."""
+    with Server("toy", "--shutdown-timeout", str(seconds)) as server, server.client() as client:
+        body = {**LONG, "max_tokens": 300 if seconds else 1900}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.loop.call_soon_threadsafe(server.app.state.server.end)
+            said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        assert said[-1]["choices"][0]["finish_reason"] == ("length" if seconds else "abort")
+
+
+def test_flags_from_a_file(tmp_path):
+    pytest.importorskip("yaml", reason="needs the extra serve")
+    file = tmp_path / "flags.yaml"
+    file.write_text("model: toy\nport: 7000\napi-key: [a, b]\nenable_prefix_caching: false\nmax-num-seqs: 4\n")
+    args = parse_serve_args(["--config", str(file), "--port", "7001"])
+    assert (args.model, args.port, args.api_key, args.enable_prefix_caching) == (None, 7001, ["a", "b"], False)
+    assert args.max_num_seqs == 4 and args.served_model_name == ["toy"]
+    file.write_text("prot: 7000\n")
+    with pytest.raises(ValueError, match="there is no flag --prot"):
+        parse_serve_args(["--config", str(file)])
+
+
+@pytest.mark.parametrize("flags, said", [
+    (["--grpc"], "--grpc is refused"),
+    (["--headless"], "--headless is refused"),
+    (["--api-server-count", "2"], "must be 1, got 2"),
+    (["--enable-auto-tool-choice"], "requires --tool-call-parser"),
+    (["--enable-log-outputs"], "requires --enable-log-requests"),
+    (["--ssl-keyfile", "k"], "come together"),
+    (["--shutdown-timeout", "-1"], "must be at least 0"),
+])  # fmt: skip
+def test_flags_that_are_refused_before_anything_is_loaded(flags, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        parse_serve_args(["toy", *flags])
+
+
+def test_many_clients_at_once(server):
+    """Each hears its own tokens: as alone."""
+    with Server("toy") as other:
+
+        def ask(i, found):
+            with other.client() as client:
+                body = {"prompt": f"client {i}", "max_tokens": 20, "temperature": 0, "return_token_ids": True}
+                whole = client.post("/v1/completions", json=body).json()["choices"][0]["token_ids"]
+                with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+                    chunks = events(response)[:-1]
+                found[i] = whole == [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
+
+        found = {}
+        threads = [threading.Thread(target=ask, args=(i, found)) for i in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert found == dict.fromkeys(range(16), True)
