@@ -65,9 +65,19 @@ class Parser:
 
     def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None, **kwargs: Any) -> None:
         self.model_tokenizer = tokenizer
-        self.reasoning_parser = self.reasoning_parser_cls and self.reasoning_parser_cls(tokenizer, **kwargs)
-        self.tool_parser = self.tool_parser_cls and self.tool_parser_cls(tokenizer, tools)
+        self._reasoning_parser = self.reasoning_parser_cls and self.reasoning_parser_cls(tokenizer, **kwargs)
+        self._tool_parser = self.tool_parser_cls and self.tool_parser_cls(tokenizer, tools)
         self._stream_state = StreamState()
+
+    @property
+    def reasoning_parser(self) -> ReasoningParser | None:
+        """Of this stream, or None."""
+        return self._reasoning_parser
+
+    @property
+    def tool_parser(self) -> ToolParser | None:
+        """Of this stream, or None."""
+        return self._tool_parser
 
     def parse_delta(
         self,
@@ -114,7 +124,7 @@ class DelegatingParser(Parser):
         Without `prompt_token_ids` nobody knows whether the thinking is over, and without a reasoning parser the text
         goes out as it is.
 
-        Upstream: upstream/vllm/parser/abstract_parser.py:659 — `parse_delta`.
+        Upstream: upstream/vllm/parser/abstract_parser.py:317 — `parse_delta`.
         """
         state = self._stream_state
         if not state.prompt_reasoning_checked and prompt_token_ids is not None:

@@ -11,7 +11,7 @@ from mini_vllm.tool_parsers import ToolParser, ToolParserManager
 
 
 class ParserManager:
-    """Upstream: upstream/vllm/parser/parser_manager.py:32 — `ParserManager`."""
+    """Upstream: upstream/vllm/parser/parser_manager.py:23 — `ParserManager`."""
 
     @classmethod
     def get_tool_parser(cls, tool_parser_name: str | None, enable_auto_tools: bool) -> type[ToolParser] | None:

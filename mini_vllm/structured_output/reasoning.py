@@ -23,11 +23,17 @@ class ReasoningParser(Protocol):
         """True where the thinking ends in `delta_ids`, the last of `input_ids`."""
 
 
-def load_reasoning_parser(name: str) -> type[ReasoningParser]:
-    """A registered name such as "qwen3", or "module:Class".
+def load_reasoning_parser(name: str, plugin: str = "") -> type[ReasoningParser] | None:
+    """A registered name such as "qwen3", or "module:Class"; None for "". `plugin`: a file that registers names.
 
     Raises ValueError where there is none, or it lacks one of the two methods.
     """
+    if plugin:
+        from mini_vllm.reasoning import ReasoningParserManager
+
+        ReasoningParserManager.import_reasoning_parser(plugin)
+    if not name:
+        return None
     module, colon, attribute = name.partition(":")
     try:
         found = getattr(import_module(module), attribute) if colon else _registered(name)

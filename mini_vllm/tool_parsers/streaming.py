@@ -41,7 +41,7 @@ def extract_named_tool_call_streaming(
 ) -> DeltaMessage:
     """The name with the first step; every step's text is arguments.
 
-    Upstream: upstream/vllm/tool_parsers/streaming.py:61 — `extract_named_tool_call_streaming`.
+    Upstream: upstream/vllm/tool_parsers/streaming.py:62 — `extract_named_tool_call_streaming`.
     """
     if function_name_returned:
         return call_message(DeltaToolCall(function=DeltaFunctionCall(arguments=delta_text), index=0))
@@ -53,7 +53,7 @@ def extract_required_tool_call_streaming(
 ) -> tuple[DeltaMessage | None, bool]:
     """The delta, and whether the name of the call that is being written is out.
 
-    Upstream: upstream/vllm/tool_parsers/streaming.py:104 — `extract_required_tool_call_streaming`.
+    Upstream: upstream/vllm/tool_parsers/streaming.py:103 — `extract_required_tool_call_streaming`.
     """
     if not current_text:
         return None, function_name_returned

@@ -69,5 +69,5 @@ def test_two_servers_in_a_process_do_not_share_their_parsers():
 
 @pytest.mark.parametrize(("tool", "reasoning"), [("no_such", None), (None, "no_such")])
 def test_unknown_names(tool, reasoning):
-    with pytest.raises(TypeError, match="has not been registered.*There are: "):
+    with pytest.raises(TypeError, match=r"has not been registered.*There are: "):
         ParserManager.get_parser(tool, reasoning, enable_auto_tools=True)

@@ -44,6 +44,20 @@ class Parsers:
         defaults = options.default_chat_template_kwargs
         return {"chat_template_kwargs": params.with_defaults(defaults).chat_template_kwargs}
 
+    def about_reasoning(self, request: Any, prompt_token_ids: list[int]) -> dict[str, Any]:
+        """For the engine, whose grammars wait for the end of the thinking: whether it is over, and how to tell.
+
+        Thoughts that nobody wants are none: the grammar counts from the start.
+        Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:336 — "reasoning_ended".
+        """
+        parser = self.reasoning_of(request)
+        if not request.include_reasoning:
+            ended = True
+        else:
+            ended = None if parser is None else parser.is_reasoning_end(prompt_token_ids)
+        kwargs = None if parser is None else self.reasoning_kwargs(request)
+        return {"reasoning_ended": ended, "reasoning_parser_kwargs": kwargs}
+
     def adjust_request(self, request: Any) -> None:
         """Let the parsers change a request: skip fewer special tokens, add a grammar."""
         parser = self.reasoning_of(request)
@@ -100,7 +114,7 @@ class StreamParser:
 def _with_arguments(delta: DeltaMessage, index: int, arguments: str) -> DeltaMessage:
     """The call `index` of a delta, with other arguments; all else of the delta is dropped, as upstream.
 
-    Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:1571 — `_create_remaining_args_delta`.
+    Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:1572 — `_create_remaining_args_delta`.
     """
     call = next((call for call in delta.tool_calls if call.index == index), None)
     name = call.function.name if call and call.function else None

@@ -122,7 +122,7 @@ class OpenAIServing:
         return params
 
     def _generate(
-        self, prompt: Mapping[str, Any], params: SamplingParams, request_id: str, priority: int
+        self, prompt: Mapping[str, Any], params: SamplingParams, request_id: str, priority: int, **about_reasoning: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         """The one line of inference. Inside, ids are unique, whatever clients call their requests, as upstream.
 
@@ -131,7 +131,7 @@ class OpenAIServing:
         if self.request_logger is not None:
             self.request_logger.log_inputs(request_id, prompt.get("prompt"), prompt["prompt_token_ids"], params)
         inside = f"{request_id}-{random_uuid():.8}"
-        return self.engine_client.generate(dict(prompt), params, inside, priority=priority)
+        return self.engine_client.generate(dict(prompt), params, inside, priority=priority, **about_reasoning)
 
     @staticmethod
     def _raise_if_error(finish_reason: str | None, request_id: str) -> None:

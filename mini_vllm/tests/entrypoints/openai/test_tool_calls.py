@@ -20,7 +20,7 @@ RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["keyed"]["answers"]
 CASES = {
     case["name"]: case for case in KEYED if case["path"] == "/v1/chat/completions" and "tools" in (case["json"] or {})
 }
-TOOLS = [case["json"]["tools"] for case in CASES.values()][0]
+TOOLS = next(case["json"]["tools"] for case in CASES.values())
 NAME = TOOLS[0]["function"]["name"]
 ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 FLAGS = (
@@ -79,7 +79,32 @@ def joined(deltas):
     return content, thoughts, [calls[index] for index in sorted(calls)]
 
 
-CALL = '<tool_call>\n{"name": "%s", "arguments": {"city": "Zürich"}}\n</tool_call>' % NAME
+CALL = f'<tool_call>\n{{"name": "{NAME}", "arguments": {{"city": "Zürich"}}}}\n</tool_call>'
+
+
+NAMED = {"type": "function", "function": {"name": NAME}}
+CITIES = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Zürich"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+PLUGIN = """
+from mini_vllm.reasoning import ReasoningParserManager
+from mini_vllm.reasoning.deepseek_r1_reasoning_parser import DeepSeekR1ReasoningParser
+from mini_vllm.tool_parsers import ToolParserManager
+from mini_vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
+
+
+@ToolParserManager.register_module("my_tools")
+class MyTools(Hermes2ProToolParser):
+    pass
+
+
+@ReasoningParserManager.register_module("my_thoughts")
+class MyThoughts(DeepSeekR1ReasoningParser):
+    start_token, end_token = "^", "~"  # two characters that are tokens of pocket's
+"""
 
 
 def test_no_parallel_calls(server):
@@ -104,11 +129,13 @@ def test_a_call_that_is_no_json_is_text(server):
 
 
 def test_a_named_function_on_pocket_obeys_its_schema(server):
-    body = {"model": "pocket", "messages": ASKED, "max_tokens": 60, "tools": TOOLS, "temperature": 0}
-    body["tool_choice"] = {"type": "function", "function": {"name": NAME}}
+    function = {"name": NAME, "parameters": CITIES}
+    body = {"model": "pocket", "messages": ASKED, "max_tokens": 60, "temperature": 0}
+    body["tools"] = [{"type": "function", "function": function}]
+    body["tool_choice"] = NAMED
     choice, deltas, ended = ask(server, body)
     (call,) = choice["message"]["tool_calls"]
-    assert isinstance(json.loads(call["function"]["arguments"])["city"], str)
+    assert json.loads(call["function"]["arguments"])["city"] in ("Paris", "Zürich")
     assert joined(deltas)[2][0]["arguments"] == call["function"]["arguments"]
     assert choice["finish_reason"] == ended == "stop"
 
@@ -127,27 +154,54 @@ def test_the_openai_client_puts_a_stream_together(server):
         assert json.loads(call.function.arguments) == {"city": "Zürich"}
 
 
-def test_thoughts_calls_and_a_plugin(tmp_path):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(
-        "from mini_vllm.tool_parsers import ToolParserManager\n"
-        "from mini_vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser\n"
-        "@ToolParserManager.register_module('mine')\n"
-        "class Mine(Hermes2ProToolParser):\n    pass\n",
-        encoding="utf-8",
-    )
-    thinks = "Here is my thought process: weather, so a call.Here is my response: Look. "
-    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "mine", "--tool-parser-plugin", str(plugin))
-    with Server(MODEL, "--served-model-name", "pocket", *flags, "--reasoning-parser", "granite") as server:
-        choice, deltas, ended = ask(server, forced(f"{thinks}{CALL}", max_tokens=140))
-        silent, _, _ = ask(server, forced(f"{thinks}{CALL}", max_tokens=140, include_reasoning=False))
+@pytest.fixture(scope="module")
+def thinking_server(tmp_path_factory):
+    """The parsers are a user's. Pocket does not think; a bias makes it write "~", and a grammar waits for that."""
+    path = tmp_path_factory.mktemp("plugin") / "mine.py"
+    path.write_text(PLUGIN, encoding="utf-8")
+    flags = ["--served-model-name", "pocket", "--enable-auto-tool-choice", "--tool-call-parser", "my_tools"]
+    flags += ["--tool-parser-plugin", str(path), "--reasoning-parser", "my_thoughts"]
+    flags += ["--structured-outputs-config", '{"disable_any_whitespace": true}']
+    with Server(MODEL, *flags) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bias(thinking_server):
+    vocab = thinking_server.engine.tokenizer.get_vocab()
+    return {str(vocab["~"]): 20.0, str(vocab["<|end|>"]): -100.0}  # it ends its thoughts where it would end its answer
+
+
+def test_thoughts_and_calls(thinking_server, bias):
+    body = forced(f"Look. {CALL}", logit_bias=bias, temperature=0, max_tokens=120)
+    choice, deltas, ended = ask(thinking_server, body)
     message = choice["message"]
-    assert message["reasoning"] == " weather, so a call." and message["content"] == " Look. "
-    assert message["tool_calls"][0]["function"]["name"] == NAME and choice["finish_reason"] == "tool_calls"
-    assert silent["message"]["reasoning"] is None and silent["message"]["tool_calls"]
-    content, thoughts, calls = joined(deltas)
-    # granite's parser cannot say by tokens that the thinking has ended, so a stream never comes to the calls
-    assert (content, calls, ended) == (f" Look. {CALL}", [], "stop") and thoughts.startswith(" weather, so a call")
+    assert message["content"] == "Look. " and json.loads(message["reasoning"])["name"] == NAME
+    ((call,), arguments) = message["tool_calls"], '{"city": "Zürich"}'
+    assert call["function"] == {"name": NAME, "arguments": arguments}
+    content, thoughts, (streamed,) = joined(deltas)
+    assert (content, thoughts) == (message["content"], message["reasoning"])
+    assert (streamed["name"], streamed["arguments"]) == (NAME, arguments)
+    assert choice["finish_reason"] == ended == "tool_calls"
+
+
+def test_a_forced_call_waits_for_the_end_of_the_thinking(thinking_server, bias):
+    tools = [{"type": "function", "function": {"name": NAME, "parameters": CITIES}}]
+    body = {"model": "pocket", "messages": ASKED, "tools": tools, "tool_choice": "required", "logit_bias": bias}
+    choice, deltas, ended = ask(thinking_server, {**body, "temperature": 0, "max_tokens": 120})
+    (call,) = choice["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["city"] in ("Paris", "Zürich") and choice["message"]["reasoning"]
+    content, thoughts, (streamed,) = joined(deltas)
+    assert json.loads(streamed["arguments"]) == json.loads(call["function"]["arguments"])
+    assert (content, thoughts) == ("", choice["message"]["reasoning"])
+    assert choice["finish_reason"] == ended == "tool_calls"
+
+
+def test_thoughts_that_nobody_wants(thinking_server, bias):
+    body = forced(f"^hm~Look. {CALL}", logit_bias=bias, include_reasoning=False)
+    choice, _, _ = ask(thinking_server, body)  # the grammar does not wait, so the answer's text has the marks itself
+    assert choice["message"]["reasoning"] is None and choice["message"]["content"] == "Look. "
+    assert choice["message"]["tool_calls"]
 
 
 @pytest.mark.parametrize(
