@@ -63,6 +63,8 @@ class EngineCoreRequest:
         cache_salt: requests with different salts share no cached blocks.
         priority: lower runs first under the "priority" policy.
         lora_request: its adapter.
+        reasoning_ended: True: a grammar counts from the first token; None: a reasoning parser is asked.
+        reasoning_parser_kwargs: what this parser is made with.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`; what later phases send is absent.
     """
@@ -74,6 +76,8 @@ class EngineCoreRequest:
     cache_salt: str | None = None
     priority: int = 0
     lora_request: LoRARequest | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)

@@ -100,6 +100,8 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
         lora_request: LoRARequest | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: dict[str, Any] | None = None,
     ) -> RequestOutputCollector:
         """Check a prompt, queue it, and return what its outputs will come through.
 
@@ -117,6 +119,7 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
             size = len(processed.prompt_token_ids), processed.params.max_tokens
             await self.core_client.call_utility_async("check_fits", *size)
         request = self.make_request(request_id, processed, priority, arrival_time)
+        request.reasoning_ended, request.reasoning_parser_kwargs = reasoning_ended, reasoning_parser_kwargs
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         self._run_output_handler()
@@ -143,6 +146,8 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
         lora_request: LoRARequest | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: dict[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream the outputs of one request; of `n` completions, as they come.
 
@@ -153,6 +158,7 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
             request_id: unique among the unfinished.
             output_kind: what each output holds; None: what the parameters say, else `CUMULATIVE`.
             lora_request: the adapter, where the engine has `enable_lora`.
+            reasoning_ended, reasoning_parser_kwargs: see `EngineCoreRequest`.
 
         Raises:
             ValueError, TypeError: what is wrong, by name. EngineDeadError: the core is gone. EngineGenerateError:
@@ -163,9 +169,12 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         queue: RequestOutputCollector | None = None
         finished = False
         try:
-            queue = await self.add_request(
-                request_id, prompt, sampling_params, priority, output_kind, lora_request=lora_request
-            )
+            about: dict[str, Any] = {
+                "lora_request": lora_request,
+                "reasoning_ended": reasoning_ended,
+                "reasoning_parser_kwargs": reasoning_parser_kwargs,
+            }
+            queue = await self.add_request(request_id, prompt, sampling_params, priority, output_kind, **about)
             while not finished:
                 output = queue.get_nowait() or await queue.get()
                 finished = output.finished
