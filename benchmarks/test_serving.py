@@ -65,7 +65,7 @@ def test_an_ablation_compares_equal_work(folder: str) -> None:
     with pytest.raises(ValueError, match="one step for all: the arms gave different tokens"):
         ablation.measure(folder, other, 1, "cpu", 0.2)
     worse = ablation.measure(folder, ablation.Technique(**{**vars(other), "other_tokens": True}), 1, "cpu", 0.2)
-    assert worse["gain"] < 0.8  # int4 takes less memory: here the "technique" is to do without it
+    assert worse["gain"] < 1  # int4 takes less memory: here the "technique" is to do without it
     svg = str(ablation.picture([found, worse]))
     assert svg.count(" ×<") == 2 and "--max-num-seqs" in svg
     assert " × *" in ablation.report([found, worse], {}, "cpu", 1)
