@@ -49,6 +49,7 @@ REFERENCE = (
     "docs/engine.md",
     "docs/places.md",
     "docs/serving.md",
+    "docs/tuning.md",
     "docs/parity.md",
     "docs/milestones.md",
     "docs/grading.md",
