@@ -49,6 +49,7 @@ REFERENCE = (
     "docs/engine.md",
     "docs/places.md",
     "docs/parity.md",
+    "docs/parsers.md",
     "docs/milestones.md",
     "docs/grading.md",
 )

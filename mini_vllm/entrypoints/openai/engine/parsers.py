@@ -48,7 +48,7 @@ class Parsers:
         """For the engine, whose grammars wait for the end of the thinking: whether it is over, and how to tell.
 
         Thoughts that nobody wants are none: the grammar counts from the start.
-        Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:336 — "reasoning_ended".
+        Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:337 — "reasoning_ended".
         """
         parser = self.reasoning_of(request)
         if not request.include_reasoning:
