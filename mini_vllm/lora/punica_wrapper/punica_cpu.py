@@ -18,8 +18,8 @@ import numpy as np
 
 from mini_vllm.utils.arrays import Array
 
-MASKED_TOKENS = 64
-"""Up to so many rows a product with all slots is cheaper than one call a slot: `benchmarks/lora.py`."""
+MASKED_ROWS = 8
+"""With fewer rows for each adapter a product with all slots is cheaper than one a slot: `benchmarks/lora.py`."""
 
 
 class PunicaWrapperCPU:
@@ -112,7 +112,7 @@ class _Part:
         used = np.unique(indices[indices >= 0]).tolist()
         self.groups = [(slot, _rows(indices == slot)) for slot in used]
         self.mask: Array | None = None
-        if len(used) > 1 and self.size <= MASKED_TOKENS:
+        if len(used) > 1 and self.size < MASKED_ROWS * len(used):
             self.mask = np.repeat(np.arange(max_loras), max_rank)[None] != indices[:, None]
 
 

@@ -13,7 +13,7 @@ from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.lora.lora_model import TENSORS_NAME
 from mini_vllm.lora.model_manager import LRUCacheLoRAModelManager
 from mini_vllm.lora.peft_helper import CONFIG_NAME
-from mini_vllm.lora.punica_wrapper.punica_cpu import MASKED_TOKENS, PunicaWrapperCPU
+from mini_vllm.lora.punica_wrapper.punica_cpu import MASKED_ROWS, PunicaWrapperCPU
 from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.tests.lora.adapters import save_adapter
@@ -93,7 +93,7 @@ def test_the_buffers_are_reserved_whatever_comes(base):
     assert {name.rpartition(".")[2] for name in some.shapes} == {"o_proj"}
 
 
-@pytest.mark.parametrize("num_tokens", [5, MASKED_TOKENS, MASKED_TOKENS + 1, 200])
+@pytest.mark.parametrize("num_tokens", [5, 4 * MASKED_ROWS - 1, 4 * MASKED_ROWS, 200])
 @pytest.mark.parametrize("slices", [1, 3])
 def test_both_products_are_the_sum_over_rows(num_tokens, slices):
     """Whichever is taken, and for a part of the step as for the whole, and with padding behind it."""
