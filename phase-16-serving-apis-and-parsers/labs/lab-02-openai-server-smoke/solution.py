@@ -92,9 +92,9 @@ def violations(lines: Sequence[str]) -> list[tuple[int, str]]:
         if not chunk.get("choices"):
             found += [(number, text) for text in _usage_faults(chunk, number == len(lines) - 2)]
         for choice in chunk.get("choices") or []:
-            state = choices.setdefault(choice.get("index", 0), _Choice())
+            state = choices.setdefault(choice.get("index"), _Choice())
             found += [(number, text) for text in state.faults(choice)]
-    end = max(len(lines) - 1, 0)
+    end = len(lines) - 1
     return found + [(end, text) for state in choices.values() for text in state.faults_at_the_end()]
 
 

@@ -84,6 +84,8 @@ def test_choices_are_kept_apart(impl):
     first, second = impl.collect(lines(chunks))
     assert (first.content, first.finish_reason) == ("a!", "stop")
     assert (second.content, second.finish_reason) == ("b", "length")
+    many = impl.collect(lines([chunk({"role": "assistant", "content": str(i)}, i, "stop") for i in range(12)]))
+    assert [reply.content for reply in many] == [str(i) for i in range(12)], "by index, also behind the tenth"
 
 
 @pytest.mark.parametrize("name", ["chat", "tool auto", "tool named"])
@@ -155,6 +157,11 @@ BROKEN = {
     "usage in the middle": (lines([*TEXT[:2], USAGE, *TEXT[2:]]), 2),
     "a chunk of nothing": (lines([*TEXT, chunk()]), 4),
     "a wrong sum": (lines([*TEXT, chunk(usage={"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 6})]), 4),
+    "a sum without a part": (lines([*TEXT, chunk(usage={"prompt_tokens": 3, "total_tokens": 4})]), 4),
+    "a sum without the other": (lines([*TEXT, chunk(usage={"completion_tokens": 2, "total_tokens": 3})]), 4),
+    "an empty reason": (lines(with_delta(TEXT, 3, {"content": ""}, "")), 3),
+    "content that is an empty list": (lines(with_delta(TEXT, 1, {"content": []})), 1),
+    "arguments that are an empty object": (lines(with_delta(CALLS, 3, call(0, arguments={}))), 3),
     "an error in the stream": (lines([*TEXT[:2], {"error": {"message": "x", "code": 500}}]), 2),
 }
 

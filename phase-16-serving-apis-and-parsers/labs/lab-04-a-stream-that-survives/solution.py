@@ -219,10 +219,7 @@ class StreamHub:
         return self._engine.has_unfinished_requests()
 
     def _take(self, output: RequestOutput) -> None:
-        answer = self._running.get(output.request_id)
-        if answer is None:
-            return
-        completion = output.outputs[0]
+        answer, completion = self._running[output.request_id], output.outputs[0]
         answer.tokens.extend(completion.token_ids)
         if completion.finish_reason is not None:
             answer.finish_reason = completion.finish_reason
@@ -240,6 +237,6 @@ class StreamHub:
 
     def _abort(self, answer: _Answer) -> None:
         self._engine.abort_request(answer.request_id)
-        self._running.pop(answer.request_id, None)
-        if answer.key is not None and self._by_key.get(answer.key) is answer:
+        del self._running[answer.request_id]
+        if answer.key is not None:
             del self._by_key[answer.key]

@@ -113,10 +113,20 @@ def test_broken_bytes(impl):
 @pytest.mark.parametrize("wire", [b"data: " + b"x" * 200, b": " + b"x" * 200, b"data: x\n" * 30, b"y: 12345\n" * 20])
 def test_an_endless_event(impl, wire):
     decoder = impl.EventDecoder(max_bytes=100)
-    assert decoder.feed(b"data: " + b"x" * 90 + b"\n\n") == [("", "x" * 90)]
+    for length in (90, 94, 94):  # up to 100 bytes, each time anew
+        assert decoder.feed(b"data: " + b"x" * length + b"\n\n") == [("", "x" * length)]
     with pytest.raises(ValueError, match="an event of more than 100 bytes"):
         for byte in wire:
             decoder.feed(bytes([byte]))
+    assert decoder.feed(b"\n\n") == [], "what was too long is not kept, in part or whole"
+
+
+def test_a_million_bytes_by_default(impl):
+    """1 << 20, line ends not counted."""
+    whole = b"data: " + b"x" * ((1 << 20) - 6)
+    assert impl.EventDecoder().feed(whole + b"\n\n") == [("", "x" * ((1 << 20) - 6))]
+    with pytest.raises(ValueError, match="an event of more than 1048576 bytes"):
+        impl.EventDecoder().feed(whole + b"x")
 
 
 def test_what_is_encoded_is_decoded(impl):
@@ -176,7 +186,7 @@ def test_doubled_as_predicted(impl):
 
 
 @pytest.mark.parametrize("every", [1, 8])
-@pytest.mark.parametrize("away", [0, 3, 7])
+@pytest.mark.parametrize("away", [0, 3, 8])
 def test_coming_back_loses_and_doubles_nothing(impl, every, away):
     engine = LLMEngine()
     hub = impl.StreamHub(engine)
@@ -188,6 +198,7 @@ def test_coming_back_loses_and_doubles_nothing(impl, every, away):
     stream.close()
     assert stream.read() is None and stream.pending == 0
     pumped(hub, away)
+    assert stream.read() is None, "who has left reads nothing"
     again = hub.open(PROMPT, params(), key="k", last_event_id=event.id)
     rest, reason, _ = read_all(hub, again, every)
     twice = len(tokens) + len(rest) - TOKENS
@@ -198,23 +209,30 @@ def test_coming_back_loses_and_doubles_nothing(impl, every, away):
     assert computed(engine) <= TOKENS, f"{computed(engine)} tokens were computed for an answer of {TOKENS}"
 
 
-def test_coming_back_after_the_end(impl):
+@pytest.mark.parametrize("key", ["k", ""])
+def test_coming_back_after_the_end(impl, key):
     engine = LLMEngine()
     hub = impl.StreamHub(engine)
-    stream = hub.open(PROMPT, params(), key="k")
+    stream = hub.open(PROMPT, params(), key=key)
     pumped(hub, 5)
     last = stream.read().id
     stream.close()
-    other = hub.open(PROMPT, params(), key="k")
+    other = hub.open(PROMPT, params(), key=key)
     assert read_all(hub, other)[0] == ANSWER
     made = computed(engine)
-    again = hub.open(PROMPT, params(), key="k", last_event_id=last)
+    again = hub.open(PROMPT, params(), key=key, last_event_id=last)
     event = again.read()
     assert list(event.token_ids) == ANSWER[5:] and event.finish_reason == "length" and again.finished
+    for each in (other, again):
+        each.close()
+    pumped(hub, 20)
+    assert hub.open(PROMPT, params(), key=key).read().finish_reason == "length", (
+        "an answer that is finished has no grace"
+    )
     assert computed(engine) == made and not engine.has_unfinished_requests(), "a finished key needs no engine"
 
 
-@pytest.mark.parametrize(("key", "last"), [("k", "garbage"), ("k", "-1"), (None, "3")])
+@pytest.mark.parametrize(("key", "last"), [("k", "garbage"), ("k", "-1"), ("k", "²"), ("k", ""), (None, "3")])
 def test_an_id_of_no_event(impl, key, last):
     with pytest.raises(ValueError, match=f"last_event_id '{last}' is of no event"):
         impl.StreamHub(LLMEngine()).open(PROMPT, params(), key=key, last_event_id=last)
@@ -236,17 +254,28 @@ def test_leaving_frees_blocks(impl):
     assert not engine.has_unfinished_requests() and hub.pump() is False
 
 
-def test_leaving_with_a_key(impl):
+@pytest.mark.parametrize(("settings", "grace"), [({}, 8), ({"grace_steps": 3}, 3)])
+def test_leaving_with_a_key(impl, settings, grace):
     engine = LLMEngine()
-    hub = impl.StreamHub(engine, grace_steps=8)
+    hub = impl.StreamHub(engine, **settings)
     stream = hub.open(PROMPT, params(), key="k")
     pumped(hub, 20)
     last = stream.read().id
     stream.close()
-    pumped(hub, 9)
-    assert used(engine) == 0, f"{used(engine)} blocks are held 9 steps behind the last reader"
+    pumped(hub, grace + 1)
+    assert used(engine) == 0, f"{used(engine)} blocks are held {grace + 1} steps behind the last reader"
     again = hub.open(PROMPT, params(), key="k", last_event_id=last)
     assert read_all(hub, again)[0] == ANSWER[20:], "who comes back late still gets the rest of the whole answer"
+
+
+def test_the_grace_begins_anew(impl):
+    engine = LLMEngine()
+    hub = impl.StreamHub(engine, grace_steps=5)
+    for _ in range(3):
+        hub.open(PROMPT, params(), key="k").close()
+        pumped(hub, 5)
+    assert read_all(hub, hub.open(PROMPT, params(), key="k"))[0] == ANSWER
+    assert computed(engine) <= TOKENS, f"{computed(engine)} tokens were computed for an answer of {TOKENS}"
 
 
 def test_two_readers_of_one_key(impl):
@@ -256,6 +285,7 @@ def test_two_readers_of_one_key(impl):
     pumped(hub, 5)
     second = hub.open(PROMPT, params(), key="k")
     assert list(second.read().token_ids) == ANSWER[:5], "who comes second begins at the beginning"
+    first.close()
     first.close()
     tokens = ANSWER[:5] + read_all(hub, second)[0]
     third = read_all(hub, hub.open(PROMPT, params(), key="k"))[0]
@@ -282,16 +312,17 @@ def test_the_same_prompt_without_a_key(impl):
     assert computed(engine) == 16, "without a key a second order is a second order"
 
 
-def test_keys_are_bounded(impl):
-    engine = LLMEngine()
-    hub = impl.StreamHub(engine, max_keys=4)
-    for number in range(20):
+@pytest.mark.parametrize(("settings", "kept"), [({"max_keys": 4}, 4), ({}, 64)])
+def test_keys_are_bounded(impl, settings, kept):
+    engine, last = LLMEngine(), kept + 6
+    hub = impl.StreamHub(engine, **settings)
+    for number in range(last):
         read_all(hub, hub.open(PROMPT, params(2), key=f"k{number}"))
     made = computed(engine)
-    for number in (16, 19, 17, 18):
+    for number in reversed(range(last - kept, last)):
         assert read_all(hub, hub.open(PROMPT, params(2), key=f"k{number}"))[0] == ANSWER[:2]
-    assert computed(engine) == made, "the four that were opened last are kept"
-    read_all(hub, hub.open(PROMPT, params(2), key="k15"))
+    assert computed(engine) == made, f"the {kept} that were opened last are kept"
+    read_all(hub, hub.open(PROMPT, params(2), key=f"k{last - kept - 1}"))
     assert computed(engine) == made + 2, "and no more: a server that keeps every key runs out of memory"
 
 

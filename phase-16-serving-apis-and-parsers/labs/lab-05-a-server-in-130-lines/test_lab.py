@@ -133,6 +133,7 @@ def test_a_good_body(impl):
     data = json.dumps({"prompt": "é", "max_tokens": 3, "temperature": 0, "stream": True, "model": "any"}).encode()
     prompt, params, stream = impl.parse_request(data)
     assert (prompt, params.max_tokens, params.temperature, stream) == ("é", 3, 0, True)
+    assert impl.parse_request(b'{"prompt": "x", "max_tokens": 1}')[1].max_tokens == 1, "one token is enough"
 
 
 # ---- one client ----------------------------------------------------------------------------------------------------
