@@ -182,7 +182,9 @@ def test_every_arm_runs_and_repeats_interleave(impl):
         ran.append(tuple(settings[name] for name in "abc"))
         return 1.0, "the same"
 
-    assert set(impl.run_arms(run, switches(impl, *"abc"), repeats=3)) == set(itertools.product((0, 1), repeat=3))
+    techniques = switches(impl, *"abc")
+    assert set(impl.run_arms(run, techniques)) == set(itertools.product((0, 1), repeat=3))
+    assert techniques == switches(impl, *"abc"), "the list of techniques was changed"
     assert len(ran) == 24 and set(ran) == set(itertools.product(("on", "off"), repeat=3))
     assert all(ran.count(each) == 3 for each in set(ran))
     rounds = [set(ran[at : at + 8]) for at in (0, 8, 16)]
