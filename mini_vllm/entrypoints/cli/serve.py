@@ -30,11 +30,20 @@ def parse_serve_args(words: list[str], batch: bool = False) -> argparse.Namespac
         parser.add_argument("-o", "--output-file", required=True, help="Where the answers go.")
     args = parser.parse_args(pull_args_from_config(words, parser))
     validate_parsed_serve_args(args)
+    args.structured_outputs_config = _with_reasoning_parser(args)
     tag = args.model_tag if args.model_tag is not None else args.model
     args.model = c.find_model(tag)
     if args.served_model_name is None:
         args.served_model_name = [c.TOY if args.model is None else tag or c.DEFAULT_MODEL]
     return args
+
+
+def _with_reasoning_parser(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The grammars' settings; they wait for the end of the thinking that the server's parser knows, as upstream's."""
+    config = args.structured_outputs_config
+    names = ("reasoning_parser", "reasoning_parser_plugin")
+    given = {name: getattr(args, name) for name in names if getattr(args, name)}
+    return {**(config or {}), **given} if given else config
 
 
 @c.reports_errors

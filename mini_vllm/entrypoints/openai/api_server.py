@@ -39,7 +39,9 @@ from mini_vllm.entrypoints.serve import register_vllm_serve_api_routers
 from mini_vllm.entrypoints.serve.render.serving import OpenAIServingRender
 from mini_vllm.entrypoints.serve.tokenize.serving import OpenAIServingTokenization
 from mini_vllm.logger import init_logger
+from mini_vllm.reasoning import ReasoningParserManager
 from mini_vllm.renderers.base import BaseRenderer
+from mini_vllm.tool_parsers import ToolParserManager
 
 logger = init_logger(__name__)
 
@@ -180,10 +182,14 @@ def create_server_socket(host: str | None, port: int) -> socket.socket:
 
 
 def setup_server(args: Namespace) -> tuple[str, socket.socket]:
-    """The address as text, and its socket.
+    """The address as text, and its socket. Runs the user's parsers first; raises ValueError where they cannot be.
 
     Upstream: upstream/vllm/entrypoints/openai/api_server.py:535 — `setup_server`.
     """
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     if args.uds:
         sock = socket.socket(family=socket.AF_UNIX, type=socket.SOCK_STREAM)
         sock.bind(args.uds)

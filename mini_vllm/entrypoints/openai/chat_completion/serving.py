@@ -76,7 +76,8 @@ class OpenAIServingChat(OpenAIServing):
             return rendered
         conversation, prompt = rendered
         params = self._sampling_params(request, prompt)
-        outputs = self._generate(prompt, params, request_id, request.priority)
+        thinking = self.parsers.about_reasoning(request, prompt["prompt_token_ids"])
+        outputs = self._generate(prompt, params, request_id, request.priority, **thinking)
         role = self.options.response_role if request.add_generation_prompt else request.messages[-1]["role"]
         name = self.models.model_name()
         return ChatContext(request, request_id, metadata, name, int(time.time()), role, conversation, outputs, params)

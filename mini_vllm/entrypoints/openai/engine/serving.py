@@ -128,7 +128,12 @@ class OpenAIServing:
         return params
 
     def _generate(
-        self, prompt: Mapping[str, Any], params: SamplingParams | BeamSearchParams, request_id: str, priority: int
+        self,
+        prompt: Mapping[str, Any],
+        params: SamplingParams | BeamSearchParams,
+        request_id: str,
+        priority: int,
+        **about_reasoning: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The one line of inference. Inside, ids are unique, whatever clients call their requests, as upstream.
 
@@ -139,7 +144,7 @@ class OpenAIServing:
         if isinstance(params, BeamSearchParams):
             return beam_search(self.engine_client, prompt, request_id, params)
         inside = f"{request_id}-{random_uuid():.8}"
-        return self.engine_client.generate(dict(prompt), params, inside, priority=priority)
+        return self.engine_client.generate(dict(prompt), params, inside, priority=priority, **about_reasoning)
 
     @staticmethod
     def _raise_if_error(finish_reason: str | None, request_id: str) -> None:
