@@ -134,7 +134,7 @@ class Request:
 
         Upstream: upstream/vllm/v1/request.py:190 — `Request.from_engine_core_request`.
         """
-        return cls(
+        made = cls(
             request.request_id,
             request.prompt_token_ids,
             request.sampling_params,
@@ -143,6 +143,11 @@ class Request:
             block_hasher=block_hasher,
             cache_salt=request.cache_salt,
         )
+        state = made.structured_output_request
+        if state is not None:
+            state.reasoning_ended = request.reasoning_ended
+            state.reasoning_parser_kwargs = request.reasoning_parser_kwargs
+        return made
 
     def _wait_for_grammar(self) -> None:
         from mini_vllm.structured_output.request import StructuredOutputRequest

@@ -20,9 +20,9 @@ class StructuredOutputsConfig:
     "guidance" need the extra `grammar`. disable_any_whitespace: JSON in one form, with a space after a comma and a
     colon, as xgrammar writes it; otherwise any whitespace may stand between its parts. disable_additional_properties:
     of "guidance" alone, as there; ours adds no properties that nobody asked for.
-    reasoning_parser: "module:Class" of what tells where reasoning ends (`structured_output/reasoning.py`); the grammar
-    counts from there. enable_in_reasoning: it counts from the start all the same. reasoning_parser_plugin is refused:
-    the class is imported by its name.
+    reasoning_parser: what tells where reasoning ends, a name of `mini_vllm/reasoning/` or "module:Class"; the grammar
+    counts from there. reasoning_parser_plugin: a file that registers further names, run in the core's process.
+    enable_in_reasoning: the grammar counts from the start all the same.
     jump_forward: ours, of "mini" alone: text that a grammar forces is written down without a pass for each token
     (`structured_output/jump_forward.py`); off unless asked for, since upstream has none.
 
@@ -50,8 +50,6 @@ class StructuredOutputsConfig:
             raise ValueError("disable_additional_properties is only supported for the guidance backend.")
         if self.jump_forward and self.resolved_backend != "mini":
             raise ValueError(f"structured outputs: jump_forward needs the backend 'mini', got {self.backend!r}")
-        if self.reasoning_parser_plugin:
-            raise ValueError("reasoning_parser_plugin is not here: name the class in reasoning_parser, 'module:Class'")
 
     def check_engine(self, async_scheduling: bool, drafts: bool) -> None:
         """Raises ValueError where a setting does not go with these."""

@@ -61,6 +61,8 @@ class EngineCoreRequest:
         arrival_time: seconds since the epoch; breaks ties between equal priorities.
         cache_salt: requests with different salts share no cached blocks.
         priority: lower runs first under the "priority" policy.
+        reasoning_ended: True: a grammar counts from the first token; None: a reasoning parser is asked.
+        reasoning_parser_kwargs: what this parser is made with.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`; what later phases send is absent.
     """
@@ -71,6 +73,8 @@ class EngineCoreRequest:
     arrival_time: float = 0.0
     cache_salt: str | None = None
     priority: int = 0
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)

@@ -96,6 +96,8 @@ class AsyncLLM(FrontEnd):
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: dict[str, Any] | None = None,
     ) -> RequestOutputCollector:
         """Check a prompt, queue it, and return what its outputs will come through.
 
@@ -111,6 +113,7 @@ class AsyncLLM(FrontEnd):
             size = len(processed.prompt_token_ids), processed.params.max_tokens
             await self.core_client.call_utility_async("check_fits", *size)
         request = self.make_request(request_id, processed, priority, arrival_time)
+        request.reasoning_ended, request.reasoning_parser_kwargs = reasoning_ended, reasoning_parser_kwargs
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         self._run_output_handler()
@@ -136,6 +139,8 @@ class AsyncLLM(FrontEnd):
         *,
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: dict[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream the outputs of one request; of `n` completions, as they come.
 
@@ -145,6 +150,7 @@ class AsyncLLM(FrontEnd):
         Args:
             request_id: unique among the unfinished.
             output_kind: what each output holds; None: what the parameters say, else `CUMULATIVE`.
+            reasoning_ended, reasoning_parser_kwargs: see `EngineCoreRequest`.
 
         Raises:
             ValueError, TypeError: what is wrong, by name. EngineDeadError: the core is gone. EngineGenerateError:
@@ -155,7 +161,10 @@ class AsyncLLM(FrontEnd):
         queue: RequestOutputCollector | None = None
         finished = False
         try:
-            queue = await self.add_request(request_id, prompt, sampling_params, priority, output_kind)
+            about_reasoning = {"reasoning_ended": reasoning_ended, "reasoning_parser_kwargs": reasoning_parser_kwargs}
+            queue = await self.add_request(
+                request_id, prompt, sampling_params, priority, output_kind, **about_reasoning
+            )
             while not finished:
                 output = queue.get_nowait() or await queue.get()
                 finished = output.finished

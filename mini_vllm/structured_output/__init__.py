@@ -65,7 +65,7 @@ class StructuredOutputManager:
         self.backend: StructuredOutputBackend | None = None
         self._make_vocabulary, self._make_tokenizer = make_vocabulary, make_tokenizer
         self._grammar_bitmask: np.ndarray | None = None
-        self.reasoner_cls = load_reasoning_parser(config.reasoning_parser) if config.reasoning_parser else None
+        self.reasoner_cls = load_reasoning_parser(config.reasoning_parser, config.reasoning_parser_plugin)
         self.jump_forward: JumpForward | None = None
         self.executor = ThreadPoolExecutor(max(1, ((os.cpu_count() or 1) + 1) // 2), "grammar")
 
@@ -213,7 +213,7 @@ class StructuredOutputManager:
         if state is None or self.reasoner_cls is None:
             return None
         if state.reasoner is None:
-            state.reasoner = self.reasoner_cls(self._make_tokenizer())
+            state.reasoner = self.reasoner_cls(self._make_tokenizer(), **(state.reasoning_parser_kwargs or {}))
         return state.reasoner
 
     def clear_backend(self) -> None:

@@ -26,7 +26,8 @@ _PATIENCE = 1e-4  # seconds that a look at an unfinished grammar takes at most, 
 class StructuredOutputRequest:
     """What the scheduler keeps beside a request that has to obey a grammar.
 
-    reasoning_ended, reasoner: see `reasoning.py`. error: why the grammar cannot go on; the request ends with it.
+    reasoning_ended, reasoner, reasoning_parser_kwargs: see `reasoning.py`. error: why the grammar cannot go on; the
+    request ends with it.
 
     Upstream: upstream/vllm/v1/structured_output/request.py:22 — `StructuredOutputRequest`.
     """
@@ -35,6 +36,7 @@ class StructuredOutputRequest:
     _grammar: Future[StructuredOutputGrammar] | StructuredOutputGrammar | None = None
     reasoning_ended: bool | None = None
     reasoner: Any = None
+    reasoning_parser_kwargs: dict[str, Any] | None = None
     error: str | None = None
 
     @staticmethod

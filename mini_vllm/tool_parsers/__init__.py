@@ -17,7 +17,11 @@ _TOOL_PARSERS_TO_REGISTER = {
     "jamba": ("jamba_tool_parser", "JambaToolParser"),
     "llama3_json": ("llama_tool_parser", "Llama3JsonToolParser"),
     "llama4_json": ("llama_tool_parser", "Llama3JsonToolParser"),
+    "mimo": ("qwen3xml_tool_parser", "Qwen3XMLToolParser"),
+    "mistral": ("mistral_tool_parser", "MistralToolParser"),
     "pythonic": ("pythonic_tool_parser", "PythonicToolParser"),
+    "qwen3_coder": ("qwen3coder_tool_parser", "Qwen3CoderToolParser"),
+    "qwen3_xml": ("qwen3xml_tool_parser", "Qwen3XMLToolParser"),
 }
 """Name to (file, class)."""
 

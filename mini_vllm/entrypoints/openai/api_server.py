@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import os
 import socket
 from argparse import Namespace
@@ -27,6 +28,7 @@ from mini_vllm.entrypoints.openai.models.protocol import BaseModelPath
 from mini_vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from mini_vllm.entrypoints.openai.server_utils import (
     EXPECTED_ERRORS,
+    AccessLogFilter,
     AuthenticationMiddleware,
     XRequestIdMiddleware,
     exception_handler,
@@ -37,7 +39,9 @@ from mini_vllm.entrypoints.serve import register_vllm_serve_api_routers
 from mini_vllm.entrypoints.serve.render.serving import OpenAIServingRender
 from mini_vllm.entrypoints.serve.tokenize.serving import OpenAIServingTokenization
 from mini_vllm.logger import init_logger
+from mini_vllm.reasoning import ReasoningParserManager
 from mini_vllm.renderers.base import BaseRenderer
+from mini_vllm.tool_parsers import ToolParserManager
 
 logger = init_logger(__name__)
 
@@ -178,10 +182,14 @@ def create_server_socket(host: str | None, port: int) -> socket.socket:
 
 
 def setup_server(args: Namespace) -> tuple[str, socket.socket]:
-    """The address as text, and its socket.
+    """The address as text, and its socket. Runs the user's parsers first; raises ValueError where they cannot be.
 
     Upstream: upstream/vllm/entrypoints/openai/api_server.py:535 — `setup_server`.
     """
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     if args.uds:
         sock = socket.socket(family=socket.AF_UNIX, type=socket.SOCK_STREAM)
         sock.bind(args.uds)
@@ -210,6 +218,9 @@ async def run_server(args: Namespace, **uvicorn_kwargs: Any) -> None:
 
 
 def _uvicorn_options(args: Namespace) -> dict[str, Any]:
+    hidden = [path.strip() for path in (args.disable_access_log_for_endpoints or "").split(",") if path.strip()]
+    if hidden:
+        logging.getLogger("uvicorn.access").addFilter(AccessLogFilter(hidden))
     same = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers",
             "h11_max_incomplete_event_size", "h11_max_header_count")  # fmt: skip
     return {

@@ -270,7 +270,7 @@ class Words:
         return {token: self.ids[token] for token in self.special}
 
     def id(self, token):
-        """The id of a token; a new one from 1000 on."""
+        """The id of a token; a new one from 1000 on, so that runs in the same order have the same ids."""
         return self.ids.setdefault(token, 1000 + len(self.ids))
 
     def split(self, text, characters=False):
@@ -282,6 +282,8 @@ class Words:
 
 EOS = 999
 DEALS = ("tokens", "characters", "some", "many", "all")
+FAST_DEALS, SLOW_DEALS = ("tokens", "all"), ("characters", "some", "many")
+"""The tests that carry `slow` take the second."""
 
 
 def steps(tokenizer, text, deal):

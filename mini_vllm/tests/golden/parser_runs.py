@@ -36,10 +36,10 @@ def whole_code(call):
     return named(found.model_dump(), {}) if hasattr(found, "model_dump") else found
 
 
-def tool_run(make_parser, tokenizer, text, request):
-    """A tool parser on one text: as a whole, and as each of `DEALS` gives it out."""
+def tool_run(make_parser, tokenizer, text, request, deals=DEALS):
+    """A tool parser on one text: as a whole, and as each of `deals` gives it out."""
     run = {"whole": whole_code(lambda: make_parser().extract_tool_calls(text, request))}
-    for deal in DEALS:
+    for deal in deals:
         parser = make_parser()
         run[deal] = stream(parser.extract_tool_calls_streaming, tokenizer, text, deal, request)
         state = json.dumps([parser.prev_tool_call_arr, parser.streamed_args_for_tool], default=str, ensure_ascii=False)
@@ -62,26 +62,27 @@ def stream(extract, tokenizer, text, deal, *request):
     return codes
 
 
-def reasoning_run(make_parser, tokenizer, text, request):
-    """A reasoning parser on one text: as a whole, its questions about tokens, and as each of `DEALS` gives it out."""
+def reasoning_run(make_parser, tokenizer, text, request, deals=DEALS):
+    """A reasoning parser on one text: as a whole, its questions about tokens, and as each of `deals` gives it out."""
     parser = make_parser()
     pieces = [tokenizer.id(token) for token in tokenizer.split(text)]
     run = {"whole": whole_code(lambda: list(parser.extract_reasoning(text, request)))}
-    for name in ("is_reasoning_end", "extract_content_ids", "count_reasoning_tokens"):
-        run[name] = whole_code(lambda name=name: getattr(parser, name)(list(pieces)))
+    run["is_reasoning_end"] = whole_code(lambda: bool(parser.is_reasoning_end(list(pieces))))
+    run["extract_content_ids"] = whole_code(lambda: parser.extract_content_ids(list(pieces)) or [])
+    run["count_reasoning_tokens"] = whole_code(lambda: parser.count_reasoning_tokens(list(pieces)))
     ends = range(1, len(pieces) + 1)
     run["ends"] = whole_code(
-        lambda: "".join("01"[parser.is_reasoning_end_streaming(pieces[:i], pieces[i - 1 : i])] for i in ends)
+        lambda: "".join("01"[bool(parser.is_reasoning_end_streaming(pieces[:i], pieces[i - 1 : i]))] for i in ends)
     )
-    for deal in DEALS:
+    for deal in deals:
         run[deal] = stream(make_parser().extract_reasoning_streaming, tokenizer, text, deal)
     return run
 
 
-def both_run(make_parser, tokenizer, text, request, prompt_ids):
+def both_run(make_parser, tokenizer, text, request, prompt_ids, deals=DEALS):
     """The parser of both on one text, step by step."""
     run = {}
-    for deal in DEALS:
+    for deal in deals:
         parser, codes, ids = make_parser(), [], {}
         for delta, delta_ids in steps(tokenizer, text, deal):
             try:

@@ -354,7 +354,7 @@ def test_a_schema_that_is_no_json_is_refused_at_the_door():
         ({"backend": "x"}, "backend must be one of"),
         ({"speed": 1}, "unknown key 'speed'"),
         ({"disable_additional_properties": True}, "only supported for the guidance backend"),
-        ({"reasoning_parser_plugin": "x"}, "reasoning_parser"),
+        ({"reasoning_parser_plugin": "x"}, "reasoning parser plugin 'x' cannot be loaded"),
         (3, "must be a dict"),
     ],
 )

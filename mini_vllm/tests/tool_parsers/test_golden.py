@@ -12,14 +12,14 @@ pytest.importorskip("partial_json_parser")
 pytest.importorskip("ijson")
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from mini_vllm.tests.golden.parser_cases import DEALS, SYNTAXES, TOOLS, Words, tool_texts
+from mini_vllm.tests.golden.parser_cases import FAST_DEALS, SLOW_DEALS, SYNTAXES, TOOLS, Words, tool_texts
 from mini_vllm.tests.golden.parser_runs import tool_run
 from mini_vllm.tool_parsers import ToolParserManager
 
+WAYS = [FAST_DEALS, pytest.param(SLOW_DEALS, marks=pytest.mark.slow)]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.gz"
 RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["tools"]
 PAIRS = [(syntax, name) for syntax, (names, *_) in SYNTAXES.items() for name in names]
-PAIRS = [pair for pair in PAIRS if pair[1] in ToolParserManager.list_registered()]
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +29,14 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.parametrize("deals", WAYS)
 @pytest.mark.parametrize(("syntax", "name"), PAIRS)
-def test_as_recorded(syntax, name):
+def test_as_recorded(syntax, name, deals):
     parser, tokenizer = ToolParserManager.get_tool_parser(name), Words(SYNTAXES[syntax][1])
     request = ChatCompletionRequest(messages=[], model="m", tools=TOOLS, tool_choice="auto")
     texts, wrong = tool_texts(syntax), []
     assert len(texts) == len(RECORDED[syntax][name]) > 50
     for text, recorded in zip(texts, RECORDED[syntax][name], strict=True):
-        run = tool_run(lambda: parser(tokenizer, request.tools), tokenizer, text, request)
-        wrong += [(text, way, recorded[way], run[way]) for way in ("whole", *DEALS) if run[way] != recorded[way]]
+        run = tool_run(lambda: parser(tokenizer, request.tools), tokenizer, text, request, deals)
+        wrong += [(text, way, recorded[way], run[way]) for way in run if run[way] != recorded[way]]
     assert not wrong, f"{len(wrong)} runs differ, the first: " + "\n".join(map(str, wrong[0]))

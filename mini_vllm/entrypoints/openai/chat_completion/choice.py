@@ -27,8 +27,9 @@ _CALLS: TypeAdapter[list[FunctionDefinition]] = TypeAdapter(list[FunctionDefinit
 def make_message(request: ChatCompletionRequest, parsers: Parsers, role: str, text: str) -> tuple[ChatMessage, bool]:
     """The message of a complete answer, and whether it ended in tool calls of the model's own choice."""
     reasoning, content = None, text
-    if parsers.reasoning_parser is not None:
-        reasoning, content = parsers.reasoning_parser(parsers.tokenizer).extract_reasoning(text, request=request)
+    parser = parsers.reasoning_of(request)
+    if parser is not None:
+        reasoning, content = parser.extract_reasoning(text, request=request)
         reasoning = reasoning if request.include_reasoning else None
     calls, content = parse_tool_calls(request, parsers, content)
     forced = isinstance(request.tool_choice, ChatCompletionNamedToolChoiceParam) or request.tool_choice == "required"

@@ -24,7 +24,7 @@ from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorResponse, RequestResponseMetadata
 from mini_vllm.entrypoints.openai.engine.serving import OpenAIServing, clamp_prompt_logprobs
 from mini_vllm.outputs import CompletionOutput, RequestOutput
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 @dataclass
@@ -39,7 +39,7 @@ class ChatContext:
     role: str
     conversation: list[dict[str, Any]]
     outputs: AsyncGenerator[RequestOutput, None]
-    params: SamplingParams
+    params: SamplingParams | BeamSearchParams
     num_cached_tokens: int = 0
 
 
@@ -67,8 +67,6 @@ class OpenAIServingChat(OpenAIServing):
 
     async def start(self, request: ChatCompletionRequest, raw_request: Request | None) -> ChatContext | ErrorResponse:
         """Check, render, and hand over to the engine."""
-        if request.use_beam_search:
-            return self.create_error_response("use_beam_search is not served so far; `LLM.beam_search` does it offline")
         refused = self._check_model(request.model)
         if refused is not None:
             return refused
@@ -78,7 +76,8 @@ class OpenAIServingChat(OpenAIServing):
             return rendered
         conversation, prompt = rendered
         params = self._sampling_params(request, prompt)
-        outputs = self._generate(prompt, params, request_id, request.priority)
+        thinking = self.parsers.about_reasoning(request, prompt["prompt_token_ids"])
+        outputs = self._generate(prompt, params, request_id, request.priority, **thinking)
         role = self.options.response_role if request.add_generation_prompt else request.messages[-1]["role"]
         name = self.models.model_name()
         return ChatContext(request, request_id, metadata, name, int(time.time()), role, conversation, outputs, params)

@@ -1,61 +1,123 @@
-"""The hook for tool and reasoning parsers: which are in use, and what they do to a request and its outputs.
+"""The parsers that the command line names, and what they do to a request and its outputs.
 
-Upstream: `upstream/vllm/parser/parser_manager.py` and `upstream/vllm/parser/abstract_parser.py`. The parsers themselves
-stand in `mini_vllm/tool_parsers/` and `mini_vllm/reasoning/`.
+Upstream: `upstream/vllm/parser/parser_manager.py`, and what both generators of
+`upstream/vllm/entrypoints/openai/chat_completion/serving.py` do with it.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
+from mini_vllm.parser import Parser, ParserManager
 
 
 class Parsers:
-    """The parsers that the command line names, or none.
+    """One tool parser, one reasoning parser, or none of them.
 
-    Raises TypeError for a name that is not registered.
+    Raises TypeError for a name that is not registered, and what a parser raises for a tokenizer without its tokens.
     Upstream: upstream/vllm/parser/parser_manager.py:241 — `ParserManager.get_parser`.
     """
 
     def __init__(self, options: ServingOptions, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+        self.options, self.tokenizer = options, tokenizer
         self.enable_auto_tools = options.enable_auto_tools
-        name = options.tool_parser if options.enable_auto_tools else None
-        self.tool_parser: Any = None if name is None else _tool_parser(name)
-        self.reasoning_parser: Any = (
-            None if not options.reasoning_parser else _reasoning_parser(options.reasoning_parser)
-        )
+        self.tool_parser = ParserManager.get_tool_parser(options.tool_parser, options.enable_auto_tools)
+        self.reasoning_parser = ParserManager.get_reasoning_parser(options.reasoning_parser)
+        if self.tool_parser is not None:
+            self.tool_parser(tokenizer, None)
+        if self.reasoning_parser is not None:
+            self.reasoning_parser(tokenizer)
+
+    def reasoning_of(self, request: Any) -> Any:
+        """A reasoning parser for one answer, which knows what the request gave its template; None without one."""
+        if self.reasoning_parser is None:
+            return None
+        return self.reasoning_parser(self.tokenizer, **self.reasoning_kwargs(request))
+
+    def reasoning_kwargs(self, request: Any) -> dict[str, Any]:
+        """The variables of the template: some models think only where they say so."""
+        options = self.options
+        params = request.build_chat_params(options.chat_template, options.chat_template_content_format)
+        defaults = options.default_chat_template_kwargs
+        return {"chat_template_kwargs": params.with_defaults(defaults).chat_template_kwargs}
+
+    def about_reasoning(self, request: Any, prompt_token_ids: list[int]) -> dict[str, Any]:
+        """For the engine, whose grammars wait for the end of the thinking: whether it is over, and how to tell.
+
+        Thoughts that nobody wants are none: the grammar counts from the start.
+        Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:337 — "reasoning_ended".
+        """
+        parser = self.reasoning_of(request)
+        if not request.include_reasoning:
+            ended = True
+        else:
+            ended = None if parser is None else parser.is_reasoning_end(prompt_token_ids)
+        kwargs = None if parser is None else self.reasoning_kwargs(request)
+        return {"reasoning_ended": ended, "reasoning_parser_kwargs": kwargs}
 
     def adjust_request(self, request: Any) -> None:
         """Let the parsers change a request: skip fewer special tokens, add a grammar."""
-        if self.reasoning_parser is not None:
-            parser = self.reasoning_parser(self.tokenizer)
-            if hasattr(parser, "adjust_request"):
-                parser.adjust_request(request=request)
+        parser = self.reasoning_of(request)
+        if parser is not None:
+            parser.adjust_request(request)
         if self.tool_parser is not None and request.tool_choice != "none":
-            self.tool_parser(self.tokenizer, request.tools).adjust_request(request=request)
+            self.tool_parser(self.tokenizer, request.tools).adjust_request(request)
 
-    def stream_parser(self, request: Any) -> Any:
-        """A new parser for one choice of a stream, or None where text goes out as it comes."""
-        return None
+    def stream_parser(self, request: Any) -> StreamParser | None:
+        """A new parser for one choice of a stream, or None where text goes out as it comes.
 
-
-def _tool_parser(name: str) -> Any:
-    try:
-        from mini_vllm.tool_parsers import ToolParserManager
-
-        return ToolParserManager.get_tool_parser(name)
-    except (ImportError, KeyError) as error:
-        raise TypeError(
-            f"Error: --enable-auto-tool-choice requires tool_parser:'{name}' which has not been registered"
-        ) from error
+        Upstream's stream looks for calls also where the request has no tools or says "none", while its whole answer
+        does not; here both leave the text alone.
+        """
+        calls = request.tools and request.tool_choice != "none"
+        tool = self.options.tool_parser if calls else None
+        chosen = ParserManager.get_parser(tool, self.options.reasoning_parser, self.enable_auto_tools)
+        if chosen is None:
+            return None
+        return StreamParser(chosen(self.tokenizer, request.tools, **self.reasoning_kwargs(request)))
 
 
-def _reasoning_parser(name: str) -> Any:
-    try:
-        from mini_vllm.reasoning import ReasoningParserManager
+class StreamParser:
+    """The parser of one choice, with the last word at its end."""
 
-        return ReasoningParserManager.get_reasoning_parser(name)
-    except (ImportError, KeyError) as error:
-        raise TypeError(f"reasoning_parser_name={name!r} has not been registered") from error
+    def __init__(self, parser: Parser) -> None:
+        self.parser = parser
+
+    def parse_delta(
+        self, text: str, token_ids: list[int], request: Any, prompt_token_ids: list[int]
+    ) -> DeltaMessage | None:
+        """See `DelegatingParser.parse_delta`."""
+        return self.parser.parse_delta(text, token_ids, request, prompt_token_ids)
+
+    def finish(self, delta: DeltaMessage | None) -> tuple[bool, DeltaMessage | None]:
+        """Whether the tool parser found calls, and the last delta with the arguments that it has not sent.
+
+        Upstream looks for these only where the last delta has arguments itself: not where it is empty.
+        """
+        parser = self.parser.tool_parser
+        if parser is None or not parser.prev_tool_call_arr:
+            return False, delta
+        function = delta.tool_calls[0].function if delta is not None and delta.tool_calls else None
+        if delta is None or function is None or function.arguments is None:
+            return True, delta
+        index = len(parser.prev_tool_call_arr) - 1
+        arguments = parser.prev_tool_call_arr[index].get("arguments", {})
+        whole = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        sent = parser.streamed_args_for_tool[index]
+        sent = sent[: len(sent) - len(function.arguments)]
+        return True, _with_arguments(delta, index, whole.replace(sent, "", 1))
+
+
+def _with_arguments(delta: DeltaMessage, index: int, arguments: str) -> DeltaMessage:
+    """The call `index` of a delta, with other arguments; all else of the delta is dropped, as upstream.
+
+    Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:1572 — `_create_remaining_args_delta`.
+    """
+    call = next((call for call in delta.tool_calls if call.index == index), None)
+    name = call.function.name if call and call.function else None
+    function = DeltaFunctionCall(name=name, arguments=arguments)
+    first = (call.id, call.type) if call else (None, None)
+    return DeltaMessage(tool_calls=[DeltaToolCall(index=index, id=first[0], type=first[1], function=function)])

@@ -103,7 +103,7 @@ class OpenAIServingResponses(OpenAIServingChat):
         usage: ResponseUsage | None,
         **shown: Any,
     ) -> ResponsesResponse:
-        params = context.params
+        params: Any = context.params
         return ResponsesResponse(
             id=request.request_id,
             created_at=context.created,

@@ -1,0 +1,73 @@
+"""Thoughts, calls and forced calls in one stream, delta for delta as in vLLM 0.22.1: `golden/record_parsers.py`."""
+
+import gzip
+import json
+import logging
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pydantic")
+pytest.importorskip("partial_json_parser")
+
+from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from mini_vllm.parser import ParserManager
+from mini_vllm.tests.golden.parser_cases import (
+    BOTH,
+    CHOICES,
+    FAST_DEALS,
+    SLOW_DEALS,
+    SYNTAXES,
+    THINK,
+    TOOLS,
+    Words,
+    both_texts,
+)
+from mini_vllm.tests.golden.parser_runs import both_run
+
+WAYS = [FAST_DEALS, pytest.param(SLOW_DEALS, marks=pytest.mark.slow)]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.gz"
+RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["both"]
+CASES = [(i, j) for i in range(len(BOTH)) for j in range(len(CHOICES))]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("deals", WAYS)
+@pytest.mark.parametrize(("i", "j"), CASES)
+def test_as_recorded(i, j, deals):
+    tool, reasoning, prompt, syntax = BOTH[i]
+    parser = ParserManager.get_parser(tool, reasoning, enable_auto_tools=True)
+    tokenizer = Words(list(dict.fromkeys([*THINK, *SYNTAXES[syntax][1]])))
+    prompt_ids = [tokenizer.id(token) for token in ["Hello", *prompt]]
+    request = ChatCompletionRequest(messages=[], model="m", tools=TOOLS, tool_choice=CHOICES[j])
+    texts, wrong = both_texts(syntax, CHOICES[j]), []
+    assert len(texts) == len(RECORDED[i][j]) >= 15
+    for text, recorded in zip(texts, RECORDED[i][j], strict=True):
+        run = both_run(partial(parser, tokenizer, request.tools), tokenizer, text, request, prompt_ids, deals)
+        wrong += [(text, way, recorded[way], run[way]) for way in run if run[way] != recorded[way]]
+    assert not wrong, f"{len(wrong)} runs differ, the first: " + "\n".join(map(str, wrong[0]))
+
+
+def test_neither_is_no_parser():
+    assert ParserManager.get_parser() is None
+    assert ParserManager.get_parser("hermes", None, enable_auto_tools=False) is None
+
+
+def test_two_servers_in_a_process_do_not_share_their_parsers():
+    first = ParserManager.get_parser("hermes", None, enable_auto_tools=True)
+    second = ParserManager.get_parser("granite", "granite", enable_auto_tools=True)
+    assert first.tool_parser_cls.__name__ == "Hermes2ProToolParser" and first.reasoning_parser_cls is None
+    assert second.tool_parser_cls.__name__ == "GraniteToolParser"
+
+
+@pytest.mark.parametrize(("tool", "reasoning"), [("no_such", None), (None, "no_such")])
+def test_unknown_names(tool, reasoning):
+    with pytest.raises(TypeError, match=r"has not been registered.*There are: "):
+        ParserManager.get_parser(tool, reasoning, enable_auto_tools=True)
