@@ -24,16 +24,19 @@ COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
 
 
 class SpecArm:
-    """The engine of a job: `engine`, `model`, `speculative_config` or None, `max_num_seqs`, `max_tokens`."""
+    """The engine of a job: `engine`, `model`, `speculative_config` or None, `max_num_seqs`, `max_tokens`, and whether
+    `processor_time` counts instead of time on the wall."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         real = job["engine"] == "vllm"
         if real:
             from vllm import LLM, SamplingParams
+            from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
             # pocket-medusa's card says why the release has to be told not to count the weights that it read.
             settings: dict[str, Any] = {
-                "dtype": "float32", "model_loader_extra_config": {"enable_weights_track": False}
+                "dtype": "float32", "model_loader_extra_config": {"enable_weights_track": False},
+                "distributed_executor_backend": UniProcExecutor,
             }  # fmt: skip
         else:
             from mini_vllm import LLM, SamplingParams
@@ -45,10 +48,14 @@ class SpecArm:
             **settings,
         )  # fmt: skip
         self.params: Any = SamplingParams(temperature=0.0, max_tokens=job["max_tokens"], ignore_eos=True)
+        self.clock = time.process_time if job["processor_time"] else time.perf_counter
         self.steps = 0
         core: Any = self.llm.llm_engine.engine_core
         core = getattr(core, "engine_core", core)
         plan = core.scheduler.schedule
+        drafts = None if real else core.model_runner.drafts
+        if drafts is not None and drafts.switch is not None:
+            drafts.switch.clock = self.clock
 
         def counted(*args: Any) -> Any:
             output = plan(*args)
@@ -63,9 +70,9 @@ class SpecArm:
 
     def generate(self, prompts: list[list[int]]) -> dict[str, Any]:
         """Seconds, steps, what became of drafts, and the tokens."""
-        before, self.steps, start = self._drafts(), 0, time.perf_counter()
+        before, self.steps, start = self._drafts(), 0, self.clock()
         outputs = self.llm.generate([{"prompt_token_ids": p} for p in prompts], self.params, use_tqdm=False)
-        seconds = time.perf_counter() - start
+        seconds = self.clock() - start
         drafts = [after - was for after, was in zip(self._drafts(), before, strict=True)]
         tokens = [list(output.outputs[0].token_ids) for output in outputs]
         return {"seconds": seconds, "steps": self.steps, "drafts": drafts, "tokens": tokens}
@@ -74,7 +81,8 @@ class SpecArm:
 def main() -> None:
     from benchmarks.turns import serve
 
-    serve({"generate": SpecArm(JOB).generate})
+    arm = SpecArm(JOB)
+    serve({"start": lambda: "up", "generate": arm.generate})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -210,6 +210,55 @@ def test_sampling_times_every_setting_with_and_without_candidates() -> None:
     assert len({str(sampling.different(row)) for row in range(sampling.ROWS)}) == sampling.ROWS
     metadata = sampling.metadata_of([{"top_k": 3}] * 2, 50)
     assert sampling.whole_rows(np.eye(2, 50, dtype=np.float32), metadata).shape == (2,)
+
+
+class ArmOfPaper:
+    """An arm that is up at once, unless it is told to fail; every step is written down."""
+
+    log: ClassVar[list[tuple[str, ...]]] = []
+    failing = ""
+
+    def __init__(self, script: str, job: dict[str, Any], threads: int, python: str) -> None:
+        drafts = job["speculative_config"]
+        self.name = f"{job['engine']} {drafts['method'] if drafts else 'none'}"
+        self.log.append(("process", self.name, python))
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        if self.name == self.failing:
+            raise turns.ArmError("no such wheel")
+        self.log.append((do, self.name))
+        return {"seconds": 1.0, "steps": 2, "drafts": [1, 4, 2], "tokens": []}
+
+    def close(self) -> None:
+        self.log.append(("close", self.name))
+
+
+def test_drafting_engines_start_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real vLLM's first; each is up before the next one loads; what their loading takes is minutes of the run."""
+    monkeypatch.setattr(spec_decode, "Arm", ArmOfPaper)
+    monkeypatch.setattr(ArmOfPaper, "log", log := [])
+    clock = iter(range(0, 10**6, 60))
+    monkeypatch.setattr(spec_decode.time, "monotonic", lambda: float(next(clock)))
+    asked = ["--vllm-python", "other/python", "--methods", "eagle", "--kinds", "story"]
+    monkeypatch.setattr(spec_decode, "save", lambda *_, **__: None)
+    assert spec_decode.main([*asked, "--minutes", "13", "--batches", "1"]) == 0
+    begun = log[: 2 * 6]
+    assert begun[:4] == [
+        ("process", "vllm none", "other/python"), ("start", "vllm none"),
+        ("process", "vllm eagle", "other/python"), ("start", "vllm eagle"),
+    ]  # fmt: skip
+    assert [name[:2] for name in begun[4:]] == [
+        (what, f"mini_vllm {method}") for method in ("none", "eagle", "eagle", "eagle") for what in ("process", "start")
+    ]
+    assert [what for what, *_ in log].count("generate") == 2 * 6, "13 minutes: all for loading, one turn of grace"
+    capsys.readouterr()
+    monkeypatch.setattr(ArmOfPaper, "failing", "vllm eagle")
+    log.clear()
+    assert spec_decode.main(asked) == 1
+    assert capsys.readouterr().err.endswith("an engine did not answer: vllm, eagle: no such wheel\n")
+    assert [each for each in log if each[0] == "close"] == [("close", "vllm none"), ("close", "vllm eagle")]
 
 
 @pytest.mark.slow

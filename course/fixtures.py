@@ -8,8 +8,7 @@ import pytest
 
 
 def close(got: Any, want: Any, what: str, atol: float = 1e-12) -> None:
-    """One comparison of arrays for all labs: kind (no masked array), shape, type, then every number, without a relative
-    tolerance. NaN is close to nothing."""
+    """Arrays of all labs: no masked one, shape, type, every number, no relative tolerance; NaN is close to nothing."""
     import numpy as np
 
     want = np.asarray(want)

@@ -11,8 +11,7 @@
 * one line per lab at the end.
 
 ``COURSE_DURATIONS=FILE`` writes what the tests cost (``course.durations``).
-``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` keeps the run out of
-``.course/progress.json``."""
+``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` records nothing."""
 
 import functools
 import importlib.util

@@ -51,6 +51,7 @@ REFERENCE = (
     "docs/serving.md",
     "docs/tuning.md",
     "docs/parity.md",
+    "docs/parsers.md",
     "docs/milestones.md",
     "docs/grading.md",
 )

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
     from mini_vllm.layers.utils import multiply_in_blocks
     from mini_vllm.logprobs import FlatLogprobs, Logprob
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
     from mini_vllm.metrics.stats import RequestMetrics, RequestStateStats
     from mini_vllm.model_loader.default_loader import load_model
@@ -214,6 +215,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.layers.quantization.repack": ("awq_unpack",),
     "mini_vllm.layers.quantization.utils.fp8_utils": ("decode_e4m3", "encode_e4m3", "quantize_fp8"),
     "mini_vllm.logprobs": ("FlatLogprobs", "Logprob"),
+    "mini_vllm.lora.request": ("LoRARequest",),
     "mini_vllm.metrics.reader": ("Counter", "Gauge", "Histogram", "Metric", "Vector"),
     "mini_vllm.metrics.stats": ("RequestMetrics", "RequestStateStats"),
     "mini_vllm.model_loader.default_loader": ("load_model",),

@@ -6,11 +6,15 @@ Upstream twins: `vllm/outputs.py` (results), `vllm/v1/outputs.py` (`ModelRunnerO
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mini_vllm.logprobs import PromptLogprobs, SampleLogprobs
 from mini_vllm.metrics.stats import RequestStateStats
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
 
 
 @dataclass
@@ -30,7 +34,7 @@ class CompletionOutput:
     logprobs: SampleLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
         """True once `finish_reason` is known."""
@@ -44,7 +48,7 @@ class RequestOutput:
     `num_cached_tokens` is the number of prompt tokens that came from the prefix cache at first admission. `metrics` is
     None where the engine was told `disable_log_stats`. `prompt_logprobs`, where asked for, has an entry for each token
     of the prompt: None for the first, which nothing predicts, then a dict as in `CompletionOutput.logprobs`.
-    `lora_request` is None until phase 11 brings it, and there is no encoder.
+    `lora_request` is its adapter. There is no encoder.
 
     Upstream: upstream/vllm/outputs.py:85 — `RequestOutput`.
     """
@@ -57,7 +61,7 @@ class RequestOutput:
     num_cached_tokens: int | None = None
     metrics: RequestStateStats | None = None
     prompt_logprobs: PromptLogprobs | None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
     kv_transfer_params: None = None

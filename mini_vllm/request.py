@@ -1,6 +1,6 @@
 """A request inside the engine core: its tokens, its two counters and its state.
 
-Upstream twin: `vllm/v1/request.py`. What later phases bring (LoRA, images) is left out.
+Upstream twin: `vllm/v1/request.py`. What later phases bring (images) is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreReq
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.structured_output.request import StructuredOutputRequest
 
 BlockHasher = Callable[["Request"], list[bytes]]
@@ -78,6 +79,7 @@ class Request:
         priority: lower runs first under the "priority" policy.
         block_hasher: returns the hashes of full blocks that have none yet (`get_request_block_hasher`); None when
             prefix caching is off.
+        lora_request: its adapter; cached blocks are shared within one adapter only.
 
     Upstream: upstream/vllm/v1/request.py:59 — `Request`.
     """
@@ -92,13 +94,14 @@ class Request:
         priority: int = 0,
         block_hasher: BlockHasher | None = None,
         cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids
         self.sampling_params = sampling_params
         self.arrival_time = arrival_time
         self.priority = priority
-        self.cache_salt = cache_salt
+        self.cache_salt, self.lora_request = cache_salt, lora_request
         self.skip_reading_prefix_cache = bool(getattr(sampling_params, "skip_reading_prefix_cache", None))
         self.serial = next(_serial)
 
@@ -142,6 +145,7 @@ class Request:
             priority=request.priority,
             block_hasher=block_hasher,
             cache_salt=request.cache_salt,
+            lora_request=request.lora_request,
         )
         state = made.structured_output_request
         if state is not None:

@@ -39,8 +39,7 @@ class Mutant:
 
 
 def mutants(source: str, names: set[str], texts: bool = True) -> Iterator[Mutant]:
-    """Every mutant of the functions called ``names`` (dotted) of a source; without their own sources, which take long
-    to write, where not ``texts``."""
+    """Every mutant of the functions ``names`` (dotted) of a source; ``texts``: with their own sources (slow)."""
     tree, lines = ast.parse(source), source.splitlines()
     for name, node in functions(tree):
         if name in names:

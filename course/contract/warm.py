@@ -1,8 +1,7 @@
 """Runs one lab's tests on many versions of its ``solution.py``, fast: imports and collection once, then one fork per
 version.
 
-``run_variants`` starts a process of its own (``python -m course.contract.warm``), so that nothing of the caller is
-forked. Needs ``os.fork``."""
+``run_variants`` starts a process of its own (``python -m course.contract.warm``): nothing of the caller is forked."""
 
 import contextlib
 import json

@@ -44,8 +44,7 @@ def python(module: str, args: list[str], cwd: Path, env: dict[str, str], limit: 
 
 
 def _ask(job: dict[str, Any]) -> tuple[int | None, str]:
-    """Exit status of a job, None where it was late, and why the server died, where it did: then the next job gets a new
-    one, as after an interruption."""
+    """Exit status of a job, None where it was late; why the server died, where it did: the next job gets a new one."""
     if not SERVER or SERVER[0].poll() is not None:
         own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "course.contract.zygote"]

@@ -4,7 +4,7 @@ import ast
 import builtins
 import re
 import symtable
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
@@ -86,8 +86,9 @@ class File:
             above = {n.id for base in node.bases for n in ast.walk(base) if isinstance(n, ast.Name)}
             self.values |= {node.name} if above & ((BUILTINS - {"object"}) | self.values) else set()
         self.defined = {n.name for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-        self.bound = {n for node in self.nodes if not isinstance(node, ast.ClassDef) for n in words.bindings(node)}
-        self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        other = {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        self.bound = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, ast.ClassDef)))
+        self.made = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, (ast.alias, ast.keyword))))
         self.declared = {name for node in self.nodes for name in self._declares(node)}
 
     def _declares(self, node: ast.AST) -> Iterator[str]:
@@ -126,7 +127,7 @@ class File:
         if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"__slots__ with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
-        look: Callable[[Any], Iterator[str]] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        look: Any = getattr(self, f"_{type(node).__name__.lower().removesuffix('star')}", None)
         yield from look(node) if look else ()
         if isinstance(node, (ast.Name, ast.Attribute)) and (name := self.dotted(node)):
             yield from self._value(node, name)
@@ -144,34 +145,34 @@ class File:
 
     def _value(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[str]:
         """A name that an import or a builtin has made, where it stands."""
-        over, (module, _, last) = self.above[node], name.rpartition(".")
+        over, (module, _, last), load = self.above[node], name.rpartition("."), isinstance(node.ctx, ast.Load)
         if isinstance(node, ast.Attribute) and module in self.language.known and not self.language.has(module, last):
             yield f"uses {name}"
-        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        elif isinstance(node, ast.Attribute) and not load:
             yield f"changes {name}"
-        elif name in self.modules and isinstance(node.ctx, ast.Load) and not isinstance(over, ast.Attribute):
+        elif name in self.modules and load and not isinstance(over, ast.Attribute):
             yield f"hands on the module {name}"
         elif name in ("enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"):
             yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
-        elif name.startswith("mini_vllm.") and isinstance(node.ctx, ast.Load) and not self._kept(node):
+        elif name.startswith(("mini_vllm.", "numpy.ndarray")) and load and not self._kept(node):
             yield f"hands on {name}"
         elif name == "functools.wraps":
             plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not words.starred(over)
             plain = plain and isinstance(self.above[over], ast.FunctionDef)
             yield from [] if plain else ["functools.wraps otherwise than as a decorator with one argument"]
-        elif name in CAREFUL and isinstance(node.ctx, ast.Load) and ("." in name or name in self.used):
+        elif name in CAREFUL and load and ("." in name or name in self.used):
             yield from self._careful(node, name)
 
     def _careful(self, node: ast.AST, name: str) -> Iterator[str]:
         call, over, is_type = (call := self.above[node]), self.above[call], name == "type"
-        asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance" and "isinstance" not in self.bound
+        asked = isinstance(call, ast.Call) and self.dotted(call.func) == "isinstance" and "isinstance" not in self.made
         noted = isinstance(call, ast.Subscript) and call in (getattr(over, k, 0) for k in ("annotation", "returns"))
         if is_type and (asked or noted):
             return
         if not isinstance(call, ast.Call) or call.func is not node or words.starred(call):
             yield f"hands on {name}"
         elif is_type:
-            fine = isinstance(over, (ast.Compare, ast.FormattedValue)) or getattr(over, "attr", "") == "__name__"
+            fine = words.asks(over) or isinstance(over, ast.FormattedValue) or getattr(over, "attr", "") == "__name__"
             if isinstance(over, ast.Call) and over.func is call:  # with one or three, type(type) would make classes
                 fine = not words.starred(over) and len(over.args) in ((0, 1, 2) if over.keywords else (0, 2))
             yield from [] if fine and len(call.args) == 1 else ["type() for more than a name or a comparison"]
@@ -196,9 +197,12 @@ class File:
         field = next(
             key for key, value in ast.iter_fields(over) if at in (value if isinstance(value, list) else [value])
         )
-        if field == "args" and isinstance(over, ast.Call) and (called := self.dotted(over.func)) not in self.bound:
+        root = getattr(over, "func", getattr(over, "value", None)) or over
+        plain = {n.id for n in ast.walk(root) if isinstance(n, ast.Name)}.isdisjoint(self.made)
+        if field == "args" and isinstance(over, ast.Call) and plain:
+            called = self.dotted(over.func)
             return called in ("isinstance", "issubclass") or (called in words.KEEPERS and over.args[0] is node)
-        told = isinstance(over, ast.Subscript) and field == "slice" and self.dotted(over.value)
+        told = isinstance(over, ast.Subscript) and field == "slice" and plain and self.dotted(over.value)
         simple = at is node or field == "type"
         return bool(told) or (simple and f"{type(over).__name__}.{field}" in words.PLACES)
 
@@ -217,7 +221,7 @@ class File:
             text = text_of(over.args[1]) if isinstance(over, ast.Call) and len(over.args) == 3 else None
             yield from self._attr(text, True) if text else [f"object.__setattr__ with a name {MADE}"]
         elif name == "__class__":
-            fine = isinstance(over, ast.Compare) or getattr(over, "attr", "") == "__name__"
+            fine = words.asks(over) or getattr(over, "attr", "") == "__name__"
             yield from [] if fine else ["__class__ for more than its name or a comparison"]
         else:
             yield from self._attr(name, store)
@@ -235,10 +239,12 @@ class File:
     def _call(self, node: ast.Call) -> Iterator[str]:
         called = self.dotted(node.func)
         for key in node.keywords:
-            if key.arg == "refcheck":
+            if key.arg in words.REFUSED:
                 yield f"passes {key.arg}="
             elif key.arg is None and called in ("types.SimpleNamespace", "dataclasses.field"):
                 yield f"{called} with names {MADE}"
+        if len(node.args) > words.WORDS["most"].get(called, 255) or (called == "copy.deepcopy" and node.keywords):
+            yield f"{called} with more arguments than it needs"
         if called == "contextlib.suppress":
             yield from (f"swallows {name}" for arg in node.args for name in self._hiding(arg))
 
@@ -246,6 +252,7 @@ class File:
         yield from (f"a class with {k.arg or '**'}=" for k in node.keywords if k.arg != "total")
         bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
+        yield from [f"a class called {node.name}"] if node.name in BUILTINS else ()
         fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
         own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
@@ -281,9 +288,8 @@ class File:
         if any(isinstance(n, _LEAVES) for part in node.finalbody for n in ast.walk(part)):
             yield "leaves a finally block, which swallows every error"
 
-    _trystar = _try
-
     def _functiondef(self, node: ast.FunctionDef) -> Iterator[str]:
-        values = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
-        if node.name == "__exit__" and any(not isinstance(v, ast.Constant) or v.value for v in values):
+        given = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+        lies = node.decorator_list or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node))
+        if node.name == "__exit__" and (lies or any(not isinstance(v, ast.Constant) or v.value for v in given)):
             yield "an __exit__ that may swallow every error"

@@ -106,7 +106,7 @@ def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
         if "\0" in source:
             raise ValueError("it holds NUL bytes")
         read = job["trusted"] or mark(text) in job["accepted"]
-        found = [] if read else outside(source, Language(job["allowed"], job["own"], job["plug"]))
+        found = [] if read else outside(source, Language(job["allowed"], job["own"]))
     except SyntaxError as error:
         found, kind = [f"line {error.lineno}: does not parse: {error.msg}"], "broken"
     except (ValueError, RecursionError, MemoryError) as error:
@@ -168,6 +168,8 @@ def prepare(allowed: Collection[str]) -> None:
     random.Random = Seeded  # type: ignore[misc]
     if "mini_vllm" in allowed:
         operator.attrgetter(*(engine := importlib.import_module("mini_vllm")).__all__)(engine)
+    if "torch" in sys.modules:  # some calls import it late: seconds in each fork, and a folder that a fork has not
+        importlib.import_module("torch._dynamo")
     if "numpy" in allowed or "numpy" in sys.modules:
         rng, _ = map(importlib.import_module, ("numpy.random", "numpy.testing"))
         draw = rng.default_rng

@@ -141,7 +141,7 @@ def _language(lab: Lab, settings: Settings, root: Path) -> dict[str, Any]:
     folder = root / lab.phase / "labs" / lab.slug
     solution, test = ((folder / name).read_text(encoding="utf-8") for name in ("solution.py", "test_lab.py"))
     own = own_words(untouched_starter(folder).decode(), solution, test, "mini_vllm" in lab.allowed_imports)
-    return {"allowed": [*lab.allowed_imports, *settings.allow], "own": own, "plug": bool(lab.plug)}
+    return {"allowed": [*lab.allowed_imports, *settings.allow], "own": own}
 
 
 def _baseline(lab: Lab, base: dict[str, Any], root: Path, temp: Path) -> tuple[list[str], dict[str, float]]:

@@ -17,7 +17,7 @@ from typing import Any
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
 WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
-BUILTINS, KEEPERS, PLACES, CAREFUL, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
+BUILTINS, KEEPERS, PLACES, CAREFUL, REFUSED, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
     frozenset(value.split()) for value in WORDS.values() if isinstance(value, str)
 )
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
@@ -25,12 +25,12 @@ ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubc
 
 class Language:
     """The language of one lab. ``allowed``: modules from labs.toml and the instructor; ``own``: what its files say (see
-    ``faults.own_words``); ``plug``: the engine has what the lab asks for, and gives only what those files take."""
+    ``faults.own_words``). The engine gives data, and what those files take."""
 
-    def __init__(self, allowed: Iterable[str] = (), own: Mapping[str, Any] | None = None, plug: bool = False) -> None:
+    def __init__(self, allowed: Iterable[str] = (), own: Mapping[str, Any] | None = None) -> None:
         self.own = defaultdict(set, {k: set(v) for k, v in (own or {}).items()})
         self.given: Mapping[str, str] = (own or {}).get("given", {})
-        self.plug, self.allowed = plug, set(allowed) | self.own["modules"]
+        self.allowed = set(allowed) | self.own["modules"]
         self.modules: dict[str, str] = {k: v for k, v in WORDS["further"].items() if self.lets_in(k)} | WORDS["modules"]
         self.known = {part for name in {*self.modules, *self.allowed} for part in packages(name)}
         made = {word for k, v in WORDS["made"].items() if self.lets_in(k) for word in v.split()}
@@ -44,9 +44,6 @@ class Language:
         """Whether ``module.name`` may be said."""
         if f"{module}.{name}" in self.own["names"] | self.known or module == "__future__":
             return True
-        if module == "mini_vllm" and self.lets_in(module):
-            public = WORDS["engine"]["data"].split() if self.plug else importlib.import_module(module).__all__
-            return name in public
         if module not in self.modules:  # the instructor's `allow`
             return module in self.allowed - self.own["modules"] and not name.startswith("_")
         return name in names_of(module, self.modules[module])
@@ -127,6 +124,13 @@ def starred(call: ast.Call) -> bool:
 def text_of(node: ast.AST | None) -> str | None:
     """The string that a constant is."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def asks(node: ast.AST) -> bool:
+    """Whether a comparison hands its sides to nobody: an object behind ``in`` might keep them."""
+    same = (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
+    plain = isinstance(node, ast.Compare) and all(isinstance(op, same) for op in node.ops)
+    return plain or isinstance(getattr(node, "comparators", [0])[0], ast.Tuple)
 
 
 def compares_itself(node: ast.FunctionDef, file: Any) -> bool:

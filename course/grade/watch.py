@@ -43,8 +43,7 @@ class Guard:
             raise PermissionError(f"not allowed in a graded lab: {what}")
 
     def _asked(self, frame: FrameType | None, near: bool) -> bool:
-        """Whether the submission did: the first caller outside the standard library (``near``: the caller) is its file,
-        or a text that it runs."""
+        """Whether the first caller outside the standard library (``near``: the caller) is its file, or text it ran."""
         while frame is not None:
             name = frame.f_code.co_filename
             if name == self.lab or (name.startswith("<") and not name.startswith(("<frozen", "<__array_function__"))):

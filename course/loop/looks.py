@@ -28,8 +28,7 @@ def patterns(lab: Lab) -> dict[str, list[str]]:
 
 
 def matching(rows: dict[str, list[str]], red: set[str], unknown: set[str]) -> list[str]:
-    """Mistakes on which the tests ``red`` fail and no other, those aside of which nothing is ``unknown``: all of them,
-    where several have one pattern."""
+    """Mistakes on which the tests ``red`` fail and no other, those aside of which nothing is ``unknown``."""
     return [words for words, tests in rows.items() if red and set(tests) - unknown == red]
 
 

@@ -104,8 +104,7 @@ def digest(of: Path | str | bytes) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Lines of at most ``width`` columns, broken between words; what goes on keeps its indent, a path too long for a
-    line loses its phase."""
+    """Lines of at most ``width`` columns, broken between words, indent kept; a path too long loses its phase."""
     lines = []
     for line in text.split("\n"):
         if max(map(len, line.split()), default=0) >= width:

@@ -1,7 +1,6 @@
 """Reads a page: its fences, its prose, its headings and links, each with the line where it stands.
 
-Only what the checks need of Markdown (GitHub's flavour): backtick and tilde fences, HTML comments, ATX headings,
-inline and reference links."""
+Only what the checks need of GitHub's Markdown: fences, HTML comments, ATX headings, inline and reference links."""
 
 import functools
 import os

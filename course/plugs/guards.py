@@ -1,8 +1,7 @@
 """Guards around a learner's parts: a wrong part is told which rule of the engine it broke, and in which lab.
 
 The guards stand around lab code only; our own parts run bare. Each looks at what goes in and what comes out, so that a
-fault is reported where it is made, not three steps later as a wrong token. I1 to I4 are the invariants of phase 02, S1
-to S5 those of phase 03."""
+fault is told where it is made, not three steps later as a wrong token. I1 to I4 are of phase 02, S1 to S5 of 03."""
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence

@@ -1,8 +1,7 @@
 """`course milestone`: your parts in the engine, one by one and together, and what holds.
 
 Each part that is written runs alone among our own parts through the checks that concern it, and then through a
-workload of 50 requests; the parts that hold run together through both, and through a selection of the engine's own
-test suite."""
+workload of 50 requests; the parts that hold run together through both, and through some of the engine's own tests."""
 
 import os
 import re

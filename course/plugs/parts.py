@@ -124,8 +124,7 @@ def _find(plug: Plug, impl: str | None, modules: dict[str, Any], root: Path) -> 
 
 
 def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False, root: Path = ROOT) -> EngineParts:
-    """The engine's parts, the written ones from the labs, guarded and warmed up; one line a part to stderr.
-    `quiet`: without warm-up and lines."""
+    """The engine's parts, the written ones from the labs, guarded; warmed up and told to stderr, unless `quiet`."""
     found = find_parts(with_labs, root)
     made = assemble(found, quiet)
     if not quiet:

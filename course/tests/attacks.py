@@ -416,6 +416,94 @@ HELD = {
         "class A:\n    def __enter__(self):\n        return 1\n    def __exit__(self, *a):\n        return 1\n",
         "an __exit__",
     ),
+    # a module behind a private name, a class behind an annotation, names out of a table
+    "module-of-catch-warnings": (
+        "import warnings\nclass A:\n    _module = sys = meta_path = config = pluginmanager = items = job = None\n"
+        "for h in warnings.catch_warnings()._module.sys.meta_path:\n    if hasattr(h, 'config'):\n"
+        "        for p in h.config.pluginmanager.get_plugins():\n            if hasattr(p, 'job'):\n"
+        "                for i in p.items:\n                    i.obj = lambda *a, **k: None\n",
+        "the attribute _module",
+    ),
+    "class-of-an-annotation": (
+        D + "from dataclasses import dataclass, field\nclass N:\n    type = None\nf = field()\n@dataclass\nclass A:\n"
+        "    x: type[int] = f\nYes = f.type('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n",
+        "the attribute type",
+    ),
+    "class-of-an-alias": (
+        D + "from typing import Type\nclass N:\n    _inst = None\nT = Type[int]\nT._inst = True\n"
+        "Yes = T('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n",
+        "the attribute _inst",
+    ),
+    "class-of-an-enum-by-name": (
+        D + "from enum import Enum\nclass E(Enum):\n    A = 1\n"
+        "Yes = type(E)('Yes', bases=(), classdict={_U + 'eq' + _U: lambda s, o: True}, _simple=True)\n",
+        "passes classdict=",
+    ),
+    "class-of-a-typed-dict": (
+        D + "from typing import TypedDict\nclass T(TypedDict):\n    a: int\n"
+        "Yes = type(T)('Yes', bases=(), ns={_U + 'eq' + _U: lambda s, o: True})\n",
+        "passes ns=",
+    ),
+    "func-of-a-default": (
+        "from collections import defaultdict\nclass N:\n    default_factory = None\nf = defaultdict(list).default_factory\n",
+        "the attribute default_factory",
+    ),
+    "names-of-a-log-record": (
+        D + "import logging\nclass F:\n    def look(self, record):\n        self.got = np.asarray(record)\n"
+        "log = logging.getLogger('a')\nlog.warning('', extra={_U + 'array_interface' + _U: dict(data=(1 << 20, False),"
+        " shape=(8,), typestr='|u1', version=3)})\n",
+        "passes extra=",
+    ),
+    "names-of-a-log-record-made": (
+        "import logging\nclass F:\n    def makeRecord(self):\n        pass\n"
+        "r = logging.getLogger('a').makeRecord('a', 1, '', 1, '', (), None, '', {chr(95): 1})\n",
+        "the attribute makeRecord",
+    ),
+    "filter-of-a-log": (
+        "import logging\nclass F:\n    def filter(self, record):\n        self.got = record\nlogging.getLogger('a').addFilter(F())\n",
+        "the attribute addFilter",
+    ),
+    "handler-of-a-log": (
+        "import logging\nclass F:\n    def handle(self, record):\n        self.got = record\n"
+        "log = logging.getLogger('a')\nlog.handle = F().handle\n",
+        "the attribute handle",
+    ),
+    "copy-with-a-memory": (
+        D + "import copy\nclass A:\n    def __init__(self):\n        self.x = 1\nclass Memo:\n    n = 0\n"
+        "    def get(self, key, default=None):\n        self.n += 1\n"
+        "        return {_U + 'array_interface' + _U: 1} if self.n == 3 else default\n"
+        "    def __setitem__(self, key, value):\n        pass\nx = np.asarray(copy.deepcopy(A(), Memo()))\n",
+        "copy.deepcopy with more arguments",
+    ),
+    "copy-with-a-memory-by-name": ("import copy\nx = copy.deepcopy([], memo=1)\n", "copy.deepcopy with more arguments"),
+    "copy-handed-on": ("from copy import deepcopy\nx = list(map(deepcopy, [1], [2]))\n", "hands on copy.deepcopy"),
+    "namespace-of-a-table": (
+        D + "from types import SimpleNamespace\nx = SimpleNamespace({_U + 'array_interface' + _U: 1})\n",
+        "types.SimpleNamespace with more arguments",
+    ),
+    "pointers-as-numbers": (
+        "o = np.array([None, None], dtype=object)\nx = np.ndarray((2,), dtype=np.int64, buffer=o)\n",
+        "numpy.ndarray with more arguments",
+    ),
+    "pointers-as-numbers-by-another-name": ("make = np.ndarray\n", "hands on numpy.ndarray"),
+    "pointers-as-a-buffer": (
+        "x = np.frombuffer(np.array([None], dtype=object), dtype=np.int64)\n",
+        "uses numpy.frombuffer",
+    ),
+    "globals-of-cython": ("x = np.random.default_rng.func_code\n", "func_code"),
+    "swallows-by-a-decorated-exit": (
+        "def yes(f):\n    return lambda *a: True\nclass A:\n    def __enter__(self):\n        return 1\n    @yes\n"
+        "    def __exit__(self, *a):\n        return None\n",
+        "an __exit__",
+    ),
+    "swallows-by-an-exit-that-yields": (
+        "class A:\n    def __enter__(self):\n        return 1\n    def __exit__(self, *a):\n        yield\n",
+        "an __exit__",
+    ),
+    "class-called-isinstance": (
+        "class isinstance:\n    def __init__(self, c, k):\n        self.c = c\nisinstance(type, 0).c('Yes', (), {})\n",
+        "a class called isinstance",
+    ),
     # the test's own objects
     "spy-written-over": ("def f(kv):\n    kv.seen_by_the_spy = []\n", "changes the attribute seen_by_the_spy"),
     "private-of-another": ("def f(x):\n    return x._hidden\n", "the attribute _hidden"),
@@ -453,6 +541,39 @@ GIVEN = {
         "from functools import partial\nf = partial(Result).func\n",
         "the attribute func",
     ),
+    "property-by-an-annotation": (
+        "02-02",
+        "from dataclasses import dataclass, field\nclass N:\n    type = admitted = None\nf = field()\n@dataclass\n"
+        f"class A:\n    x: Result = f\nf.type.admitted = {ZERO}\n",
+        "the attribute type",
+    ),
+    "property-by-a-partial-declared": (
+        "02-02",
+        "from functools import partial\nclass N:\n    func = None\nc = partial(Result).func\n",
+        "hands on Result",
+    ),
+    "members-of-an-enumeration": (
+        "01-05",
+        "class N:\n    _member_map_ = None\nRequestStatus._member_map_['FINISHED_STOPPED'] = 1\n",
+        "the attribute _member_map_",
+    ),
+    "call-by-name": (
+        "03-04",
+        "c = LLMEngine().collective_rpc('__getattribute__', args=('__class__',))\n",
+        "the attribute collective_rpc",
+    ),
+    "sampler-of-the-engine": (
+        "09-01",
+        "from mini_vllm import Sampler, SamplingMetadata, SamplingRow\n",
+        "imports Sampler from mini_vllm",
+    ),
+    "engine-around-a-step": ("01-03", "from mini_vllm import LLMEngine, EngineCore, InputBatch\n", "imports LLMEngine"),
+    "scheduler-that-makes-room": ("03-04", "from mini_vllm import Scheduler\n", "imports Scheduler from mini_vllm"),
+    "globals-of-a-kernel": (
+        "02-04",
+        "class N:\n    used_global_vals = None\nx = tl.sum.used_global_vals\n",
+        "used_global_vals",
+    ),
     "property-by-a-box": (
         "02-02",
         "class Box:\n    def __getitem__(self, c):\n        return c\nc = Box()[Result]\n",
@@ -463,6 +584,38 @@ GIVEN = {
         "class Box:\n    def __contains__(self, c):\n        self.c = c\nc = Result in Box()\n",
         "hands on Result",
     ),
+    "property-by-in-of-its-type": (
+        "02-02",
+        "class Box:\n    admitted = None\n    def __contains__(self, c):\n        c.admitted = 1\n"
+        "x = type(Result(0, 0, 0)) in Box()\n",
+        "type() for more",
+    ),
+    "property-by-in-of-its-class": (
+        "02-02",
+        "class Box:\n    def __contains__(self, c):\n        self.c = c\nx = Result(0, 0, 0).__class__ in Box()\n",
+        "__class__ for more",
+    ),
+    "property-by-a-subscript-of-its-own": (
+        "02-02",
+        "class Box:\n    def __getitem__(self, c):\n        return c\ndict = Box()\nc = dict[Result]\n",
+        "hands on Result",
+    ),
+    "property-by-a-subscript-of-a-parameter": (
+        "02-02",
+        "class Box:\n    def __getitem__(self, c):\n        return c\ndef f(list):\n    c = list[Result]\nf(Box())\n",
+        "hands on Result",
+    ),
+    "property-by-a-keeper-of-its-own": (
+        "02-02",
+        "from collections import defaultdict\ndefaultdict = lambda c: c\nc = defaultdict(Result)\n",
+        "hands on Result",
+    ),
+    "property-by-an-isinstance-of-its-own": (
+        "02-02",
+        "class isinstance:\n    def __init__(self, x, c):\n        self.c = c\nc = isinstance(0, Result).c\n",
+        "hands on Result",
+    ),
+    "lock-of-an-array": ("02-06", "def f(x):\n    x.flags.writeable = True\n", "writeable of what"),
     "property-by-an-alias": (
         "02-02",
         f"from typing import Annotated\nc = Annotated[Result, 0]\nc.admitted = {ZERO}\n",

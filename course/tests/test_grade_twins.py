@@ -10,12 +10,15 @@ import mini_vllm
 from course.grade.faults import outside
 from course.grade.grading import grade
 from course.grade.intake import Submission
+from course.grade.language import WORDS
 from course.grade.settings import Limits, Settings
-from course.labs import all_labs, find_labs
+from course.labs import Lab, all_labs, find_labs
 from course.tests.test_grade import linux
 from course.tests.test_language import language
 
 (LAB,) = find_labs("01-05")
+LABS = [lab for lab in all_labs() if "mini_vllm" in lab.allowed_imports]
+DATA = set(WORDS["further"]["mini_vllm"].split())
 REFERENCE = (LAB.folder / "solution.py").read_text(encoding="utf-8")
 TAKEN = {
     "package": "from mini_vllm import check_stop\n",
@@ -43,20 +46,14 @@ def test_who_takes_the_engines_check_is_held(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["from mini_vllm import {}\n", "import mini_vllm\nmini_vllm.{}()\n"])
-def test_of_a_lab_that_the_engine_solves_only_data_may_be_taken(form: str) -> None:
-    text, count = REFERENCE, REFERENCE.count("\n")
-    found = outside(text + "".join(map(form.format, mini_vllm.__all__)), language(LAB))
-    lines = {(int(one.partition(":")[0]) - count - 1) // form.count("\n") for one in found}
-    assert [name for n, name in enumerate(mini_vllm.__all__) if n not in lines] == [
-        "FinishReason", "Request", "RequestStatus", "SamplingParams"
-    ]  # fmt: skip
-
-
-def test_where_the_engine_has_no_twin_every_public_name_may_be_taken() -> None:
-    (lab,) = find_labs("01-04")
-    names = ", ".join(mini_vllm.__all__)
-    assert outside(f"from mini_vllm import {names}\n", language(lab))[:1] != ["1: imports"]
-    assert not [text for text in outside(f"from mini_vllm import {names}\n", language(lab)) if "imports" in text]
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_of_the_engine_a_lab_gives_data_and_what_its_own_files_take(lab: Lab, form: str) -> None:
+    text = (lab.folder / "solution.py").read_text(encoding="utf-8")
+    found = outside(text + "".join(map(form.format, mini_vllm.__all__)), language(lab))
+    lines = {(int(one.partition(":")[0]) - text.count("\n") - 1) // form.count("\n") for one in found}
+    given = {name for n, name in enumerate(mini_vllm.__all__) if n not in lines}
+    own = {name.rpartition(".")[2] for name in language(lab).own["names"] if name.startswith("mini_vllm.")}
+    assert given - own == DATA - own and own <= {*mini_vllm.__all__}
 
 
 def test_a_plug_is_one_name_or_a_list(tmp_path: Path) -> None:

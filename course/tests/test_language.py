@@ -23,7 +23,7 @@ def language(lab: Lab) -> Language:
     names = ("starter.py", "solution.py", "test_lab.py")
     starter, solution, test = ((lab.folder / name).read_text(encoding="utf-8") for name in names)
     own = own_words(starter, solution, test, "mini_vllm" in lab.allowed_imports)
-    return Language(lab.allowed_imports, own, bool(lab.plug))
+    return Language(lab.allowed_imports, own)
 
 
 @pytest.mark.parametrize("lab", all_labs(), ids=lambda lab: lab.name)
@@ -54,7 +54,6 @@ def test_what_the_tests_take_from_the_starter_or_the_engine_stays_as_it_is(name:
 
 KEPT = """
 from typing import Optional
-from functools import partial
 from collections import defaultdict
 Row = dict[str, Result]
 def f(x: Optional[Result], y: "list[Result]" = ()) -> Result | None:
@@ -63,7 +62,7 @@ def f(x: Optional[Result], y: "list[Result]" = ()) -> Result | None:
             return Result(0, 0, 0)
     made = defaultdict(Result)
     print(f"{Result}", isinstance(x, (Result, int)), type(x) is Result, Result.__name__, list(map(Result, y, y, y)))
-    return partial(Result, 0)(0, 0)
+    return Result(0, 0, 0)
 class Mine(Result):
     pass
 """

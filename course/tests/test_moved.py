@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from course.tests.moved_fixtures import TABLE, house
 from mini_vllm import moved
 
@@ -138,6 +140,15 @@ def test_an_import_loads_no_more_than_before() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "mini_vllm" in loaded and not loaded & {"mini_vllm.moved", "tomllib", "ast", "dis", "numpy"}
+
+
+def test_an_import_inside_of_a_function_reads_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python asks a module for `__path__` whenever something is imported from it: once a chat, in `LLM.chat`."""
+    from mini_vllm.entrypoints import chat_utils
+
+    monkeypatch.setattr(moved, "read", lambda: pytest.fail("the table of former places was read"))
+    exec("from mini_vllm.entrypoints.chat_utils import apply_chat_template", {})
+    assert not hasattr(chat_utils, "__path__")
 
 
 def test_a_name_that_left_a_file_that_stands(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
-REPLAYED = ("__init__", "replay", "draft_w", "grammar_w", "group_w", "scheduler_w", "scheduler-traces", "scheduler-drafts")
+REPLAYED = ("__init__", "bench.json", "replay", "draft_w", "gram", "group_w", "scheduler_w", "scheduler-t", "scheduler-d")
 PYTEST = COURSE / "workspace" / "settings.ini"
 CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written yet\n'
 

@@ -57,6 +57,12 @@ class KVCache:
         self._key_slots[layer][slot_mapping] = k
         self._value_slots[layer][slot_mapping] = v
 
+    def read(self, layer: int, block_table: Array, seq_len: int) -> tuple[Array, Array]:
+        """Keys and values of a request, through its block table: copies, each [seq_len, num_kv_heads, head_dim]."""
+        blocks = block_table[: -(-seq_len // self.block_size)]
+        shape = -1, self.num_kv_heads, self.head_dim
+        return self.key(layer)[blocks].reshape(shape)[:seq_len], self.value(layer)[blocks].reshape(shape)[:seq_len]
+
     def gather(self, layer: int, block_ids: Array, out: Array) -> None:
         """Copy whole blocks: block_ids [N] -> out [N, block_size * 2 * num_kv_heads * head_dim]."""
         self._blocks[layer].take(block_ids, axis=0, out=out, mode="clip")

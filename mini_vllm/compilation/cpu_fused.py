@@ -31,17 +31,24 @@ from mini_vllm.utils.arrays import Array
 class Product:
     """A projection as it is multiplied: `weight` an array, or the layer where it is quantized; the bias as a column."""
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("bias", "lora", "weight")
 
     def __init__(self, layer: LinearBase) -> None:
         self.weight: Any = layer.weight if layer.is_unquantized else layer
         self.bias = None if layer.bias is None else layer.bias[:, None]
+        self.lora = layer.lora
 
-    def into(self, x: Array, out: Array) -> None:
+    def into(self, x: Array, out: Array, tile: Tile) -> None:
         """`out = weight @ x + bias`. x [in, tokens], out [out, tokens]."""
-        project(self.weight, x, out)
+        self.part_into(x, out, tile)
         if self.bias is not None:
             out += self.bias
+
+    def part_into(self, x: Array, out: Array, tile: Tile) -> None:
+        """The same without the bias, which one rank alone adds. What adapters add is there."""
+        project(self.weight, x, out)
+        if self.lora is not None:
+            self.lora.add_to(out.T, x.T, tile.tokens.start)
 
 
 class FusedDecoder(ABC):
@@ -80,7 +87,7 @@ class FusedDecoder(ABC):
         Ranks meet after each of the two. layer: has `o`, a `Product`, and `down_bias`, a column or None.
         """
         for tile in tiles:
-            project(layer.o.weight, mixed[tile.tokens].T, tile.o_parts[self.rank])
+            layer.o.part_into(mixed[tile.tokens].T, tile.o_parts[self.rank], tile)
         self.meet()
         for tile in tiles:
             add_up(tile.hidden, tile.o_parts, layer.o.bias)

@@ -20,7 +20,6 @@ from mini_vllm.models.qwen2 import Qwen2ForCausalLM
 from mini_vllm.models.qwen3 import Qwen3ForCausalLM
 from mini_vllm.models.qwen3_moe import Qwen3MoeForCausalLM
 from mini_vllm.platforms.cpu.kernels import RotaryPairs, layer_norm, rms_norm, rms_norm_heads, rotate, silu_and_mul
-from mini_vllm.platforms.cpu.products import project
 from mini_vllm.utils.arrays import Array
 
 
@@ -79,7 +78,7 @@ class FusedLlama(FusedDecoder):
         if layer.input_norm is not None:
             rms_norm(x, layer.input_norm, eps, tile.normed)
             x = tile.normed
-        layer.qkv.into(x, tile.qkv)
+        layer.qkv.into(x, tile.qkv, tile)
         if layer.q_norm is not None:
             rms_norm_heads(tile.heads[: self.model.num_heads], layer.q_norm, eps)
             rms_norm_heads(tile.heads[self.model.num_heads :], layer.k_norm, eps)
@@ -94,9 +93,9 @@ class FusedLlama(FusedDecoder):
             x = np.ascontiguousarray(tile.normed.T)
             np.copyto(down, layer.moe.experts.partial_sums(x, layer.moe.gate(x), tile.tokens.start).T)
             return
-        layer.gate_up.into(tile.normed, tile.gate_up)
+        layer.gate_up.into(tile.normed, tile.gate_up, tile)
         silu_and_mul(tile.gate, tile.up, tile.silu_tmp)
-        project(layer.down.weight, tile.gate, down)
+        layer.down.part_into(tile.gate, down, tile)
 
     def finish_tile(self, tile: Tile) -> Array:
         """The last norm, if there is one."""
@@ -149,15 +148,15 @@ class FusedOPT(FusedDecoder):
 
     def project_qkv(self, layer: OPTLayerForm, tile: Tile) -> None:
         """See `FusedDecoder`."""
-        layer.qkv.into(self._normed(layer.attn_norm, tile), tile.qkv)
+        layer.qkv.into(self._normed(layer.attn_norm, tile), tile.qkv, tile)
         np.copyto(tile.rows, tile.qkv.T)
 
     def mlp(self, layer: OPTLayerForm, tile: Tile) -> None:
         """See `FusedDecoder`."""
         self._norm_after(layer.attn_norm, tile)
-        layer.fc1.into(self._normed(layer.mlp_norm, tile), tile.gate_up)
+        layer.fc1.into(self._normed(layer.mlp_norm, tile), tile.gate_up, tile)
         np.maximum(tile.gate_up, 0.0, out=tile.gate_up)
-        project(layer.fc2.weight, tile.gate_up, tile.down_parts[self.rank])
+        layer.fc2.part_into(tile.gate_up, tile.down_parts[self.rank], tile)
 
     def end_layer(self, layer: OPTLayerForm, tile: Tile) -> None:
         """See `FusedDecoder`."""

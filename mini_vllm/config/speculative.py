@@ -190,6 +190,11 @@ class SpeculativeConfig:
         return self.num_speculative_tokens if self.uses_draft_model() or self.use_eagle() else 0
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether the drafter has keys and values of its own, in those slots."""
+        return self.num_lookahead_tokens > 0
+
+    @property
     def max_num_new_slots_for_drafting(self) -> int:
         """Tokens that a drafting pass has more than the step before it, for each request.
 

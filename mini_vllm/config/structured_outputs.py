@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 BACKENDS = ("auto", "mini", "xgrammar", "guidance")
@@ -46,6 +47,8 @@ class StructuredOutputsConfig:
         for name in flags:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"structured outputs: {name} must be True or False, got {getattr(self, name)!r}")
+        if self.reasoning_parser_plugin and not Path(self.reasoning_parser_plugin).is_file():
+            raise ValueError(f"reasoning parser plugin {self.reasoning_parser_plugin!r} cannot be loaded: no such file")
         if self.disable_additional_properties and self.backend != "guidance":
             raise ValueError("disable_additional_properties is only supported for the guidance backend.")
         if self.jump_forward and self.resolved_backend != "mini":

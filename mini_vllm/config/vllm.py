@@ -10,6 +10,7 @@ from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
 from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.load import LoadConfig
+from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.scheduler import SchedulerConfig
@@ -41,6 +42,8 @@ class EngineConfig:
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `reasoning_config`: what marks a model's thinking (`config/reasoning.py`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
+    `enable_lora`, `max_loras`, `max_lora_rank`, `max_cpu_loras`, `lora_target_modules`: buffers for adapters
+    (`config/lora.py`).
     `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
     a `SpeculativeConfig` after the checks, or None.
     `tensor_parallel_size`: processes that share every layer, this one included. `enable_expert_parallel`: of a
@@ -84,6 +87,13 @@ class EngineConfig:
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
     reasoning_config: ReasoningConfig | dict[str, Any] | None = None
+    enable_lora: bool = False
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
+    max_cpu_loras: int | None = None
+    lora_dtype: str | None = None
+    lora_target_modules: list[str] | None = None
+    fully_sharded_loras: bool = False
     max_logprobs: int = ModelConfig.max_logprobs
     logprobs_mode: str = ModelConfig.logprobs_mode
     use_fp64_gumbel: bool = ModelConfig.use_fp64_gumbel
@@ -121,6 +131,11 @@ class EngineConfig:
         self.speculative_config = drafts = SpeculativeConfig.of(self.speculative_config)
         if drafts is not None:
             drafts.check_engine(self.async_scheduling, self.tensor_parallel_size)
+        self.lora = LoRAConfig.of(
+            self.enable_lora, max_loras=self.max_loras, max_lora_rank=self.max_lora_rank,
+            max_cpu_loras=self.max_cpu_loras, lora_dtype=self.lora_dtype, target_modules=self.lora_target_modules,
+            fully_sharded_loras=self.fully_sharded_loras,
+        )  # fmt: skip
         self.structured_outputs.check_engine(self.async_scheduling, drafts is not None)
         if self.attention_backend is not None:
             get_attention_backend(self.attention_backend)

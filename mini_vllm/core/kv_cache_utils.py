@@ -82,7 +82,7 @@ def hash_block_tokens(
     Args:
         parent_block_hash: hash of the block before, None for the first.
         curr_block_token_ids: `block_size` token ids.
-        extra_keys: whatever else the content depends on (a cache salt; later an adapter, an image).
+        extra_keys: whatever else the content depends on (an adapter, a cache salt; later an image).
 
     Returns:
         32 bytes (SHA-256). Upstream's own are made where `prefix_caching_hash_algo` names one (`utils/hashing.py`).
@@ -97,11 +97,15 @@ def hash_block_tokens(
 
 
 def generate_block_hash_extra_keys(request: Request, start_token_idx: int) -> tuple[str, ...] | None:
-    """What else the content of a block depends on: of a request with a cache salt, the first block on the salt.
+    """What else the content of a block depends on: each on the name of the adapter, where the request has one, and
+    the first on the cache salt.
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:503 — `generate_block_hash_extra_keys`.
     """
-    return (request.cache_salt,) if start_token_idx == 0 and request.cache_salt else None
+    keys: tuple[str, ...] = () if request.lora_request is None else (request.lora_request.lora_name,)
+    if start_token_idx == 0 and request.cache_salt:
+        keys += (request.cache_salt,)
+    return keys or None
 
 
 def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes] | None = None) -> BlockHasher:

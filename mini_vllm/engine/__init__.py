@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.sampling_params import SamplingParams
 
 
@@ -61,6 +62,7 @@ class EngineCoreRequest:
         arrival_time: seconds since the epoch; breaks ties between equal priorities.
         cache_salt: requests with different salts share no cached blocks.
         priority: lower runs first under the "priority" policy.
+        lora_request: its adapter.
         reasoning_ended: True: a grammar counts from the first token; None: a reasoning parser is asked.
         reasoning_parser_kwargs: what this parser is made with.
 
@@ -73,6 +75,7 @@ class EngineCoreRequest:
     arrival_time: float = 0.0
     cache_salt: str | None = None
     priority: int = 0
+    lora_request: LoRARequest | None = None
     reasoning_ended: bool | None = None
     reasoning_parser_kwargs: dict[str, Any] | None = None
 

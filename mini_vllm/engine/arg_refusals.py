@@ -26,9 +26,8 @@ _REFUSED = {
         dcp_kv_cache_interleave_size=1 cp_kv_cache_interleave_size=1 eplb_config enable_eplb
         expert_placement_strategy=linear master_addr=127.0.0.1 master_port=29501
         nnodes=1 node_rank ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
-    "phase 11 brings LoRA adapters": """
-        enable_lora max_loras=1 max_lora_rank=16 default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype
-        lora_target_modules enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format""",
+    "no graph here depends on the number of adapters": "specialize_active_lora",
+    "adapters of experts are not served": "enable_mixed_moe_lora_format",
     "give it as `structured_outputs_config={'reasoning_parser': …}`":
         "reasoning_parser reasoning_parser_plugin",
     "phase 13 brings images and sound": """
@@ -38,7 +37,7 @@ _REFUSED = {
         mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path
         mm_encoder_fp8_scale_save_margin=1.5 io_processor_plugin renderer_num_workers=1 skip_mm_profiling
         video_pruning_rate mm_tensor_ipc=direct_rpc ec_transfer_config disable_chunked_mm_input
-        enable_mm_processor_stats""",
+        enable_mm_processor_stats default_mm_loras enable_tower_connector_lora""",
     "phase 14 brings pooling and state-space models": """
         runner=auto convert=auto pooler_config mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
         mamba_block_size mamba_cache_mode=none mamba_backend=triton enable_mamba_cache_stochastic_rounding
@@ -126,10 +125,6 @@ METHODS = {
     "collective_rpc": "phase 10 brings calls to all workers; `apply_model` reaches the model of this process",
     "reset_mm_cache": "phase 13 brings images and sound",
     "reset_encoder_cache": "phase 13 brings images and sound",
-    "add_lora": "phase 11 brings LoRA adapters",
-    "remove_lora": "phase 11 brings LoRA adapters",
-    "list_loras": "phase 11 brings LoRA adapters",
-    "pin_lora": "phase 11 brings LoRA adapters",
 }
 """Methods of upstream's `LLM` and `LLMEngine` that are not here yet."""
 

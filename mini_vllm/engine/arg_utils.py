@@ -75,6 +75,13 @@ class EngineArgs:
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
     reasoning_config: dict[str, Any] | Any = None
+    enable_lora: bool | None = None
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
+    max_cpu_loras: int | None = None
+    lora_dtype: str | None = None
+    lora_target_modules: list[str] | None = None
+    fully_sharded_loras: bool | None = None
     max_logprobs: int | None = None
     logprobs_mode: str | None = None
     use_fp64_gumbel: bool | None = None

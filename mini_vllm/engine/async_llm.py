@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
@@ -20,10 +21,12 @@ from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
-from mini_vllm.engine.input_processor import ProcessedInput, Prompt
+from mini_vllm.engine.input_processor import Prompt
+from mini_vllm.engine.lora_calls import AsyncLoRACalls
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -32,7 +35,7 @@ OUTPUT_PROC_CHUNK_SIZE = 128
 """Outputs turned into text before other tasks get their turn (upstream: `VLLM_V1_OUTPUT_PROC_CHUNK_SIZE`)."""
 
 
-class AsyncLLM(FrontEnd):
+class AsyncLLM(AsyncLoRACalls, FrontEnd):
     """An engine for concurrent streams; belongs to the event loop in which it is first used.
 
     Args:
@@ -96,6 +99,7 @@ class AsyncLLM(FrontEnd):
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
+        lora_request: LoRARequest | None = None,
         reasoning_ended: bool | None = None,
         reasoning_parser_kwargs: dict[str, Any] | None = None,
     ) -> RequestOutputCollector:
@@ -109,6 +113,8 @@ class AsyncLLM(FrontEnd):
         if self.errored:
             raise self.dead_error
         processed = self.input_processor.process_inputs(prompt, params)
+        if lora_request is not None:
+            processed.lora_request = await self.check_lora(lora_request)
         if not self.core_client.ready.fits_any:
             size = len(processed.prompt_token_ids), processed.params.max_tokens
             await self.core_client.call_utility_async("check_fits", *size)
@@ -121,7 +127,7 @@ class AsyncLLM(FrontEnd):
         kind = default if output_kind is None else output_kind
         queue = RequestOutputCollector(kind, request_id)
         for index, child in enumerate(children):
-            mine = ProcessedInput(processed.prompt, child.prompt_token_ids, child.sampling_params, child.cache_salt)
+            mine = replace(processed, params=child.sampling_params)
             self.output_processor.add_request(child.request_id, mine, kind, parent, index, queue)
         try:
             for child in children:
@@ -139,6 +145,7 @@ class AsyncLLM(FrontEnd):
         *,
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
+        lora_request: LoRARequest | None = None,
         reasoning_ended: bool | None = None,
         reasoning_parser_kwargs: dict[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -150,6 +157,7 @@ class AsyncLLM(FrontEnd):
         Args:
             request_id: unique among the unfinished.
             output_kind: what each output holds; None: what the parameters say, else `CUMULATIVE`.
+            lora_request: the adapter, where the engine has `enable_lora`.
             reasoning_ended, reasoning_parser_kwargs: see `EngineCoreRequest`.
 
         Raises:
@@ -161,10 +169,12 @@ class AsyncLLM(FrontEnd):
         queue: RequestOutputCollector | None = None
         finished = False
         try:
-            about_reasoning = {"reasoning_ended": reasoning_ended, "reasoning_parser_kwargs": reasoning_parser_kwargs}
-            queue = await self.add_request(
-                request_id, prompt, sampling_params, priority, output_kind, **about_reasoning
-            )
+            about: dict[str, Any] = {
+                "lora_request": lora_request,
+                "reasoning_ended": reasoning_ended,
+                "reasoning_parser_kwargs": reasoning_parser_kwargs,
+            }
+            queue = await self.add_request(request_id, prompt, sampling_params, priority, output_kind, **about)
             while not finished:
                 output = queue.get_nowait() or await queue.get()
                 finished = output.finished

@@ -75,6 +75,7 @@ class EngineCore:
         self.scheduler.check_stop = parts.check_stop
         if config.speculative_config is not None:
             self.scheduler.use_drafts(config.speculative_config)
+        self.scheduler.max_loras = 0 if config.lora is None else config.lora.max_loras
         self.scheduler.kv_event_publisher = make_event_publisher(config.kv_events)
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
@@ -253,6 +254,12 @@ class EngineCore:
         Upstream: upstream/vllm/v1/engine/core.py:631 — `EngineCore.reset_prefix_cache`.
         """
         return self.scheduler.reset_prefix_cache(reset_running_requests)
+
+    def call_lora(self, method: str, *args: Any) -> Any:
+        """A worker's method for adapters, by name (upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora`)."""
+        from mini_vllm.worker.lora_model_runner_mixin import call_lora
+
+        return self.model_executor.collective_rpc(call_lora, args=(method, *args))[0]
 
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now.

@@ -13,6 +13,7 @@ from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.core_client import EngineCoreClient, InprocClient
 from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput
+from mini_vllm.engine.lora_registry import LoRARegistry
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parts import parts_from_labs
 from mini_vllm.logger import warning_once
@@ -64,6 +65,7 @@ class FrontEnd:
             self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs,
             config.structured_outputs, custom if has_custom_logitsprocs(custom) else None, config.reasoning,
         )  # fmt: skip
+        self.lora_registry = LoRARegistry(config.lora)
         self._stats = EngineStats()
         self.stat_logger = None if config.disable_log_stats else StatLogger(ready.max_model_len)
         self.output_processor = OutputProcessor(
@@ -125,6 +127,7 @@ class FrontEnd:
             time.time() if arrival_time is None else arrival_time,
             processed.cache_salt,
             priority,
+            processed.lora_request,
         )
 
     def refuse_taken(self, request_ids: list[str]) -> None:

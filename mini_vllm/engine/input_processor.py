@@ -14,6 +14,7 @@ import numpy as np
 from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.inputs.llm import PromptType, check_prompt_keys
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.sample.logits_processor import validate_logits_processors_parameters
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.checks import shown
@@ -29,6 +30,7 @@ class ProcessedInput:
     prompt_token_ids: list[int]
     params: SamplingParams
     cache_salt: str | None = None
+    lora_request: LoRARequest | None = None
 
 
 class InputProcessor:

@@ -6,6 +6,7 @@ Upstream twin: `vllm/v1/engine/llm_engine.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
@@ -13,7 +14,9 @@ from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
+from mini_vllm.engine.lora_calls import LoRACalls
 from mini_vllm.engine.parallel_sampling import fan_out
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric, get_metrics_snapshot
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
@@ -21,7 +24,7 @@ from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.checks import require
 
 
-class LLMEngine(FrontEnd):
+class LLMEngine(LoRACalls, FrontEnd):
     """Prompts in, text out, one step at a time.
 
     Args:
@@ -82,25 +85,28 @@ class LLMEngine(FrontEnd):
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         """Check a prompt and queue it; `n` completions are `n` requests in the core.
 
         Args:
-            output_kind: None: that of `params`. lora_request: None until phase 11 brings adapters.
+            output_kind: None: that of `params`. lora_request: the adapter, where the engine has `enable_lora`.
 
         Raises:
             ValueError, TypeError: what is wrong, by name; nothing has been queued.
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:209 — `LLMEngine.add_request`.
         """
-        require(lora_request is None, "lora_request", lora_request, "None so far: phase 11 brings LoRA adapters")
-        processed = self.process_inputs(prompt, params if params is not None else SamplingParams())
+        processed = self.process_inputs(prompt, params if params is not None else SamplingParams(), lora_request)
         self.add_processed(request_id, processed, priority, output_kind, arrival_time)
 
-    def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
-        """Tokenize and check everything that can be checked before queueing."""
+    def process_inputs(
+        self, prompt: Prompt, params: SamplingParams, lora_request: LoRARequest | None = None
+    ) -> ProcessedInput:
+        """Tokenize and check everything that can be checked before queueing; an adapter's files too, when it is new."""
         processed = self.input_processor.process_inputs(prompt, params)
+        if lora_request is not None:
+            processed.lora_request = self.check_lora(lora_request)
         self.core_client.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
         return processed
 
@@ -118,7 +124,7 @@ class LLMEngine(FrontEnd):
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         for index, child in enumerate(children):
-            mine = ProcessedInput(processed.prompt, child.prompt_token_ids, child.sampling_params, child.cache_salt)
+            mine = replace(processed, params=child.sampling_params)
             self.core_client.add_request(child)
             self.output_processor.add_request(child.request_id, mine, output_kind, parent, index)
 

@@ -101,6 +101,7 @@ class RequestState:
             self.num_cached_tokens,
             self.metrics if self.log_stats else None,
             self._prompt_logprobs(),
+            self.processed.lora_request,
         )
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
@@ -125,6 +126,7 @@ class RequestState:
             logprobs=None if processor is None or processor.logprobs is None else processor.logprobs[first:],
             finish_reason=str(finish_reason) if finished else None,
             stop_reason=stop_reason if finished else None,
+            lora_request=self.processed.lora_request,
         )
 
 

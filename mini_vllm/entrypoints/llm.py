@@ -13,6 +13,7 @@ from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
 from mini_vllm.entrypoints.offline_chat import OfflineChatMixin
 from mini_vllm.entrypoints.offline_utils import Bar, refuse_later
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -102,7 +103,7 @@ class LLM(BeamSearchOfflineMixin, OfflineChatMixin):
         sampling_params: Params = None,
         *,
         use_tqdm: Bar = True,
-        lora_request: None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
@@ -117,22 +118,24 @@ class LLM(BeamSearchOfflineMixin, OfflineChatMixin):
                 makes one, as tqdm does.
             priority: one number for each prompt, lower first (policy "priority"; no effect under another, as upstream).
             tokenization_kwargs: {"add_special_tokens": False} for texts that hold their special tokens already.
-            lora_request, mm_processor_kwargs: None until phases 11 and 13.
+            lora_request: an adapter for all, or one or None for each prompt (`enable_lora`).
+            mm_processor_kwargs: None until phase 13.
 
         Raises:
             ValueError, TypeError: what is wrong with which prompt. All prompts are looked at before any is queued.
 
         Upstream: upstream/vllm/entrypoints/llm.py:422 — `LLM.generate`.
         """
-        refuse_later(lora_request, mm_processor_kwargs)
-        ids = self._add_requests(self._process(prompts, sampling_params, tokenization_kwargs), priority)
+        refuse_later(mm_processor_kwargs)
+        processed = self._process(prompts, sampling_params, tokenization_kwargs, lora_request)
+        ids = self._add_requests(processed, priority)
         return self._run_engine(ids, use_tqdm)
 
     def enqueue(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
         use_tqdm: Bar = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
@@ -142,8 +145,9 @@ class LLM(BeamSearchOfflineMixin, OfflineChatMixin):
 
         Upstream: upstream/vllm/entrypoints/llm.py:487 — `LLM.enqueue`.
         """
-        refuse_later(lora_request, mm_processor_kwargs)
-        ids = self._add_requests(self._process(prompts, sampling_params, tokenization_kwargs), priority)
+        refuse_later(mm_processor_kwargs)
+        processed = self._process(prompts, sampling_params, tokenization_kwargs, lora_request)
+        ids = self._add_requests(processed, priority)
         self._enqueued += ids
         return ids
 

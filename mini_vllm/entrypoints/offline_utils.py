@@ -32,14 +32,17 @@ class OfflineInferenceMixin:
         """Here for the type; see `LLM`."""
         raise NotImplementedError
 
-    def _process(self, prompts: Any, params: Any, tokenization_kwargs: Any) -> list[ProcessedInput]:
+    def _process(
+        self, prompts: Any, params: Any, tokenization_kwargs: Any, lora_request: Any = None
+    ) -> list[ProcessedInput]:
         """All prompts, checked: whatever is wrong with one of them is raised with its place."""
         batch = prompt_to_seq(prompts)
         processed = []
-        for i, (prompt, its_params) in enumerate(zip(batch, self._params_to_seq(params, len(batch)), strict=True)):
+        of_each = self._params_to_seq(params, len(batch)), self._lora_to_seq(lora_request, len(batch))
+        for i, (prompt, its_params, its_lora) in enumerate(zip(batch, *of_each, strict=True)):
             try:
                 prompt = self._tokenized(prompt, tokenization_kwargs)
-                processed.append(self.llm_engine.process_inputs(prompt, its_params))
+                processed.append(self.llm_engine.process_inputs(prompt, its_params, its_lora))
             except (ValueError, TypeError) as error:
                 kind = type(error) if type(error) in (ValueError, TypeError) else ValueError
                 raise kind(f"prompts[{i}]: {error}") from None
@@ -67,6 +70,16 @@ class OfflineInferenceMixin:
         if len(params) != n:
             raise ValueError(f"sampling_params must be one, or one for each of {n} prompts, got {len(params)}")
         return list(params)
+
+    @staticmethod
+    def _lora_to_seq(lora_request: Any, n: int) -> list[Any]:
+        if not isinstance(lora_request, Sequence):
+            return [lora_request] * n
+        if isinstance(lora_request, str | bytes):
+            raise TypeError(f"lora_request must be a LoRARequest or a list of them, got {shown(lora_request)}")
+        if len(lora_request) != n:
+            raise ValueError(f"lora_request must be one, or one for each of {n} prompts, got {len(lora_request)}")
+        return list(lora_request)
 
     @staticmethod
     def _priority_to_seq(priority: Any, n: int) -> list[int]:
@@ -166,10 +179,8 @@ def prompt_to_seq(prompts: Any) -> list[Any]:
     return list(prompts)
 
 
-def refuse_later(lora_request: Any, mm_processor_kwargs: Any) -> None:
-    """Raises ValueError for what phases 11 and 13 bring."""
-    if lora_request is not None:
-        raise ValueError(f"lora_request must be None so far: phase 11 brings LoRA adapters, got {shown(lora_request)}")
+def refuse_later(mm_processor_kwargs: Any) -> None:
+    """Raises ValueError for what phase 13 brings."""
     if mm_processor_kwargs:
         said = shown(mm_processor_kwargs)
         raise ValueError(f"mm_processor_kwargs must be None so far: phase 13 brings images and sound, got {said}")

@@ -39,7 +39,7 @@ def with_cancellation(handler: Handler) -> Handler:
     @functools.wraps(handler)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         request = args[1] if len(args) > 1 else kwargs["raw_request"]
-        work = asyncio.create_task(handler(*args, **kwargs))
+        work: asyncio.Future[Any] = asyncio.ensure_future(handler(*args, **kwargs))
         gone = asyncio.create_task(listen_for_disconnect(request))
         try:
             await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -64,7 +64,8 @@ def load_aware_call(handler: Handler) -> Handler:
 
     @functools.wraps(handler)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        state = kwargs.get("raw_request", args[1] if len(args) > 1 else None).app.state
+        request: Any = args[1] if len(args) > 1 else kwargs["raw_request"]
+        state = request.app.state
         if not getattr(state, "enable_server_load_tracking", False):
             return await handler(*args, **kwargs)
         state.server_load_metrics += 1

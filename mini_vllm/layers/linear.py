@@ -9,6 +9,8 @@ Upstream twin: `vllm/model_executor/layers/linear.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mini_vllm.layers.context import ModelContext
@@ -20,8 +22,12 @@ from mini_vllm.utils.arrays import Array
 class LinearBase(LinearWeights):
     """`y = x @ weight.T + bias`; what it is made of: see `LinearWeights`.
 
+    lora: buffers for adapters (`lora/layers/base_linear.py`); None: there are none.
+
     Upstream: upstream/vllm/model_executor/layers/linear.py:231 — `LinearBase`.
     """
+
+    lora: Any = None
 
     def forward(self, x: Array) -> Array:
         """x: [tokens, in] -> [tokens, out]."""
@@ -29,12 +35,19 @@ class LinearBase(LinearWeights):
         return y if self.bias is None else y + self.bias
 
     def product(self, x: Array) -> Array:
-        """`x @ weight.T`. Codes are decoded a few rows at a time and multiplied from the left: see `apply`."""
+        """`x @ weight.T`, and what adapters add to it.
+
+        Codes are decoded a few rows at a time and multiplied from the left: see `apply`.
+        """
         if isinstance(self.quant_method, UnquantizedLinearMethod):
-            return self.context.linear(x, self.weight)
-        out = np.empty((self.out_features, len(x)), self.dtype)
-        self.quant_method.apply(self, np.ascontiguousarray(x.T, self.dtype), out)
-        return np.ascontiguousarray(out.T)
+            y = self.context.linear(x, self.weight)
+        else:
+            out = np.empty((self.out_features, len(x)), self.dtype)
+            self.quant_method.apply(self, np.ascontiguousarray(x.T, self.dtype), out)
+            y = np.ascontiguousarray(out.T)
+        if self.lora is not None:
+            self.lora.add_to(y, x)
+        return y
 
     def project_into(self, x: Array, out: Array) -> None:
         """`out = weight @ x`, features first. x: [in, tokens]; out: [out, tokens]."""

@@ -45,13 +45,13 @@ class HTTPMetrics:
         """The families, in the instrumentator's order."""
         requests = CounterMetricFamily("http_requests", "Requests by method, status and handler.",
                                        labels=["handler", "method", "status"])  # fmt: skip
-        for (handler, method, status), count in self.requests.items():
-            requests.add_metric([handler, method, status], count)
+        for (handler, method, status), number in self.requests.items():
+            requests.add_metric([handler, method, status], number)
         yield requests
         for name, table in (("request", self.request_sizes), ("response", self.response_sizes)):
             family = SummaryMetricFamily(f"http_{name}_size_bytes", f"Bytes of a {name}'s body.", labels=["handler"])
             for handler, (count, total) in table.items():
-                family.add_metric([handler], count, total)
+                family.add_metric([handler], int(count), total)
             yield family
         fine = HistogramMetricFamily("http_request_duration_highr_seconds", "Seconds of a request.")
         _add(fine, [], self.fine)

@@ -56,7 +56,7 @@ def _family(metric: Metric) -> Family:
 def _add(family: Family, metric: Metric) -> None:
     values = list(metric.labels.values())
     if isinstance(metric, Histogram):
-        family.add_metric(values, buckets=list(metric.buckets.items()), sum_value=metric.sum)  # type: ignore[call-arg]
+        family.add_metric(values, buckets=list(metric.buckets.items()), sum_value=metric.sum)  # type: ignore
     elif isinstance(metric, Vector):
         for position, value in enumerate(metric.values):
             family.add_metric([*values, str(position)], value)  # type: ignore[attr-defined]

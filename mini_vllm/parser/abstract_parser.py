@@ -65,8 +65,9 @@ class Parser:
 
     def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None, **kwargs: Any) -> None:
         self.model_tokenizer = tokenizer
-        self._reasoning_parser = self.reasoning_parser_cls and self.reasoning_parser_cls(tokenizer, **kwargs)
-        self._tool_parser = self.tool_parser_cls and self.tool_parser_cls(tokenizer, tools)
+        thinks, calls = self.reasoning_parser_cls, self.tool_parser_cls
+        self._reasoning_parser = None if thinks is None else thinks(tokenizer, **kwargs)
+        self._tool_parser = None if calls is None else calls(tokenizer, tools)
         self._stream_state = StreamState()
 
     @property
@@ -171,6 +172,7 @@ class DelegatingParser(Parser):
         """A forced call is plain JSON, since a grammar made it; all others are the tool parser's."""
         state, parser, choice = self._stream_state, self.tool_parser, request.tool_choice
         assert parser is not None
+        delta: DeltaMessage | None
         if parser.supports_required_and_named and isinstance(choice, ChatCompletionNamedToolChoiceParam):
             delta = extract_named_tool_call_streaming(step.text, choice.function.name, state.function_name_returned)
             state.function_name_returned = True

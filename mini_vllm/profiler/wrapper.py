@@ -182,7 +182,7 @@ class CoreRecorder(Recorder):
         event["name"] = f"step {self.num_steps}"
         self.num_steps += 1
 
-    def _span(self, request_id: str, phase: str, row: int, start: float, end: float) -> None:
+    def _span(self, request_id: str, phase: str, row: int, start: float, end: Any) -> None:
         event = {"name": phase, "ph": "X", "ts": start, "dur": end - start, "pid": REQUESTS, "tid": row}
         self.events.append({**event, "args": {"request": request_id}})
 

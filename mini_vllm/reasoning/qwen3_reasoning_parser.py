@@ -48,7 +48,7 @@ class Qwen3ReasoningParser(BaseThinkingReasoningParser):
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
         """What stands behind </think>, else the last tool call."""
         content = super().extract_content_ids(input_ids)
-        if content or not self._has_tool_call(input_ids):
+        if content or self.tool_call_id is None or not self._has_tool_call(input_ids):
             return content
         return input_ids[len(input_ids) - 1 - input_ids[::-1].index(self.tool_call_id) :]
 

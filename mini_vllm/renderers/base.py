@@ -66,6 +66,7 @@ class BaseRenderer:
         return [await self._engine_prompt(prompt, tok_params, extras) for prompt in prompts]
 
     async def _engine_prompt(self, prompt: Any, params: TokenizeParams, extras: Mapping[str, Any] | None) -> Any:
+        text: str | None
         if isinstance(prompt, str):
             text = prompt
             params.check_text(text, self.max_chars_per_token)

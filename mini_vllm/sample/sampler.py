@@ -16,6 +16,8 @@ Upstream draws the unseeded rows from one shared stream.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from mini_vllm.outputs import SamplerOutput
@@ -60,6 +62,8 @@ class Sampler:
                 )
                 logits[row] = 0.0
         if wanted and reported is None:
+            if metadata.has_custom_filters:
+                logits, metadata = self._filtered_once(logits, metadata)
             reported = self.compute_logprobs(self.processed_logits(logits, metadata, np.array(wanted)))
         sampled = self.sample_batch(logits, metadata)
         logprobs = None if reported is None else self.gather_logprobs(reported, sampled, metadata)
@@ -86,7 +90,11 @@ class Sampler:
         return logits if self.logprobs_mode.endswith("logits") else log_softmax(logits)
 
     def processed_logits(self, logits: np.ndarray, metadata: SamplingMetadata, rows: np.ndarray) -> np.ndarray:
-        """The given rows of the batch as the draw sees them, a copy. logits: [R, V] after step 3."""
+        """The given rows of the batch as the choice sees them, a copy. logits: [R, V] after step 3.
+
+        Upstream reports a greedy row after the custom processors if another row of its batch is drawn, and before them
+        if none is; here always before, since they have no part in its choice.
+        """
         found = logits[rows]
         at_random = metadata.temperature[rows] >= SAMPLING_EPS
         if at_random.any():
@@ -137,6 +145,19 @@ class Sampler:
         logits = logits[rows]
         _apply_top_k_top_p(logits, rows, metadata)
         return logits
+
+    def _filtered_once(self, logits: np.ndarray, metadata: SamplingMetadata) -> tuple[np.ndarray, SamplingMetadata]:
+        """The batch after its filters, and the settings that are left to apply: none.
+
+        A custom processor may remember its calls, so that a step asks it once, for the report and for the draw
+        (upstream/vllm/v1/sample/sampler.py:277 — "for processor in sampling_metadata.logitsprocs.argmax_invariant").
+        """
+        at_random = metadata.temperature >= SAMPLING_EPS
+        if at_random.any():
+            rows, logits = np.flatnonzero(at_random), logits.copy()
+            logits[rows] = self._filtered(logits, rows, metadata)
+        temperature = at_random.astype(metadata.temperature.dtype)
+        return logits, replace(metadata, temperature=temperature, top_k=None, top_p=None, logitsprocs=None)
 
     @staticmethod
     def gather_logprobs(

@@ -74,7 +74,7 @@ class ToolParser:
             return request
         schema = get_json_schema_from_tools(request.tool_choice, request.tools)
         if schema is not None:
-            request.structured_outputs = StructuredOutputsParams(json=schema)
+            request.structured_outputs = StructuredOutputsParams(json=schema)  # type: ignore[assignment]
             request.response_format = None
         if self.keeps_special_tokens and request.tool_choice != "none":
             request.skip_special_tokens = False

@@ -84,8 +84,8 @@ class DeepSeekV3ToolParser(ToolParser):
             return DeltaMessage(content=delta_text)
         delta_text = delta_text.replace(self.tool_calls_start_token, "").replace(self.tool_calls_end_token, "")
         marks = (self.tool_call_start_token_id, self.tool_call_end_token_id)
-        started, ended = (list(current_token_ids).count(mark) for mark in marks)
-        started_before, ended_before = (list(previous_token_ids).count(mark) for mark in marks)
+        started, ended = (sum(token == mark for token in current_token_ids) for mark in marks)
+        started_before, ended_before = (sum(token == mark for token in previous_token_ids) for mark in marks)
         closes = self.tool_call_end_token in delta_text
         try:
             if started == ended == ended_before and not closes:

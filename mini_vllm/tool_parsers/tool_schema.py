@@ -19,7 +19,7 @@ def is_function_tool(tool: Tool) -> bool:
 
 
 def _name_and_parameters(tool: Tool) -> tuple[str, dict[str, Any] | None]:
-    function = getattr(tool, "function", tool)
+    function: Any = getattr(tool, "function", tool)
     return function.name, function.parameters
 
 
@@ -62,8 +62,8 @@ def _list_of_calls(tools: Sequence[Tool]) -> dict[str, Any]:
     for tool in tools:
         name, parameters = _name_and_parameters(tool)
         parameters = copy.copy(parameters) or {"type": "object", "properties": {}}
-        for key, schema in parameters.pop("$defs", {}).items():
-            if definitions.setdefault(key, schema) != schema:
+        for key, definition in parameters.pop("$defs", {}).items():
+            if definitions.setdefault(key, definition) != definition:
                 raise ValueError(f"Tool definition '{key}' has multiple schemas, which is not supported.")
         properties = {"name": {"type": "string", "enum": [name]}, "parameters": parameters}
         calls.append({"properties": properties, "required": ["name", "parameters"]})

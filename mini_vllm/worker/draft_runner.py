@@ -51,9 +51,8 @@ class DraftRunner:
         self.is_async = vllm_config.async_scheduling
         self.rejection_sampler = RejectionSampler(runner.sampler, self.config)
         self.drafter = self._make_drafter(vllm_config, draft_model)
-        keeps_state = self.config.method not in ("ngram", "custom_class", "medusa")
         slots = self.config.num_speculative_tokens
-        self.switch = DraftSwitch(slots, keeps_state) if self.config.disable_when_slower else None
+        self.switch = DraftSwitch(slots, self.config.keeps_state) if self.config.disable_when_slower else None
         self.draft_token_ids: dict[str, list[int]] = {}
         self.metadata: SpecDecodeMetadata | None = None
         self.hidden_states: Array | None = None

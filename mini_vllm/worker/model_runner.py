@@ -26,6 +26,7 @@ from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.input_batch import InputBatch
+from mini_vllm.worker.lora_model_runner_mixin import LoRAModelRunnerMixin
 from mini_vllm.worker.prompt_logprobs import PromptLogprobsDict, get_prompt_logprobs_dict
 from mini_vllm.worker.states import RequestStates
 
@@ -46,7 +47,7 @@ class ModelInputs:
     metadata: AttentionMetadata
 
 
-class ModelRunner:
+class ModelRunner(LoRAModelRunnerMixin):
     """Runs a model over the paged KV cache.
 
     Args:
@@ -127,6 +128,8 @@ class ModelRunner:
         if self.drafts is not None:
             self.drafts.add_to_inputs(inputs, scheduler_output)
         self.last_metadata = inputs.metadata
+        if self.lora_manager is not None:
+            self.set_active_loras(self.input_batch, scheduler_output.num_scheduled_tokens)
         if self.kv_oracle is not None:
             self.kv_oracle.on_step(oracle_rows(self.input_batch, scheduler_output.num_scheduled_tokens))
         with np.errstate(invalid="ignore", over="ignore"):

@@ -17,6 +17,7 @@ from mini_vllm.sample.ops.candidates import skip_draws
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.worker.input_batch import InputBatch
 
 
@@ -36,6 +37,7 @@ class CachedRequestState:
     generator: np.random.Generator | None = None
     seed: int | np.random.SeedSequence | None = None
     in_progress_prompt_logprobs: list[dict[int, tuple[float, int]] | None] | None = None
+    lora_request: LoRARequest | None = None
 
     def start_stream(self, engine_seed: int, number: int) -> None:
         """The random stream of a request that does not sample greedily: its own seed's, or `number` of the engine's."""
@@ -139,7 +141,9 @@ class RequestStates:
 
     def _new_state(self, new: NewRequestData) -> CachedRequestState:
         prompt, block_ids = list(new.prompt_token_ids), tuple([list(ids) for ids in new.block_ids])
-        state = CachedRequestState(new.req_id, prompt, new.sampling_params, block_ids, new.num_computed_tokens)
+        state = CachedRequestState(
+            new.req_id, prompt, new.sampling_params, block_ids, new.num_computed_tokens, lora_request=new.lora_request
+        )
         state.start_stream(self.seed, self._num_streams)
         self._num_streams += 1
         self.requests[new.req_id] = state

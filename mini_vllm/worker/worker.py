@@ -59,6 +59,7 @@ class Worker:
 
     model: Any = None
     draft_model: Any = None
+    lora_manager: Any = None
     model_runner: ModelRunner
 
     def __init__(
@@ -96,6 +97,10 @@ class Worker:
         if vllm_is_batch_invariant():
             require_batch_invariant(model)
         self.model = model if self.parts.model is None else self.parts.model(model, folder, self.config)
+        if self.config.lora is not None:  # before anything holds on to its projections
+            from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
+
+            self.lora_manager = LRUCacheWorkerLoRAManager(self.model, self.config.lora)
         drafts = self.config.speculative_config
         if drafts is not None and drafts.has_weights:
             from mini_vllm.worker.draft_runner import load_drafter
@@ -143,6 +148,7 @@ class Worker:
             enforce_eager=c.enforce_eager,
             kv_cache_config=kv_cache_config,
         )
+        self.model_runner.lora_manager = self.lora_manager
         if c.speculative_config is not None:
             from mini_vllm.worker.draft_runner import DraftRunner
 

@@ -39,7 +39,8 @@ class DenseBackend(AttentionBackend):
             for row in range(metadata.num_reqs):
                 start, stop = metadata.query_start_loc[row : row + 2].tolist()
                 seq_len = int(metadata.seq_lens[row])
-                key, value = self._read(layer, metadata.block_tables[row], seq_len)
+                keys_and_values = self.kv_cache.read(layer, metadata.block_tables[row], seq_len)
+                key, value = (self._of_query_heads(x) for x in keys_and_values)
                 for first in range(start, stop, QUERIES):
                     last = min(first + QUERIES, stop)
                     positions = np.arange(first, last) + seq_len - stop
@@ -48,14 +49,9 @@ class DenseBackend(AttentionBackend):
 
         return attn
 
-    def _read(self, layer: int, block_table: Array, seq_len: int) -> tuple[Array, Array]:
-        """Keys and values of a request, block by block through its table: each [Hq, seq_len, D]."""
-        blocks = block_table[: -(-seq_len // self.kv_cache.block_size)]
-        shape = (-1, self.num_kv_heads, self.head_dim)
-        key = self.kv_cache.key(layer)[blocks].reshape(shape)[:seq_len]
-        value = self.kv_cache.value(layer)[blocks].reshape(shape)[:seq_len]
-        repeated = [np.repeat(x, self.group, axis=1) for x in (key, value)]  # a KV head serves `group` query heads
-        return repeated[0].transpose(1, 0, 2), repeated[1].transpose(1, 0, 2)
+    def _of_query_heads(self, x: Array) -> Array:
+        """[S, Hkv, D] -> [Hq, S, D]: a KV head serves `group` query heads."""
+        return np.repeat(x, self.group, axis=1).transpose(1, 0, 2)
 
     def _attend(self, q: Array, positions: Array, key: Array, value: Array, window: int | None) -> Array:
         """q [n, Hq, D] at these positions of its request -> [n, Hq, D]."""

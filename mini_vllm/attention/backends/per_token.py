@@ -49,7 +49,8 @@ class PerTokenBackend(AttentionBackend):
             out = np.empty((len(q), self.num_kv_heads, self.group, self.head_dim), q.dtype)
             queries = np.ascontiguousarray(q).reshape(out.shape)
             for row, seq_len in enumerate(lens):
-                key, value = self._read(layer, metadata.block_tables[row], seq_len)
+                keys_and_values = self.kv_cache.read(layer, metadata.block_tables[row], seq_len)
+                key, value = (np.ascontiguousarray(x.swapaxes(0, 1)) for x in keys_and_values)  # [Hkv, seq_len, D]
                 first, last = starts[row], starts[row + 1]
                 for token in range(first, last):
                     end = seq_len - last + token + 1
@@ -59,14 +60,6 @@ class PerTokenBackend(AttentionBackend):
             return out.reshape(len(q), -1)
 
         return attn
-
-    def _read(self, layer: int, block_table: Array, seq_len: int) -> tuple[Array, Array]:
-        """Keys and values of a request, each [Hkv, seq_len, D], every head's rows side by side."""
-        blocks = block_table[: -(-seq_len // self.kv_cache.block_size)]
-        shape = (-1, self.num_kv_heads, self.head_dim)
-        key = self.kv_cache.key(layer)[blocks].reshape(shape)[:seq_len]
-        value = self.kv_cache.value(layer)[blocks].reshape(shape)[:seq_len]
-        return np.ascontiguousarray(key.transpose(1, 0, 2)), np.ascontiguousarray(value.transpose(1, 0, 2))
 
     def _attend(self, q: Array, key: Array, value: Array) -> Array:
         """q [Hkv, group, D] of one token, key and value [Hkv, n, D] -> [Hkv, group, D]."""

@@ -7,10 +7,14 @@ runner keeps the rest. Upstream sends these over a process boundary; here the sa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
 
 
 @dataclass(slots=True)
@@ -25,6 +29,7 @@ class NewRequestData:
     sampling_params: SamplingParams
     block_ids: tuple[list[int], ...]
     num_computed_tokens: int
+    lora_request: LoRARequest | None = None
 
 
 @dataclass(slots=True)

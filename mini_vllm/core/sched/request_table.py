@@ -31,6 +31,8 @@ class RequestTable:
         finished_req_ids: ended since the last plan; the next one tells the model runner.
     """
 
+    max_loras = 0
+
     def __init__(self, scheduling_policy: str, kv_cache_manager: KVCacheManager) -> None:
         self.scheduling_policy = scheduling_policy
         self.kv_cache_manager = kv_cache_manager
@@ -75,7 +77,9 @@ class RequestTable:
                 queue = self.waiting if first < skipped else self.skipped_waiting
             if not queue:
                 return None
-            if self._try_promote_blocked_waiting_request(queue.peek_request()):
+            request = queue.peek_request()
+            ready = self._try_promote_blocked_waiting_request(request)
+            if ready and (not self.max_loras or self._has_lora_slot(request)):
                 return queue
             passed_over.append(queue.pop_request())
 
@@ -91,6 +95,9 @@ class RequestTable:
                 return False
             request.status = RequestStatus.WAITING
         return True
+
+    def _has_lora_slot(self, request: Request) -> bool:
+        raise NotImplementedError
 
     def promote_ready(self) -> None:
         """Move those whose grammar is ready to the front of `waiting`: for a scheduler that knows this queue alone."""

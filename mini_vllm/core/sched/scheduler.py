@@ -15,6 +15,7 @@ from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.draft_gate import DraftGate
 from mini_vllm.core.sched.grammar_gate import GrammarGate
+from mini_vllm.core.sched.lora_gate import LoRAGate
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.request_queue import RequestQueue
 from mini_vllm.core.sched.request_table import RequestTable
@@ -26,7 +27,7 @@ from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 
 
-class Scheduler(GrammarGate, DraftGate, RequestTable):
+class Scheduler(GrammarGate, DraftGate, LoRAGate, RequestTable):
     """Plans each step and takes in its results.
 
     Args:
@@ -99,8 +100,10 @@ class Scheduler(GrammarGate, DraftGate, RequestTable):
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:
-        """Second phase: admit while budget, seats and blocks last; passing over those whose grammar is not ready."""
+        """Second phase: admit while budget, seats and blocks last; who waits for a grammar or a slot is passed over."""
         passed_over: list[Request] = []
+        if self.max_loras:
+            self._note_running_loras(step)
         while step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
             queue = self._next_waiting_queue(passed_over)
             if queue is None or not self._admit(queue, step):
@@ -129,6 +132,8 @@ class Scheduler(GrammarGate, DraftGate, RequestTable):
             return False
         queue.pop_request()
         self.running.append(request)
+        if self.max_loras:
+            self._take_lora_slot(request)
         (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
         step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
         request.status = RequestStatus.RUNNING

@@ -47,6 +47,7 @@ class StepPlan:
                 request.sampling_params,
                 self.new_blocks[request.request_id].get_block_ids(),
                 request.num_computed_tokens,
+                request.lora_request,
             )
             for request in self.new
         ]

@@ -111,7 +111,7 @@ def _add_middleware(app: FastAPI, args: Namespace) -> None:
         module, _, attribute = name.rpartition(".")
         found = getattr(importlib.import_module(module), attribute)
         if inspect.isclass(found):
-            app.add_middleware(found)
+            app.add_middleware(found)  # type: ignore[arg-type]
         elif inspect.iscoroutinefunction(found):
             app.middleware("http")(found)
         else:

@@ -84,7 +84,7 @@ class FrontendArgs:
 def _add_frontend_args(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Frontend")
     for each in fields(FrontendArgs):
-        default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore[misc]
+        default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore
         options: dict[str, Any] = {"default": default, **each.metadata}
         if str(each.type) == "bool":
             options["action"] = argparse.BooleanOptionalAction

@@ -49,8 +49,9 @@ def build_logitsprocs(
 ) -> LogitsProcessors:
     """The built-in processors, then those installed, then those named, each made once.
 
-    With speculative decoding upstream keeps min tokens alone, and `min_p` and `logit_bias` are without effect there;
-    here the rejection sampler knows them.
+    With speculative decoding upstream keeps min tokens alone, and refuses requests with `min_p` or `logit_bias`
+    (upstream/vllm/sampling_params.py:780 — `SamplingParams._validate_spec_decode`); here the rejection sampler knows
+    them.
 
     Raises:
         ValueError: custom ones with a pooling model or with drafts. RuntimeError: one cannot be imported.

@@ -249,8 +249,8 @@ def swapped_halves(x: Any, cos: Array, sin: Array) -> None:
     np.subtract(x.second, x.tmp_first, out=x.second)
 
 
-def without_bias(self: Any, x: Array, out: Array) -> None:
-    cpu_fused.project(self.weight, x, out)
+def without_bias(self: Any, x: Array, out: Array, tile: Any) -> None:
+    self.part_into(x, out, tile)
 
 
 def without_residual(hidden: Array, parts: list[Array], bias: Array | None) -> None:

@@ -160,7 +160,7 @@ def test_every_method_of_upstream_is_ours_or_is_named(file, owner, ours):
 
 
 def test_later_arguments_and_methods_name_their_phase(toy):
-    for name, value, words in [("enable_lora", True, "phase 11"),
+    for name, value, words in [("default_mm_loras", {"image": "a"}, "phase 13"),
                                ("spec_method", "ngram", "give it as `speculative_config="),
                                ("pipeline_parallel_size", 2, "phase 10"), ("runner", "pooling", "phase 14"),
                                ("hf_overrides", {"a": 1}, "config.json")]:  # fmt: skip
@@ -169,10 +169,8 @@ def test_later_arguments_and_methods_name_their_phase(toy):
     LLM(num_blocks=8, enable_lora=False, pipeline_parallel_size=1, speculative_config=None, runner="auto", swap_space=4)
     with pytest.raises(AttributeError, match="'LLM' object has no attribute 'embed': phase 14"):
         toy.embed(["a"])
-    with pytest.raises(AttributeError, match="'LLMEngine' object has no attribute 'add_lora': phase 11"):
-        toy.llm_engine.add_lora(None)
-    with pytest.raises(ValueError, match="lora_request must be None so far: phase 11"):
-        toy.generate("a", OK, lora_request=object())
+    with pytest.raises(ValueError, match="ToyModel has no projection that can have adapters"):
+        LLM(num_blocks=8, enable_lora=True)
     with pytest.raises(ValueError, match="thinking_token_budget is set but reasoning_config is not configured"):
         toy.generate("a", SamplingParams(thinking_token_budget=5))
     assert toy.generate("a", OK, lora_request=None, use_tqdm=False)

@@ -33,6 +33,7 @@ from vllm import SamplingParams, __version__  # noqa: E402
 from vllm.config import (  # noqa: E402
     CacheConfig,
     KVEventsConfig,
+    LoRAConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -98,6 +99,7 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
         model_config=model,
         cache_config=cache,
         parallel_config=parallel,
+        lora_config=LoRAConfig(max_loras=config["loras"]["max_loras"]) if "loras" in config else None,
         speculative_config=make_speculative_config(config, model, parallel, model_folder),
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null") if "groups" in config else None,
     )
@@ -223,6 +225,7 @@ class Recorder:
                     arrival_time=arrival_time(arrival),
                     cache_salt=arrival.salt,
                     priority=arrival.priority,
+                    lora_request=self._lora_request(arrival),
                     block_hasher=self.hasher,
                 )
             )
@@ -235,6 +238,10 @@ class Recorder:
     def _more_params(self, arrival: Any) -> dict[str, Any]:
         """None without grammars."""
         return {}
+
+    def _lora_request(self, arrival: Any) -> Any:
+        """None without adapters."""
+        return None
 
     def _add(self, request: Request) -> None:
         self.scheduler.add_request(request)

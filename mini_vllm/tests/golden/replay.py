@@ -51,6 +51,8 @@ def make_scheduler(config):
         async_scheduling=config["async"],
     )
     scheduler = (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"])
+    if "loras" in config:
+        scheduler.max_loras = config["loras"]["max_loras"]
     if "drafts" in config:
         method, k = config["drafts"]["method"], config["drafts"]["k"]
         scheduler.use_drafts(SpeculativeConfig(k, method, None if method == "ngram" else "stand-in"))
@@ -129,6 +131,7 @@ class Replay:
                     cache_salt=arrival.salt,
                     priority=arrival.priority,
                     block_hasher=self.hasher,
+                    lora_request=self.lora_request(arrival),
                 )
             )
         abort, reset = self.workload.aborts[index], self.workload.resets[index]
@@ -140,6 +143,10 @@ class Replay:
     def more_params(self, arrival):
         """None without grammars."""
         return {}
+
+    def lora_request(self, arrival):
+        """None without adapters."""
+        return None
 
     def add(self, request):
         """As the core does."""
@@ -159,13 +166,6 @@ class Replay:
         if self.workload.config["async"] and ids and len(self.in_flight) < 2:
             return
         self.scheduler.update_from_output(*self.in_flight.popleft())
-
-
-def two_columns(theirs, ours):
-    """The fields that differ, side by side."""
-    rows = [f"{'':10} {'vLLM 0.22.1':60} mini_vllm"]
-    rows += [f"{key:10} {theirs[key]!s:60} {ours[key]}" for key in theirs if theirs[key] != ours[key]]
-    return "\n".join(rows)
 
 
 class GroupReplay(Replay):

@@ -3,18 +3,25 @@
 import math
 from typing import Any
 
-JOINED = ("text", "content", "delta", "arguments", "partial_json", "thinking", "reasoning")
+TEXTS = ("text", "content", "delta", "arguments", "partial_json", "thinking", "reasoning")
+TOKENS = ("content", "text_offset", "token_logprobs", "tokens", "top_logprobs", "token_ids", "logprobs")
+COUNTS = ("completion_tokens", "total_tokens", "output_tokens", "sequence_number")
 TOLERANCE = 2e-3
 
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any], loose: bool = False) -> list[str]:
-    """One line a difference, "path: theirs, ours"; none where they agree. Of a stream, chunks that the one joined and
-    the other did not are joined in both; `loose` compares what is there, not what it says."""
-    if "events" in theirs and "events" in ours and (loose or len(theirs["events"]) != len(ours["events"])):
-        theirs, ours = ({**answer, "events": folded(answer["events"])} for answer in (theirs, ours))
+    """One line a difference, "path: theirs, ours"; none where they agree.
+
+    A stream's tokens come in chunks of one or more, and those of several choices in any order, as it happened: where
+    the chunks differ, what all of them say together is compared, and which forms of chunks there are in which order.
+    `loose` compares what is there, not what it says.
+    """
     if loose:
-        theirs, ours = shape(theirs), shape(ours)
-    return list(_walk("", theirs, ours))
+        theirs, ours = shape(folded(theirs)), shape(folded(ours))
+    found = list(_walk("", theirs, ours))
+    if found and "events" in theirs and "events" in ours:
+        found = list(_walk("", folded(theirs), folded(ours)))
+    return found
 
 
 def _walk(path: str, theirs: Any, ours: Any) -> Any:
@@ -47,36 +54,37 @@ def shape(value: Any) -> Any:
     return type(value).__name__
 
 
-def folded(events: list[list[Any]]) -> list[list[Any]]:
-    """Events of one choice and one form as one: texts and lists joined, numbers those of the last."""
-    ordered = sorted(events, key=_choice)
-    found: list[list[Any]] = []
-    for name, data in ordered:
-        if found and found[-1][0] == name and shape(found[-1][1]) == shape(data) and _goes_on(found[-1][1]):
-            found[-1][1] = _join(found[-1][1], data)
-        else:
-            found.append([name, data])
-    return found
+def folded(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer whose events say nothing any more, and are there once a form, with the sum of what they said beside."""
+    if "events" not in answer:
+        return answer
+    said: dict[str, Any] = {}
+    forms: dict[int, list[Any]] = {}
+    for name, data in answer["events"]:
+        choice = _choice(data)
+        form = [name, _emptied(data, f"{choice}", said)]
+        if form not in forms.setdefault(choice, []):
+            forms[choice].append(form)
+    return {**answer, "events": [forms[choice] for choice in sorted(forms)], "said": said}
 
 
-def _choice(event: list[Any]) -> int:
-    """Chunks of choice 0 before those of choice 1; what belongs to none keeps its place at the end."""
-    data = event[1]
-    if not isinstance(data, dict) or "choices" not in data:
-        return 0 if isinstance(data, dict) else 1000
-    return data["choices"][0]["index"] if data["choices"] else 999
-
-
-def _goes_on(data: Any) -> bool:
+def _choice(data: Any) -> int:
     choices = data.get("choices") if isinstance(data, dict) else None
-    return isinstance(data, dict) and not (choices and choices[0].get("finish_reason"))
+    return choices[0]["index"] if choices else -1
 
 
-def _join(first: Any, second: Any, key: str = "") -> Any:
-    if isinstance(first, dict) and isinstance(second, dict):
-        return {name: _join(first[name], second[name], name) for name in first}
-    if isinstance(first, list) and isinstance(second, list):
-        if key in ("choices", "tool_calls"):
-            return [_join(*pair) for pair in zip(first, second, strict=True)]
-        return first + second
-    return first + second if key in JOINED and isinstance(first, str) else second
+def _emptied(data: Any, path: str, said: dict[str, Any]) -> Any:
+    """The data with its texts and lists of tokens taken out, which are added to `said` under their paths."""
+    if isinstance(data, dict):
+        return {key: _emptied(item, f"{path}.{key}", said) for key, item in data.items()}
+    key = path.rpartition(".")[2]
+    if key in TEXTS and isinstance(data, str):
+        said[path] = said.get(path, "") + data
+        return ""
+    if key in TOKENS and isinstance(data, list):
+        said[path] = said.get(path, []) + data
+        return []
+    if key in COUNTS and isinstance(data, int):
+        said[path] = data
+        return 0
+    return [_emptied(item, path, said) for item in data] if isinstance(data, list) else data

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.config.model import LOGPROBS_MODES
 from mini_vllm.distributed import shared_memory
 from mini_vllm.sample import logits_processor
 from mini_vllm.sample.logits_processor import (
@@ -285,6 +286,52 @@ def test_an_argmax_invariant_processor_sees_the_whole_batch_after_temperature():
     logits = np.array([[0.0, 3.0, 1.0, 2.0]] * 2, dtype=np.float32)
     assert Sampler().forward(logits, metadata).sampled_token_ids.tolist() == [1, 2]  # the greedy row was not asked
     assert np.array_equal(recorder.shapes[0], logits * [[1.0], [2.0]])
+
+
+class TakesTurns(LogitsProcessor):
+    """With a memory: leaves the two likeliest tokens of a row, and next time all but these."""
+
+    def __init__(self, *_):
+        self.calls = 0
+
+    def is_argmax_invariant(self):
+        return True
+
+    def update_state(self, batch_update):
+        pass
+
+    def apply(self, logits):
+        self.calls += 1
+        second = np.sort(logits, axis=-1)[:, -2:-1]
+        keep = logits >= second if self.calls % 2 else logits < second
+        return np.where(keep, logits, -np.inf)
+
+
+@pytest.mark.parametrize("mode", LOGPROBS_MODES)
+@pytest.mark.parametrize("temperatures", [(0.5, 0.8), (0.0, 0.5), (0.0, 0.0)])
+def test_a_step_asks_a_processor_once_in_every_logprobs_mode(mode, temperatures):
+    """What is reported is what was drawn from, and the stream stands where it stands when nothing is reported."""
+    logits = np.array([[0.0, 3.0, 1.0, 2.5, 0.5, 1.5]] * 2, dtype=np.float32)
+    told = {}
+    for asked in (None, 6):
+        processors, sampler = LogitsProcessors([TakesTurns()]), Sampler()
+        sampler.logprobs_mode, told[asked] = mode, []
+        rows = [
+            SamplingRow(SamplingParams(temperature=t, top_k=3, logprobs=asked), generator=np.random.default_rng(7))
+            for t in temperatures
+        ]
+        for step in range(1, 7):
+            result = sampler.forward(logits, SamplingMetadata.from_rows(rows, 6, processors.follow(rows)))
+            told[asked].append(result.sampled_token_ids.tolist())
+            if asked is None:
+                continue
+            assert processors.argmax_invariant[0].calls == (step if any(temperatures) else 0)
+            for temperature, token, entry in zip(temperatures, told[asked][-1], result.logprobs, strict=True):
+                offered = {each for each, (value, _) in entry.items() if value > -np.inf}
+                masks = temperature > 0 and mode.startswith("processed")
+                assert offered == (({1, 3} if step % 2 else {2, 4, 5}) if masks else set(range(6)))
+                assert token in offered
+    assert told[None] == told[6]
 
 
 @needs_pocket

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.config.speculative import METHODS, SpeculativeConfig
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.spec_decode.draft_switch import DraftSwitch
+from mini_vllm.tests.helpers import MODELS
 
 
 class Engine:
@@ -102,6 +107,86 @@ def test_greedy_tokens_are_the_same_with_it_on() -> None:
         [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)] for llm in (LLM(), switched)
     ]
     assert told[0] == told[1] and switch.num_asked and switch.num_silent
+
+
+COSTS = json.loads((MODELS.parent / "phase-08-speculative-decoding/captured/pocket-cpu.json").read_text())
+MAKERS = {
+    "ngram": {"num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
+    "draft_model": {"model": "models/pocket-draft", "num_speculative_tokens": 3},
+    "eagle": {"model": "models/pocket-eagle", "num_speculative_tokens": 3},
+    "medusa": {"model": "models/pocket-medusa", "num_speculative_tokens": 3},
+}
+
+
+class PocketClock:
+    """Milliseconds that pocket's steps took when they were measured, by requests and rows, and its proposers."""
+
+    def __init__(self, llm: LLM, method: str, dearer: float) -> None:
+        self.runner, self.now, self.plain = llm.llm_engine.engine_core.model_runner, 0.0, 0.0
+        self.switch = self.runner.drafts.switch
+        told = [arms[method] for arms in COSTS["gains"].values()]
+        self.proposing = dearer * 1e3 * sum(arm["proposing"] for arm in told) / sum(arm["steps"] for arm in told)
+        self.begin, self.choose = self.switch.begin_step, self.switch.choose
+        self.switch.clock = lambda: self.now
+        self.switch.begin_step, self.switch.choose = self.begin_step, self.chosen
+
+    def cost(self, requests: int, rows: float) -> float:
+        table = {int(size): costs for size, costs in COSTS["rows"].items()}
+        costs = table[max(size for size in table if size <= max(requests, 1))]
+        counts = sorted(map(int, costs))
+        return float(np.interp(rows / requests, counts, np.maximum.accumulate([costs[str(c)] for c in counts])))
+
+    def begin_step(self, plan: SchedulerOutput) -> None:
+        self.begin(plan)
+        requests = len(plan.num_scheduled_tokens)
+        drafts = sum(map(len, plan.scheduled_spec_decode_tokens.values()))
+        self.now += self.cost(requests, requests + drafts)
+
+    def chosen(self, output: ModelRunnerOutput) -> ModelRunnerOutput | None:
+        self.plain += sum(self.cost(len(output.req_ids), len(output.req_ids)) / len(output.req_ids) * len(ids)
+                          for ids in output.sampled_token_ids)  # fmt: skip
+        asked = self.choose(output)
+        self.now += 0.0 if asked is None else self.proposing
+        return asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch", "dearer"), [(1, 1.0), (1, 3.0), (4, 1.0)])
+@pytest.mark.parametrize("method", MAKERS)
+def test_it_never_loses_a_twentieth_on_pocket(method: str, batch: int, dearer: float) -> None:
+    """Real drafts and what became of them; time as it was captured, drafts at their price and at three times that."""
+    spec = {"method": method, "disable_when_slower": True, **MAKERS[method]}
+    llm = LLM("models/pocket", num_blocks=512, max_model_len=512, speculative_config=spec)
+    clock = PocketClock(llm, method, dearer)
+    asked = [
+        f"Tell me a story about a {a} and a {b}." for a, b in (("lamp", "boat"), ("fox", "river"), ("bell", "boat"))
+    ]
+    asked += [f"What is {17 + 9 * i} + {25 + 4 * i}?" for i in range(3)]
+    asked += [f"What is meant by {term}?" for term in ("Prefill", "Decode")]
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    for first in range(0, len(asked), batch):
+        llm.generate(asked[first : first + batch], params, use_tqdm=False)
+    assert clock.plain / clock.now > 0.95, f"{clock.plain:.0f} ms without drafts, {clock.now:.0f} with them"
+
+
+def test_who_keeps_state_is_known_by_the_slots_it_writes_into() -> None:
+    """Every method, so that a new one cannot be left out: a request passed over once has a hole in its drafter's
+    cache, if the drafter has one."""
+    told = {
+        method: SpeculativeConfig(2, method, None if method == "ngram" else "models/pocket-draft") for method in METHODS
+    }
+    assert {method: config.keeps_state for method, config in told.items()} == {
+        "ngram": False, "draft_model": True, "eagle": True, "medusa": False, "custom_class": False,
+    }  # fmt: skip
+    assert all(config.keeps_state == (config.num_lookahead_tokens > 0) for config in told.values())
+
+
+def test_the_runners_switch_follows_the_drafter() -> None:
+    for method, model in (("medusa", "pocket-medusa"), ("eagle", "pocket-eagle")):
+        config = {"method": method, "model": f"models/{model}", "num_speculative_tokens": 2}
+        llm = LLM("models/pocket", speculative_config={**config, "disable_when_slower": True})
+        switch = llm.llm_engine.engine_core.model_runner.drafts.switch
+        assert switch.keeps_state == (method == "eagle")
 
 
 @pytest.mark.parametrize("others", [{"tensor_parallel_size": 2}, {"async_scheduling": True}])

@@ -1,8 +1,8 @@
 """Each position that is verified is judged by the parameters of its request, as a step without drafts would have been.
 
-With drafts upstream keeps min tokens alone of the logits processors, so that `min_p` and `logit_bias` are without
-effect there (upstream/vllm/v1/sample/logits_processor/__init__.py:205 — "min_p and logit_bias parameters won't work").
-Here they have theirs, and no release can judge it: a step without drafts does.
+With drafts upstream keeps min tokens alone of the logits processors, and refuses requests with `min_p` or `logit_bias`
+(upstream/vllm/v1/sample/logits_processor/__init__.py:205 — "min_p and logit_bias parameters won't work").
+Here they have their effect, and no release can judge it: a step without drafts does.
 """
 
 from __future__ import annotations

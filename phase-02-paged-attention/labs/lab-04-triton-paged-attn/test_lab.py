@@ -236,6 +236,22 @@ def test_the_kernel_does_the_work(impl, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(args, before, strict=True)), "the launch changed its inputs"
 
 
+class Idle:
+    """Stands where the kernel was, and launches nothing."""
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: None
+
+
+def test_nobody_else_does_it(impl, monkeypatch):
+    """With a kernel that does nothing the answer must be missing: it came from nowhere else."""
+    case = Case(15, [40, 7, 21], heads=(8, 2))
+    monkeypatch.setattr(impl, "_paged_decode_kernel", Idle())
+    out = impl.paged_attention_triton(*case.on_device())
+    error = worst(out.nan_to_num(), case.judge())
+    assert not error < 1e-2, f"no kernel was launched, and the answer is right within {error:.1e}"
+
+
 def test_heads_that_do_not_divide_are_refused(impl):
     case = Case(10, [4], heads=(4, 4))
     with pytest.raises(ValueError, match=r"^num_heads 4 is not a multiple of num_kv_heads 3$"):

@@ -2,7 +2,25 @@
 
 import pytest
 
+from mini_vllm import Request
+
 PROMPT = "The scheduler knows no phases: only tokens that exist, and tokens that are computed."
+
+
+def no_request(self, *args, **kwargs):
+    raise AssertionError("an account on paper made a request: it does without an engine")
+
+
+@pytest.fixture
+def paper(impl, monkeypatch):
+    """`paper("prefill_chunks", ...)`: your function, called while no engine in this process can take a request."""
+
+    def call(name, *args):
+        with monkeypatch.context() as patch:
+            patch.setattr(Request, "__init__", no_request)
+            return getattr(impl, name)(*args)
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -18,28 +36,28 @@ PROMPT = "The scheduler knows no phases: only tokens that exist, and tokens that
         (1, 1, 1, [1]),
     ],
 )
-def test_chunks(impl, prompt_len, threshold, budget, chunks):
-    assert impl.prefill_chunks(prompt_len, threshold, budget) == chunks
-    assert impl.num_prefill_steps(prompt_len, threshold, budget) == len(chunks)
+def test_chunks(paper, prompt_len, threshold, budget, chunks):
+    assert paper("prefill_chunks", prompt_len, threshold, budget) == chunks
+    assert paper("num_prefill_steps", prompt_len, threshold, budget) == len(chunks)
 
 
 @pytest.mark.parametrize(
     ("prompt_len", "threshold", "budget", "steps"),
     [(4000, 512, 2048, 8), (4096, 0, 2048, 2), (4097, 0, 2048, 3), (8000, 0, 2046, 4), (7, 3000, 2048, 1)],
 )
-def test_num_prefill_steps(impl, prompt_len, threshold, budget, steps):
-    assert impl.num_prefill_steps(prompt_len, threshold, budget) == steps
-    assert impl.num_prefill_steps(3 * 10**17 + 1, 10**17, 10**18) == 4, "whole numbers, without a detour over floats"
+def test_num_prefill_steps(paper, prompt_len, threshold, budget, steps):
+    assert paper("num_prefill_steps", prompt_len, threshold, budget) == steps
+    assert paper("num_prefill_steps", 3 * 10**17 + 1, 10**17, 10**18) == 4, "whole numbers, no detour over floats"
 
 
 @pytest.mark.parametrize("bad", [(0, 0, 8), (4, -1, 8), (4, 0, 0)])
-def test_nonsense_is_refused(impl, bad):
+def test_nonsense_is_refused(paper, bad):
     prompt_len, threshold, budget = bad
     message = rf"^need prompt_len >= 1, budget >= 1, threshold >= 0; got {prompt_len}, {budget}, {threshold}$"
     for refused in (
-        lambda: impl.prefill_chunks(*bad),
-        lambda: impl.num_prefill_steps(*bad),
-        lambda: impl.interleave([5, prompt_len] if budget and threshold >= 0 else [prompt_len], threshold, budget),
+        lambda: paper("prefill_chunks", *bad),
+        lambda: paper("num_prefill_steps", *bad),
+        lambda: paper("interleave", [5, prompt_len] if budget and threshold >= 0 else [prompt_len], threshold, budget),
     ):
         with pytest.raises(ValueError, match=message):
             refused()
@@ -47,9 +65,10 @@ def test_nonsense_is_refused(impl, bad):
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 2048])
 @pytest.mark.parametrize("threshold", [0, 1, 5, 16, 4000])
-def test_the_engine_takes_the_predicted_chunks(impl, threshold, budget):
+def test_the_engine_takes_the_predicted_chunks(impl, paper, threshold, budget):
+    expected = paper("prefill_chunks", len(PROMPT), threshold, budget)
     chunks, ids = impl.measured_chunks(PROMPT, 3, long_prefill_token_threshold=threshold, max_num_batched_tokens=budget)
-    assert chunks == impl.prefill_chunks(len(PROMPT), threshold, budget)
+    assert chunks == expected
     assert len(ids) == 3, "all output tokens, not only the first"
 
 
@@ -94,17 +113,17 @@ def test_measured_in_one_engine_of_its_own(impl, greedy):
     assert len(impl.measured_chunks("hello")[1]) == 8, "the default"
 
 
-def test_two_prompts_share_the_budget(impl):
-    assert impl.interleave([11, 7], 0, 8) == [[8, 0], [3, 5], [0, 2]]
-    assert impl.interleave([100, 10], 16, 24) == [[16, 8], [16, 2], [16, 0], [16, 0], [16, 0], [16, 0], [4, 0]]
+def test_two_prompts_share_the_budget(paper):
+    assert paper("interleave", [11, 7], 0, 8) == [[8, 0], [3, 5], [0, 2]]
+    assert paper("interleave", [100, 10], 16, 24) == [[16, 8], [16, 2], [16, 0], [16, 0], [16, 0], [16, 0], [4, 0]]
     lengths = [5, 3]
-    assert impl.interleave(lengths, 4, 6) == [[4, 2], [1, 1]] and lengths == [5, 3], "the list is the caller's"
-    assert impl.interleave([5], 0, 5) == [[5]]
-    assert impl.interleave([], 0, 5) == []
+    assert paper("interleave", lengths, 4, 6) == [[4, 2], [1, 1]] and lengths == [5, 3], "the list is the caller's"
+    assert paper("interleave", [5], 0, 5) == [[5]]
+    assert paper("interleave", [], 0, 5) == []
 
 
 @pytest.mark.parametrize(("threshold", "budget"), [(0, 8), (4, 16), (16, 24), (5, 6)])
-def test_shares_equal_the_engines(impl, threshold, budget):
+def test_shares_equal_the_engines(paper, threshold, budget):
     """Against the engine: a request's first tokens are counted until its prompt is computed."""
     from mini_vllm import LLMEngine, SamplingParams
 
@@ -124,4 +143,4 @@ def test_shares_equal_the_engines(impl, threshold, budget):
     engine.scheduler.schedule = schedule
     while engine.has_unfinished_requests():
         engine.step()
-    assert impl.interleave(lengths, threshold, budget) == seen
+    assert paper("interleave", lengths, threshold, budget) == seen

@@ -3,12 +3,30 @@
 import numpy as np
 import pytest
 
+from mini_vllm import Request
+
 SYSTEM = "S" * 64
 PROMPTS = [SYSTEM + str(i) for i in range(8)]
 
 
 def ids(prompts):
     return [list(prompt.encode()) for prompt in prompts]
+
+
+def no_request(self, *args, **kwargs):
+    raise AssertionError("a forecast made a request: it does without an engine")
+
+
+@pytest.fixture
+def forecast(impl, monkeypatch):
+    """`forecast("predicted_cost", ...)`: your function, called while no engine in this process can take a request."""
+
+    def call(name, *args, **kwargs):
+        with monkeypatch.context() as patch:
+            patch.setattr(Request, "__init__", no_request)
+            return getattr(impl, name)(*args, **kwargs)
+
+    return call
 
 
 def test_caching_off_pays_full_price_for_everyone(impl):
@@ -84,49 +102,56 @@ def test_the_cliff(impl, num_blocks, total):
 # ---- the forecast --------------------------------------------------------------------------------------------------
 
 
-def test_forecast_of_the_workload(impl):
-    assert impl.predicted_cost(ids(PROMPTS), 4, 4) == 96
-    assert impl.predicted_cost(ids(PROMPTS), 4, 4, enable_caching=False) == 544
-    assert impl.predicted_cost(ids([SYSTEM] * 8), 4, 4) == 116
-    assert impl.predicted_cost([[1, 2, 3]], 4, 1) == 3 and impl.predicted_cost([], 4, 4) == 0
+def test_forecast_of_the_workload(forecast):
+    assert forecast("predicted_cost", ids(PROMPTS), 4, 4) == 96
+    assert forecast("predicted_cost", ids(PROMPTS), 4, 4, enable_caching=False) == 544
+    assert forecast("predicted_cost", ids([SYSTEM] * 8), 4, 4) == 116
+    assert forecast("predicted_cost", [[1, 2, 3]], 4, 1) == 3 and forecast("predicted_cost", [], 4, 4) == 0
     given = ids(PROMPTS[:3])
-    impl.predicted_cost(given, 4, 4)
+    forecast("predicted_cost", given, 4, 4)
     assert given == ids(PROMPTS[:3]), "the prompts are the caller's, and were changed"
     zeros = [[0] * 9, [0] * 9, [0] * 6]
-    assert impl.predicted_cost(zeros, 4, 1) == 9 + 1 + 2, "token 0 is a token; any earlier prompt may be the donor"
-    assert impl.predicted_cost(zeros, 3, 2) == 10 + 4 + 4, "blocks of three: of 9 known tokens 6 are hit, of 6 three"
+    assert forecast("predicted_cost", zeros, 4, 1) == 9 + 1 + 2, (
+        "token 0 is a token; any earlier prompt may be the donor"
+    )
+    assert forecast("predicted_cost", zeros, 3, 2) == 10 + 4 + 4, (
+        "blocks of three: of 9 known tokens 6 are hit, of 6 three"
+    )
 
 
-def test_equal_blocks_at_another_place_are_no_hit(impl):
+def test_equal_blocks_at_another_place_are_no_hit(forecast):
     a, b = [1] * 4 + [2] * 4, [2] * 4 + [1] * 4
-    assert impl.predicted_cost([[*a, 9], [*b, 9]], 4, 1) == 18, "a block is known by everything before it"
-    assert impl.predicted_cost([[*a, 9], [3] * 4 + [2] * 4 + [9]], 4, 1) == 18
+    assert forecast("predicted_cost", [[*a, 9], [*b, 9]], 4, 1) == 18, "a block is known by everything before it"
+    assert forecast("predicted_cost", [[*a, 9], [3] * 4 + [2] * 4 + [9]], 4, 1) == 18
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_forecast_equals_the_engine(impl, seed):
+def test_forecast_equals_the_engine(impl, forecast, seed):
     rng = np.random.default_rng(seed)
     pieces = ["".join(rng.choice(list("abcdef"), rng.integers(2, 20))) for _ in range(3)]
     prompts = ["".join(rng.choice(pieces, rng.integers(1, 5))) for _ in range(12)]
     block_size, max_tokens = int(rng.integers(1, 9)), int(rng.integers(1, 5))
     for caching in (True, False):
+        cost = forecast("predicted_cost", ids(prompts), block_size, max_tokens, caching)
         total, _ = impl.run_and_count(prompts, caching, block_size, max_tokens, 2000)
-        assert impl.predicted_cost(ids(prompts), block_size, max_tokens, caching) == total
+        assert cost == total
 
 
 # ---- a conversation ------------------------------------------------------------------------------------------------
 
 
-def test_a_turn_costs_its_delta(impl):
-    assert impl.chat_costs(64, 15, 8, 5) == [86, 25, 24, 23, 26], "the prompts are 79, 102, 125, 148 and 171 tokens"
-    assert impl.chat_costs(64, 15, 8, 0) == [] and impl.chat_costs(0, 3, 1, 1) == [3]
+def test_a_turn_costs_its_delta(forecast):
+    assert forecast("chat_costs", 64, 15, 8, 5) == [86, 25, 24, 23, 26], (
+        "the prompts are 79, 102, 125, 148 and 171 tokens"
+    )
+    assert forecast("chat_costs", 64, 15, 8, 0) == [] and forecast("chat_costs", 0, 3, 1, 1) == [3]
 
 
 @pytest.mark.parametrize(
     ("system_len", "question_len", "answer_len", "block_size"),
     [(64, 15, 8, 4), (10, 1, 1, 4), (7, 9, 5, 3), (30, 6, 11, 16), (12, 4, 4, 1)],
 )
-def test_conversation_equals_the_engine(impl, system_len, question_len, answer_len, block_size):
+def test_conversation_equals_the_engine(forecast, system_len, question_len, answer_len, block_size):
     """The same turns in the engine, with the answer's token ids fed back."""
     from mini_vllm import LLMEngine, SamplingParams
 
@@ -143,4 +168,4 @@ def test_conversation_equals_the_engine(impl, system_len, question_len, answer_l
             engine.step()
         history = history + request.output_token_ids
         costs.append(engine.stats.num_scheduled_tokens - before)
-    assert impl.chat_costs(system_len, question_len, answer_len, 5, block_size) == costs
+    assert forecast("chat_costs", system_len, question_len, answer_len, 5, block_size) == costs

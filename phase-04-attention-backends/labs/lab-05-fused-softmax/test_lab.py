@@ -198,6 +198,23 @@ def test_the_kernel_that_fits(impl, cols, unwanted, monkeypatch):
     check(impl, matrix(2, cols, seed=9))
 
 
+class Idle:
+    """In the place of a kernel, and launches nothing."""
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: None
+
+
+@pytest.mark.parametrize(("cols", "kernel"), [(8192, "_row_kernel"), (8193, "_tiled_kernel")])
+def test_nobody_else_does_it(impl, cols, kernel, monkeypatch):
+    """With a kernel that does nothing the answer must be missing: it came from nowhere else."""
+    x = matrix(2, cols, seed=11)
+    monkeypatch.setattr(impl, kernel, Idle())
+    out = impl.softmax_triton(x.clone()).double()
+    right = torch.softmax(x.double(), dim=1)
+    assert not torch.allclose(out, right, rtol=1e-2, atol=0), "no kernel was launched, and the answer is there"
+
+
 def test_what_is_refused(impl):
     with pytest.raises(ValueError, match=r"^x must have two dimensions, got shape \(2, 3, 4\)$"):
         impl.softmax_triton(torch.zeros(2, 3, 4))

@@ -19,7 +19,7 @@ from mini_vllm.entrypoints.generate.beam_search.utils import (
     BeamSearchSequence,
     create_sort_beams_key_function,
 )
-from mini_vllm.entrypoints.offline_utils import Bar, OfflineInferenceMixin, Progress, refuse_later
+from mini_vllm.entrypoints.offline_utils import Bar, OfflineInferenceMixin, Progress
 from mini_vllm.logprobs import LogprobsOnePosition
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
@@ -47,7 +47,7 @@ class BeamSearchOfflineMixin(OfflineInferenceMixin):
         steps the live ones compete with the complete ones.
 
         Args:
-            prompts: as `generate` takes them. lora_request: None until phase 11.
+            prompts: as `generate` takes them. lora_request: None.
             params: the width asks for 2 * `beam_width` log-probabilities: engine argument `max_logprobs` bounds it.
             use_tqdm: a bar over steps, an upper bound: a search may end early.
             concurrency_limit: prompts searched at a time; None: all.
@@ -58,7 +58,7 @@ class BeamSearchOfflineMixin(OfflineInferenceMixin):
 
         Upstream: upstream/vllm/entrypoints/generate/beam_search/offline.py:27 — `beam_search`.
         """
-        refuse_later(lora_request, None)
+        require(lora_request is None, "lora_request", lora_request, "None: beams have no adapter")
         if not isinstance(params, BeamSearchParams):
             raise TypeError(f"params must be a BeamSearchParams, got {type(params).__name__}")
         ok = concurrency_limit is None or (is_int(concurrency_limit) and concurrency_limit >= 1)

@@ -26,7 +26,8 @@ _CALLS: TypeAdapter[list[FunctionDefinition]] = TypeAdapter(list[FunctionDefinit
 
 def make_message(request: ChatCompletionRequest, parsers: Parsers, role: str, text: str) -> tuple[ChatMessage, bool]:
     """The message of a complete answer, and whether it ended in tool calls of the model's own choice."""
-    reasoning, content = None, text
+    content: str | None = text
+    reasoning: str | None = None
     parser = parsers.reasoning_of(request)
     if parser is not None:
         reasoning, content = parser.extract_reasoning(text, request=request)

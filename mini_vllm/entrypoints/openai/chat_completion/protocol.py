@@ -199,10 +199,10 @@ class ChatCompletionRequest(GenerationRequest):
         """The newer name wins."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def build_tok_params(self, max_model_len: int) -> Any:
+    def build_tok_params(self, max_model_len: int, max_tokens_name: str = "") -> Any:
         """The message about a length names the field that was given."""
         name = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-        return super().build_tok_params(max_model_len, name)
+        return super().build_tok_params(max_model_len, max_tokens_name or name)
 
     def num_logprobs(self) -> int | None:
         """`logprobs` is a switch here."""

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fastapi import Request
 
@@ -135,7 +135,7 @@ class OpenAIServingCompletion(OpenAIServing):
             logprobs=self.logprobs_of(request, token_ids, entries),
             finish_reason=output.finish_reason,
             stop_reason=output.stop_reason,
-            prompt_logprobs=result.prompt_logprobs,
+            prompt_logprobs=cast(Any, result.prompt_logprobs),
             prompt_token_ids=result.prompt_token_ids if request.return_token_ids else None,
             token_ids=list(output.token_ids) if request.return_token_ids else None,
         )

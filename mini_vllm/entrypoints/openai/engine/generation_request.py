@@ -99,7 +99,9 @@ class GenerationRequest(OpenAIBaseModel):
 
     def _constraint(self) -> StructuredOutputsParams | None:
         """`structured_outputs`, with what `response_format` adds to it."""
-        form, added = self.response_format, {}
+        form = self.response_format
+        given: Any = self.structured_outputs  # the parameters, once it is checked
+        added: dict[str, Any] = {}
         if form is not None and form.type == "json_object":
             added["json_object"] = True
         elif form is not None and form.type == "json_schema":
@@ -107,12 +109,8 @@ class GenerationRequest(OpenAIBaseModel):
         elif form is not None and form.type == "structural_tag":
             added["structural_tag"] = json.dumps(form.model_dump(by_alias=True))
         if not added:
-            return self.structured_outputs
-        return (
-            StructuredOutputsParams(**added)
-            if self.structured_outputs is None
-            else replace(self.structured_outputs, **added)
-        )
+            return given
+        return StructuredOutputsParams(**added) if given is None else replace(given, **added)
 
     def to_sampling_params(self, max_tokens: int, default_sampling_params: dict[str, Any]) -> SamplingParams:
         """The parameters for the engine.
@@ -162,7 +160,7 @@ class GenerationRequest(OpenAIBaseModel):
         )
 
     def _extra_args(self) -> dict[str, Any] | None:
-        extra = dict(self.vllm_xargs or {})
+        extra: dict[str, Any] = dict(self.vllm_xargs or {})
         if self.kv_transfer_params:
             extra["kv_transfer_params"] = self.kv_transfer_params
         return extra or None

@@ -51,10 +51,9 @@ class Parsers:
         Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:337 — "reasoning_ended".
         """
         parser = self.reasoning_of(request)
+        ended: Any = None if parser is None else parser.is_reasoning_end(prompt_token_ids)
         if not request.include_reasoning:
             ended = True
-        else:
-            ended = None if parser is None else parser.is_reasoning_end(prompt_token_ids)
         kwargs = None if parser is None else self.reasoning_kwargs(request)
         return {"reasoning_ended": ended, "reasoning_parser_kwargs": kwargs}
 

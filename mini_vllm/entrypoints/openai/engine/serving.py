@@ -115,11 +115,10 @@ class OpenAIServing:
             request.truncate_prompt_tokens,
         )
         processor = self.engine_client.input_processor
-        params: SamplingParams | BeamSearchParams
         if request.use_beam_search:
-            params = request.to_beam_search_params(max_tokens, self.default_sampling_params)
-            check_model_limits(beam_search_step_params(params), processor.vocab_size, processor.max_logprobs)
-            return params
+            beams = request.to_beam_search_params(max_tokens, self.default_sampling_params)
+            check_model_limits(beam_search_step_params(beams), processor.vocab_size, processor.max_logprobs)
+            return beams
         params = request.to_sampling_params(max_tokens, self.default_sampling_params)
         check_model_limits(params, processor.vocab_size, processor.max_logprobs)
         highest = max(prompt["prompt_token_ids"])

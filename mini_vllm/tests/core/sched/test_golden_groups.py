@@ -1,47 +1,33 @@
 """Over KV cache groups the scheduler decides as the real one of vLLM 0.22.1: every table, the whole free queue, every
 KV cache event; with sliding windows, with hybrids of full and sliding layers, and with one group."""
 
-import gzip
-import json
-from functools import lru_cache
-
 import pytest
 
 from mini_vllm.tests.golden.group_workload import make_group_workload
-from mini_vllm.tests.golden.replay import GroupReplay, two_columns
+from mini_vllm.tests.golden.replay import GroupReplay
+from mini_vllm.tests.golden.replay_compare import first_parting, recording
 from mini_vllm.tests.helpers import GOLDEN
 
 TRACES = GOLDEN / "scheduler-groups.json.gz"
 PARTS = 10
+pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 
 
-@lru_cache
 def golden():
-    return json.loads(gzip.decompress(TRACES.read_bytes()))
-
-
-@pytest.fixture(autouse=True)
-def same_start_of_all_hashes(monkeypatch):
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    return recording(TRACES.name)
 
 
 def first_difference(seed):
-    """None, or a description of the first step at which the two schedulers part."""
+    """None, or the first step at which the two schedulers part, and a description of it."""
     trace = golden()["traces"][seed]
-    workload = make_group_workload(seed, trace["kind"])
-    replay = GroupReplay(workload)
-    for index, theirs in enumerate(trace["steps"]):
-        ours = replay.step(index)
-        if ours != theirs:
-            return f"workload {seed} {workload.config}, step {index}:\n{two_columns(theirs, ours)}"
-    return "ours goes on" if replay.scheduler.has_unfinished_requests() else None
+    return first_parting(GroupReplay(make_group_workload(seed, trace["kind"])), trace["steps"])
 
 
 @pytest.mark.parametrize("part", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, PARTS))])
 def test_every_decision_equals_real_vllm(part):
     for seed in range(part, len(golden()["traces"]), PARTS):
         difference = first_difference(seed)
-        assert difference is None, difference
+        assert difference is None, difference[1]
 
 
 def test_the_recording_is_wide_enough():

@@ -1,12 +1,9 @@
 """Step by step, the scheduler decides as the real one of vLLM 0.22.1 decided: tokens, block ids, hits, preemptions."""
 
-import gzip
-import json
-from functools import lru_cache
-
 import pytest
 
-from mini_vllm.tests.golden.replay import Replay, two_columns
+from mini_vllm.tests.golden.replay import Replay
+from mini_vllm.tests.golden.replay_compare import first_parting, recording
 from mini_vllm.tests.golden.scheduler_workload import make_pressed_workload, make_workload
 from mini_vllm.tests.helpers import GOLDEN
 
@@ -15,21 +12,13 @@ BUGS = TRACES.with_name("scheduler-bugs.json.gz")
 GROUPS = 10
 
 
-@lru_cache
 def golden():
-    return json.loads(gzip.decompress(TRACES.read_bytes()))
+    return recording(TRACES.name)
 
 
 def first_difference(workload, trace):
     """None, or the first step at which the two schedulers part, and a description of it."""
-    replay = Replay(workload)
-    for index, theirs in enumerate(trace):
-        ours = replay.step(index)
-        if ours != theirs:
-            return index, f"workload {workload.seed} {workload.config}, step {index}:\n{two_columns(theirs, ours)}"
-    if replay.scheduler.has_unfinished_requests():
-        return len(trace), f"workload {workload.seed}: ours goes on after {len(trace)} steps"
-    return None
+    return first_parting(Replay(workload), trace)
 
 
 @pytest.mark.parametrize("group", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, GROUPS))])
@@ -49,9 +38,8 @@ def test_the_recording_is_wide_enough():
     assert TRACES.stat().st_size <= 4 << 20
 
 
-@lru_cache
 def bugs():
-    return json.loads(gzip.decompress(BUGS.read_bytes()))["bugs"]
+    return recording(BUGS.name)["bugs"]
 
 
 @pytest.mark.parametrize("bug", ["index-follows-removal", "forget-blocks-never-written"])

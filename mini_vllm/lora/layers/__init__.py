@@ -1,0 +1,1 @@
+"""Projections with buffers for adapters. Upstream twin: `vllm/lora/layers/`."""

@@ -1,0 +1,93 @@
+"""An adapter: the patches of all projections, read from a folder. Upstream twin: `vllm/lora/lora_model.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.lora.lora_weights import LoRALayerWeights
+from mini_vllm.lora.peft_helper import PEFTHelper
+from mini_vllm.lora.utils import parse_fine_tuned_lora_name
+from mini_vllm.model_loader.safetensors_reader import SafetensorsFile
+from mini_vllm.utils.checks import shown
+
+TENSORS_NAME = "adapter_model.safetensors"
+Shapes = Mapping[str, tuple[int, int]]
+"""Name of a projection in the base checkpoint -> (outputs, inputs) of the whole weight."""
+
+
+class LoRAModel:
+    """Args:
+        lora_model_id: its number. rank: r. loras: by the projection's name in the base checkpoint.
+
+    Upstream: upstream/vllm/lora/lora_model.py:60 — `LoRAModel`.
+    """
+
+    def __init__(self, lora_model_id: int, rank: int, loras: dict[str, LoRALayerWeights]) -> None:
+        self.id, self.rank, self.loras = lora_model_id, rank, loras
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all factors."""
+        return sum(lora.nbytes for lora in self.loras.values())
+
+    def get_lora(self, module_name: str) -> LoRALayerWeights | None:
+        """The patch of one projection; None: it is left as it is."""
+        return self.loras.get(module_name)
+
+    @classmethod
+    def from_local_checkpoint(
+        cls, lora_dir: str | Path, expected: Shapes, peft_helper: PEFTHelper, lora_model_id: int, dtype: Any
+    ) -> LoRAModel:
+        """Read an adapter; all names and shapes are looked at before any weight is.
+
+        Args:
+            expected: the projections that have buffers.
+            dtype: that the factors get.
+
+        Raises:
+            FileNotFoundError: the folder has no weights. ValueError: names what does not fit.
+
+        Upstream: upstream/vllm/lora/lora_model.py:167 — `LoRAModel.from_local_checkpoint`.
+        """
+        path = Path(lora_dir) / TENSORS_NAME
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is not there: an adapter's weights are expected in {TENSORS_NAME}")
+        file = SafetensorsFile(path)
+        try:
+            names = _check(file, expected, peft_helper)
+            loras = {
+                module: LoRALayerWeights.from_config(
+                    module, peft_helper, *(file.read(name).astype(dtype, copy=False) for name in pair)
+                ).optimize()
+                for module, pair in names.items()
+            }
+        finally:
+            file.close()
+        return cls(lora_model_id, peft_helper.r, loras)
+
+
+def _check(file: SafetensorsFile, expected: Shapes, peft_helper: PEFTHelper) -> dict[str, tuple[str, str]]:
+    """Module -> the names of its two tensors."""
+    found: dict[str, dict[bool, str]] = {}
+    for name in file.tensors:
+        try:
+            module, is_lora_a = parse_fine_tuned_lora_name(name)
+        except ValueError as error:
+            raise ValueError(f"{file.path}: {error}") from None
+        found.setdefault(module, {})[is_lora_a] = name
+    unexpected = [module for module in found if module not in expected]
+    if unexpected:
+        kinds = sorted({module.rpartition(".")[2] for module in expected})
+        raise ValueError(f"{file.path}: target modules must be among {kinds}, got {shown(unexpected)}")
+    rank = peft_helper.r
+    for module, pair in found.items():
+        outputs, inputs = expected[module]
+        for is_lora_a, shape in ((True, (rank, inputs)), (False, (outputs, rank))):
+            if is_lora_a not in pair:
+                raise ValueError(f"{file.path}: {module} has no lora_{'A' if is_lora_a else 'B'}.weight")
+            if file.tensors[pair[is_lora_a]].shape != shape:
+                got = file.tensors[pair[is_lora_a]].shape
+                raise ValueError(f"{file.path}: {pair[is_lora_a]} must have shape {shape}, got {got}")
+    return {module: (pair[True], pair[False]) for module, pair in found.items()}

@@ -1,0 +1,36 @@
+"""Names: what a tensor of an adapter's file belongs to. Upstream twin: `vllm/lora/utils.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mini_vllm.layers.linear import LinearBase
+
+SUPPORTED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "out_proj", "fc1", "fc2")
+"""Projections that get buffers. Upstream has wrappers for embeddings, output embeddings and experts too."""
+_PREFIX = "base_model.model."
+
+
+def parse_fine_tuned_lora_name(name: str) -> tuple[str, bool]:
+    """Name of a tensor -> the projection's name in the base checkpoint, and whether it is `lora_a`.
+
+    >>> parse_fine_tuned_lora_name("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight")
+    ('model.layers.0.self_attn.q_proj', True)
+
+    Raises:
+        ValueError: it is no tensor of an adapter.
+
+    Upstream: upstream/vllm/lora/utils.py:155 — `parse_fine_tuned_lora_name`.
+    """
+    parts = name.removeprefix(_PREFIX).split(".")
+    if parts[-1] == "weight" and len(parts) > 2 and parts[-2] in ("lora_A", "lora_B"):
+        return ".".join(parts[:-2]), parts[-2] == "lora_A"
+    raise ValueError(f"{name!r} is no tensor of a LoRA adapter: its name must end in lora_A.weight or lora_B.weight")
+
+
+def supports_lora(layer: object, target_modules: Iterable[str] | None = None) -> bool:
+    """Whether a layer of a model gets buffers."""
+    if not isinstance(layer, LinearBase):
+        return False
+    name = layer.prefix.rpartition(".")[2]
+    return name in SUPPORTED and (target_modules is None or name in target_modules)

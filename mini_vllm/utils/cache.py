@@ -1,0 +1,84 @@
+"""A mapping that remembers who was used last. Upstream twin: `vllm/utils/cache.py`, over the library cachetools."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LRUCache(Generic[K, V]):
+    """At most `capacity` entries; where one more comes, the one goes that was used least recently.
+
+    Args:
+        capacity: entries, at least 1.
+        on_remove: called with the key of each entry that goes.
+
+    Upstream: upstream/vllm/utils/cache.py:51 — `LRUCache`.
+    """
+
+    def __init__(self, capacity: int, on_remove: Callable[[K], object] = lambda key: None) -> None:
+        self.capacity, self.pinned_items = capacity, set[K]()
+        self._on_remove = on_remove
+        self._entries: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[K]:
+        """From the least recently used to the last."""
+        return iter(self._entries)
+
+    def __getitem__(self, key: K) -> V:
+        """The value; the entry counts as used."""
+        self._entries.move_to_end(key)
+        return self._entries[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if key not in self._entries:
+            while len(self._entries) >= self.capacity:
+                self.remove_oldest()
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+
+    def __delitem__(self, key: K) -> None:
+        del self._entries[key]
+        self.pinned_items.discard(key)
+        self._on_remove(key)
+
+    def touch(self, key: K) -> None:
+        """Count an entry as used. Upstream: upstream/vllm/utils/cache.py:120 — `LRUCache.touch`."""
+        self._entries.move_to_end(key)
+
+    def pin(self, key: K) -> None:
+        """Keep an entry whatever comes. Raises ValueError where there is none.
+
+        Upstream: upstream/vllm/utils/cache.py:162 — `LRUCache.pin`.
+        """
+        if key not in self._entries:
+            raise ValueError(f"cannot pin {key!r}: it is not in the cache")
+        self.pinned_items.add(key)
+
+    def remove_oldest(self) -> None:
+        """Remove the entry that was used least recently and is not pinned. Raises RuntimeError where all are.
+
+        Upstream: upstream/vllm/utils/cache.py:181 — `LRUCache.remove_oldest`.
+        """
+        if not self._entries:
+            return
+        for key in self._entries:
+            if key not in self.pinned_items:
+                del self[key]
+                return
+        raise RuntimeError(f"all {len(self)} entries are pinned: none can be removed")
+
+    def clear(self) -> None:
+        """Remove all, the pinned ones too."""
+        for key in list(self._entries):
+            del self[key]

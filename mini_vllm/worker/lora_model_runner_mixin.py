@@ -1,0 +1,65 @@
+"""What the runner does for adapters. Upstream twin: `vllm/v1/worker/lora_model_runner_mixin.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mini_vllm.lora.request import LoRARequest
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
+    from mini_vllm.worker.input_batch import InputBatch
+
+
+class LoRAModelRunnerMixin:
+    """A part of `ModelRunner`. lora_manager: None: adapters are not enabled.
+
+    Upstream: upstream/vllm/v1/worker/lora_model_runner_mixin.py:30 — `LoRAModelRunnerMixin`.
+    """
+
+    lora_manager: LRUCacheWorkerLoRAManager | None = None
+
+    def set_active_loras(self, input_batch: InputBatch, num_scheduled_tokens: dict[str, int]) -> None:
+        """The adapters of a step into slots, and which token has which.
+
+        Upstream: upstream/vllm/v1/worker/lora_model_runner_mixin.py:73 — `LoRAModelRunnerMixin.set_active_loras`.
+        """
+        rows = [state.lora_request for state in input_batch.states]
+        counts = [num_scheduled_tokens[request_id] for request_id in input_batch.req_ids]
+        ids = np.array([0 if request is None else request.lora_int_id for request in rows], np.int64)
+        wanted = dict.fromkeys(request for request in rows if request is not None)
+        self._manager().set_active_adapters(wanted, np.repeat(ids, counts))
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter and give it a slot; False where it was there."""
+        return self._manager().add_adapter(lora_request)
+
+    def check_lora(self, lora_request: LoRARequest) -> None:
+        """Raise what reading an adapter would raise; nothing is kept of one that is not there yet."""
+        manager = self._manager()
+        if lora_request.load_inplace or lora_request.lora_int_id not in manager.list_adapters():
+            manager.load_adapter(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; False where it was not there."""
+        return self._manager().remove_adapter(lora_id)
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in its slot, whatever comes."""
+        return self._manager().pin_adapter(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters in memory."""
+        return self._manager().list_adapters()
+
+    def _manager(self) -> LRUCacheWorkerLoRAManager:
+        if self.lora_manager is None:
+            raise RuntimeError("LoRA is not enabled. Use enable_lora=True to enable LoRA.")
+        return self.lora_manager
+
+
+def call_lora(worker: Any, method: str, *args: Any) -> Any:
+    """One of the methods above, by name (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
+    return getattr(worker.model_runner, method)(*args)
