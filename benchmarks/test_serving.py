@@ -47,13 +47,12 @@ def test_the_simulator_is_judged(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "| chat, calm |" in capsys.readouterr().out
 
 
-ROW = ablation.Technique(
-    "one step for all", 3, "--max-num-seqs", {"max_num_seqs": 1}, ablation.BATCH, ablation.steps, "steps"
-)
+TINY = simulator.Workload("four", 4, 0, (4, 8), (6, 8))
+ROW = ablation.Technique("one step for all", 3, "--max-num-seqs", {"max_num_seqs": 1}, TINY, ablation.steps, "steps")
 
 
 def test_an_ablation_compares_equal_work(folder: str) -> None:
-    found = ablation.measure(folder, ROW, 1, "cpu", 0.2)
+    found = ablation.measure(folder, ROW, 1, "cpu", 1.0)
     assert found["gain"] > 1.5 and found["without"] > found["with"]
     other = ablation.Technique(
         **{
@@ -63,8 +62,8 @@ def test_an_ablation_compares_equal_work(folder: str) -> None:
         }
     )
     with pytest.raises(ValueError, match="one step for all: the arms gave different tokens"):
-        ablation.measure(folder, other, 1, "cpu", 0.2)
-    worse = ablation.measure(folder, ablation.Technique(**{**vars(other), "other_tokens": True}), 1, "cpu", 0.2)
+        ablation.measure(folder, other, 1, "cpu", 1.0)
+    worse = ablation.measure(folder, ablation.Technique(**{**vars(other), "other_tokens": True}), 1, "cpu", 1.0)
     assert worse["gain"] < 1  # int4 takes less memory: here the "technique" is to do without it
     svg = str(ablation.picture([found, worse]))
     assert svg.count(" ×<") == 2 and "--max-num-seqs" in svg

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,25 @@ def test_a_run_and_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert fake.bodies[0]["ignore_eos"] is True and fake.headers[1]["x-a"] == "1"
     ids = [h["x-request-id"].split("-")[-1] for h in fake.headers if "x-request-id" in h]
     assert sorted(ids) == sorted("012345" * 3)  # and the warm-ups have none
+
+
+def test_the_result_file_has_vllms_fields(tmp_path: Path) -> None:
+    """Those that the pinned source writes, read from it: the benchmark's own, and the settings around them."""
+    source = GOLDEN.parents[2] / "upstream" / "vllm" / "benchmarks" / "serve.py"
+    if not source.is_file():
+        pytest.skip("upstream/ is absent: run `course upstream`")
+    text = source.read_text(encoding="utf-8")
+    result = text.split("result = {", 1)[1].split("}", 1)[0]
+    fields = {*re.findall(r'"(\w+)":', result), *re.findall(r'result_json\["(\w+)"\]', text)}
+    options = {name for name in re.findall(r'"--([a-z-]+)"', text) if not name.startswith(("plot", "timeline"))}
+    with serving() as fake:
+        url = ("--base-url", f"http://127.0.0.1:{fake.port}", "--ramp-up-strategy", "linear")
+        found = run(*url, "--ramp-up-start-rps", "500", "--ramp-up-end-rps", "900", "--save-detailed")
+    assert len(fields) > 25 and fields <= set(found)
+    parser = argparse.ArgumentParser()
+    serve.add_cli_args(parser)
+    missing = options - {word[2:] for word in parser._option_string_actions}
+    assert missing == {"tokenizer-mode", "use-beam-search"}, missing
 
 
 def test_concurrency_is_held_and_schemas_travel() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
+import json
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from mini_vllm.entrypoints.cli import top
 from mini_vllm.entrypoints.cli.main import app
 from mini_vllm.entrypoints.cli.top import WIDTH, Reading, View, watch
 from mini_vllm.metrics.text_format import MetricsText, quantile
+from mini_vllm.tests.helpers import GOLDEN
 
 TEXT = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -56,6 +62,16 @@ def test_the_text_is_read_back() -> None:
     assert text.total("vllm:num_requests_running", engine="1") == 1.0 and text.total("vllm:none") is None
     assert text.total("vllm:generation_tokens") == text.total("vllm:generation_tokens_total") == 1.0
     assert text.has("vllm:kv") and not text.has("other") and "vllm:broken" not in text.samples
+
+
+def test_the_names_are_those_of_the_real_server() -> None:
+    recorded = json.loads(gzip.decompress((GOLDEN / "server.json.gz").read_bytes()))["plain"]["metrics"]
+    names = {family["name"] for family in recorded}
+    source = Path(top.__file__).read_text(encoding="utf-8")
+    asked = set(re.findall(r'"(vllm:\w+)"', source))
+    assert len(asked) >= 12
+    for name in asked:
+        assert name in names, name
 
 
 @pytest.mark.parametrize(

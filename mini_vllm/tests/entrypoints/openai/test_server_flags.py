@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mini_vllm.entrypoints.cli.serve import parse_serve_args
-from mini_vllm.tests.entrypoints.openai.servers import Server, events
+from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server, events
 
 SHORT = {"prompt": "hello", "max_tokens": 2, "temperature": 0}
 LONG = {"prompt": "hello", "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
@@ -100,7 +100,7 @@ def test_more_requests_than_allowed_are_told_to_come_back(server, client):
             assert refused.json()["error"]["type"] == "Too Many Requests"
             assert client.get("/v1/models").status_code == 200
     server.wait_until_idle()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WAIT_S
     while client.post("/v1/completions", json=SHORT).status_code == 429:
         assert time.monotonic() < deadline
 
@@ -203,5 +203,5 @@ def test_many_clients_at_once(server):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(WAIT_S)
         assert found == dict.fromkeys(range(16), True)
