@@ -50,6 +50,7 @@ REFERENCE = (
     "docs/places.md",
     "docs/serving.md",
     "docs/parity.md",
+    "docs/parsers.md",
     "docs/milestones.md",
     "docs/grading.md",
 )

@@ -187,14 +187,14 @@ def test_thoughts_and_calls(thinking_server, bias):
 
 def test_a_forced_call_waits_for_the_end_of_the_thinking(thinking_server, bias):
     tools = [{"type": "function", "function": {"name": NAME, "parameters": CITIES}}]
-    body = {"model": "pocket", "messages": ASKED, "tools": tools, "tool_choice": "required", "logit_bias": bias}
+    body = {"model": "pocket", "messages": ASKED, "tools": tools, "tool_choice": NAMED, "logit_bias": bias}
     choice, deltas, ended = ask(thinking_server, {**body, "temperature": 0, "max_tokens": 120})
     (call,) = choice["message"]["tool_calls"]
     assert json.loads(call["function"]["arguments"])["city"] in ("Paris", "Zürich") and choice["message"]["reasoning"]
     content, thoughts, (streamed,) = joined(deltas)
     assert json.loads(streamed["arguments"]) == json.loads(call["function"]["arguments"])
     assert (content, thoughts) == ("", choice["message"]["reasoning"])
-    assert choice["finish_reason"] == ended == "tool_calls"
+    assert choice["finish_reason"] == ended == "stop"
 
 
 def test_thoughts_that_nobody_wants(thinking_server, bias):
