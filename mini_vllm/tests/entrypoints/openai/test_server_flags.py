@@ -133,6 +133,22 @@ def test_the_end_of_a_server(seconds):
         assert said[-1]["choices"][0]["finish_reason"] == ("length" if seconds else "abort")
 
 
+def test_a_dead_engine_ends_the_server():
+    """Whoever asks hears of it, those whose streams run too, and the server ends: something outside starts it anew."""
+    with Server("toy") as server, server.client() as client:
+        with client.stream("POST", "/v1/completions", json=LONG) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.loop.call_soon_threadsafe(server.engine.shutdown)
+            said = [line for line in lines if line.startswith("data: ")]
+        assert said[-1] == "data: [DONE]"
+        assert json.loads(said[-2][6:])["error"]["type"] == "InternalServerError"
+        assert client.get("/health").status_code == 503
+        refused = client.post("/v1/completions", json=SHORT)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (500, "InternalServerError")
+        server.join()
+
+
 def test_flags_from_a_file(tmp_path):
     pytest.importorskip("yaml", reason="needs the extra serve")
     file = tmp_path / "flags.yaml"
