@@ -88,6 +88,7 @@ def test_too_many_headers(client):
     assert refused.status_code in (200, 400)  # the count is h11's affair; the bytes are ours
 
 
+@pytest.mark.slow
 def test_more_requests_than_allowed_are_told_to_come_back(server, client):
     with client.stream("POST", "/v1/completions", json=LONG) as first:
         lines = [first.iter_lines()]
@@ -188,6 +189,7 @@ def test_paths_without_a_line_in_the_log():
     assert [shown(p) for p in ("/health", "/health?a=1", "/metrics", "/v1/models")] == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_tls(tmp_path):
     import shutil
     import subprocess
@@ -202,6 +204,7 @@ def test_tls(tmp_path):
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.slow
 def test_many_clients_at_once(server):
     """Each hears its own tokens: as alone."""
     with Server("toy") as other:
