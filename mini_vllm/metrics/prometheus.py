@@ -53,15 +53,15 @@ def _family(metric: Metric) -> Family:
     return kind(metric.name, said, labels=labels)
 
 
-def _add(family: Family, metric: Metric) -> None:
+def _add(family: Any, metric: Metric) -> None:
     values = list(metric.labels.values())
     if isinstance(metric, Histogram):
-        family.add_metric(values, buckets=list(metric.buckets.items()), sum_value=metric.sum)  # type: ignore
+        family.add_metric(values, buckets=list(metric.buckets.items()), sum_value=metric.sum)
     elif isinstance(metric, Vector):
         for position, value in enumerate(metric.values):
-            family.add_metric([*values, str(position)], value)  # type: ignore[attr-defined]
+            family.add_metric([*values, str(position)], value)
     elif isinstance(metric, Counter | Gauge):
-        family.add_metric(values, metric.value)  # type: ignore[attr-defined]
+        family.add_metric(values, metric.value)
 
 
 async def exposition(engine: Any, further: Any = None) -> bytes:

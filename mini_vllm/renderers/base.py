@@ -66,7 +66,7 @@ class BaseRenderer:
         return [await self._engine_prompt(prompt, tok_params, extras) for prompt in prompts]
 
     async def _engine_prompt(self, prompt: Any, params: TokenizeParams, extras: Mapping[str, Any] | None) -> Any:
-        text: str | None
+        text: str | None = None
         if isinstance(prompt, str):
             text = prompt
             params.check_text(text, self.max_chars_per_token)
@@ -74,7 +74,8 @@ class BaseRenderer:
             ids = params.cut_as_tokenizer(ids, len(self._encode("", True)) if params.add_special_tokens else 0)
         else:
             ids = list(prompt)
-            text = self.get_tokenizer().decode(ids, skip_special_tokens=False) if params.needs_detokenization else None
+            if params.needs_detokenization:
+                text = self.get_tokenizer().decode(ids, skip_special_tokens=False)
         if not ids:
             raise ValueError("The decoder prompt cannot be empty")
         found: dict[str, Any] = {"prompt_token_ids": params.apply(ids), **(extras or {})}

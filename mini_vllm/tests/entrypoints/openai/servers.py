@@ -70,6 +70,10 @@ class Server:
     def __exit__(self, *_):
         with contextlib.suppress(AttributeError):
             self.app.state.server.should_exit = True
+        self.join()
+
+    def join(self):
+        """Wait until the server has ended."""
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 

@@ -36,6 +36,7 @@ def test_message_is_the_chats_answer(http):
     assert tokens == (chat["usage"]["prompt_tokens"], chat["usage"]["completion_tokens"])
 
 
+@pytest.mark.slow
 def test_the_clients_message_and_stream(client):
     asked = {name: value for name, value in ASK.items() if name != "temperature"}  # newer clients do not know it
     asked["extra_body"] = {"temperature": 0}
@@ -46,6 +47,7 @@ def test_the_clients_message_and_stream(client):
     assert (final.stop_reason, final.usage.output_tokens) == ("max_tokens", 12)
 
 
+@pytest.mark.slow
 def test_the_clients_count(client, http):
     counted = client.messages.count_tokens(model=MODEL, messages=QUESTION, system="Be short.")
     chat = [{"role": "system", "content": "Be short."}, *QUESTION]
@@ -91,3 +93,13 @@ def test_blocks_become_turns():
         {"role": "tool", "tool_call_id": "t1", "content": "42"},
         {"role": "user", "content": "And?"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, found", [
+    ('{"a": 1}', {"a": 1}), ('{"a": 1, "b": "x', {"a": 1, "b": "x"}), ("", {}), ("[1]", {}), ("}", {}),
+])  # fmt: skip
+def test_arguments_that_were_cut(text, found):
+    pytest.importorskip("partial_json_parser", reason="needs the extra serve")
+    from mini_vllm.entrypoints.anthropic.serving import _arguments
+
+    assert _arguments(text) == found

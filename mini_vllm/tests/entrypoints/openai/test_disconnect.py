@@ -45,6 +45,7 @@ def test_a_client_that_leaves_ends_its_request(server, stream):
     assert server.engine._stats.finished.get("abort", 0) >= 2
 
 
+@pytest.mark.slow
 def test_several_prompts_end_together(server):
     connection = post(server, "/v1/completions", {**LONG, "prompt": ["a", "b", "c"], "stream": True})
     wait_for_requests(server, 3)
@@ -65,6 +66,7 @@ def test_load_is_zero_afterwards(server):
             time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_everything_in_few_pieces(server):
     """While nobody reads, the server holds what its buffers hold; all further tokens become one piece."""
     body = {**LONG, "stream": True, "return_token_ids": True, "logprobs": 5}

@@ -51,6 +51,7 @@ def test_completion_stream_adds_up_to_the_whole(client):
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+@pytest.mark.slow
 def test_several_prompts_and_choices(client):
     prompts = ["A block", "The scheduler"]
     answer = client.completions.create(model=MODEL, prompt=prompts, n=2, seed=1, max_tokens=4, temperature=1)
@@ -73,6 +74,7 @@ def test_chat_is_that_of_the_offline_engine(client, llm):
     assert answer.id.startswith("chatcmpl-")
 
 
+@pytest.mark.slow
 def test_chat_without_a_bound_ends_by_itself(client):
     answer = client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0)
     assert answer.choices[0].finish_reason == "stop"

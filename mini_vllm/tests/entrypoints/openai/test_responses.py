@@ -34,6 +34,7 @@ def test_a_response_and_its_stream_say_the_same(client):
     assert events[-1].response.output_text == whole.output_text
 
 
+@pytest.mark.slow
 def test_a_schema(client):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip

@@ -25,6 +25,7 @@ def line(custom_id, body, url="/v1/chat/completions"):
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
 
 
+@pytest.mark.slow
 def test_answers_and_errors(tmp_path, monkeypatch):
     result, found = run(tmp_path, [
         line("a", CHAT), "", line("b", TEXT, "/v1/completions"), line("c", {**CHAT, "temperature": -1}),

@@ -88,6 +88,7 @@ def test_too_many_headers(client):
     assert refused.status_code in (200, 400)  # the count is h11's affair; the bytes are ours
 
 
+@pytest.mark.slow
 def test_more_requests_than_allowed_are_told_to_come_back(server, client):
     with client.stream("POST", "/v1/completions", json=LONG) as first:
         lines = [first.iter_lines()]
@@ -133,6 +134,22 @@ def test_the_end_of_a_server(seconds):
         assert said[-1]["choices"][0]["finish_reason"] == ("length" if seconds else "abort")
 
 
+def test_a_dead_engine_ends_the_server():
+    """Whoever asks hears of it, those whose streams run too, and the server ends: something outside starts it anew."""
+    with Server("toy") as server, server.client() as client:
+        with client.stream("POST", "/v1/completions", json=LONG) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.loop.call_soon_threadsafe(server.engine.shutdown)
+            said = [line for line in lines if line.startswith("data: ")]
+        assert said[-1] == "data: [DONE]"
+        assert json.loads(said[-2][6:])["error"]["type"] == "InternalServerError"
+        assert client.get("/health").status_code == 503
+        refused = client.post("/v1/completions", json=SHORT)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (500, "InternalServerError")
+        server.join()
+
+
 def test_flags_from_a_file(tmp_path):
     pytest.importorskip("yaml", reason="needs the extra serve")
     file = tmp_path / "flags.yaml"
@@ -172,6 +189,7 @@ def test_paths_without_a_line_in_the_log():
     assert [shown(p) for p in ("/health", "/health?a=1", "/metrics", "/v1/models")] == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_tls(tmp_path):
     import shutil
     import subprocess
@@ -186,6 +204,7 @@ def test_tls(tmp_path):
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.slow
 def test_many_clients_at_once(server):
     """Each hears its own tokens: as alone."""
     with Server("toy") as other:
