@@ -5,7 +5,7 @@ from typing import Any
 
 TEXTS = ("text", "content", "delta", "arguments", "partial_json", "thinking", "reasoning")
 TOKENS = ("content", "text_offset", "token_logprobs", "tokens", "top_logprobs", "token_ids", "logprobs")
-COUNTS = ("completion_tokens", "total_tokens", "output_tokens", "sequence_number")
+COUNTS = ("completion_tokens", "total_tokens", "output_tokens")
 TOLERANCE = 2e-3
 
 
@@ -84,6 +84,8 @@ def _emptied(data: Any, path: str, said: dict[str, Any]) -> Any:
     if key in TOKENS and isinstance(data, list):
         said[path] = said.get(path, []) + data
         return []
+    if key == "sequence_number":
+        return 0
     if key in COUNTS and isinstance(data, int):
         said[path] = data
         return 0

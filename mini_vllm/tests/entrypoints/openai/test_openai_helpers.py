@@ -89,6 +89,17 @@ def test_a_tool_is_called_and_its_result_read(client, tool):
     assert "sunny" in answer.message.content and answer.finish_reason == "stop"
 
 
+def test_a_streamed_call_is_the_whole_one(client, tool):
+    ask = {"model": MODEL, "messages": ASKED, "tools": [tool[1]], "max_tokens": 60, "temperature": 0}
+    whole = client.chat.completions.create(extra_body=FORCED, **ask).choices[0]
+    with client.chat.completions.stream(extra_body=FORCED, **ask) as stream:
+        (last,) = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = stream.get_final_completion().choices[0]
+    assert (last.name, last.arguments) == ("get_weather", whole.message.tool_calls[0].function.arguments)
+    assert final.finish_reason == whole.finish_reason == "tool_calls"
+    assert not final.message.content and not whole.message.content
+
+
 def test_a_tool_that_has_to_be_called(client, tool):
     choice = {"type": "function", "function": {"name": "get_weather"}}
     schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}

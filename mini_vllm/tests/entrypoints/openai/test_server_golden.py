@@ -127,6 +127,7 @@ def test_paths_and_fields_of_openapi(asked_quickly):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("which", CASES)
 def test_every_answer(asked, which):
     unexplained, _ = judged(which, CASES[which], asked[which])
@@ -134,6 +135,7 @@ def test_every_answer(asked, which):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_each_reason_is_needed(asked):
     used = set().union(*(judged(which, cases, asked[which])[1] for which, cases in CASES.items()))
     assert [entry["why"] for number, entry in enumerate(TABLE["difference"]) if number not in used] == []
