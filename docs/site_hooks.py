@@ -48,6 +48,7 @@ REFERENCE = (
     LABS_PAGE,
     "docs/engine.md",
     "docs/places.md",
+    "docs/serving.md",
     "docs/parity.md",
     "docs/parsers.md",
     "docs/milestones.md",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_vllm.logger import init_logger
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 logger = init_logger(__name__)
 
@@ -23,7 +23,11 @@ class RequestLogger:
         self.max_log_len = max_log_len
 
     def log_inputs(
-        self, request_id: str, prompt: str | None, prompt_token_ids: Sequence[int] | None, params: SamplingParams | None
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_token_ids: Sequence[int] | None,
+        params: SamplingParams | BeamSearchParams | None,
     ) -> None:
         """A request has come."""
         text = None if prompt is None else prompt[: self.max_log_len]

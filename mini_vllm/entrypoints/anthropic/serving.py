@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from fastapi import Request
 
@@ -62,7 +63,7 @@ def as_message(answer: ChatCompletionResponse) -> AnthropicMessagesResponse:
     if choice.message.content:
         content.append(AnthropicContentBlock(type="text", text=choice.message.content))
     for call in choice.message.tool_calls:
-        arguments = json.loads(call.function.arguments)
+        arguments = _arguments(call.function.arguments)
         content.append(AnthropicContentBlock(type="tool_use", id=call.id, name=call.function.name, input=arguments))
     usage = answer.usage
     return AnthropicMessagesResponse(
@@ -72,3 +73,19 @@ def as_message(answer: ChatCompletionResponse) -> AnthropicMessagesResponse:
         stop_reason=STOP_REASONS.get(choice.finish_reason or "stop"),
         usage=AnthropicUsage(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens or 0),
     )
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """A call's arguments; of an answer that was cut inside them, those that had come. Upstream answers 500 then."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        from partial_json_parser import Allow
+
+        from mini_vllm.tool_parsers.utils import partial_json_loads
+
+        try:
+            found, _ = partial_json_loads(text, Allow.ALL)
+        except (ValueError, IndexError):
+            found = {}
+    return found if isinstance(found, dict) else {}

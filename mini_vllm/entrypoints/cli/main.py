@@ -23,6 +23,7 @@ def make_app() -> Typer:
     from mini_vllm.entrypoints.cli.common import LabsCommand
     from mini_vllm.entrypoints.cli.generate import generate
     from mini_vllm.entrypoints.cli.info import info
+    from mini_vllm.entrypoints.cli.run_batch import run_batch
     from mini_vllm.entrypoints.cli.serve import serve
 
     made = typer.Typer(
@@ -38,6 +39,7 @@ def make_app() -> Typer:
     made.command(cls=LabsCommand)(chat)
     passed_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     made.command(context_settings=passed_on)(serve)
+    made.command("run-batch", context_settings=passed_on)(run_batch)
     made.command()(info)
     made.add_typer(bench_app, name="bench")
     return made

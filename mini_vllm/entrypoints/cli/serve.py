@@ -14,12 +14,20 @@ from mini_vllm.entrypoints.cli import common as c
 DESCRIPTION = "Serve a model over HTTP, with OpenAI's API. Without a model: the checkpoint of the repository."
 
 
-def parse_serve_args(words: list[str]) -> argparse.Namespace:
-    """The flags, those of `--config` below those of the command line. Raises ValueError, TypeError or SystemExit."""
+def parse_serve_args(words: list[str], batch: bool = False) -> argparse.Namespace:
+    """The flags, those of `--config` below those of the command line. Raises ValueError, TypeError or SystemExit.
+
+    Args:
+        batch: of `run-batch`, which has two files besides.
+    """
     from mini_vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
     from mini_vllm.utils.argparse_utils import pull_args_from_config
 
     parser = make_arg_parser(argparse.ArgumentParser(prog="mini-vllm serve", description=DESCRIPTION))
+    if batch:
+        parser.prog, parser.description = "mini-vllm run-batch", "Answer a file of requests in OpenAI's batch format."
+        parser.add_argument("-i", "--input-file", required=True, help="JSON lines: custom_id, method, url, body.")
+        parser.add_argument("-o", "--output-file", required=True, help="Where the answers go.")
     args = parser.parse_args(pull_args_from_config(words, parser))
     validate_parsed_serve_args(args)
     args.structured_outputs_config = _with_reasoning_parser(args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import os
 import socket
 from argparse import Namespace
@@ -27,6 +28,7 @@ from mini_vllm.entrypoints.openai.models.protocol import BaseModelPath
 from mini_vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from mini_vllm.entrypoints.openai.server_utils import (
     EXPECTED_ERRORS,
+    AccessLogFilter,
     AuthenticationMiddleware,
     XRequestIdMiddleware,
     exception_handler,
@@ -216,6 +218,9 @@ async def run_server(args: Namespace, **uvicorn_kwargs: Any) -> None:
 
 
 def _uvicorn_options(args: Namespace) -> dict[str, Any]:
+    hidden = [path.strip() for path in (args.disable_access_log_for_endpoints or "").split(",") if path.strip()]
+    if hidden:
+        logging.getLogger("uvicorn.access").addFilter(AccessLogFilter(hidden))
     same = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers",
             "h11_max_incomplete_event_size", "h11_max_header_count")  # fmt: skip
     return {

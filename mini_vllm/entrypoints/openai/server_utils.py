@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 import uuid
 from http import HTTPStatus
@@ -82,6 +83,22 @@ class XRequestIdMiddleware:
             await send(message)
 
         await self.app(scope, receive, send_with_request_id)
+
+
+class AccessLogFilter(logging.Filter):
+    """Drops uvicorn's lines about these paths, with or without a query.
+
+    Upstream: upstream/vllm/logging_utils/access_log_filter.py:15 — `UvicornAccessLogFilter`.
+    """
+
+    def __init__(self, paths: list[str]) -> None:
+        super().__init__()
+        self.paths = frozenset(paths)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """uvicorn's arguments: client, method, path with query, version, status."""
+        args = record.args if isinstance(record.args, tuple) else ()
+        return len(args) < 3 or str(args[2]).partition("?")[0] not in self.paths
 
 
 async def exception_handler(request: Request, error: Exception) -> JSONResponse:

@@ -9,7 +9,7 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
@@ -64,7 +64,7 @@ class BeamSearchOfflineMixin(OfflineInferenceMixin):
         ok = concurrency_limit is None or (is_int(concurrency_limit) and concurrency_limit >= 1)
         require(ok, "concurrency_limit", concurrency_limit, "None, or at least 1")
         tokenizer = self.llm_engine.get_tokenizer()
-        search = _Search(params, getattr(tokenizer, "eos_token_id", None), self._one_step)
+        search = BeamSearch(params, getattr(tokenizer, "eos_token_id", None))
         wanted = SamplingParams(
             logprobs=2 * params.beam_width, max_tokens=1, temperature=params.temperature, skip_clone=True
         )
@@ -74,8 +74,10 @@ class BeamSearchOfflineMixin(OfflineInferenceMixin):
         with Progress(len(rounds) * params.max_tokens, use_tqdm) as advance:
             for batch in rounds:
                 for _ in range(params.max_tokens):
-                    if not search.step(batch, wanted):
+                    beams = [beam for instance in batch for beam in instance.beams]
+                    if not beams:
                         break
+                    search.take(batch, self._one_step(beams, wanted))
                     advance(sum(len(instance.beams) for instance in batch))
         outputs = [search.best(instance) for instance in instances]
         for beam in (beam for output in outputs for beam in output.sequences):
@@ -99,24 +101,16 @@ class BeamSearchOfflineMixin(OfflineInferenceMixin):
         return self._run_engine(self._add_requests(processed, None), False)
 
 
-class _Search:
+class BeamSearch:
     """What to keep of a step."""
 
-    def __init__(
-        self,
-        params: BeamSearchParams,
-        eos_token_id: int | None,
-        run: Callable[[list[BeamSearchSequence], SamplingParams], list[RequestOutput]],
-    ) -> None:
-        self.params, self.eos_token_id, self.run = params, eos_token_id, run
+    def __init__(self, params: BeamSearchParams, eos_token_id: int | None) -> None:
+        self.params, self.eos_token_id = params, eos_token_id
         self.key = create_sort_beams_key_function(eos_token_id, params.length_penalty)
 
-    def step(self, batch: list[BeamSearchInstance], wanted: SamplingParams) -> bool:
-        """Extend every beam of these prompts by one token; False where none was left."""
-        beams = [beam for instance in batch for beam in instance.beams]
-        if not beams:
-            return False
-        outputs = iter(self.run(beams, wanted))
+    def take(self, batch: list[BeamSearchInstance], results: Sequence[RequestOutput]) -> None:
+        """Extend every beam of these prompts by one token; `results` has what each of them reported, in order."""
+        outputs = iter(results)
         for instance in batch:
             extended = [
                 beam.extended(token_id, step)
@@ -128,7 +122,6 @@ class _Search:
             done = set(map(id, ended))
             instance.completed += ended
             instance.beams = self._sorted([beam for beam in extended if id(beam) not in done])
-        return True
 
     def best(self, instance: BeamSearchInstance) -> BeamSearchOutput:
         """The answer for one prompt."""

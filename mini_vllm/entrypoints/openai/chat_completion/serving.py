@@ -24,6 +24,7 @@ from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorResponse, RequestResponseMetadata
 from mini_vllm.entrypoints.openai.engine.serving import OpenAIServing, clamp_prompt_logprobs
 from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 @dataclass
@@ -38,6 +39,8 @@ class ChatContext:
     role: str
     conversation: list[dict[str, Any]]
     outputs: AsyncGenerator[RequestOutput, None]
+    params: SamplingParams | BeamSearchParams
+    num_cached_tokens: int = 0
 
 
 class OpenAIServingChat(OpenAIServing):
@@ -64,8 +67,6 @@ class OpenAIServingChat(OpenAIServing):
 
     async def start(self, request: ChatCompletionRequest, raw_request: Request | None) -> ChatContext | ErrorResponse:
         """Check, render, and hand over to the engine."""
-        if request.use_beam_search:
-            return self.create_error_response("use_beam_search is not served so far; `LLM.beam_search` does it offline")
         refused = self._check_model(request.model)
         if refused is not None:
             return refused
@@ -79,7 +80,7 @@ class OpenAIServingChat(OpenAIServing):
         outputs = self._generate(prompt, params, request_id, request.priority, **thinking)
         role = self.options.response_role if request.add_generation_prompt else request.messages[-1]["role"]
         name = self.models.model_name()
-        return ChatContext(request, request_id, metadata, name, int(time.time()), role, conversation, outputs)
+        return ChatContext(request, request_id, metadata, name, int(time.time()), role, conversation, outputs, params)
 
     async def chat_completion_full_generator(self, context: ChatContext) -> ChatCompletionResponse | ErrorResponse:
         """The whole answer.
@@ -94,6 +95,7 @@ class OpenAIServingChat(OpenAIServing):
             return self.client_disconnected()
         if final is None:
             return self.no_output()
+        context.num_cached_tokens = final.num_cached_tokens or 0
         choices = [self._choice(output, context) for output in final.outputs]
         num_generated = sum(len(output.token_ids) for output in final.outputs)
         usage = self._usage(len(final.prompt_token_ids), num_generated, final.num_cached_tokens)

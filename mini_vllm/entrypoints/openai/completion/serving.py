@@ -52,8 +52,8 @@ class OpenAIServingCompletion(OpenAIServing):
         """
         from mini_vllm.entrypoints.openai.completion.stream import completion_stream_generator
 
-        if request.use_beam_search:
-            return self.create_error_response("use_beam_search is not served so far; `LLM.beam_search` does it offline")
+        if request.use_beam_search and request.stream:
+            return self.create_error_response("Streaming is not currently supported with beam search")
         refused = self._check_model(request.model)
         if refused is not None:
             return refused

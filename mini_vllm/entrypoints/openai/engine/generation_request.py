@@ -17,7 +17,7 @@ from mini_vllm.entrypoints.openai.engine.structured_outputs import StructuredOut
 from mini_vllm.entrypoints.openai.engine.validation import check_sampling
 from mini_vllm.exceptions import VLLMValidationError
 from mini_vllm.renderers.params import TokenizeParams
-from mini_vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, RepetitionDetectionParams, RequestOutputKind, SamplingParams
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.utils import random_uuid
 
@@ -146,6 +146,20 @@ class GenerationRequest(OpenAIBaseModel):
         )
         check_sampling(values)
         return SamplingParams.from_optional(**values)
+
+    def to_beam_search_params(self, max_tokens: int, default_sampling_params: dict[str, Any]) -> BeamSearchParams:
+        """The parameters of a search: `n` is its width."""
+        temperature = self.temperature
+        if temperature is None:
+            temperature = default_sampling_params.get("temperature", DEFAULTS["temperature"])
+        return BeamSearchParams(
+            beam_width=1 if self.n is None else self.n,
+            max_tokens=max_tokens,
+            ignore_eos=self.ignore_eos,
+            temperature=temperature,
+            length_penalty=self.length_penalty,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+        )
 
     def _extra_args(self) -> dict[str, Any] | None:
         extra = dict(self.vllm_xargs or {})

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import Request
 
+from mini_vllm.entrypoints.generate.beam_search.online import beam_search, beam_search_step_params
 from mini_vllm.entrypoints.logger import RequestLogger
 from mini_vllm.entrypoints.openai.engine.protocol import (
     ErrorResponse,
@@ -26,7 +27,7 @@ from mini_vllm.entrypoints.utils import create_error_response, get_max_tokens
 from mini_vllm.logger import init_logger
 from mini_vllm.logprobs import Logprob
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 from mini_vllm.utils import random_uuid
 
 logger = init_logger(__name__)
@@ -103,7 +104,7 @@ class OpenAIServing:
             raw_request.state.request_metadata = metadata
         return metadata.request_id, metadata
 
-    def _sampling_params(self, request: Any, prompt: Mapping[str, Any]) -> SamplingParams:
+    def _sampling_params(self, request: Any, prompt: Mapping[str, Any]) -> SamplingParams | BeamSearchParams:
         """The parameters for one prompt. Raises ValueError."""
         max_tokens = get_max_tokens(
             self.max_model_len,
@@ -113,8 +114,13 @@ class OpenAIServing:
             self.override_max_tokens,
             request.truncate_prompt_tokens,
         )
-        params = request.to_sampling_params(max_tokens, self.default_sampling_params)
         processor = self.engine_client.input_processor
+        params: SamplingParams | BeamSearchParams
+        if request.use_beam_search:
+            params = request.to_beam_search_params(max_tokens, self.default_sampling_params)
+            check_model_limits(beam_search_step_params(params), processor.vocab_size, processor.max_logprobs)
+            return params
+        params = request.to_sampling_params(max_tokens, self.default_sampling_params)
         check_model_limits(params, processor.vocab_size, processor.max_logprobs)
         highest = max(prompt["prompt_token_ids"])
         if highest >= processor.vocab_size:
@@ -122,7 +128,12 @@ class OpenAIServing:
         return params
 
     def _generate(
-        self, prompt: Mapping[str, Any], params: SamplingParams, request_id: str, priority: int, **about_reasoning: Any
+        self,
+        prompt: Mapping[str, Any],
+        params: SamplingParams | BeamSearchParams,
+        request_id: str,
+        priority: int,
+        **about_reasoning: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The one line of inference. Inside, ids are unique, whatever clients call their requests, as upstream.
 
@@ -130,6 +141,8 @@ class OpenAIServing:
         """
         if self.request_logger is not None:
             self.request_logger.log_inputs(request_id, prompt.get("prompt"), prompt["prompt_token_ids"], params)
+        if isinstance(params, BeamSearchParams):
+            return beam_search(self.engine_client, prompt, request_id, params)
         inside = f"{request_id}-{random_uuid():.8}"
         return self.engine_client.generate(dict(prompt), params, inside, priority=priority, **about_reasoning)
 

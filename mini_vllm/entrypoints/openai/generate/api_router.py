@@ -14,6 +14,8 @@ from mini_vllm.entrypoints.openai.chat_completion.serving import OpenAIServingCh
 from mini_vllm.entrypoints.openai.completion.api_router import attach_router as attach_completion_router
 from mini_vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from mini_vllm.entrypoints.openai.engine.parsers import Parsers
+from mini_vllm.entrypoints.openai.responses.api_router import attach_router as attach_responses_router
+from mini_vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 from mini_vllm.entrypoints.serve.render.serving import OpenAIServingRender
 
 
@@ -21,6 +23,7 @@ def register_generate_api_routers(app: FastAPI) -> None:
     """Upstream: upstream/vllm/entrypoints/openai/generate/api_router.py:19 — `register_generate_api_routers`."""
     attach_chat_router(app)
     attach_completion_router(app)
+    attach_responses_router(app)
     attach_messages_router(app)
 
 
@@ -31,7 +34,8 @@ def init_generate_state(state: State, common: tuple[Any, ...], render: OpenAISer
     """
     state.openai_serving_chat = OpenAIServingChat(*common)
     state.anthropic_serving_messages = AnthropicServingMessages(*common)
-    for chat in (state.openai_serving_chat, state.anthropic_serving_messages):
+    state.openai_serving_responses = OpenAIServingResponses(*common)
+    for chat in (state.openai_serving_chat, state.anthropic_serving_messages, state.openai_serving_responses):
         chat.parsers, chat.openai_serving_render = parsers, render
     state.openai_serving_completion = OpenAIServingCompletion(*common)
     state.openai_serving_completion.openai_serving_render = render

@@ -18,7 +18,7 @@ from mini_vllm.entrypoints.cli.serve import parse_serve_args
 from mini_vllm.entrypoints.launcher import serve_http
 from mini_vllm.entrypoints.openai.api_server import _uvicorn_options, build_app, init_app_state, setup_server
 
-WAIT_S = 120
+WAIT_S = 590
 
 
 class Server:

@@ -91,3 +91,13 @@ def test_blocks_become_turns():
         {"role": "tool", "tool_call_id": "t1", "content": "42"},
         {"role": "user", "content": "And?"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, found", [
+    ('{"a": 1}', {"a": 1}), ('{"a": 1, "b": "x', {"a": 1, "b": "x"}), ("", {}), ("[1]", {}), ("}", {}),
+])  # fmt: skip
+def test_arguments_that_were_cut(text, found):
+    pytest.importorskip("partial_json_parser", reason="needs the extra serve")
+    from mini_vllm.entrypoints.anthropic.serving import _arguments
+
+    assert _arguments(text) == found

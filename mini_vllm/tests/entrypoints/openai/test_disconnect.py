@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mini_vllm.tests.entrypoints.openai.servers import Server
+from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
 
 LONG = {"prompt": "hello", "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
@@ -27,7 +27,7 @@ def post(server, path, body):
 
 
 def wait_for_requests(server, count):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WAIT_S
     while len(server.engine.output_processor.request_states) != count:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -59,7 +59,7 @@ def test_load_is_zero_afterwards(server):
         assert client.get("/load").json() == {"server_load": 1}
         connection.close()
         server.wait_until_idle()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_S
         while client.get("/load").json() != {"server_load": 0}:
             assert time.monotonic() < deadline
             time.sleep(0.005)
