@@ -32,10 +32,13 @@ class BaseThinkingReasoningParser(ReasoningParser):
             raise ValueError(
                 "The model tokenizer must be passed to the ReasoningParser constructor during construction."
             )
+        if not self.start_token or not self.end_token:
+            raise ValueError("start_token and end_token must be defined in subclasses")
         start, end = self.vocab.get(self.start_token), self.vocab.get(self.end_token)
         if start is None or end is None:
             raise RuntimeError(
-                f"{type(self).__name__} could not locate {self.start_token} and {self.end_token} in the tokenizer!"
+                f"{type(self).__name__} reasoning parser could not locate think start/end tokens in the tokenizer! "
+                f"They are {self.start_token} and {self.end_token}."
             )
         self.start_token_id, self.end_token_id = start, end
 

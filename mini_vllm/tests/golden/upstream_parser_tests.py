@@ -33,6 +33,7 @@ sys.path.append(str(ROOT / "upstream"))
 
 import pytest  # noqa: E402
 
+from mini_vllm.entrypoints.openai.engine.protocol import FunctionCall, ToolCall  # noqa: E402
 from mini_vllm.parser.abstract_parser import DelegatingParser  # noqa: E402
 from mini_vllm.tests.golden.parser_cases import Words  # noqa: E402
 from mini_vllm.tool_parsers import pythonic_calls, tool_schema  # noqa: E402
@@ -153,9 +154,10 @@ def stand_ins() -> dict[str, types.ModuleType]:
         "vllm.parser.abstract_parser": _module("p", **{**vars(parser), "_WrappedParser": wrapped}),
         "vllm.reasoning.mistral_reasoning_parser": _module("r", MistralReasoningParser=MagicMock()),
         "transformers": _module("transformers", AutoTokenizer=StubTokenizer),
-        "vllm.tool_parsers.granite4_tool_parser": _module("g", Granite4ToolParser=MagicMock()),
+        "vllm.tool_parsers.granite4_tool_parser": _module("g", Granite4ToolParser=type("Granite4ToolParser", (), {})),
         "vllm.tool_parsers.mistral_tool_parser": _module("mp", **{**dict.fromkeys(GRAMMAR), **vars(mistral)}),
         **{name: MagicMock() for name in (*MISTRAL_COMMON, "xgrammar")},
+        "mistral_common.protocol.instruct.tool_calls": MagicMock(ToolCall=ToolCall, FunctionCall=FunctionCall),
     }
 
 

@@ -38,7 +38,12 @@ def server():
         yield running
 
 
-@pytest.mark.parametrize("name", CASES)
+FAST = ("tool called", "tool called after text, stream", "tool named, stream")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_as_the_real_server(server, name):
     recorded = RECORDED[name]
     with client_of(server.url) as client:
@@ -107,6 +112,7 @@ class MyThoughts(DeepSeekR1ReasoningParser):
 """
 
 
+@pytest.mark.slow
 def test_no_parallel_calls(server):
     choice, deltas, ended = ask(server, forced(f"{CALL}\n{CALL}", parallel_tool_calls=False))
     assert len(choice["message"]["tool_calls"]) == 1 and choice["finish_reason"] == ended == "tool_calls"
@@ -120,6 +126,7 @@ def test_where_nothing_may_be_called_a_call_is_text(server, more):
     assert joined(deltas) == (CALL, "", []) and choice["finish_reason"] == ended == "stop"
 
 
+@pytest.mark.slow
 def test_a_call_that_is_no_json_is_text(server):
     broken = CALL.replace('"}}', '"')
     choice, deltas, ended = ask(server, forced(broken))
@@ -172,6 +179,7 @@ def bias(thinking_server):
     return {str(vocab["~"]): 20.0, str(vocab["<|end|>"]): -100.0}  # it ends its thoughts where it would end its answer
 
 
+@pytest.mark.slow
 def test_thoughts_and_calls(thinking_server, bias):
     body = forced(f"Look. {CALL}", logit_bias=bias, temperature=0, max_tokens=120)
     choice, deltas, ended = ask(thinking_server, body)
@@ -185,6 +193,7 @@ def test_thoughts_and_calls(thinking_server, bias):
     assert choice["finish_reason"] == ended == "tool_calls"
 
 
+@pytest.mark.slow
 def test_a_forced_call_waits_for_the_end_of_the_thinking(thinking_server, bias):
     tools = [{"type": "function", "function": {"name": NAME, "parameters": CITIES}}]
     body = {"model": "pocket", "messages": ASKED, "tools": tools, "tool_choice": NAMED, "logit_bias": bias}
@@ -197,6 +206,7 @@ def test_a_forced_call_waits_for_the_end_of_the_thinking(thinking_server, bias):
     assert choice["finish_reason"] == ended == "stop"
 
 
+@pytest.mark.slow
 def test_thoughts_that_nobody_wants(thinking_server, bias):
     body = forced(f"^hm~Look. {CALL}", logit_bias=bias, include_reasoning=False)
     choice, _, _ = ask(thinking_server, body)  # the grammar does not wait, so the answer's text has the marks itself
@@ -204,6 +214,7 @@ def test_thoughts_that_nobody_wants(thinking_server, bias):
     assert choice["message"]["tool_calls"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -211,7 +222,7 @@ def test_thoughts_that_nobody_wants(thinking_server, bias):
         (("--reasoning-parser", "no_such"), "no_such.*not been registered"),
         (("--enable-auto-tool-choice", "--tool-call-parser", "mistral"), r"could not locate \[TOOL_CALLS\]"),
         (("--tool-parser-plugin", "no_such_file.py"), "no_such_file.py.*cannot be loaded"),
-        (("--reasoning-parser", "qwen3"), "could not locate <think>"),
+        (("--reasoning-parser", "qwen3"), "could not locate .*<think>"),
     ],
 )
 def test_flags_that_cannot_be_are_told_at_the_start(flags, said):
