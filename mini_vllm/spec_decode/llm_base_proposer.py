@@ -27,6 +27,7 @@ from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.attention.selector import make_attention
 from mini_vllm.sample.ops.logprobs import softmax
 from mini_vllm.sample.ops.topk_topp_sampler import random_sample
+from mini_vllm.spec_decode.chain_attention import chain_attention
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.input_batch import InputBatch
 
@@ -138,9 +139,15 @@ class SpecDecodeBaseProposer:
         first of them is put in."""
         ids, probs = self._sample_draft_tokens(self._program.compute_logits(hidden), rows)
         tokens, laws = [ids], [probs]
-        for index in range(self.num_speculative_tokens - 1):
+        num_passes = self.num_speculative_tokens - 1
+        chain = chain_attention(self.attention, self.batch.block_table[0].table[rows], positions, num_passes)
+        for index in range(num_passes):
             given, here = hidden if self.pass_hidden_states_to_model else None, positions + index
-            hidden = self._run(rows, rows, here, np.arange(len(rows) + 1), here + 1, ids, given)
+            if chain is None:
+                hidden = self._run(rows, rows, here, np.arange(len(rows) + 1), here + 1, ids, given)
+            else:
+                hidden = self._forward(ids, here, chain, given)
+                chain.advance()
             ids, probs = self._sample_draft_tokens(self._program.compute_logits(hidden), rows)
             tokens.append(ids)
             laws.append(probs)
@@ -157,6 +164,10 @@ class SpecDecodeBaseProposer:
         slots = table[token_rows, block] * self.block_size + offset
         width = -(-int(seq_lens.max()) // self.block_size)
         attn = self.attention.begin_step(AttentionMetadata(query_start_loc, seq_lens, table[rows, :width], slots))
+        return self._forward(ids, positions, attn, hidden_states)
+
+    def _forward(self, ids: Array, positions: Array, attn: Any, hidden_states: Array | None) -> Array:
+        """The drafter on these tokens, compiled if it can be."""
         if hidden_states is None:
             return self._program.forward(ids, positions, attn)
         return self._program.forward(ids, positions, attn, hidden_states)

@@ -161,18 +161,18 @@ def test_what_the_drafter_reads():
     llm = LLM(str(POCKET), speculative_config=EAGLE, dtype="float64", num_blocks=64, max_model_len=128)
     runner = llm.llm_engine.engine_core.model_runner
     drafter, target, hidden_at = runner.drafts.drafter, runner.forward, {}
-    run_head, passes = type(drafter)._run, []
+    run_head, passes = drafter._forward, []
 
     def forward(ids, positions, attn):
         hidden = target(ids, positions, attn)
         hidden_at.update(zip(positions.tolist(), hidden.copy(), strict=True))
         return hidden
 
-    def _run(rows, token_rows, positions, starts, lens, ids, hidden):
+    def head(ids, positions, attn, hidden):
         passes.append((positions.copy(), ids.copy(), hidden.copy(), dict(hidden_at)))
-        return run_head(drafter, rows, token_rows, positions, starts, lens, ids, hidden)
+        return run_head(ids, positions, attn, hidden)
 
-    runner.forward, drafter._run = forward, _run
+    runner.forward, drafter._forward = forward, head
     [answer] = llm.generate([PROMPTS[3]], GREEDY, use_tqdm=False)
     text = [*answer.prompt_token_ids, *answer.outputs[0].token_ids]
     firsts, lengths = passes[::3], set()
