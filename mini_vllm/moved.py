@@ -244,11 +244,14 @@ def missing(module: str, name: str) -> ImportError | AttributeError:
     An ImportError inside `from module import name`, which would swallow the text of any other; elsewhere an
     AttributeError, so that `hasattr` and submodules go on as without this.
     """
+    plain = AttributeError(f"module {module!r} has no attribute {name!r}")
+    if name.startswith("__"):  # asked for by every import of a name: not worth reading the table
+        return plain
     moves = read()
     at, new = moves.place(module, name)
     known = moves.stands(at, new) if at != module else moves.gone(module, name) and moves.namesake(name)
-    if name.startswith("__") or not known:
-        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    if not known:
+        return plain
     frame = sys._getframe(2)
     said = sentence(moves, module, [name])
     if any(
