@@ -66,8 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives each lab test its time limit, unless it sets one itself. The course's own solutions, which do not hang,
-    have more: a busy machine fails no test."""
+    """Gives each lab test its time limit, unless it sets one itself; more to our solutions, which do not hang."""
     patience = 1 if labs.wanted_impl() == "starter" or os.environ.get("COURSE_LIMIT") else PATIENCE
     for item in items:
         lab = labs.lab_of(item.nodeid)

@@ -36,8 +36,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``outcome`` is passed, failed, timeout, died, or empty (no such test); ``lacks`` are tests whose failure does not
-    teach, with the reason (see ``course.failures.story``)."""
+    """``outcome`` is passed, failed, timeout, died, or empty (no such test); ``lacks``: test without lesson -> why."""
 
     name: str
     outcome: str

@@ -72,8 +72,7 @@ def _ask(job: dict[str, Any]) -> tuple[int | None, str]:
 
 
 def serve() -> None:
-    """Imports what every run of pytest and most pages import, and answers jobs until there are no more, each with the
-    processor seconds of the children that ended meanwhile."""
+    """Imports what runs of pytest and pages import; answers jobs, each with its children's processor seconds."""
     import _pytest.junitxml
     import _pytest.legacypath
     import _pytest.unraisableexception

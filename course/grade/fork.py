@@ -157,8 +157,7 @@ def _seed(index: int) -> None:
 
 
 def prepare(allowed: Collection[str]) -> None:
-    """Loads what submissions may use, so that it is watched. From here on generators that are made without a seed are
-    the same in every fork of this process."""
+    """Loads what submissions use, to be watched. From here on generators without a seed are the same in every fork."""
     fresh = itertools.count()
 
     class Seeded(random.Random):

@@ -74,8 +74,7 @@ class _Normal(ast.NodeTransformer):
 
 
 def stream(source: bytes, given: Set[str] = frozenset()) -> list[str]:
-    """The normalised tokens of a file, function by function; ``given``: names that the learner did not choose. What
-    does not parse, or cannot be written anew, is left out."""
+    """The normalised tokens of a file that parses, by function; ``given``: names that the learner did not choose."""
     text = source.decode("utf-8", errors="replace").lstrip("\ufeff").replace("\0", " ")
     try:
         tree = _Normal(ast.parse(text), given).visit(ast.parse(text))

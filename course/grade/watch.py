@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
+from operator import is_
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -61,25 +62,29 @@ class Snapshot:
     def __init__(self, extra: Iterable[ModuleType] = ()) -> None:
         loaded, extra = list(sys.modules.items()), set(extra)
         modules = [m for name, m in loaded if name.partition(".")[0] in _WATCH["tops"] or name in _WATCH["modules"]]
-        self.rows: list[tuple[Any, str, Any, str]] = [(sys.modules, m.__name__, m, m.__name__) for m in modules]
+        self.rows: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self.rows[""] = (sys.modules, {m.__name__: m for m in modules})
         self.sizes: list[tuple[Any, int, frozenset[str], str]] = []
         for module in dict.fromkeys([*modules, *extra]):
-            for name, value in list(vars(module).items()):
-                if callable(value) or (module in extra and not name.startswith("_")):
-                    self.rows.append((vars(module), name, value, f"{module.__name__}.{name}"))
+            space, own = list(vars(module).items()), module in extra
+            some = {name: value for name, value in space if callable(value) or (own and name[:1] != "_")}
+            self.rows[f"{module.__name__}."] = (vars(module), some)
+            for name, value in space:
                 if isinstance(value, type) and value.__module__ == module.__name__:
                     self._add_class(value, f"{module.__name__}.{name}")
 
     def _add_class(self, value: type, words: str) -> None:
         space = vars(value)
         self.sizes.append((space, len(space), frozenset(space), words))
-        for part, inner in list(space.items()):
-            if callable(inner) or hasattr(inner, "__get__"):  # methods, properties
-                self.rows.append((space, part, inner, f"{words}.{part}"))
+        some = {part: inner for part, inner in space.items() if callable(inner) or hasattr(inner, "__get__")}
+        self.rows[f"{words}."] = (space, some)  # methods, properties
 
     def changes(self) -> list[str]:
         """What is no longer as it was (``_pytest.runner.call_and_report``)."""
-        found = [words for space, name, value, words in self.rows if space.get(name) is not value]
+        found = []
+        for words, (space, some) in self.rows.items():
+            if not all(map(is_, map(space.get, some), some.values())):
+                found += [words + name for name, value in some.items() if space.get(name) is not value]
         for space, _, names, words in [row for row in self.sizes if len(row[0]) != row[1]]:
             found += [f"{words}.{name}" for name in space if name not in names and callable(space[name])]
         return found

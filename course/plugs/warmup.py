@@ -19,8 +19,7 @@ OUTPUTS = (3, 8, 8, 8)
 
 
 def warm_up(found: Sequence[Part], say: Callable[[str], Any]) -> None:
-    """Runs the requests on the parts that come from labs, compares their tokens with ours', and says what was left
-    out. Raises `PartError` where a part breaks a rule."""
+    """Runs requests on the labs' parts, compares tokens with ours', says what was left out. Raises `PartError`."""
     from course.plugs.milestone import time_limit
 
     mine = [replace(part) for part in found if part.state == "lab" and part.plug.part not in UNSEEN]

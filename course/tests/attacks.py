@@ -418,9 +418,9 @@ HELD = {
     ),
     # a module behind a private name, a class behind an annotation, names out of a table
     "module-of-catch-warnings": (
-        "import warnings\nclass A:\n    _module = sys = meta_path = config = pluginmanager = items = job = None\n"
+        "import warnings\nclass A:\n    _module = sys = meta_path = config = pluginmanager = get_plugins = items = obj = None\n"
         "for h in warnings.catch_warnings()._module.sys.meta_path:\n    if hasattr(h, 'config'):\n"
-        "        for p in h.config.pluginmanager.get_plugins():\n            if hasattr(p, 'job'):\n"
+        "        for p in h.config.pluginmanager.get_plugins():\n            if hasattr(p, 'items'):\n"
         "                for i in p.items:\n                    i.obj = lambda *a, **k: None\n",
         "the attribute _module",
     ),
@@ -460,7 +460,7 @@ HELD = {
         "the attribute makeRecord",
     ),
     "filter-of-a-log": (
-        "import logging\nclass F:\n    def filter(self, record):\n        self.got = record\nlogging.getLogger('a').addFilter(F())\n",
+        "import logging\nclass F:\n    addFilter = None\n    def filter(self, record):\n        self.got = record\nlogging.getLogger('a').addFilter(F())\n",
         "the attribute addFilter",
     ),
     "handler-of-a-log": (
@@ -490,7 +490,7 @@ HELD = {
         "x = np.frombuffer(np.array([None], dtype=object), dtype=np.int64)\n",
         "uses numpy.frombuffer",
     ),
-    "globals-of-cython": ("x = np.random.default_rng.func_code\n", "func_code"),
+    "globals-of-cython": ("class N:\n    func_code = None\nx = np.random.default_rng.func_code\n", "func_code"),
     "swallows-by-a-decorated-exit": (
         "def yes(f):\n    return lambda *a: True\nclass A:\n    def __enter__(self):\n        return 1\n    @yes\n"
         "    def __exit__(self, *a):\n        return None\n",
@@ -615,7 +615,11 @@ GIVEN = {
         "class isinstance:\n    def __init__(self, x, c):\n        self.c = c\nc = isinstance(0, Result).c\n",
         "hands on Result",
     ),
-    "lock-of-an-array": ("02-06", "def f(x):\n    x.flags.writeable = True\n", "writeable of what"),
+    "lock-of-an-array": (
+        "02-06",
+        "class N:\n    flags = writeable = True\ndef f(x):\n    x.flags.writeable = True\n",
+        "writeable of what",
+    ),
     "property-by-an-alias": (
         "02-02",
         f"from typing import Annotated\nc = Annotated[Result, 0]\nc.admitted = {ZERO}\n",

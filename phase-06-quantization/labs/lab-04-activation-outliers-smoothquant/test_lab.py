@@ -195,5 +195,6 @@ def test_same_rounding_as_the_engine(impl, seed):
     from mini_vllm.layers.quantization import primitives
 
     X, _ = layer(seed)
-    close(impl.fake_quant(X), primitives.fake_quant(X), "one scale", 0)
-    close(impl.fake_quant_rows(X), primitives.dequantize(*primitives.quantize_per_channel(X)), "a scale a row")
+    one, by_row = primitives.fake_quant(X), primitives.dequantize(*primitives.quantize_per_channel(X))
+    close(impl.fake_quant(X), one, "one scale", 0)
+    close(impl.fake_quant_rows(X), by_row, "a scale a row")
