@@ -38,7 +38,7 @@ def server():
         yield running
 
 
-FAST = ("tool called", "tool called after text, stream", "tool named, stream")
+FAST = ("chat: tool called", "chat: tool called after text, stream", "chat: tool named, stream")
 
 
 @pytest.mark.parametrize(
