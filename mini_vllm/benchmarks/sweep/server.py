@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +30,7 @@ class ServerProcess:
         self.show_stdout = show_stdout
         self.address = address or self._address()
         self._process: subprocess.Popen[bytes] | None = None
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the server
 
     def _address(self) -> str:
         def option(names: tuple[str, ...], default: str) -> str:
@@ -43,7 +45,7 @@ class ServerProcess:
                 self.server_cmd,
                 start_new_session=True,
                 stdout=None if self.show_stdout else subprocess.DEVNULL,
-                stderr=None if self.show_stdout else subprocess.DEVNULL,
+                stderr=None if self.show_stdout else self._said,
                 env=os.environ | {"VLLM_SERVER_DEV_MODE": "1"},  # for the emptying of caches
             )
         return self
@@ -64,10 +66,17 @@ class ServerProcess:
         start = time.monotonic()
         while not self._asks("/health", "GET"):
             if self._process is not None and self._process.poll() is not None:
-                raise OSError(f"Server process crashed with return code {self._process.returncode}")
+                raise OSError(f"Server process crashed with return code {self._process.returncode}{self._last_words()}")
             if time.monotonic() - start > timeout:
                 raise TimeoutError(f"Server failed to become ready within {timeout} seconds.")
             time.sleep(0.1)
+
+    def _last_words(self) -> str:
+        """What it wrote to stderr before it ended: its last line that names an error, or else its last."""
+        self._said.seek(0)
+        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+        named = [line for line in lines if "Error" in line or "error:" in line]
+        return f": {(named or lines)[-1][:300]}" if lines else ""
 
     def after_bench(self) -> None:
         """What happens between two runs: the command given for it, or the prefix cache is emptied where the server

@@ -112,8 +112,8 @@ def test_what_is_refused(options: list[str], words: str, tmp_path: Path) -> None
 
 
 def test_a_server_that_ends_or_never_comes() -> None:
-    with ServerProcess([sys.executable, "-c", "raise SystemExit(3)"]) as server:
-        with pytest.raises(OSError, match="crashed with return code 3"):
+    with ServerProcess([sys.executable, "-c", "import sys; print('Error: x', file=sys.stderr); sys.exit(3)"]) as server:
+        with pytest.raises(OSError, match="crashed with return code 3: Error: x"):
             server.wait_until_ready(60)
         with pytest.raises(OSError, match="ended with status 1: boom"):
             server.run_subcommand([sys.executable, "-c", "raise SystemExit('boom')"])
