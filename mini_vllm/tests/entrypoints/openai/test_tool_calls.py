@@ -48,7 +48,8 @@ def test_as_the_real_server(server, name):
     recorded = RECORDED[name]
     with client_of(server.url) as client:
         found = differences(recorded, play(client, CASES[name]))
-    found = [line for line in found if "system_fingerprint" not in line]
+    apart = ("system_fingerprint", "prompt_tokens_details")  # the second tells what was asked before
+    found = [line for line in found if not any(name in line for name in apart)]
     assert not found, "\n".join(found)
 
 
