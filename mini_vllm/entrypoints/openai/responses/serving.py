@@ -141,8 +141,8 @@ class OpenAIServingResponses(OpenAIServingChat):
             async with aclosing(context.outputs) as outputs:
                 async for result in outputs:
                     context.num_cached_tokens = result.num_cached_tokens or 0
+                    reason = result.outputs[0].finish_reason or reason  # the engine's: a call that is cut is cut
                     for chunk in state.take(result):
-                        reason = chunk.choices[0].finish_reason or reason
                         for event in stream.take(chunk.choices[0]):
                             yield stream.sse(event)
             for event in stream.end():
