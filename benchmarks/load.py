@@ -214,7 +214,7 @@ def faults(found: dict[str, Any]) -> list[str]:
         out += [f"after {stage}: {name} is {value:g}" for name, value in held.items()]
     if "after" in found:
         grown = found["after"]["resident_mib"] - found["after burst"]["resident_mib"]
-        if grown > 64 + 0.1 * found["after burst"]["resident_mib"]:  # MiB that a process takes to warm up
+        if grown > 0.1 * found["after burst"]["resident_mib"]:
             out.append(f"memory grew by {grown:.0f} MiB in the sustained stage")
     return out
 

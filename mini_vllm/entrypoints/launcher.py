@@ -25,7 +25,7 @@ async def serve_http(app: FastAPI, sock: socket.socket | None, shutdown_timeout:
     """Serve until SIGINT or SIGTERM comes, or the engine dies.
 
     Then no connection is taken any more, and the requests that run have `shutdown_timeout` seconds to end; what is
-    left is aborted, and its clients hear so. A second signal waits for nobody.
+    left is aborted, and its clients hear so. A second signal moves that deadline to now.
 
     Upstream: upstream/vllm/entrypoints/launcher.py:26 — `serve_http`, which ends the engine first.
     """
@@ -52,6 +52,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, engine: Any, shutdown_timeout: float) -> None:
         super().__init__(config)
         self.engine, self.shutdown_timeout = engine, shutdown_timeout
+        self._hurry = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -59,8 +60,10 @@ class _Server(uvicorn.Server):
         yield
 
     def end(self) -> None:
-        """A signal: drain; the second one does not wait."""
-        self.force_exit = self.should_exit
+        """A signal: drain. The second one: abort now, and wait for the last words alone."""
+        if self.should_exit:
+            self._hurry.set()
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, setattr, self, "force_exit", True)
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -72,7 +75,8 @@ class _Server(uvicorn.Server):
             deadline.cancel()
 
     async def _abort_at_the_deadline(self) -> None:
-        await asyncio.sleep(self.shutdown_timeout)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), self.shutdown_timeout)
         while not self.engine.errored:
             left = list(self.engine.output_processor.request_states)
             if left:
