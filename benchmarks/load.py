@@ -109,7 +109,8 @@ class Server:
         self.port = free_port()
         command = [
             sys.executable, "-m", "mini_vllm.entrypoints.cli.main", "serve", args.model, "--host", "127.0.0.1",
-            "--port", str(self.port), "--served-model-name", MODEL, "--max-num-seqs", "64", "--num-blocks", "4096",
+            "--port", str(self.port), "--served-model-name", MODEL, "--max-num-seqs", "64",
+            "--num-blocks", str(args.blocks),
             "--disable-uvicorn-access-log",
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -249,12 +250,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=500, help="different prompts")
     parser.add_argument("--output", type=int, nargs=2, default=(16, 64), help="tokens of an answer, from and to")
     parser.add_argument("--pause", type=float, default=0.05, help="mean seconds between a slow reader's reads")
+    parser.add_argument("--blocks", type=int, default=512, help="of the KV cache: so few that the burst touches all")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds after which a client hangs")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="40 clients, a few seconds, nothing written")
     args = parser.parse_args(argv)
     if args.quick:
-        args.streams, args.minutes, args.prompts, args.output = 40, 0.1, 12, (8, 16)
+        args.streams, args.minutes, args.prompts, args.output, args.blocks = 40, 0.1, 12, (8, 16), 64
     os.environ.update(limit_threads(args.threads, {}))
     os.environ["VLLM_BATCH_INVARIANT"] = "1"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
