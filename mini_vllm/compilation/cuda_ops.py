@@ -16,14 +16,13 @@ import torch.nn.functional as F
 @dataclass
 class DeviceMetadata:
     """`AttentionMetadata` on the device, int32: query_start_loc [R + 1], seq_lens [R], block_tables [R, W],
-    slot_mapping [T]. max_query_len: 1: every request has one token (or none: padding). max_seq_len bounds seq_lens."""
+    slot_mapping [T]. max_query_len: 1: every request has one token (or none: padding)."""
 
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
     block_tables: torch.Tensor
     slot_mapping: torch.Tensor
     max_query_len: int
-    num_splits: int | None = None
 
 
 class TritonOps:
@@ -32,13 +31,14 @@ class TritonOps:
     def __init__(self) -> None:
         from mini_vllm.kernels.fused_norm import add_rms_norm, silu_and_mul
         from mini_vllm.kernels.gumbel_sample import gumbel_sample
-        from mini_vllm.kernels.paged_decode import paged_decode_attention
+        from mini_vllm.kernels.paged_decode import choose_splits, paged_decode_attention
         from mini_vllm.kernels.prefill import paged_prefill_attention
         from mini_vllm.kernels.rope_and_cache import rope_and_cache
 
         self.add_rms_norm, self.silu_and_mul = add_rms_norm, silu_and_mul
         self.rope_and_cache, self.sample = rope_and_cache, gumbel_sample
         self._decode, self._prefill = paged_decode_attention, paged_prefill_attention
+        self._choose_splits = choose_splits
 
     def attention(
         self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, metadata: DeviceMetadata
@@ -46,8 +46,16 @@ class TritonOps:
         """[T, Hq, D] -> [T, Hq, D]; causal, through the block tables."""
         m = metadata
         if m.max_query_len == 1:
-            return self._decode(q, k_cache, v_cache, m.block_tables, m.seq_lens, num_splits=m.num_splits)
+            return self._decode(q, k_cache, v_cache, m.block_tables, m.seq_lens, num_splits=self._splits(k_cache, m))
         return self._prefill(q, k_cache, v_cache, m.block_tables, m.query_start_loc, m.seq_lens, m.max_query_len)
+
+    def _splits(self, k_cache: torch.Tensor, m: DeviceMetadata) -> int:
+        """Programs a request and KV head: twice the usual rule, fastest from 32 to 256 requests on an H200."""
+        if not k_cache.is_cuda:
+            return 1
+        sms = torch.cuda.get_device_properties(k_cache.device).multi_processor_count
+        longest = m.block_tables.shape[1] * k_cache.shape[1]
+        return self._choose_splits(len(m.seq_lens) * k_cache.shape[2], longest, 2 * sms)
 
 
 class TorchOps:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from course.triton_cpu import triton_or_skip
@@ -37,7 +39,9 @@ def test_add_rms_norm(size: int, first: bool, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_silu_and_mul(dtype: torch.dtype) -> None:
     x = random(0, 3, 2 * 1100, dtype=dtype) * 4
-    torch.testing.assert_close(TritonOps().silu_and_mul(x), TorchOps.silu_and_mul(x), rtol=STEP[dtype], atol=STEP[dtype])
+    torch.testing.assert_close(
+        TritonOps().silu_and_mul(x), TorchOps.silu_and_mul(x), rtol=STEP[dtype], atol=STEP[dtype]
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -70,7 +74,7 @@ def test_attention_of_a_padded_step(starts: list[int]) -> None:
     tables = torch.tensor([[3, 1, 0], [5, 2, 4], [0, 0, 0]], dtype=torch.int32, device=DEVICE)
     lens = torch.tensor([6, 9, 0], dtype=torch.int32, device=DEVICE)
     begin = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
-    longest = max(b - a for a, b in zip(starts, starts[1:], strict=False))
+    longest = max(b - a for a, b in pairwise(starts))
     metadata = DeviceMetadata(begin, lens, tables, lens, longest)
     padded = torch.cat([q, torch.zeros_like(q[:1])]) if longest == 1 else q
     mine = TritonOps().attention(padded, k, v, metadata)[: len(q)]

@@ -21,6 +21,15 @@ _RING = 3
 """Steps that may be on their way at once, and one more."""
 
 
+def to_device(array: Array, device: torch.device) -> torch.Tensor:
+    """A copy on the device that nobody waits for: from pageable memory the host would wait for all work before it.
+
+    Upstream: upstream/vllm/v1/worker/gpu/buffer_utils.py:17 — `async_copy_to_gpu`.
+    """
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 @dataclass
 class DeviceInputs:
     """A step on the device. input_ids, positions [T] int32; sources [T]: which of the tokens sampled in the step before

@@ -19,7 +19,7 @@ from mini_vllm.core.sched.output import GrammarOutput
 from mini_vllm.kv_cache_interface import KVCacheGroupSpec
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.gpu.async_utils import AsyncOutput
-from mini_vllm.worker.gpu.buffer_utils import DeviceInputs, InputBuffers
+from mini_vllm.worker.gpu.buffer_utils import DeviceInputs, InputBuffers, to_device
 from mini_vllm.worker.gpu.cudagraph_utils import DecodeGraphs, capture_sizes
 from mini_vllm.worker.gpu.sample.sampler import DeviceSampling, apply_top_k_top_p, can_stay
 from mini_vllm.worker.model_runner import ModelInputs, ModelRunner
@@ -63,7 +63,7 @@ class GPUModelRunner(ModelRunner):
         self.last_sampled = torch.zeros(seats, dtype=torch.int32, device=self.device)
         self.decode_graphs: DecodeGraphs | None = None
         self._in_flight: AsyncOutput | None = None
-        self._drawn: tuple[tuple[int, bytes], Array, DeviceSampling] | None = None
+        self._drawn: tuple[tuple[int, bytes], DeviceSampling] | None = None
         self._next_positions: torch.Tensor | None = None
 
     def _make_program(self, groups: list[KVCacheGroupSpec], num_blocks: int, **settings: Any) -> None:
@@ -93,7 +93,7 @@ class GPUModelRunner(ModelRunner):
         staged = self.buffers.stage(inputs, sources, size or real, size or reqs)
         wanted = inputs.logits_indices
         whole = len(wanted) == real
-        at = slice(0, real) if whole else torch.as_tensor(wanted, device=self.device)
+        at = slice(0, real) if whole else to_device(wanted, self.device)
         self._next_positions = staged.positions[at] + 1
         if size is not None:
             assert graphs is not None
@@ -134,7 +134,7 @@ class GPUModelRunner(ModelRunner):
             return self._draw(logits, rows, self._next_positions)
         if self._in_flight is not None:  # penalties and the like look at the tokens
             assert self._in_flight.sampled_token_ids is not None
-        go = torch.as_tensor(~stay, device=self.device)
+        go = to_device(~stay, self.device)
         output = super().sample_logits(logits[go].float().cpu().numpy(), rows[~stay], grammar_output)
         if stay.any():
             assert self._next_positions is not None
@@ -145,18 +145,19 @@ class GPUModelRunner(ModelRunner):
         return output
 
     def _can_stay(self, rows: Array, grammar_output: GrammarOutput | None) -> Array:
+        key = self.input_batch.version, rows.tobytes()
+        if grammar_output is None and self._drawn is not None and self._drawn[0] == key:
+            return np.ones(len(rows), bool)  # all of them were drawn here in the step before
         states = [self.input_batch.states[row] for row in rows]
-        if grammar_output is not None:
-            held = set(grammar_output.structured_output_request_ids)
-            return np.array([s.req_id not in held and can_stay(s.sampling_params) for s in states])
-        return np.array([can_stay(s.sampling_params) for s in states])
+        held = set() if grammar_output is None else set(grammar_output.structured_output_request_ids)
+        return np.array([s.req_id not in held and can_stay(s.sampling_params) for s in states])
 
     def _draw(self, logits: torch.Tensor, rows: Array, positions: torch.Tensor | None) -> AsyncOutput:
         key = self.input_batch.version, rows.tobytes()
         if self._drawn is None or self._drawn[0] != key:
             states = [self.input_batch.states[row] for row in rows]
-            self._drawn = key, rows, DeviceSampling.of(states, self.vocab_size, self.device)
-        sampling = self._drawn[2]
+            self._drawn = key, DeviceSampling.of(states, self.vocab_size, self.device)
+        sampling = self._drawn[1]
         assert positions is not None
         logits = apply_top_k_top_p(logits, sampling)
         tokens, bad = self.program.ops.sample(logits, sampling.temperature, sampling.seeds, positions.long())

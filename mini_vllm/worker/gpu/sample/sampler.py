@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.worker.gpu.buffer_utils import to_device
 from mini_vllm.worker.states import CachedRequestState
 
 
@@ -50,11 +50,12 @@ class DeviceSampling:
                           for g, p in zip(greedy, params, strict=True)], np.int64)  # fmt: skip
         top_p = np.array([1.0 if g else p.top_p for g, p in zip(greedy, params, strict=True)], np.float32)
         seeds = np.array([_seed(state) for state in states], np.int64)
-        put: Any = lambda array: torch.from_numpy(array).to(device)  # noqa: E731
         return cls(
-            put(temperature), put(seeds),
-            put(top_k) if (top_k < vocab_size).any() else None, put(top_p) if (top_p < 1).any() else None,
-        )  # fmt: skip
+            to_device(temperature, device),
+            to_device(seeds, device),
+            to_device(top_k, device) if (top_k < vocab_size).any() else None,
+            to_device(top_p, device) if (top_p < 1).any() else None,
+        )
 
 
 def _seed(state: CachedRequestState) -> int:
