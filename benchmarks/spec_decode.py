@@ -244,13 +244,15 @@ def main(argv: list[str] | None = None) -> int:
         for arm in arms.values():
             arm.close()
     found = list(cells(rows, args, list(engines_of(args))))
-    text = report(found)
+    settings = {**vars(args), "vllm_python": bool(args.vllm_python)}  # no path of this machine
+    turns = len({row["turn"] for row in rows})
+    text = f"# What drafts buy\n\n{facts}\n\nThreads: {args.threads}. Turns: {turns}, medians.\n\n{report(found)}"
     for row in rows:
         of_arms = {" ".join(arm): dict(told) for arm, told in row["arms"].items()}
         row["arms"] = {arm: {k: v for k, v in told.items() if k != "tokens"} for arm, told in of_arms.items()}
     save(
         "spec_decode",
-        {"machine": facts, "settings": vars(args), "cells": found, "rows": rows},
+        {"machine": facts, "settings": settings, "cells": found, "rows": rows},
         text,
         keep=not (args.quick or args.processor_time),
     )
