@@ -160,7 +160,9 @@ class FusedDecoder(ABC):
         """Hidden rows [R, H] -> logits [R, V]."""
         lm_head = self.model.lm_head
         logits = logits_of(hidden, lm_head.weight)
-        return logits if self.group is None else self.group.all_gather(logits)[:, : lm_head.num_embeddings]
+        if self.group is not None:
+            logits = self.group.all_gather(logits)[:, : lm_head.num_embeddings]
+        return self.model.logits_processor.adjust(logits)
 
 
 def add_up(hidden: Array, parts: list[Array], bias: Array | None) -> None:
