@@ -24,7 +24,7 @@ from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
 PRIORITIES = ("paged_gather", "paged_online", "split_kv", "dense")
 """Best first. Upstream: upstream/vllm/platforms/cuda.py:79 — `_get_backend_priorities`."""
 MLA_PRIORITIES = ("mla",)
-"""The same for latents in the cache."""
+"""For latents in the cache: these first."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def explain(cfg: AttentionSelectorConfig, override: str | None = None) -> Select
     Raises:
         ValueError: no backend has the name in `override`.
     """
-    in_order = MLA_PRIORITIES if cfg.use_mla else PRIORITIES
+    in_order = (*MLA_PRIORITIES, *PRIORITIES) if cfg.use_mla else PRIORITIES
     candidates = in_order if override is None else (override,)
     reasons = {name: _validate(get_attention_backend(name), cfg) for name in candidates}
     valid = [name for name, why_not in reasons.items() if not why_not]

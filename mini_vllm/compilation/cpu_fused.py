@@ -90,16 +90,24 @@ class FusedDecoder(ABC):
             layer.o.part_into(mixed[tile.tokens].T, tile.o_parts[self.rank], tile)
         self.meet()
         for tile in tiles:
-            add_up(tile.hidden, tile.o_parts, layer.o.bias)
+            self.add_attention(layer, tile)
             self.mlp(layer, tile)
         self.meet()
         for tile in tiles:
-            add_up(tile.hidden, tile.down_parts, layer.down_bias)
+            self.add_mlp(layer, tile)
             self.end_layer(layer, tile)
 
     @abstractmethod
     def mlp(self, layer: Any, tile: Tile) -> None:
         """From `tile.hidden`, to which attention has been added, to `tile.down_parts` of this rank."""
+
+    def add_attention(self, layer: Any, tile: Tile) -> None:
+        """The sum of `tile.o_parts` to the residual."""
+        add_up(tile.hidden, tile.o_parts, layer.o.bias)
+
+    def add_mlp(self, layer: Any, tile: Tile) -> None:
+        """The sum of `tile.down_parts` to the residual."""
+        add_up(tile.hidden, tile.down_parts, layer.down_bias)
 
     def end_layer(self, layer: Any, tile: Tile) -> None:
         """After the MLP has been added: nothing more, as a rule."""
