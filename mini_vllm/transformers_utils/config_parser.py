@@ -105,7 +105,7 @@ class ConfigParser:
     def _own(self, key: str, default: Any) -> Any:
         """The value of a key of the model's own, of its default's kind; null stands for itself."""
         value = self.raw.get(key, default)
-        if value is None or value == default:
+        if value is None or value is default:
             return value
         kind: Any = int | float if default is None or isinstance(default, float) else type(default)
         is_number = not isinstance(value, bool) and isinstance(value, int | float)

@@ -12,7 +12,7 @@ from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint
 
 _ALL: dict[str, Any] = {
     "vocab_size": 160, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 96, "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "bos_token_id": 1,
+    "intermediate_size": 96, "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "bos_token_id": 1, "pad_token_id": 0,
     "eos_token_id": 2, "torch_dtype": "float32", "hidden_act": "silu", "tie_word_embeddings": False,
 }  # fmt: skip
 _WIDE = {**_ALL, "hidden_size": 128}  # without a head_dim of its own: 128 / 4 heads = 32
