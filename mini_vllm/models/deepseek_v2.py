@@ -110,7 +110,9 @@ class DeepseekV2MoE(MixtralMoE):
         if own["topk_method"] == "group_limited_greedy":
             self.experts.groups = own["n_group"], own["topk_group"]
         elif own["topk_method"] != "greedy":
-            raise ValueError(f"config.json: topk_method must be greedy or group_limited_greedy, got {own['topk_method']!r}")
+            raise ValueError(
+                f"config.json: topk_method must be greedy or group_limited_greedy, got {own['topk_method']!r}"
+            )
         shared = replace(config, intermediate_size=config.moe.intermediate_size * own["n_shared_experts"])
         self.shared_experts = LlamaMLP(shared, context, f"{prefix}.shared_experts")
 

@@ -98,8 +98,7 @@ class GptOssExperts(Module):
 
 
 class MLPBlock(Module):
-    """A router with a bias, and the experts. Upstream: upstream/vllm/model_executor/models/gpt_oss.py:161 — `MLPBlock`.
-    """
+    """A router with a bias, and the experts. Upstream: upstream/vllm/model_executor/models/gpt_oss.py:161 — `MLPBlock`."""
 
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         assert config.moe is not None

@@ -111,7 +111,9 @@ def _parse(scaling: dict[str, Any], default_theta: Any, parser: Any, error: type
         raise error(f"config.json: rope_scaling type {rope_type!r} is not supported; allowed: {allowed}")
     rope_type = _ALIASES.get(rope_type, rope_type)
     partial = scaling.pop("partial_rotary_factor", None) or parser.raw.get("partial_rotary_factor") or 1.0
-    if partial != 1.0 and ("partial_rotary_factor" not in parser.table.used or not _is_positive(partial) or partial > 1):
+    if partial != 1.0 and (
+        "partial_rotary_factor" not in parser.table.used or not _is_positive(partial) or partial > 1
+    ):
         raise error(f"config.json: partial_rotary_factor = {partial!r} is not supported for {parser.architecture}")
     at_top = parser.raw.get("original_max_position_embeddings")
     if rope_type in ("yarn", "longrope") and at_top is not None:

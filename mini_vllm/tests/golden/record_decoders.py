@@ -72,7 +72,9 @@ def by_vllm(name: str, folder: Path) -> dict[str, Any]:
     params = vllm.SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True, logprobs=2, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": p} for p in prompts()], params, use_tqdm=False)
     completions = [output.outputs[0] for output in outputs]
-    logprobs = [[round(step[t].logprob, 5) for t, step in zip(c.token_ids, c.logprobs, strict=True)] for c in completions]
+    logprobs = [
+        [round(step[t].logprob, 5) for t, step in zip(c.token_ids, c.logprobs, strict=True)] for c in completions
+    ]
     return {"version": vllm.__version__, "tokens": [list(c.token_ids) for c in completions], "logprobs": logprobs}
 
 

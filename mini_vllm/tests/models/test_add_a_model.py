@@ -64,7 +64,10 @@ def test_a_key_that_the_table_has_not_is_refused(work: Path) -> None:
     assert HFConfig.from_dict(config).own == {"norm_epsilon": 1e-5, "use_bias": True}
     with pytest.raises(ValueError, match="unknown key 'rotations' = 3: it could change what Starcoder2ForCausalLM"):
         HFConfig.from_dict({**config, "rotations": 3})
-    for value, words in ((True, "norm_epsilon must be a number, got True"), (-1.0, "norm_epsilon must be a number abov")):
+    for value, words in (
+        (True, "norm_epsilon must be a number, got True"),
+        (-1.0, "norm_epsilon must be a number abov"),
+    ):
         with pytest.raises(ValueError, match=words):
             HFConfig.from_dict({**config, "norm_epsilon": value})
     with pytest.raises(ValueError, match="use_bias must be of type bool, got 1"):

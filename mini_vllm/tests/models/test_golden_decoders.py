@@ -115,10 +115,11 @@ def test_a_request_that_was_preempted_says_the_same(name: str, folders: dict[str
     params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
     asked: list[Any] = [{"prompt_token_ids": p} for p in prompts()[2:6]]
     found = []
-    for num_blocks in (100, 30):
+    few = 30 if any(load_model(folders[name]).sliding_windows) else 20  # several groups share the pool
+    for num_blocks in (100, few):
         llm = LLM(str(folders[name]), num_blocks=num_blocks, **sizes)
         found.append([list(o.outputs[0].token_ids) for o in llm.generate(asked, params, use_tqdm=False)])
-        if num_blocks == 30:
+        if num_blocks == few:
             assert llm.llm_engine.stats.num_preemptions > 0
     assert found[0] == found[1]
 

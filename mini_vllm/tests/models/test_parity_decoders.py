@@ -24,7 +24,12 @@ _ALL: dict[str, Any] = {
 }  # fmt: skip
 _GEMMA = {**_ALL, "head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 12}
 _GLOBAL = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
-_MULTIPLIERS = {"embedding_multiplier": 3.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 2.0}
+_MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.1,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.0,
+}
 _YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
 _OSS = {**_ALL, "head_dim": 32, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 12,
         "rope_parameters": {**_YARN, "rope_theta": 150000.0, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}}  # fmt: skip

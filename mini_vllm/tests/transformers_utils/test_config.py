@@ -95,7 +95,14 @@ def test_what_changes_nothing_is_passed_over(base: dict[str, Any]) -> None:
         (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0, "alpha": 9.0}}, "unknown key 'alpha' = 9"),
         (
             LLAMA,
-            {"rope_scaling": {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8, "attn_factor": 2.0}},
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 8,
+                    "attn_factor": 2.0,
+                }
+            },
             "unknown key 'attn_factor'",
         ),
         (LLAMA, {"rope_scaling": {"type": "linear"}}, "rope_scaling 'linear' needs a factor > 0, got None"),
