@@ -23,7 +23,7 @@ class SiluAndMul(Module):
 class GeluAndMul(Module):
     """GeGLU's middle: `gelu(gate) * up`, with the approximation by a tanh.
 
-    Upstream: upstream/vllm/model_executor/layers/activation.py:281 — `GeluAndMul`.
+    Upstream: upstream/vllm/model_executor/layers/activation.py:322 — `GeluAndMul`.
     """
 
     def forward(self, x: Array) -> Array:

@@ -33,7 +33,7 @@ class RMSNorm(Module):
 class GemmaRMSNorm(RMSNorm):
     """The weight is stored less one: `x / sqrt(mean(x^2) + eps) * (1 + weight)`.
 
-    Upstream: upstream/vllm/model_executor/layers/layernorm.py:200 — `GemmaRMSNorm`.
+    Upstream: upstream/vllm/model_executor/layers/layernorm.py:133 — `GemmaRMSNorm`.
     """
 
     def forward(self, x: Array) -> Array:

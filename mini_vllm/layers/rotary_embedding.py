@@ -18,7 +18,7 @@ def inverse_frequencies(head_dim: int, rope: RopeConfig) -> Array:
 
     Of a head the first `rope.partial` is rotated. Rules that depend on the length of a sequence take the longest that
     is served, so that keys in the cache never have to be rotated again:
-    upstream/vllm/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py:50 — "Force long factors".
+    upstream/vllm/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py:51 — "Force long factors".
     """
     dim = int(head_dim * rope.partial)
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
@@ -42,7 +42,7 @@ def _base(dim: int, rope: RopeConfig) -> float:
 
     transformers raises it anew whenever a sequence grows, which no cache of rotated keys survives; the two are equal
     for the longest sequence. Upstream raises it only where a config says `max_trained_positions`:
-    upstream/vllm/model_executor/layers/rotary_embedding/__init__.py:200 — "max_trained_positions = ".
+    upstream/vllm/model_executor/layers/rotary_embedding/__init__.py:214 — "max_trained_positions = ".
     """
     if rope.rope_type != "dynamic" or rope.served <= rope.max_position_embeddings:
         return rope.theta

@@ -69,5 +69,8 @@ class Gemma2ForCausalLM(LlamaForCausalLM):
         self.logits_processor = LogitsProcessor(soft_cap=config.own["final_logit_softcapping"])
 
     def embed_input_ids(self, input_ids: Array) -> Array:
-        """[T] -> [T, H]. Upstream: upstream/vllm/model_executor/models/gemma2.py:286 — `Gemma2Model.embed_input_ids`."""
+        """[T] -> [T, H].
+
+        Upstream: upstream/vllm/model_executor/models/gemma2.py:286 — `Gemma2Model.embed_input_ids`.
+        """
         return super().embed_input_ids(input_ids) * self.dtype.type(self.config.hidden_size**0.5)

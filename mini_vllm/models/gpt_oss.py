@@ -89,7 +89,7 @@ class GptOssExperts(Module):
     def expert(self, number: int, x: Array) -> Array:
         """[n, H] -> [n, H]: SwiGLU with `gate * sigmoid(alpha * gate) * (up + 1)`, both clipped.
 
-        Upstream: upstream/vllm/model_executor/layers/activation.py:371 — `SwigluOAIAndMul`.
+        Upstream: upstream/vllm/model_executor/layers/activation.py:380 — `SwigluOAIAndMul`.
         """
         gate_up = x @ self.gate_up[number] + self.gate_up_bias[number]
         gate, up = np.minimum(gate_up[:, ::2], self.limit), np.clip(gate_up[:, 1::2], -self.limit, self.limit)
@@ -98,7 +98,10 @@ class GptOssExperts(Module):
 
 
 class MLPBlock(Module):
-    """A router with a bias, and the experts. Upstream: upstream/vllm/model_executor/models/gpt_oss.py:161 — `MLPBlock`."""
+    """A router with a bias, and the experts.
+
+    Upstream: upstream/vllm/model_executor/models/gpt_oss.py:161 — `MLPBlock`.
+    """
 
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         assert config.moe is not None

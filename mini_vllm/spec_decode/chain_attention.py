@@ -81,8 +81,8 @@ class ChainAttention:
 
 
 def chain_attention(backend: Any, block_tables: Array, positions: Array, num_passes: int) -> ChainAttention | None:
-    """One for these requests; None where the backend's own is needed: it has windows, sinks or a cap, its cache is quantized,
-    there are too many keys, or so many requests that threads share them. Arguments as `ChainAttention`."""
+    """One for these requests; None where the backend's own is needed: it has windows, sinks or a cap, its cache is
+    quantized, there are too many keys, or so many requests that threads share them. Arguments as `ChainAttention`."""
     cache = backend.kv_cache
     plain = type(backend) is PagedGatherBackend and type(cache) is KVCache
     plain = plain and backend.sinks is None and backend.logits_soft_cap is None

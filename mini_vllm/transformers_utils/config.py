@@ -72,7 +72,7 @@ class HFConfig:
     def default_model_len(self) -> int:
         """What is served where nobody says: with longrope, what it takes no long factors for.
 
-        Upstream: upstream/vllm/config/model.py:2214 — "For LongRoPE, default to original_max_position_embeddings".
+        Upstream: upstream/vllm/config/model.py:2213 — "For LongRoPE, default to original_max_position_embeddings".
         """
         is_long = self.rope.rope_type == "longrope"
         return min(self.rope.original_max_position_embeddings, self.max_model_len) if is_long else self.max_model_len

@@ -51,8 +51,8 @@ class KeyTable:
 
     `own`: keys that only the model's file reads, each with the family's default; a value in a file must be of the
     default's kind, or null. They are handed on as `HFConfig.own`.
-    `full_every`: without `layer_types`, every `full_every`-th layer has full attention, and the others have the window; 0:
-    one window for all. `head_dim_keys`: the size of a head is the sum of these."""
+    `full_every`: without `layer_types`, every `full_every`-th layer has full attention, and the others have the window;
+    0: one window for all. `head_dim_keys`: the size of a head is the sum of these."""
 
     used: frozenset[str]
     fixed: dict[str, tuple[Any, ...]]

@@ -55,7 +55,7 @@ class RopeConfig:
     def longest(self) -> int:
         """Tokens that these positions are made for.
 
-        Upstream: upstream/vllm/config/model.py:2194 — "derived_max_model_len = rp["original_max_position_embeddings"]".
+        Upstream: upstream/vllm/config/model.py:2193 — "derived_max_model_len = rp["original_max_position_embeddings"]".
         """
         if self.rope_type == "yarn":
             return int(self.original_max_position_embeddings * self.factor)
@@ -91,7 +91,7 @@ def parse_local_rope(parser: Any, error: type[ValueError]) -> RopeConfig | None:
     """That of the layers with a window, where the architecture gives them their own: Gemma 3. None: they have not.
 
     Before transformers 5 they had but a base, and no scaling:
-    upstream/vllm/model_executor/models/gemma3.py:171 — "rope_theta=config.rope_local_base_freq".
+    upstream/vllm/model_executor/models/gemma3.py:172 — "rope_theta=config.rope_local_base_freq".
     """
     if "rope_local_base_freq" not in parser.table.used:
         return None
@@ -149,7 +149,8 @@ def _attention_factor(rope: RopeConfig, scaling: dict[str, Any]) -> float:
     """What cosines and sines are multiplied by, so that attention over a longer context stays as sharp.
 
     Upstream: upstream/vllm/model_executor/layers/rotary_embedding/yarn_scaling_rope.py:40 — "self.mscale = ", and
-    upstream/vllm/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py:66 — "scaling_factor = math.sqrt(".
+    upstream/vllm/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py:71 —
+    "scaling_factor = math.sqrt(".
     A given `attention_factor` counts, as in transformers; upstream passes over it.
     """
     if rope.rope_type not in ("yarn", "longrope"):
@@ -168,7 +169,7 @@ def _attention_factor(rope: RopeConfig, scaling: dict[str, Any]) -> float:
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
     """YaRN's temperature for a context stretched by `factor`.
 
-    Upstream: upstream/vllm/model_executor/models/deepseek_v2.py:391 — `yarn_get_mscale`.
+    Upstream: upstream/vllm/model_executor/models/deepseek_v2.py:392 — `yarn_get_mscale`.
     """
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 

@@ -31,8 +31,9 @@ _MULTIPLIERS = {
     "logits_scaling": 2.0,
 }
 _YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
+_OSS_YARN = {**_YARN, "rope_theta": 150000.0, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
 _OSS = {**_ALL, "head_dim": 32, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 12,
-        "rope_parameters": {**_YARN, "rope_theta": 150000.0, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}}  # fmt: skip
+        "rope_parameters": _OSS_YARN}  # fmt: skip
 _MLA = {
     **_ALL, "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 24, "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 8, "v_head_dim": 20, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 1,
