@@ -3,8 +3,8 @@
 A model of this engine, seen from above, is two functions.
 
 `forward(input_ids [T], positions [T], attn) -> hidden [T, H]` gets the tokens of a step, of all requests, one after the
-other: whole prompts, pieces of prompts, single tokens. Row i is about token i. `attn(layer, q [T, Hq, D], k [T, Hkv, D],
-v [T, Hkv, D]) -> [T, Hq * D]` stores k and v in the KV cache and returns, for each row, the mean of the v of its own
+other: whole prompts, pieces of prompts, single tokens. Row i is about token i. `attn(layer, q [T, Hq, D],
+k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]` stores k and v in the KV cache and returns, for each row, the mean of the v of its own
 request's tokens up to and including its own position, weighted with softmax(q · k / sqrt(D)).
 
 `compute_logits(hidden [R, H]) -> [R, V]` gets those rows after which a token is drawn, and no others.
@@ -46,7 +46,7 @@ class BigramModel:
 
     def forward(self, input_ids: np.ndarray, positions: np.ndarray, attn: Any = None) -> np.ndarray:
         """Token ids [T] and positions [T] -> hidden [T, H]."""
-        check_lengths(input_ids, positions)
+        _check_lengths(input_ids, positions)
         return np.asarray(input_ids)[:, None]
 
     def compute_logits(self, hidden: np.ndarray) -> np.ndarray:
@@ -64,16 +64,16 @@ class TrigramModel(BigramModel):
     """
 
     num_layers = 1
-    head_dim = 2
     sliding_windows = (None,)
 
     def __init__(self, vocab_size: int, seed: int = 0) -> None:
         super().__init__(vocab_size, seed)
+        self.head_dim = 2
         self.before = np.random.default_rng((seed, 1)).standard_normal((vocab_size, vocab_size))
 
     def forward(self, input_ids: np.ndarray, positions: np.ndarray, attn: Any = None) -> np.ndarray:
         """Token ids [T] and positions [T] -> hidden [T, H]."""
-        check_lengths(input_ids, positions)
+        _check_lengths(input_ids, positions)
         ids, at = np.asarray(input_ids, np.float64), np.asarray(positions, np.float64)
         wanted, nothing = at - 1, np.zeros(len(at))
         q = 60 * np.stack([2 * wanted, nothing - 1], axis=1)[:, None]
@@ -86,7 +86,7 @@ class TrigramModel(BigramModel):
         return self.table[last] + self.before[before]
 
 
-def check_lengths(input_ids: Any, positions: Any) -> None:
+def _check_lengths(input_ids: Any, positions: Any) -> None:
     """Refuse ids and positions of two lengths: "input_ids and positions must have the same length, got 3 and 2"."""
     if len(input_ids) != len(positions):
         raise ValueError(

@@ -175,7 +175,9 @@ def test_engine_touches_only_the_contract(impl, make):
     """While it serves, the engine asks for two functions. What it reads to be built is done by then."""
     watch = impl.ContractWatch(make(V, 3))
     engine = engine_of(watch)
-    assert {"vocab_size", "max_model_len", "num_layers"} <= set(watch.read), "the model was asked before the watch stood"
+    assert {"vocab_size", "max_model_len", "num_layers"} <= set(watch.read), (
+        "the model was asked before the watch stood"
+    )
     assert not watch.called
     watch.read.clear()
     tokens_of(watch, engine=engine)
@@ -191,7 +193,9 @@ def test_the_watch_changes_nothing(impl, make):
     watch = impl.ContractWatch(model)
     assert tokens_of(watch) == tokens_of(model)
     assert watch.vocab_size == V and watch.table is model.table
-    logits = watch.compute_logits(hidden=watch.forward(np.array([5]), positions=np.array([0]), attn=lambda *a: a[3][:, 0]))
+    logits = watch.compute_logits(
+        hidden=watch.forward(np.array([5]), positions=np.array([0]), attn=lambda *a: a[3][:, 0])
+    )
     assert logits.shape == (1, V)
 
 

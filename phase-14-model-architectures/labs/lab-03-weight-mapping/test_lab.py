@@ -63,7 +63,9 @@ def test_qkv_slices_account_for_gqa(impl, heads, kv, dim):
 
 @pytest.mark.parametrize(("heads", "kv"), [(8, 3), (2, 4), (4, 0)])
 def test_heads_that_do_not_divide(impl, heads, kv):
-    with pytest.raises(ValueError, match=re.escape(f"num_heads must be a multiple of num_kv_heads ({kv}), got {heads}")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"num_heads must be a multiple of num_kv_heads ({kv}), got {heads}")
+    ):
         impl.qkv_slices(heads, kv, 16)
 
 
@@ -172,7 +174,11 @@ def test_every_tensor_has_its_rows(impl, bias):
 def test_order_independent(impl):
     tensors = small_checkpoint()
     wanted = loaded(impl, tensors)
-    for order in (sorted(tensors), sorted(tensors, reverse=True), np.random.default_rng(2).permutation(sorted(tensors))):
+    for order in (
+        sorted(tensors),
+        sorted(tensors, reverse=True),
+        np.random.default_rng(2).permutation(sorted(tensors)),
+    ):
         found = loaded(impl, {str(name): tensors[name] for name in order}, small_params(tensors))
         assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
@@ -221,7 +227,9 @@ def test_all_holes_are_named(impl):
 def test_twice_is_refused(impl, name, rows, parameter):
     """Two files that have the same tensor: which of them is right?"""
     tensors = small_checkpoint()
-    with pytest.raises(ValueError, match=re.escape(f"tensor '{name}' fills rows {rows} of '{parameter}' for the second")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"tensor '{name}' fills rows {rows} of '{parameter}' for the second")
+    ):
         impl.load_checkpoint(small_params(tensors), [*tensors.items(), (name, tensors[name])], **SIZES)
 
 

@@ -63,9 +63,7 @@ class RaggedPooler:
         self.kind = kind
         self._kept: dict[Hashable, tuple[int, np.ndarray]] = {}
 
-    def step(
-        self, hidden: np.ndarray, batch: Sequence[tuple[Hashable, int, int, int]]
-    ) -> dict[Hashable, np.ndarray]:
+    def step(self, hidden: np.ndarray, batch: Sequence[tuple[Hashable, int, int, int]]) -> dict[Hashable, np.ndarray]:
         """The vectors, float32 [H], of those requests whose prompt ends in this step.
 
         How a prompt was cut into chunks changes nothing. A request with `num_computed_tokens` 0 begins anew, whatever

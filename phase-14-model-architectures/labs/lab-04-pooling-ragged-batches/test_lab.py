@@ -199,7 +199,9 @@ def test_little_is_kept(impl):
             todo += list(each)
         elif hasattr(each, "__dict__"):
             todo.append(vars(each))
-    assert size <= 60, f"after 600 tokens of 6 numbers the pooler keeps {size} numbers. This looks like *Keeping the rows*"
+    assert size <= 60, (
+        f"after 600 tokens of 6 numbers the pooler keeps {size} numbers. This looks like *Keeping the rows*"
+    )
 
 
 def test_inputs_stay(impl):
