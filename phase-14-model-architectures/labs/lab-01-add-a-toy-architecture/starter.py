@@ -4,8 +4,8 @@ A model of this engine, seen from above, is two functions.
 
 `forward(input_ids [T], positions [T], attn) -> hidden [T, H]` gets the tokens of a step, of all requests, one after the
 other: whole prompts, pieces of prompts, single tokens. Row i is about token i. `attn(layer, q [T, Hq, D],
-k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]` stores k and v in the KV cache and returns, for each row, the mean of the v of its own
-request's tokens up to and including its own position, weighted with softmax(q · k / sqrt(D)).
+k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]` stores k and v in the KV cache and returns, for each row, the mean of the
+v of its own request's tokens up to and including its own position, weighted with softmax(q · k / sqrt(D)).
 
 `compute_logits(hidden [R, H]) -> [R, V]` gets those rows after which a token is drawn, and no others.
 """

@@ -19,7 +19,8 @@ Arms, each a copy of the checkpoint with one change
     swapped    k_proj and v_proj of layer 3 have changed names
     dummy      no change, but load_format="dummy"
 
-Where the engine starts, it answers eleven questions, greedy, rows that nobody loaded set to 0. Figures: FOLDER/result.json.
+Where the engine starts, it answers eleven questions, greedy, rows that nobody loaded set to 0.
+Figures go to FOLDER/result.json.
 """
 
 import argparse
@@ -43,7 +44,7 @@ SETTINGS = {
 ARMS = ("whole", "reversed", "no_q", "no_norm", "extra", "narrow", "wide", "swapped", "dummy")
 LAYER = "model.layers.3."
 TERMS = ("a KV block", "a block table", "prefill", "decode", "attention", "a token", "preemption", "a logit")
-QUESTIONS = tuple(f"What is {term}?" for term in TERMS) + ("Tell me a joke.", "What is 3 + 4?", "Who are you?")
+QUESTIONS = (*(f"What is {term}?" for term in TERMS), "Tell me a joke.", "What is 3 + 4?", "Who are you?")
 
 
 def changed(tensors, arm, config):

@@ -13,6 +13,7 @@ A `config` has `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 
@@ -40,8 +41,8 @@ def place_of(name: str, config: Mapping[str, int]) -> tuple[str, int, int]:
 def rank_rows(part: str, config: Mapping[str, int], tp_size: int, tp_rank: int) -> slice:
     """The rows of the checkpoint's q_proj, k_proj or v_proj (`part` "q", "k" or "v") that a rank reads.
 
-    Query heads are shared out evenly. So are KV heads; where there are more ranks than KV heads, several neighbours read
-    the same one.
+    Query heads are shared out evenly. So are KV heads; where there are more ranks than KV heads, several neighbours
+    read the same one.
 
     Raises:
         ValueError: "tp_size must divide num_attention_heads (32), got 5"; "tp_size must be a divisor or a multiple of
@@ -101,7 +102,7 @@ def _faults(runs: list[list[int]], size: int) -> list[tuple[str, int, int]]:
     """Rows that none, and rows that several of the sorted runs hold, as (word, first, last)."""
     edges = sorted({0, size, *(edge for each in runs for edge in each)})
     found: list[tuple[str, int, int]] = []
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in pairwise(edges):
         times = sum(a <= first and last <= b for a, b in runs)
         word = {0: "unfilled", 1: ""}.get(times, "twice")
         if word and found and found[-1][0] == word and found[-1][2] == first:

@@ -24,8 +24,8 @@ def place_of(name: str, config: Mapping[str, int]) -> tuple[str, int, int]:
 def rank_rows(part: str, config: Mapping[str, int], tp_size: int, tp_rank: int) -> slice:
     """The rows of the checkpoint's q_proj, k_proj or v_proj (`part` "q", "k" or "v") that a rank reads.
 
-    Query heads are shared out evenly. So are KV heads; where there are more ranks than KV heads, several neighbours read
-    the same one.
+    Query heads are shared out evenly. So are KV heads; where there are more ranks than KV heads, several neighbours
+    read the same one.
 
     Raises:
         ValueError: "tp_size must divide num_attention_heads (32), got 5"; "tp_size must be a divisor or a multiple of

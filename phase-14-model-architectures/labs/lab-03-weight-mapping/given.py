@@ -1,4 +1,4 @@
-"""What lab 14-03 stands on: pocket without its weights, and the tensors of its checkpoint. Given: nothing to edit here."""
+"""Pocket without its weights, and the tensors of its checkpoint, for lab 14-03. Given: nothing to edit here."""
 
 from __future__ import annotations
 

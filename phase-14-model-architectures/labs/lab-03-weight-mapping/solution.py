@@ -21,7 +21,7 @@ STACKED_PARAMS: list[tuple[str, str, str | int]] = [
 
 
 def map_weight_name(name: str) -> tuple[str, str | int | None]:
-    """The parameter that a tensor of the checkpoint belongs to, and which part of it; (name, None) where it is all of it.
+    """The parameter that a tensor of the checkpoint belongs to, and which part of it; (name, None) for all of it.
 
     "model.layers.3.self_attn.q_proj.weight" -> ("model.layers.3.self_attn.qkv_proj.weight", "q"). Names that stand in
     STACKED_PARAMS' first column already, as checkpoints that were stored fused have them, stay as they are.
@@ -88,9 +88,9 @@ def load_checkpoint(
         params: name -> array to be filled. weights: (name, tensor), read once.
 
     Raises:
-        ValueError: "tensor 'NAME' has no place: there is no parameter 'PARAMETER'"; "tensor 'NAME': 'k' has shape …, its
-            place has …"; "tensor 'NAME' fills rows 128:160 of 'PARAMETER' for the second time"; and in the end, sorted,
-            "never filled: PARAMETER[128:160], PARAMETER[…]" with every run of rows that nothing was written to.
+        ValueError: "tensor 'NAME' has no place: there is no parameter 'PARAMETER'"; "tensor 'NAME': 'k' has shape …,
+            its place has …"; "tensor 'NAME' fills rows 128:160 of 'PARAMETER' for the second time"; and in the end,
+            sorted, "never filled: PARAMETER[128:160], PARAMETER[…]" with every run of rows that nothing was written to.
     """
     slices = qkv_slices(num_heads, num_kv_heads, head_dim)
     filled = {name: np.zeros(len(param), bool) for name, param in params.items()}

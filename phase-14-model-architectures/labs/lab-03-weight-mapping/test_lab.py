@@ -240,7 +240,7 @@ def test_fused_and_single_are_twice(impl):
     pieces = {part: f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"}
     whole = np.concatenate([tensors.pop(name) for name in pieces.values()])
     assert np.array_equal(loaded(impl, {**tensors, fused: whole}, params)[fused], whole)
-    with pytest.raises(ValueError, match="fills rows 128:160 of .* for the second time"):
+    with pytest.raises(ValueError, match=r"fills rows 128:160 of .* for the second time"):
         loaded(impl, {**tensors, fused: whole, pieces["k"]: np.zeros((32, HIDDEN))}, params)
 
 

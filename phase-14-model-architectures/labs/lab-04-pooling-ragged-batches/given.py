@@ -30,8 +30,9 @@ LONG = (
     "A KV block is the unit in which KV memory is handed out: room for the keys and values of sixteen tokens, in every "
     "layer. A request owns as many as its tokens need, and no two requests write to the same one. When a prompt begins "
     "as another began, its first blocks are found and shared. When memory runs out, the last request that was admitted "
-    "gives its blocks back, and computes them again later. The scheduler decides who runs, in every step, with a budget "
-    "of tokens. A long prompt is cut into chunks, so that others are not kept waiting. The last chunk gives a token. "
+    "gives its blocks back, and computes them again later. The scheduler decides who runs, in every step, with a "
+    "budget of tokens. A long prompt is cut into chunks, so that others are not kept waiting. The last chunk gives a "
+    "token. "
 ) * 3
 
 

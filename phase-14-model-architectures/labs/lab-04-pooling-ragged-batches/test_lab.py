@@ -104,7 +104,8 @@ def test_uneven_chunks_weigh_by_tokens(impl):
     assert pooler.step(hidden[:3], [("A", 0, 3, 4)]) == {}
     found = float(pooler.step(hidden[3:], [("A", 3, 1, 4)])["A"][0])
     assert found == pytest.approx(1), (
-        f"mean of (0, 0, 0, 4) in chunks of 3 and 1 is {found:g}: 4 is the last chunk's, 2 the mean of the chunks' means"
+        f"mean of (0, 0, 0, 4) in chunks of 3 and 1 is {found:g}: "
+        "4 is the last chunk's, 2 the mean of the chunks' means"
     )
 
 
@@ -137,7 +138,7 @@ def test_same_id_again(impl, kind):
     pooler.step(first[:4], [("A", 0, 4, 7)])
     assert np.allclose(pooler.step(first[4:], [("A", 4, 3, 7)])["A"], wanted(first, kind), atol=1e-5)
     if kind != "LAST":
-        with pytest.raises(ValueError, match="request 'A' goes on at token 7, but .* has seen 0"):
+        with pytest.raises(ValueError, match=r"request 'A' goes on at token 7, but .* has seen 0"):
             pooler.step(first[:1], [("A", 7, 1, 9)])
     assert np.allclose(pooler.step(second, [("A", 0, 5, 5)])["A"], wanted(second, kind), atol=1e-5)
 
