@@ -144,7 +144,7 @@ def pooling() -> Svg:
     svg.text(
         20, 220, "MEAN of A is (5 · mean of step 1 + 4 · mean of step 2) / 9: somebody carries 5 and the sum.", size=13
     )
-    svg.text(20, 246, "LAST of A is known in step 2, and needs nothing of step 1. CLS is known in step 1, wanted in step 2.",
+    svg.text(20, 246, "LAST of A is known in step 2, and needs nothing of step 1. CLS is known in step 1 already.",
              size=13)  # fmt: skip
     svg.text(
         20, 272, "Had A's first 4 tokens come from the prefix cache, A0 to A3 would be in no step at all.", size=13
