@@ -93,13 +93,13 @@ def audit(run: Mapping[str, Any]) -> list[str]:
     for tensor in set(run["tensors"]) - {row["tensor"] for row in run["trace"]}:
         found.add(f"unread: {tensor}")
     for name, shape in run["parameters"].items():
-        for word, first, last in _faults(sorted(seen.get(name, [])), shape[0]):
+        for word, first, last in _faults(seen.get(name, []), shape[0]):
             found.add(f"{word}: {name} {first}:{last}")
     return sorted(found)
 
 
 def _faults(runs: list[list[int]], size: int) -> list[tuple[str, int, int]]:
-    """Rows that none, and rows that several of the sorted runs hold, as (word, first, last)."""
+    """Rows that none, and rows that several of the runs hold, as (word, first, last)."""
     edges = sorted({0, size, *(edge for each in runs for edge in each)})
     found: list[tuple[str, int, int]] = []
     for first, last in pairwise(edges):

@@ -153,6 +153,10 @@ def small(*rows, size=10, tensors=None):
     ("run", "wanted"),
     [
         (small(("a", 4, 0, 4, True), ("b", 6, 4, 10, True)), []),
+        (
+            small(("a", 8, 2, 10, True), ("b", 3, 3, 6, True), ("c", 2, 6, 8, True)),
+            ["twice: p 3:8", "unfilled: p 0:2"],
+        ),
         (small(("b", 6, 4, 10, True), ("a", 4, 0, 4, True)), []),
         (small(("a", 4, 3, 7, True)), ["unfilled: p 0:3", "unfilled: p 7:10"]),
         (small(("a", 6, 0, 6, True), ("b", 6, 4, 10, True)), ["twice: p 4:6"]),

@@ -113,8 +113,9 @@ def test_shape_mismatch_is_loud(impl, shard, part, shapes):
     assert not param.any(), "something was written all the same"
     with pytest.raises(ValueError, match=re.escape("the tensor has shape (1, 24), its place has (192, 24)")):
         impl.load_stacked(param, np.ones((1, HIDDEN)), None)
-    with pytest.raises(ValueError, match=re.escape("1 has shape (192, 24), its place has (96, 24)")):
-        impl.load_stacked(param, np.ones((192, HIDDEN)), 1)
+    for half in (0, 1):
+        with pytest.raises(ValueError, match=re.escape(f"{half} has shape (192, 24), its place has (96, 24)")):
+            impl.load_stacked(param, np.ones((192, HIDDEN)), half)
 
 
 # ---- a whole checkpoint --------------------------------------------------------------------------------------------
@@ -169,6 +170,13 @@ def test_every_tensor_has_its_rows(impl, bias):
         assert np.array_equal(params[f"{front}mlp.gate_up_proj.weight"], np.concatenate(parts))
         assert np.array_equal(params[f"{front}mlp.down_proj.weight"], tensors[f"{front}mlp.down_proj.weight"])
     assert np.array_equal(params["model.norm.weight"], tensors["model.norm.weight"])
+
+
+def test_multi_head_attention_is_a_case_of_it(impl):
+    params = {"a.qkv_proj.weight": np.full((96, 4), np.nan)}
+    weights = [(f"a.{part}_proj.weight", np.full((32, 4), value)) for value, part in enumerate("qkv")]
+    impl.load_checkpoint(params, weights, num_heads=4, num_kv_heads=4, head_dim=8)
+    assert params["a.qkv_proj.weight"][::32, 0].tolist() == [0, 1, 2]
 
 
 def test_order_independent(impl):

@@ -207,15 +207,15 @@ def test_little_is_kept(impl):
 
 def test_inputs_stay(impl):
     rows = prompts_of((8,))["R0"]
-    before, batch = rows.copy(), [("A", 0, 8, 8)]
+    before, batch, lens = rows.copy(), [("A", 0, 8, 8)], [8]
     for kind in KINDS:
         impl.RaggedPooler(kind).step(rows, batch)
-        impl.pool(rows, [8], kind)[:] = 0
+        impl.pool(rows, lens, kind)[:] = 0
         found = impl.RaggedPooler(kind).step(rows, batch)["A"]
         found[:] = 0
     impl.embed(rows)
     impl.embed(rows, 2, normalize=False)[:] = 0
-    assert np.array_equal(rows, before) and batch == [("A", 0, 8, 8)], "the caller's array was changed"
+    assert np.array_equal(rows, before) and batch == [("A", 0, 8, 8)] and lens == [8], "the caller's array was changed"
 
 
 # ---- the vector that goes out --------------------------------------------------------------------------------------
@@ -224,6 +224,7 @@ def test_inputs_stay(impl):
 def test_embed(impl):
     rows = np.array([[3.0, 4.0, 12.0], [0.0, 0.0, 5.0]], np.float32)
     assert np.allclose(impl.embed(rows), rows / np.array([[13.0], [5.0]]))
+    assert np.allclose(impl.embed(rows, 3), impl.embed(rows))
     cut = impl.embed(rows, 2)
     assert np.allclose(cut, [[0.6, 0.8], [0, 0]]), f"(3, 4, 12) in two dimensions: {cut[0]}; its length must be 1"
     assert np.array_equal(impl.embed(rows, 1, normalize=False), rows[:, :1])
