@@ -1,6 +1,6 @@
 """One question to the base and to three adapters, in one batch, through your `add_deltas`; then each alone.
 
-    python phase-11-multi-lora/labs/lab-01-batched-lora-matmul/demo.py      # LAB_IMPL=solution for the reference
+python phase-11-multi-lora/labs/lab-01-batched-lora-matmul/demo.py      # LAB_IMPL=solution for the reference
 """
 
 import sys

@@ -24,7 +24,7 @@ def serving(llm: LLM, add_deltas: Callable[..., None]) -> Iterator[None]:
     def add_lora_linear(
         y: np.ndarray, x: np.ndarray, a_stacked: np.ndarray, b_stacked: Sequence[np.ndarray], first: int = 0
     ) -> None:
-        """y [T, out], x [T, in], a_stacked [slices, slots, R, in], b_stacked: for each slice [slots, R, its outputs]."""
+        """y [T, out], x [T, in], a_stacked [slices, slots, R, in], b_stacked: a slice's is [slots, R, outputs]."""
         slots = wrapper.token_lora_indices[first : first + len(x)]
         rows, column = len(slots), 0  # behind them is padding
         for a, b in zip(a_stacked, b_stacked, strict=True):

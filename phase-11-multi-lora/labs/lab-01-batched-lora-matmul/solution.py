@@ -88,9 +88,7 @@ def set_slot(
     A_stack[index, :rank], B_stack[index, :, :rank] = A, scaling * B
 
 
-def add_deltas(
-    y: np.ndarray, x: np.ndarray, A_stack: np.ndarray, B_stack: np.ndarray, slots: np.ndarray
-) -> None:
+def add_deltas(y: np.ndarray, x: np.ndarray, A_stack: np.ndarray, B_stack: np.ndarray, slots: np.ndarray) -> None:
     """Add to each row of `y`, in place, what the adapter in its slot adds. This is what the engine calls.
 
     Rows of -1 keep every bit, and so does everybody if a slot that no row uses holds NaN. There are at most two matrix

@@ -73,9 +73,7 @@ def set_slot(
     raise NotImplementedError("the slot holds this adapter, and nothing of the one before")
 
 
-def add_deltas(
-    y: np.ndarray, x: np.ndarray, A_stack: np.ndarray, B_stack: np.ndarray, slots: np.ndarray
-) -> None:
+def add_deltas(y: np.ndarray, x: np.ndarray, A_stack: np.ndarray, B_stack: np.ndarray, slots: np.ndarray) -> None:
     """Add to each row of `y`, in place, what the adapter in its slot adds. This is what the engine calls.
 
     Rows of -1 keep every bit, and so does everybody if a slot that no row uses holds NaN. There are at most two matrix
@@ -90,5 +88,3 @@ def add_deltas(
             Then `y` has not been changed.
     """
     raise NotImplementedError("each row of y has gained what the adapter in its slot adds")
-
-

@@ -44,7 +44,12 @@ def write_adapter(folder: Path, seed: int) -> str:
             tensors[f"{key}.lora_B.weight"] = torch.randn(wide, RANK, generator=chance).bfloat16() / 64
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors")
-    said = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+    said = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": RANK,
+        "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    }
     (folder / "adapter_config.json").write_text(json.dumps({**said, "bias": "none"}))
     return str(folder)
 
@@ -74,7 +79,10 @@ def one_engine(slots: int, folder: Path) -> list[dict]:
     adapters = [LoRARequest(f"a{i}", i, write_adapter(folder / f"a{i}", i)) for i in range(1, total + 1)]
 
     def run(requests: list, tokens: int, seed: int) -> float:
-        prompts = [{"prompt_token_ids": [(seed * 7919 + 31 * i + j) % 31000 + 10 for j in range(16)]} for i in range(len(requests))]
+        prompts = [
+            {"prompt_token_ids": [(seed * 7919 + 31 * i + j) % 31000 + 10 for j in range(16)]}
+            for i in range(len(requests))
+        ]
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         start = time.perf_counter()
         llm.generate(prompts, params, lora_request=requests, use_tqdm=False)
@@ -127,7 +135,9 @@ def main() -> None:
         rows = {key: value for key, value in result.items()}
         (args.out / f"h200-{arm}.json").write_text(json.dumps(rows) + "\n", encoding="utf-8")
     for slots in SLOTS:
-        subprocess.run([sys.executable, __file__, "--model", args.model, "--out", str(args.out), "--slots", str(slots)], check=True)
+        subprocess.run(
+            [sys.executable, __file__, "--model", args.model, "--out", str(args.out), "--slots", str(slots)], check=True
+        )
 
 
 if __name__ == "__main__":

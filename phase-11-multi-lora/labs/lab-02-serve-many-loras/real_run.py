@@ -45,7 +45,12 @@ def write_adapter(folder: Path, model: str, seed: int) -> Path:
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     head = config.get("head_dim") or hidden // heads
     wide, narrow = heads * head, config.get("num_key_value_heads", heads) * head
-    shapes = {"q_proj": (wide, hidden), "k_proj": (narrow, hidden), "v_proj": (narrow, hidden), "o_proj": (hidden, wide)}
+    shapes = {
+        "q_proj": (wide, hidden),
+        "k_proj": (narrow, hidden),
+        "v_proj": (narrow, hidden),
+        "o_proj": (hidden, wide),
+    }
     chance, tensors = torch.Generator().manual_seed(seed), {}
     for layer in range(config["num_hidden_layers"]):
         for name, (outputs, inputs) in shapes.items():
@@ -122,12 +127,13 @@ def run(args: argparse.Namespace, folder: Path) -> dict:
         answers = ask(llm, rows, adapters)
     return {
         "vllm": __version__, "arm": args.arm, "device": args.device, "options": options, "slot_bytes": slot_bytes(llm),
-        "slots": [each or 0 for each in manager_of(llm).lora_index_to_id], "answers": answers, "steps": steps if args.arm == "cap" else [],
+        "slots": [each or 0 for each in manager_of(llm).lora_index_to_id],
+        "answers": answers, "steps": steps if args.arm == "cap" else [],
     }  # fmt: skip
 
 
 def ask(llm, rows: list[dict], adapters: dict) -> list[dict]:
-    """The rows with their answers, in their order: ids, and at each place the log-probabilities of the two likeliest."""
+    """The rows with their answers: ids, and at each place by how much the likeliest token led the second."""
     from vllm import SamplingParams
 
     chats = [[{"role": "user", "content": row["question"]}] for row in rows]

@@ -6,7 +6,7 @@ how much the likeliest token led the second, in nats), text. A *run* is a whole 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,5 +49,3 @@ class Report:
 def report(run: Run) -> Report:
     """What a run with `steps` shows. Requests in `steps` are called "4-b0f4f73d", those of the answers "4"."""
     raise NotImplementedError("who waited, for whom, and what was loaded")
-
-

@@ -43,7 +43,7 @@ def test_verdict(impl, got, margins, alone, theirs, wanted):
 def test_alone_is_alone(impl):
     before = copy.deepcopy(ALONE)
     assert impl.blame(ALONE, ALONE) == {}
-    assert ALONE == before, "an argument was changed"
+    assert before == ALONE, "an argument was changed"
     own = {}
     for each in ALONE["answers"]:
         own.setdefault(each["question"], []).append(tuple(each["token_ids"]))
@@ -84,7 +84,9 @@ def test_who_waited_for_whom(impl):
 
 
 def test_what_was_loaded(impl):
-    assert impl.report(RUNS["cap"]).loads == [(14, 0, 3)], "coral took the first slot, in the step in which it first ran"
+    assert impl.report(RUNS["cap"]).loads == [(14, 0, 3)], (
+        "coral took the first slot, in the step in which it first ran"
+    )
 
 
 def test_a_made_up_run(impl):

@@ -82,11 +82,3 @@ def plan(tenants: Sequence[Tenant], machine: Machine) -> list[Engine]:
         ValueError: "tenant 'x' does not fit on a machine of her own".
     """
     raise NotImplementedError("engines that serve every tenant, as few as you can")
-
-
-
-
-
-
-
-

@@ -59,7 +59,12 @@ def test_an_adapter_on_the_disk(impl, tmp_path):
 
 
 def test_a_slot_is_for_any_adapter(impl):
-    for shapes, rank, mib in ((LLAMA_2_7B, 8, 38.125), (LLAMA_2_7B, 16, 76.25), (LLAMA_2_7B, 64, 305), (LLAMA_3_8B, 16, 80)):
+    for shapes, rank, mib in (
+        (LLAMA_2_7B, 8, 38.125),
+        (LLAMA_2_7B, 16, 76.25),
+        (LLAMA_2_7B, 64, 305),
+        (LLAMA_3_8B, 16, 80),
+    ):
         found = impl.slot_bytes(shapes, 32, rank) / MIB
         assert found == mib, f"rank {rank}: {found} MiB for a slot, {mib} are reserved. An adapter may patch all of it"
 
@@ -106,7 +111,8 @@ def judge(tenants, where, engines):
         slots = engine.max_loras * engine.max_lora_rank * numbers * where.layers * where.dtype_bytes
         need = where.base + slots + sum(each.requests for each in mine) * where.kv_per_request
         if need > where.memory:
-            return f"{need / GIB:.2f} GiB on a machine of {where.memory / GIB:.2f}: {engine.max_loras} slots take {slots / GIB:.2f}"
+            words = f"{need / GIB:.2f} GiB on a machine of {where.memory / GIB:.2f}"
+            return f"{words}: {engine.max_loras} slots take {slots / GIB:.2f}"
     return ""
 
 

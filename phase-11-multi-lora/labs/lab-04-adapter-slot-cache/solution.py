@@ -120,7 +120,8 @@ class FairGate:
         `max_loras` different adapters.
 
         Args:
-            waiting: the queue, oldest first: (adapter, steps that it has waited), None: the base. running: adapters of the running requests.
+            waiting: the queue, oldest first: (adapter, steps that it has waited). running: adapters of the running
+                requests. None: the base.
         """
         active = set(running) - {None}
         overdue = [adapter for adapter, waited in waiting if waited > self.patience]
@@ -134,8 +135,8 @@ class FairGate:
             if len(chosen) == room:
                 break
             if adapter is not None and adapter not in active:
-                others = len(reserved - active - {adapter})
-                if len(active) >= self.max_loras or (adapter not in reserved and len(active) + others >= self.max_loras):
+                promised = 0 if adapter in reserved else len(reserved - active)
+                if len(active) + promised >= self.max_loras:
                     continue
             if adapter in draining:
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,6 +91,7 @@ class FairGate:
         `max_loras` different adapters.
 
         Args:
-            waiting: the queue, oldest first: (adapter, steps that it has waited), None: the base. running: adapters of the running requests.
+            waiting: the queue, oldest first: (adapter, steps that it has waited). running: adapters of the running
+                requests. None: the base.
         """
         raise NotImplementedError("the places of the queue that this step admits")

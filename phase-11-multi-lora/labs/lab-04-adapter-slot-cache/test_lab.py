@@ -175,7 +175,9 @@ COLD = {
     "one": [(10, 3)],
     "one after the other": [(step, 3 + step // 60) for step in range(10, 340, 60)],
     "two at once": [(10, 3), (10, 4)],
-    "two at once, again and again": [(step, 3 + step % 2) for start in range(10, 330, 100) for step in (start, start + 1)],
+    "two at once, again and again": [
+        (step, 3 + step % 2) for start in range(10, 330, 100) for step in (start, start + 1)
+    ],
 }
 
 

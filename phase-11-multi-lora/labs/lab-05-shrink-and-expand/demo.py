@@ -1,6 +1,6 @@
 """How often an adapter's A is read, by your kernel and by a kernel of one token a program: counted, not timed.
 
-    python phase-11-multi-lora/labs/lab-05-shrink-and-expand/demo.py      # LAB_IMPL=solution for the reference
+python phase-11-multi-lora/labs/lab-05-shrink-and-expand/demo.py      # LAB_IMPL=solution for the reference
 """
 
 import sys

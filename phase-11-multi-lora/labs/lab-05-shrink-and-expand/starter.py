@@ -77,7 +77,3 @@ def lora_expand(s: torch.Tensor, B: torch.Tensor, slots: torch.Tensor, y: torch.
         ValueError: "B must have 24 outputs, got 20"; and as `lora_shrink` about `slots`.
     """
     raise NotImplementedError("y, in which every token has gained what its adapter adds")
-
-
-
-
