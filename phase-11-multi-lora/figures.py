@@ -90,7 +90,7 @@ def batch() -> Svg:
         svg.box(460, middle - 16, 6, 34, fill[each])
         svg.text(450, middle + 18, f"adapter {each}", "end", INK, 11)
         svg.arrow([(480, middle), (584, middle)])
-    svg.text(270, 294, "base rows are in no list", "middle", GREY, 12)
+    svg.text(270, 294, "base rows are in no group", "middle", GREY, 12)
     return svg
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 Answer = Mapping[str, Any]
 Run = Mapping[str, Any]
-TIE = 1e-3
+_TIE = 1e-3
 
 
 def verdict(got: Answer, alone: Answer) -> str:
@@ -29,7 +29,7 @@ def verdict(got: Answer, alone: Answer) -> str:
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if at is None:
         return "same"
-    return "tie" if max(got["margins"][at], alone["margins"][at]) < TIE else "different"
+    return "tie" if max(got["margins"][at], alone["margins"][at]) < _TIE else "different"
 
 
 def blame(run: Run, alone: Run) -> dict[str, list[str | None]]:
