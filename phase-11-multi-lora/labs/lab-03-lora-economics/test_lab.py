@@ -82,7 +82,9 @@ def test_what_the_engine_reserves(impl, slots, rank):
 def test_what_a_step_reads(impl):
     sizes = {"a": 30, "b": 20, "c": 10}
     assert impl.step_bytes(1000, sizes, ["a", "b", None, "a", "a"]) == (1050, 3000)
-    assert impl.step_bytes(1000, sizes, [None, None]) == (1000, 1000)
+    rows = [None, None]
+    assert impl.step_bytes(1000, sizes, rows) == (1000, 1000) and rows == [None, None]
+    assert impl.step_bytes(7, sizes, ["c", None]) == (17, 14)
     assert impl.step_bytes(1000, sizes, ["c"]) == (1010, 1000), "one tenant alone: merged is cheaper"
     assert impl.step_bytes(1000, sizes, []) == (0, 0)
 
@@ -172,6 +174,9 @@ def test_any_plan_holds(impl, seed):
 
 
 def test_too_large_for_a_machine(impl):
+    need = impl.slot_bytes(LLAMA_2_7B, 32, 512) + 5 * GIB + 256 * MIB
+    just = impl.Machine(need, 5 * GIB, 256 * MIB, LLAMA_2_7B, 32)
+    assert len(planned(impl, [impl.Tenant("a", 512, 1)], just)) == 1, "it fits to the byte"
     with pytest.raises(ValueError, match=r"^tenant 'b' does not fit on a machine of her own$"):
         impl.plan([impl.Tenant("a", 8, 1), impl.Tenant("b", 8, 64)], machine(impl))
     with pytest.raises(ValueError, match=r"^tenant 'c' does not fit on a machine of her own$"):
