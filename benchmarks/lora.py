@@ -79,10 +79,10 @@ def step_times(adapters: list[LoRARequest], batch: int, repeats: int) -> dict[st
     def run(arm: str, tokens: int) -> None:
         llm = plain if arm == "no buffers" else buffered
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        before = punica_cpu.MASKED_ROWS
-        punica_cpu.MASKED_ROWS = 0 if arm.endswith("one by one") else before
+        before = punica_cpu.TOGETHER_ROWS
+        punica_cpu.TOGETHER_ROWS = 0 if arm.endswith("one by one") else before
         llm.generate(prompts, params, lora_request=wanted(arm, adapters, batch), use_tqdm=False)
-        punica_cpu.MASKED_ROWS = before
+        punica_cpu.TOGETHER_ROWS = before
 
     cases = {(arm, tokens): lambda a=arm, t=tokens: run(a, t) for arm in ARMS for tokens in (1, STEPS)}
     found = least_times(cases, repeats)
@@ -97,7 +97,7 @@ def product_times(rows: int, used: int, repeats: int) -> dict[str, float]:
     x, y = (rng.standard_normal((rows, 256)).astype(np.float32) for _ in range(2))
     wrapper, found = punica_cpu.PunicaWrapperCPU(SLOTS, RANK), {}
     for name, most in (("one by one", 0), ("masked", rows + 1)):
-        before, punica_cpu.MASKED_ROWS = punica_cpu.MASKED_ROWS, most
+        before, punica_cpu.TOGETHER_ROWS = punica_cpu.TOGETHER_ROWS, most
         wrapper.update_metadata(np.arange(rows) % used)
 
         def many() -> None:
@@ -105,7 +105,7 @@ def product_times(rows: int, used: int, repeats: int) -> dict[str, float]:
                 wrapper.add_lora_linear(y, x, a, b)
 
         found[name] = least_times({0: many}, repeats)[0] * 20
-        punica_cpu.MASKED_ROWS = before
+        punica_cpu.TOGETHER_ROWS = before
     return found
 
 

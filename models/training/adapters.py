@@ -1,8 +1,8 @@
 """What three adapters of pocket learn: conversations without end for the training, held-out cases for the card.
 
-    pirate   every answer in another style: the same words, some of them spoken otherwise
-    json     with tools in the system turn nothing but one JSON object, also where no tool fits
-    sums     sums of three numbers, in two steps; one triple in ten is held out
+pirate   every answer in another style: the same words, some of them spoken otherwise
+json     with tools in the system turn nothing but one JSON object, also where no tool fits
+sums     sums of three numbers, in two steps; one triple in ten is held out
 """
 
 from __future__ import annotations

@@ -164,9 +164,7 @@ def _stream(llm: Any, prompt: Any, params: Any, lora: Any) -> None:
         raise ValueError(f"the request ended with an error: {answer.stop_reason}")
 
 
-def _batch(
-    llm: Any, prompts: list[str], rendered: list[Any], params: Any, as_json: bool, loras: list[Any]
-) -> None:
+def _batch(llm: Any, prompts: list[str], rendered: list[Any], params: Any, as_json: bool, loras: list[Any]) -> None:
     """Each prompt with each adapter, in one batch."""
     asked = [(prompt, lora) for prompt in prompts for lora in loras]
     both = [(prompt, lora) for prompt in rendered for lora in loras]
