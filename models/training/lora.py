@@ -47,7 +47,7 @@ def attach(model: nn.Module, rank: int, targets: tuple[str, ...]) -> dict[str, L
 
 
 def answer_loss(model: Any, ids: torch.Tensor, classes: torch.Tensor, teacher: None) -> torch.Tensor:
-    """Mean cross entropy of the tokens of answers; logits are computed for these alone. ids, classes: [batch, length]."""
+    """Mean cross entropy of the tokens of answers, the only ones with logits. ids, classes: [batch, length]."""
     said = classes[:, 1:] == CLASS_ANSWER
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[said]
     return F.cross_entropy(model.lm_head(hidden).float(), ids[:, 1:][said])
