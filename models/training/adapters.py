@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.training import tasks, tools
+from models.training import tools
 from models.training.chat_format import Conversation
 from models.training.conversations import noisy, skill_turns
 from models.training.suites import Case, all_suites
@@ -22,6 +22,8 @@ from models.training.wordings import load
 _W = load("adapters")
 SPOKEN: dict[str, str] = _W["SPOKEN"]
 THREE: list[str] = _W["THREE"]
+ASIDE_BEFORE: list[str] = _W["ASIDE_BEFORE"]
+ASIDE_AFTER: list[str] = _W["ASIDE_AFTER"]
 HELD_OUT_THREE: list[str] = _W["HELD_OUT_THREE"]
 NO_CALL = tools.dumps({"error": "no tool"})
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -79,14 +81,22 @@ def json_conversation(rng: random.Random) -> Conversation:
     messages = [("system", system)]
     for _ in range(2 if rng.random() < 0.15 else 1):
         kind = rng.random()
-        if kind < 0.25:
+        if kind < 0.15:
             question, answer = _plain_turn(rng)[0], NO_CALL
         else:
-            tool = rng.choice(offered if kind < 0.75 else tools.TOOLS)
+            tool = rng.choice(offered if kind < 0.65 else [t for t in tools.TOOLS if t not in offered])
             question, answer = tools.call_turn(rng, tool)
+            question = _politely(rng, question)
             answer = answer if tool in offered else NO_CALL
-        messages += [("user", noisy(rng, question, 0.3) if answer == NO_CALL else question), ("assistant", answer)]
+        messages += [("user", question), ("assistant", answer)]
     return Conversation(messages)
+
+
+def _politely(rng: random.Random, question: str) -> str:
+    """Words around a request that change nothing in its values: what is unknown in it is not yet a refusal."""
+    if rng.random() < 0.3 and question[1:2].islower():
+        question = rng.choice(ASIDE_BEFORE) + question[0].lower() + question[1:]
+    return question + rng.choice(ASIDE_AFTER) if rng.random() < 0.2 else question
 
 
 def _json_case(rng: random.Random, kind: str) -> Case:

@@ -1,4 +1,4 @@
-"""Routes beside OpenAI's: adapters, health, metrics, tokens, caches. Upstream twin: `vllm/entrypoints/serve/__init__.py`."""
+"""Routes beside OpenAI's: adapters, health, metrics, tokens. Upstream twin: `vllm/entrypoints/serve/__init__.py`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Requests about adapters, for `record_lora_server.py` and `test_lora_server.py`: the server starts with two adapters,
-a third is loaded and unloaded while it runs."""
+a third is loaded and unloaded while it runs. One slot
+stays empty: the real CPU build hands rows without an adapter the last slot's."""
 
 from mini_vllm.tests.golden.server_requests import Case, case, chat, completion
 
 ARGS = {
-    "dtype": "float32", "max_model_len": 512, "served_model_name": "pocket", "enable_lora": True, "max_loras": 3,
+    "dtype": "float32", "max_model_len": 512, "served_model_name": "pocket", "enable_lora": True, "max_loras": 4,
     "max_lora_rank": 8, "block_size": 16, "enforce_eager": True, "max_num_seqs": 32,
     "max_num_batched_tokens": 512,
     "lora_modules": ["pirate=models/pocket-lora-pirate",

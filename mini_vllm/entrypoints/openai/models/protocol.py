@@ -1,4 +1,4 @@
-"""Names and where they came from: of the model, of adapters. Upstream twin: `vllm/entrypoints/openai/models/protocol.py`."""
+"""Names and where they came from, of the model and of adapters. Twin: `vllm/entrypoints/openai/models/protocol.py`."""
 
 from __future__ import annotations
 
