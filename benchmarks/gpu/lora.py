@@ -1,6 +1,6 @@
 """Adapters in a decode step: shrink and expand of one projection, beside a copy of as many bytes.
 
-Both kernels read factors once and multiply little: the bound is the memory. `copy` moves as many bytes as the kernel has
+Both read factors once and multiply little: the bound is the memory. `copy` moves as many bytes as the kernel has
 to (half of them read, half written), in the same race: at these sizes a part of the time is launching.
 Upstream's kernels take part where `--vllm FOLDER` names the unpacked GPU wheel of the pinned release
 (upstream/vllm/lora/ops/triton_ops/lora_shrink_op.py:24 — `_lora_shrink_kernel`).

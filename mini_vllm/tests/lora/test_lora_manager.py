@@ -152,7 +152,7 @@ def _break(folder, base, change=None, tensors=None, **settings):
         ({"change": {"lora_alpha": "8"}}, ValueError, "lora_alpha must be a number, got '8'"),
         ({"change": {"lora_alpha": ...}}, ValueError, "must have lora_alpha"),
         ({"targets": ("q_proj", "embed_tokens")}, ValueError, "target modules must be among .*embed_tokens"),
-        ({"targets": ("q_proj", "embed_tokens")}, ValueError, "adapters of embeddings and output matrices are not served"),
+        ({"targets": ("q_proj", "embed_tokens")}, ValueError, "adapters of embeddings and output matrices"),
         ({"tensors": b"not safetensors"}, ValueError, "truncated or not safetensors"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The adapters of pocket that were trained and committed: size, figures, and that everybody computes the same with them.
+"""The adapters of pocket that were trained and committed: size, figures, and that all compute the same with them.
 
 A mixed batch = each alone = the merged weights = PEFT merged in transformers = the real vLLM's own adapters, whose
 answers are in `golden/lora-server.json.gz`.
