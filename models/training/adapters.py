@@ -22,8 +22,6 @@ from models.training.wordings import load
 _W = load("adapters")
 SPOKEN: dict[str, str] = _W["SPOKEN"]
 THREE: list[str] = _W["THREE"]
-ASIDE_BEFORE: list[str] = _W["ASIDE_BEFORE"]
-ASIDE_AFTER: list[str] = _W["ASIDE_AFTER"]
 HELD_OUT_THREE: list[str] = _W["HELD_OUT_THREE"]
 NO_CALL = tools.dumps({"error": "no tool"})
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -81,22 +79,14 @@ def json_conversation(rng: random.Random) -> Conversation:
     messages = [("system", system)]
     for _ in range(2 if rng.random() < 0.15 else 1):
         kind = rng.random()
-        if kind < 0.15:
+        if kind < 0.25:
             question, answer = _plain_turn(rng)[0], NO_CALL
         else:
-            tool = rng.choice(offered if kind < 0.65 else [t for t in tools.TOOLS if t not in offered])
+            tool = rng.choice(offered if kind < 0.75 else tools.TOOLS)
             question, answer = tools.call_turn(rng, tool)
-            question = _politely(rng, question)
             answer = answer if tool in offered else NO_CALL
-        messages += [("user", question), ("assistant", answer)]
+        messages += [("user", noisy(rng, question, 0.3) if answer == NO_CALL else question), ("assistant", answer)]
     return Conversation(messages)
-
-
-def _politely(rng: random.Random, question: str) -> str:
-    """Words around a request that change nothing in its values: what is unknown in it is not yet a refusal."""
-    if rng.random() < 0.3 and question[1:2].islower():
-        question = rng.choice(ASIDE_BEFORE) + question[0].lower() + question[1:]
-    return question + rng.choice(ASIDE_AFTER) if rng.random() < 0.2 else question
 
 
 def _json_case(rng: random.Random, kind: str) -> Case:
@@ -120,11 +110,21 @@ def _json_case(rng: random.Random, kind: str) -> Case:
     return Case([("system", system), ("user", question)], answer, judge)
 
 
+def is_json_object(text: str) -> bool:
+    """Whether an answer is one JSON object, and nothing besides."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except json.JSONDecodeError:
+        return False
+
+
 def json_suites() -> dict[str, list[Case]]:
-    """Each answer must be JSON and equal what was wanted."""
+    """Whether an answer is JSON at all; then, kind by kind, whether it equals what was wanted."""
     rng = random.Random(92)
     kinds = ("held_out_values", "new_wording", "no_tool_fits", "no_call_asked")
-    return {kind: [_json_case(rng, kind) for _ in range(150)] for kind in kinds}
+    found = {kind: [_json_case(rng, kind) for _ in range(150)] for kind in kinds}
+    every = [Case(case.messages, case.expected, is_json_object) for cases in found.values() for case in cases]
+    return {"always_json": every, **found}
 
 
 def is_held_out_triple(*numbers: int) -> bool:

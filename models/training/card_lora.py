@@ -8,6 +8,7 @@ from pathlib import Path
 from models.training.card import TEXTS, fill, percent, training_slots
 
 LABELS = {
+    "always_json": "one JSON object and nothing besides, over the four kinds below",
     "glossary_paraphrased": "definitions, wordings never seen",
     "sums_two_digit": "sums of two numbers, pairs never seen",
     "unknown": "foreign things, declined",
