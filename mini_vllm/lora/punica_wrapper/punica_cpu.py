@@ -66,7 +66,7 @@ class PunicaWrapperCPU:
         if self.no_lora:
             return
         part = self._part(first, first + len(x))
-        if part.places is not None:
+        if part.together:
             self._add_together(y[: part.size], x[: part.size], lora_a_stacked, lora_b_stacked, part)
         for slot, rows in part.groups:
             self.expand(y, rows, self.shrink(x[rows], lora_a_stacked[slot]), [b[slot] for b in lora_b_stacked])
@@ -132,8 +132,8 @@ class _Part:
     Attributes:
         groups: slot -> its rows, for slots that are computed one by one.
         slots: those that are computed together. picked: [slots, n], their rows, filled up with row 0.
-        places: [T], where in `picked`, made flat, a token's row is; behind its end where it is nowhere. None: no slots
-            are together.
+        places: [T], where in `picked`, made flat, a token's row is; behind its end where it is nowhere.
+        together: whether there are any.
     """
 
     def __init__(self, indices: Array) -> None:
@@ -142,8 +142,8 @@ class _Part:
         most = min(TOGETHER_ROWS, max(4, 2 * int(np.median(counts)))) if len(used) else 0
         few = used[counts <= most] if (counts <= most).sum() > 1 else used[:0]
         self.groups = [(slot, _rows(indices == slot)) for slot in used.tolist() if slot not in few]
-        self.places: Array | None = None
-        if len(few):
+        self.together = bool(len(few))
+        if self.together:
             self._put_together(indices, few)
 
     def _put_together(self, indices: Array, few: Array) -> None:

@@ -120,7 +120,7 @@ def test_both_products_are_the_sum_over_rows(num_tokens, slices, uneven):
         wrapper.add_lora_linear(parts[:, here].T, x[here], a, b, first)
     assert np.allclose(whole, expected, rtol=0, atol=1e-12) and np.allclose(parts.T, expected, rtol=0, atol=1e-12)
     part = wrapper._part(0, num_tokens)
-    assert uneven or num_tokens < 40 or (part.places is None) == (num_tokens > slots * TOGETHER_ROWS)
+    assert uneven or num_tokens < 40 or part.together == (num_tokens <= slots * TOGETHER_ROWS)
     wrapper.update_metadata(np.full(num_tokens, -1))
     before = whole.copy()
     wrapper.add_lora_linear(whole, x, a, b)
