@@ -255,3 +255,15 @@ def test_streams_with_adapters(base, adapters, multiprocessing):
     expected = llm.generate([[4, 5, 6]] * 5, params, lora_request=[None, *adapters[:4]], use_tqdm=False)
     assert found == [list(output.outputs[0].token_ids) for output in expected]
     assert len(names) == 2
+
+
+def test_what_upstream_serves_and_this_engine_does_not_is_named(base, tmp_path):
+    """Experts, embeddings and output matrices: each with a sentence."""
+    from mini_vllm.lora.lora_model import _not_served
+    from mini_vllm.lora.utils import parse_fine_tuned_lora_name
+
+    assert "adapters of experts are not served" in _not_served(["model.layers.0.block_sparse_moe.experts.3.w1"])
+    assert "output matrices are not served" in _not_served(["lm_head"])
+    assert _not_served(["model.layers.0.mlp.odd"]) == ""
+    with pytest.raises(ValueError, match="adapters of embeddings are not served"):
+        parse_fine_tuned_lora_name("base_model.model.model.embed_tokens.lora_embedding_A")
