@@ -36,6 +36,7 @@ from mini_vllm.serial_utils import MsgpackDecoder
 PING = "ping"
 """A utility call that the input thread answers: a sign of life in the middle of a long step."""
 
+
 class EngineCoreProc(EngineCore):
     """An `EngineCore` that hears and answers over sockets.
 

@@ -1,5 +1,5 @@
 """The wires of a core in a process of its own: two sockets to each front end. Upstream has them in
-upstream/vllm/v1/engine/core.py:1400 — `process_input_sockets`, and :1497 — `process_output_sockets`.
+upstream/vllm/v1/engine/core.py:1400 — `process_input_sockets`, and :1495 — `process_output_sockets`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Wire:
     Attributes:
         num_clients: front ends. With more than one, ids are `"CLIENT:ID"` within the core, so that two of them may
             use the same id, and an output finds its way back. Upstream writes the number into the request:
-            upstream/vllm/v1/engine/__init__.py:99 — `client_index`.
+            upstream/vllm/v1/engine/__init__.py:106 — `client_index`.
         num_inputs: messages handled, of each of them.
     """
 
@@ -73,7 +73,7 @@ class Wire:
     def send_step(self, outputs: list[EngineCoreOutput], timestamp: float) -> None:
         """To each front end what a step gave for its own requests.
 
-        Upstream: upstream/vllm/v1/engine/core.py:455 — "return engine_core_outputs, model_executed".
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1573 — "client_index: EngineCoreOutputs(outputs=outs)".
         """
         if self.num_clients == 1:
             return self.send(EngineCoreOutputs(outputs, timestamp, num_inputs=self.num_inputs[0]), 0)

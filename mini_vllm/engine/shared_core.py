@@ -1,6 +1,6 @@
 """A core that another process has started, as one of its front ends sees it.
 
-Upstream's API servers know it by `client_addresses`: upstream/vllm/v1/engine/core_client.py:475 — `MPClient.__init__`.
+Upstream's API servers know it by `client_addresses`: upstream/vllm/v1/engine/core_client.py:474 — `__init__`.
 """
 
 from __future__ import annotations

@@ -50,13 +50,19 @@ def _with_reasoning_parser(args: argparse.Namespace) -> dict[str, Any] | None:
 def serve(context: typer.Context) -> None:
     """Serve a model over HTTP, with OpenAI's API (extra `serve`); --help names the flags."""
     args = parse_serve_args(context.args)
+    set_up_logging(args.uvicorn_log_level)
+    if (args.api_server_count or 1) > 1:
+        from mini_vllm.entrypoints.api_server_processes import run_multi_api_server
+
+        run_multi_api_server(args)
+        return
     from mini_vllm.entrypoints.openai.api_server import run_server
 
-    _set_up_logging(args.uvicorn_log_level)
-    _run(run_server(args))
+    run_in_loop(run_server(args))
 
 
-def _run(main: Any) -> None:
+def run_in_loop(main: Any) -> None:
+    """Run a coroutine to its end, in uvloop where it is there."""
     try:
         import uvloop
     except ImportError:
@@ -65,7 +71,8 @@ def _run(main: Any) -> None:
         uvloop.run(main)
 
 
-def _set_up_logging(level: str) -> None:
+def set_up_logging(level: str) -> None:
+    """As `--uvicorn-log-level` says."""
     names = {"trace": logging.DEBUG, "critical": logging.CRITICAL}
     logging.basicConfig(
         level=names.get(level, getattr(logging, level.upper(), logging.INFO)),

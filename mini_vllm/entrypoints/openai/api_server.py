@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -181,15 +181,20 @@ def create_server_socket(host: str | None, port: int) -> socket.socket:
     return sock
 
 
+def import_parser_plugins(args: Namespace) -> None:
+    """Run the files of the user's parsers."""
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+
+
 def setup_server(args: Namespace) -> tuple[str, socket.socket]:
     """The address as text, and its socket. Runs the user's parsers first; raises ValueError where they cannot be.
 
     Upstream: upstream/vllm/entrypoints/openai/api_server.py:535 — `setup_server`.
     """
-    if args.tool_parser_plugin:
-        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
-    if args.reasoning_parser_plugin:
-        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    import_parser_plugins(args)
     if args.uds:
         sock = socket.socket(family=socket.AF_UNIX, type=socket.SOCK_STREAM)
         sock.bind(args.uds)
@@ -207,14 +212,36 @@ async def run_server(args: Namespace, **uvicorn_kwargs: Any) -> None:
     listen_address, sock = setup_server(args)
     try:
         async with build_async_engine_client(args) as engine_client:
-            app = build_app(args)
-            init_app_state(engine_client, app.state, args)
-            logger.info("Starting mini_vllm server on %s", listen_address)
-            await serve_http(app, sock, args.shutdown_timeout, **_uvicorn_options(args), **uvicorn_kwargs)
+            await serve_engine(engine_client, args, listen_address, sock, **uvicorn_kwargs)
     finally:
-        sock.close()
-        if args.uds and os.path.exists(args.uds):
-            os.unlink(args.uds)
+        close_server_socket(args, sock)
+
+
+async def serve_engine(
+    engine_client: AsyncLLM,
+    args: Namespace,
+    listen_address: str,
+    sock: socket.socket,
+    prepare: Callable[[FastAPI], None] | None = None,
+    **uvicorn_kwargs: Any,
+) -> None:
+    """An app for this engine, served until a signal comes; `prepare` gets it before.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:572 — `build_and_serve`.
+    """
+    app = build_app(args)
+    init_app_state(engine_client, app.state, args)
+    if prepare is not None:
+        prepare(app)
+    logger.info("Starting mini_vllm server on %s", listen_address)
+    await serve_http(app, sock, args.shutdown_timeout, **_uvicorn_options(args), **uvicorn_kwargs)
+
+
+def close_server_socket(args: Namespace, sock: socket.socket) -> None:
+    """Close it; a Unix socket leaves no file."""
+    sock.close()
+    if args.uds and os.path.exists(args.uds):
+        os.unlink(args.uds)
 
 
 def _uvicorn_options(args: Namespace) -> dict[str, Any]:

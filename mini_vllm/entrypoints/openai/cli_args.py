@@ -101,7 +101,7 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("model_tag", nargs="?", help="Folder or hub name; by default the repository's checkpoint.")
     parser.add_argument("--config", help="YAML file of flags; those of the command line win.")
     parser.add_argument("--headless", action="store_true", help="Refused: one machine, one core.")
-    parser.add_argument("--api-server-count", "-asc", type=int, help="Processes for HTTP; 1 so far.")
+    parser.add_argument("--api-server-count", "-asc", type=int, default=1, help="Processes for HTTP.")
     parser.add_argument("--grpc", action="store_true", help="Refused: HTTP is what is served.")
     _add_frontend_args(parser)
     EngineArgs.add_cli_args(parser.add_argument_group("Engine"))  # type: ignore[arg-type]
@@ -117,8 +117,8 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
     if args.headless:
         raise ValueError("--headless is refused: phase 10 brings cores on several machines")
-    if args.api_server_count not in (None, 1):
-        raise ValueError(f"--api-server-count must be 1, got {args.api_server_count}: a core here has one front end")
+    if args.api_server_count < 1:
+        raise ValueError(f"--api-server-count must be at least 1, got {args.api_server_count}")
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if args.enable_log_outputs and not args.enable_log_requests:
