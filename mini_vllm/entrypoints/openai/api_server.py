@@ -68,10 +68,12 @@ def build_app(args: Namespace) -> FastAPI:
     """
     from mini_vllm.entrypoints.openai.generate.api_router import register_generate_api_routers
     from mini_vllm.entrypoints.openai.models.api_router import attach_router as attach_models_router
+    from mini_vllm.entrypoints.sagemaker.api_router import attach_router as attach_sagemaker_router
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None) if args.disable_fastapi_docs else FastAPI()
     app.state.args = args
     register_vllm_serve_api_routers(app)
+    attach_sagemaker_router(app)
     attach_models_router(app)
     register_generate_api_routers(app)
     app.root_path = args.root_path or ""

@@ -77,6 +77,9 @@ class FrontendArgs:
     enable_log_outputs: bool = _flag(False, "Log answers; needs --enable-log-requests.")
     enable_log_deltas: bool = _flag(True, "Of a stream, log its pieces too.")
     log_error_stack: bool = _flag(False, "Log tracebacks of errors.")
+    profiler_config: dict[str, Any] | None = _flag(
+        None, "Routes for profiles, as JSON: profiler 'torch', torch_profiler_dir where traces go."
+    )
     fingerprint_mode: str = _flag("full", "What system_fingerprint is.", choices=("full", "hash", "custom", "none"))
     fingerprint_value: str | None = _flag(None, "The fingerprint of --fingerprint-mode custom.")
 
@@ -123,6 +126,10 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if args.enable_log_outputs and not args.enable_log_requests:
         raise TypeError("Error: --enable-log-outputs requires --enable-log-requests")
+    if isinstance(args.profiler_config, str):
+        from mini_vllm.entrypoints.serve.profile.api_router import validate_profiler_config
+
+        args.profiler_config = validate_profiler_config(args.profiler_config)
     for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):
         if getattr(args, name) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(args, name)}")

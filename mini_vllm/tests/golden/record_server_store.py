@@ -16,11 +16,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from mini_vllm.tests.golden.record_server import HERE, MODEL, SETTINGS, options, provenance, served, wait
+from mini_vllm.tests.golden.record_server import HERE, MODEL, SETTINGS, options, provenance, wait
 from mini_vllm.tests.golden.server_cases import ARGS
 from mini_vllm.tests.golden.server_play import client_of
 from mini_vllm.tests.golden.server_store_cases import ENVIRONMENT, walk
@@ -38,31 +39,42 @@ def families(text):
     ]
 
 
+@contextmanager
+def started(port, log, *flags):
+    """(the process, a client of it); what it says goes to `log`."""
+    words = [str(Path(sys.executable).parent / "vllm"), "serve", str(MODEL), "--port", str(port), *options(ARGS)]
+    settings = {**os.environ, **SETTINGS, **ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO"}
+    with open(log, "wb") as out:
+        process = subprocess.Popen([*words, "--host", "127.0.0.1", *flags], env=settings, stderr=out, stdout=out)
+    try:
+        with client_of(f"http://127.0.0.1:{port}") as client:
+            wait(process, client, 1500)
+            yield process, client
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(600)
+
+
 def record_two(port, log):
     """Families of two API servers, and what the service says when one is killed."""
-    words = [str(Path(sys.executable).parent / "vllm"), "serve", str(MODEL), "--port", str(port), *options(ARGS)]
-    with open(log, "wb") as out:
-        command = [*words, "--host", "127.0.0.1", "--api-server-count", "2"]
-        process = subprocess.Popen(command, env={**os.environ, **SETTINGS}, stderr=out, stdout=out)
-    with client_of(f"http://127.0.0.1:{port}") as client:
-        wait(process, client)
+    with started(port, log, "--api-server-count", "2") as (process, client):
         while log.read_text().count("Application startup complete") < 2:
             time.sleep(0.5)
         for _ in range(4):
             client.post("/v1/completions", json=BODY)
         found = families(client.get("/metrics").text)
-    pid = re.search(r"ApiServer_1 pid=(\d+)", log.read_text())[1]
-    os.kill(int(pid), signal.SIGKILL)
-    code = process.wait(300)
+        pid = re.search(r"ApiServer_1 pid=(\d+)", log.read_text())[1]
+        os.kill(int(pid), signal.SIGKILL)
+        code = process.wait(600)
     said = re.findall(r"RuntimeError: (Process ApiServer_1.*)", log.read_text())[-1]
     return {"metrics": found, "killed": {"exit code": code, "said": said.replace(pid, "#")}}
 
 
 def main():
-    os.environ |= ENVIRONMENT
-    with served(ARGS, 8768) as client:
-        answers = walk(client)
     log = HERE / "server-store.log"
+    with started(8768, log) as (_, client):
+        answers = walk(client)
     document = {"provenance": {**provenance(), "recorder": "mini_vllm/tests/golden/record_server_store.py"},
                 "answers": answers, "two servers": record_two(8769, log)}  # fmt: skip
     log.unlink()

@@ -34,7 +34,7 @@ def _invoke(name: str, body: Any) -> Step:
     return f"invocations: {name}", "POST", "/invocations", body
 
 
-_LONG = {"max_output_tokens": 4000, "ignore_eos": True}
+_LONG = {"max_output_tokens": 450, "ignore_eos": True}
 STEPS: list[Step] = [
     _new("first", instructions="Be brief."),
     _get("kept", "{first}"),

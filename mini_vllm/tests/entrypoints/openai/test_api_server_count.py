@@ -46,7 +46,7 @@ def service(folder, *flags):
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
             until(lambda: answers(client) or child.poll() is not None)
-            until(lambda: log.read_text().count("Uvicorn running") == 2 or child.poll() is not None)
+            until(lambda: log.read_text().count("Started server process") == 2 or child.poll() is not None)
             assert child.poll() is None, log.read_text()
             yield child, log, client
     finally:
