@@ -242,6 +242,9 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         client: EngineCoreClient | None = getattr(self, "core_client", None)
         if client is not None:
             client.shutdown()
+        processor: OutputProcessor | None = getattr(self, "output_processor", None)
+        if processor is not None:
+            processor.end_tracing()
         handler, self.output_handler = self.output_handler, None
         if handler is not None and not handler.get_loop().is_closed():
             handler.get_loop().call_soon_threadsafe(handler.cancel)

@@ -52,9 +52,14 @@ def serve(context: typer.Context) -> None:
     args = parse_serve_args(context.args)
     set_up_logging(args.uvicorn_log_level)
     if (args.api_server_count or 1) > 1:
+        from mini_vllm.engine.exceptions import EngineDeadError
         from mini_vllm.entrypoints.api_server_processes import run_multi_api_server
 
-        run_multi_api_server(args)
+        try:
+            run_multi_api_server(args)
+        except (RuntimeError, EngineDeadError) as error:  # a process died: who it was is all there is to say
+            c.err().print(f"error: {error}", style="bold red", markup=False)
+            raise typer.Exit(1) from None
         return
     from mini_vllm.entrypoints.openai.api_server import run_server
 

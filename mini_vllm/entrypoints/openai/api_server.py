@@ -42,6 +42,7 @@ from mini_vllm.logger import init_logger
 from mini_vllm.reasoning import ReasoningParserManager
 from mini_vllm.renderers.base import BaseRenderer
 from mini_vllm.tool_parsers import ToolParserManager
+from mini_vllm.tracing.otel import init_otel_tracer
 
 logger = init_logger(__name__)
 
@@ -127,6 +128,8 @@ def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> No
     """
     from mini_vllm.entrypoints.openai.generate.api_router import init_generate_state
 
+    if args.otlp_traces_endpoint:
+        engine_client.output_processor.tracer = init_otel_tracer("vllm.llm_engine", args.otlp_traces_endpoint)
     options = _options(engine_client, args)
     request_logger = RequestLogger(max_log_len=args.max_log_len) if args.enable_log_requests else None
     names = args.served_model_name or [args.model]

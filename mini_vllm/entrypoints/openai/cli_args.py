@@ -77,6 +77,7 @@ class FrontendArgs:
     enable_log_outputs: bool = _flag(False, "Log answers; needs --enable-log-requests.")
     enable_log_deltas: bool = _flag(True, "Of a stream, log its pieces too.")
     log_error_stack: bool = _flag(False, "Log tracebacks of errors.")
+    otlp_traces_endpoint: str | None = _flag(None, "Collector of OpenTelemetry that gets a span a request.")
     profiler_config: dict[str, Any] | None = _flag(
         None, "Routes for profiles, as JSON: profiler 'torch', torch_profiler_dir where traces go."
     )
@@ -126,6 +127,10 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if args.enable_log_outputs and not args.enable_log_requests:
         raise TypeError("Error: --enable-log-outputs requires --enable-log-requests")
+    if args.otlp_traces_endpoint:
+        from mini_vllm.tracing.otel import require_otel
+
+        require_otel(args.otlp_traces_endpoint).shutdown()
     if isinstance(args.profiler_config, str):
         from mini_vllm.entrypoints.serve.profile.api_router import validate_profiler_config
 
