@@ -209,11 +209,11 @@ def test_adapters_at_run_time_would_reach_one_server_alone(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_start_ends_the_service(tmp_path):
+def test_a_server_that_cannot_start_ends_the_service():
     port = free_port()
     words = command("toy", "--host", "127.0.0.1", "--port", str(port), "--api-server-count", "2")
-    found = subprocess.run([*words, "--chat-template", str(tmp_path / "missing {{ x")], capture_output=True, text=True,
-                           timeout=WAIT_S)  # fmt: skip
-    assert found.returncode == 1 and "Traceback" not in found.stderr.splitlines()[-1]
+    flags = ["--enable-auto-tool-choice", "--tool-call-parser", "nobody"]
+    found = subprocess.run([*words, *flags], capture_output=True, text=True, timeout=WAIT_S)
+    assert found.returncode == 1 and "nobody" in found.stderr and "died with exit code 1" in found.stderr
     with socket.socket() as again:
         again.bind(("127.0.0.1", port))

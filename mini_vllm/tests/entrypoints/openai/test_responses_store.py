@@ -189,11 +189,15 @@ def test_the_walk_beside_the_real_server(monkeypatch):
         ours = walk(client)
     assert ours.keys() == recorded.keys()
     lines = [f"{name} {line}" for name, *_ in STEPS for line in differences(recorded[name], ours[name], False)]
-    assert [line for line in lines if not argued(line)] == []
+    assert [line for line in lines if not any(part in line for part in DIFFERENCES)] == []
+    assert [part for part in DIFFERENCES if not any(part in line for line in lines)] == []
 
 
-def argued(line):
-    return any(part in line for part in DIFFERENCES)
-
-
-DIFFERENCES: dict[str, str] = {}
+DIFFERENCES = {
+    ".item.summary:": "the real server's streamed text has a summary, as without a store",
+    ".output[0].id: 'msg_#', ours '#'": "and at its end another id than in its events; ours has one id",
+    ".system_fingerprint:": "vllm- and mini_vllm-",
+    "invocations: other model": "SageMaker's wrapper there overwrites the body's model, so that no model is wrong",
+    "invocations: a list": "and looks into the body as if it were a dict; ours has upstream's own message",
+}
+"""A part of a difference -> why it is one. Each is needed."""
