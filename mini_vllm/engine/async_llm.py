@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_utils import EngineArgs
@@ -31,6 +31,9 @@ from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
+if TYPE_CHECKING:
+    from mini_vllm.engine.shared_core import SharedCore
+
 OUTPUT_PROC_CHUNK_SIZE = 128
 """Outputs turned into text before other tasks get their turn (upstream: `VLLM_V1_OUTPUT_PROC_CHUNK_SIZE`)."""
 
@@ -42,6 +45,7 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         model, tokenizer, with_labs, engine_args: as `LLMEngine`.
         enable_multiprocessing: a process of its own for the core (extra `serve`), so that text and network never wait
             for the model. False: a thread of this process, in which a debugger can stand. Upstream has no such choice.
+        shared_core: one that another process starts, for one of several API servers.
 
     >>> import asyncio
     >>> from mini_vllm import AsyncLLM, SamplingParams
@@ -64,17 +68,20 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         tokenizer: Any = None,
         with_labs: Any = None,
         enable_multiprocessing: bool = False,
+        shared_core: SharedCore | None = None,
         **engine_args: Any,
     ) -> None:
         self.output_handler: asyncio.Task[None] | None = None
         self._death = _Death()
         config = EngineConfig.from_args(**engine_args)
-        super().__init__(model, tokenizer, with_labs, enable_multiprocessing, True, config)
+        super().__init__(model, tokenizer, with_labs, enable_multiprocessing, True, config, shared_core)
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs, enable_multiprocessing: bool = False) -> AsyncLLM:
+    def from_engine_args(
+        cls, engine_args: EngineArgs, enable_multiprocessing: bool = False, shared_core: SharedCore | None = None
+    ) -> AsyncLLM:
         """Upstream: upstream/vllm/v1/engine/async_llm.py:232 — `AsyncLLM.from_engine_args`."""
-        return cls(enable_multiprocessing=enable_multiprocessing, **engine_args.as_kwargs())
+        return cls(enable_multiprocessing=enable_multiprocessing, shared_core=shared_core, **engine_args.as_kwargs())
 
     @property
     def errored(self) -> bool:
@@ -235,6 +242,9 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         client: EngineCoreClient | None = getattr(self, "core_client", None)
         if client is not None:
             client.shutdown()
+        processor: OutputProcessor | None = getattr(self, "output_processor", None)
+        if processor is not None:
+            processor.end_tracing()
         handler, self.output_handler = self.output_handler, None
         if handler is not None and not handler.get_loop().is_closed():
             handler.get_loop().call_soon_threadsafe(handler.cancel)

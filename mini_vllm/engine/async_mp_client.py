@@ -11,6 +11,7 @@ from typing import Any
 
 from mini_vllm.engine import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
 from mini_vllm.engine.mp_client import PING, SILENCE_S, MPClient
+from mini_vllm.engine.shared_core import SharedCore
 from mini_vllm.engine.utils import CoreSetup
 
 
@@ -20,12 +21,12 @@ class AsyncMPClient(MPClient):
     It belongs to the event loop in which it is first used.
     """
 
-    def __init__(self, setup: CoreSetup) -> None:
+    def __init__(self, setup: CoreSetup, link: SharedCore | None = None) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: asyncio.Queue[EngineCoreOutputs | BaseException]
         self._timer: asyncio.TimerHandle | None = None
         self._heard = False
-        super().__init__(setup)
+        super().__init__(setup, link=link)
 
     def _listen(self) -> None:
         """Read from now on, in this event loop."""

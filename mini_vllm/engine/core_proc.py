@@ -28,49 +28,13 @@ from mini_vllm.engine import (
     UtilityOutput,
 )
 from mini_vllm.engine.core import EngineCore
+from mini_vllm.engine.core_wire import LINGER_MS, Wire
 from mini_vllm.engine.parts import parts_from_labs
-from mini_vllm.engine.utils import CoreSetup, EngineZmqAddresses, watch_front_end
-from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
+from mini_vllm.engine.utils import CoreSetup, watch_front_end
+from mini_vllm.serial_utils import MsgpackDecoder
 
 PING = "ping"
 """A utility call that the input thread answers: a sign of life in the middle of a long step."""
-_LINGER_MS = 4000  # for the last words of a core that ends
-
-
-class Wire:
-    """The core's two sockets, and the encoders for them. Each socket belongs to one thread."""
-
-    def __init__(self, addresses: EngineZmqAddresses) -> None:
-        self.zmq = zmq = require_library("zmq")
-        self.identity = addresses.identity
-        self.output_address = addresses.output_address
-        self.context = zmq.Context()
-        self.input = self.context.socket(zmq.DEALER)
-        self.input.setsockopt(zmq.IDENTITY, addresses.identity)
-        self.input.setsockopt(zmq.RCVHWM, 0)
-        self.input.connect(addresses.input_address)
-        self.output = self.new_output()
-        self.encoder, self.outputs_encoder = MsgpackEncoder(), MsgpackEncoder(EngineCoreOutputs)
-
-    def new_output(self) -> Any:
-        """A socket to the front end's output address."""
-        socket = self.context.socket(self.zmq.PUSH)
-        socket.setsockopt(self.zmq.SNDHWM, 0)
-        socket.connect(self.output_address)
-        return socket
-
-    def send(self, outputs: EngineCoreOutputs, socket: Any = None) -> None:
-        """Send one message; the identity in front proves who sends."""
-        (socket or self.output).send_multipart((self.identity, self.outputs_encoder.encode(outputs)))
-
-    def send_start(self, status: bytes, *parts: Any) -> None:
-        """Ready, or not."""
-        self.input.send_multipart((status, self.encoder.encode(list(parts))))
-
-    def close(self, linger_ms: int = _LINGER_MS) -> None:
-        """Flush for so long, and close; ends the input thread, whose sockets close with the context."""
-        self.output.close(linger_ms)
-        self.context.term()
 
 
 class EngineCoreProc(EngineCore):
@@ -86,8 +50,7 @@ class EngineCoreProc(EngineCore):
         super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs))
         self.tokenizer = setup.tokenizer
         self.wire = wire
-        self.input_queue: queue.SimpleQueue[tuple[EngineCoreRequestType, Any]] = queue.SimpleQueue()
-        self.num_inputs = 0
+        self.input_queue: queue.SimpleQueue[tuple[EngineCoreRequestType, Any, int]] = queue.SimpleQueue()
         self.shutdown_requested = False
 
     @staticmethod
@@ -107,7 +70,7 @@ class EngineCoreProc(EngineCore):
             ready = core.ready_response()
         except BaseException as error:
             wire.send_start(EngineCoreProc.FAILED, *_describe(error))
-            wire.input.close(_LINGER_MS)
+            wire.close_inputs(LINGER_MS)
             wire.close()
             sys.exit(1)
         wire.send_start(core.READY, ready)
@@ -121,8 +84,8 @@ class EngineCoreProc(EngineCore):
             self.run_busy_loop()
         except BaseException as error:
             last_words = self.wire.encoder.encode(_describe(error))
-            self.wire.output.send_multipart((self.wire.identity, self.ENGINE_CORE_DEAD, last_words))
-            code, linger_ms = 1, _LINGER_MS
+            self.wire.send_last(self.ENGINE_CORE_DEAD, last_words)
+            code, linger_ms = 1, LINGER_MS
         self.shutdown()
         self.wire.close(linger_ms)
         sys.exit(code)
@@ -135,31 +98,31 @@ class EngineCoreProc(EngineCore):
         while self._process_input_queue():
             outputs = self.step_fn()
             if outputs:
-                self.wire.send(EngineCoreOutputs(outputs, time.monotonic(), num_inputs=self.num_inputs))
+                self.wire.send_step(outputs, time.monotonic())
 
     def _process_input_queue(self) -> bool:
         """Handle all messages that are there; wait for one where there is nothing else to do. False: the end."""
         while True:
             idle = not (self.has_requests() or self.batch_queue) and not self.shutdown_requested
             try:
-                request_type, content = self.input_queue.get(block=idle)
+                request_type, content, client = self.input_queue.get(block=idle)
             except queue.Empty:
                 return not self.shutdown_requested
             if request_type is EngineCoreRequestType.WAKEUP:
                 if content is not None:
                     raise content
                 continue
-            self.num_inputs += 1
-            self._handle_client_request(request_type, content)
+            self.wire.num_inputs[client] += 1
+            self._handle_client_request(request_type, content, client)
 
-    def _handle_client_request(self, request_type: EngineCoreRequestType, content: Any) -> None:
+    def _handle_client_request(self, request_type: EngineCoreRequestType, content: Any, client: int) -> None:
         """Upstream: upstream/vllm/v1/engine/core.py:1294 — `EngineCoreProc._handle_client_request`."""
         if request_type is EngineCoreRequestType.ADD:
-            self._add_requests(content)
+            self._add_requests(self.wire.own(client, content))
         elif request_type is EngineCoreRequestType.ABORT:
-            self.abort_requests(content)
+            self.abort_requests(self.wire.own_ids(client, content))
         else:
-            self.wire.send(EngineCoreOutputs(utility_output=self._call(*content)))
+            self.wire.send(EngineCoreOutputs(utility_output=self._call(*content)), client)
 
     def _add_requests(self, requests: list[EngineCoreRequest]) -> None:
         failed = []
@@ -169,7 +132,7 @@ class EngineCoreProc(EngineCore):
             except Exception as error:  # the front end has checked; so this is a fault, and of this request alone
                 failed.append(EngineCoreOutput(request.request_id, [], None, FinishReason.ERROR, str(error)))
         if failed:
-            self.wire.send(EngineCoreOutputs(failed, time.monotonic(), num_inputs=self.num_inputs))
+            self.wire.send_step(failed, time.monotonic())
 
     def _call(self, call_id: int, method: str, args: list[Any]) -> UtilityOutput:
         """Call a public method of the core, whatever it raises."""
@@ -187,33 +150,33 @@ class EngineCoreProc(EngineCore):
         Upstream: upstream/vllm/v1/engine/core.py:1400 — `EngineCoreProc.process_input_sockets`.
         """
         zmq, decoder = self.wire.zmq, MsgpackDecoder()
-        answers, nothing = self.wire.new_output(), self.wire.encoder.encode(None)
+        answers, nothing = self.wire.new_outputs(), self.wire.encoder.encode(None)
         try:
-            while True:
-                frame, *data = self.wire.input.recv_multipart()
+            for client, (frame, *data) in self.wire.receive():
                 request_type = EngineCoreRequestType(frame)
                 if request_type is EngineCoreRequestType.ADD:
-                    self.input_queue.put((request_type, [decoder.decode(each) for each in data]))
+                    self.input_queue.put((request_type, [decoder.decode(each) for each in data], client))
                     continue
                 content = decoder.decode(data[0])
                 if request_type is EngineCoreRequestType.UTILITY and content[1] == PING:
                     pong = UtilityOutput(content[0], result=nothing)
-                    self.wire.send(EngineCoreOutputs(utility_output=pong), answers)
+                    self.wire.send(EngineCoreOutputs(utility_output=pong), client, answers)
                 else:
-                    self.input_queue.put((request_type, content))
+                    self.input_queue.put((request_type, content, client))
         except zmq.ContextTerminated:
             pass
         except Exception as error:  # a message that cannot be read: the main thread raises it
-            self.input_queue.put((EngineCoreRequestType.WAKEUP, error))
+            self.input_queue.put((EngineCoreRequestType.WAKEUP, error, 0))
         finally:
-            for socket in (self.wire.input, answers):
+            self.wire.close_inputs()
+            for socket in answers:
                 with contextlib.suppress(zmq.ZMQError):
                     socket.close(0)
 
     def request_shutdown(self) -> None:
         """End the loop after the step under way. For other threads and signal handlers."""
         self.shutdown_requested = True
-        self.input_queue.put((EngineCoreRequestType.WAKEUP, None))
+        self.input_queue.put((EngineCoreRequestType.WAKEUP, None, 0))
 
 
 def _describe(error: BaseException) -> list[str]:

@@ -6,7 +6,7 @@ Upstream has it twice: in `upstream/vllm/v1/engine/llm_engine.py` and `upstream/
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
@@ -22,6 +22,10 @@ from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.model_loader.checkpoint import resolve_model
 from mini_vllm.sample.logits_processor import has_custom_logitsprocs
 
+if TYPE_CHECKING:
+    from mini_vllm.engine.shared_core import SharedCore
+    from mini_vllm.engine.utils import CoreSetup
+
 
 class FrontEnd:
     """Makes the core where it is wanted, and what turns prompts into requests and outputs into text.
@@ -31,6 +35,7 @@ class FrontEnd:
             then: `.scheduler`, `.engine_core`, `.model` and `.sampler` raise.
         asyncio_mode: for `AsyncLLM`.
         config: in the place of `engine_args`.
+        shared_core: one that another process starts, with `enable_multiprocessing` and `asyncio_mode`.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class FrontEnd:
         enable_multiprocessing: bool,
         asyncio_mode: bool,
         config: EngineConfig,
+        shared_core: SharedCore | None = None,
     ) -> None:
         if not isinstance(enable_multiprocessing, bool):
             raise ValueError(f"enable_multiprocessing must be True or False, got {enable_multiprocessing!r}")
@@ -50,7 +56,9 @@ class FrontEnd:
         if config.reasoning is not None:
             config.reasoning.initialize_token_ids(self.tokenizer)
         if enable_multiprocessing:
-            self.core_client = _make_mp_client(config, self.resolved_model, with_labs, asyncio_mode, tokenizer)
+            self.core_client = _make_mp_client(
+                core_setup(config, self.resolved_model, with_labs, tokenizer), asyncio_mode, shared_core
+            )
         else:
             core = EngineCore(self.resolved_model, config, parts_from_labs(with_labs))
             core.tokenizer = self.tokenizer
@@ -146,13 +154,16 @@ def _make_inproc_client(core: EngineCore, asyncio_mode: bool) -> EngineCoreClien
     return AsyncInprocClient(core)
 
 
-def _make_mp_client(
-    config: EngineConfig, model: Any, with_labs: Any, asyncio_mode: bool, tokenizer: Any
-) -> EngineCoreClient:
-    from mini_vllm.engine.async_mp_client import AsyncMPClient
-    from mini_vllm.engine.sync_mp_client import SyncMPClient
+def core_setup(config: EngineConfig, model: Any, with_labs: Any, tokenizer: Any) -> CoreSetup:
+    """What a core in a process of its own is made from; `tokenizer`: what the caller gave, if anything."""
     from mini_vllm.engine.utils import CoreSetup
     from mini_vllm.structured_output.vocabulary import tokenizer_for_core
 
-    setup = CoreSetup(config, model, with_labs, tokenizer_for_core(tokenizer))
-    return AsyncMPClient(setup) if asyncio_mode else SyncMPClient(setup)
+    return CoreSetup(config, model, with_labs, tokenizer_for_core(tokenizer))
+
+
+def _make_mp_client(setup: CoreSetup, asyncio_mode: bool, shared_core: SharedCore | None) -> EngineCoreClient:
+    from mini_vllm.engine.async_mp_client import AsyncMPClient
+    from mini_vllm.engine.sync_mp_client import SyncMPClient
+
+    return AsyncMPClient(setup, shared_core) if asyncio_mode else SyncMPClient(setup)

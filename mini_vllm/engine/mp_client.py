@@ -31,6 +31,7 @@ from mini_vllm.engine import (
 from mini_vllm.engine.aborted_requests import AbortedRequests
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import CoreTraceback, EngineDeadError, make_error
+from mini_vllm.engine.shared_core import SharedCore
 from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
 
@@ -73,6 +74,8 @@ class MPClient(EngineCoreClient):
 
     Args:
         setup: what the core is made from.
+        others: front ends that share the core: their addresses, and the core's name on all sockets.
+        link: how this front end shares a core that another process starts: see `SharedCore`.
 
     Attributes:
         dead_error: why the core is gone, None while it lives.
@@ -88,7 +91,9 @@ class MPClient(EngineCoreClient):
     Upstream: upstream/vllm/v1/engine/core_client.py:461 — `MPClient`.
     """
 
-    def __init__(self, setup: CoreSetup) -> None:
+    def __init__(
+        self, setup: CoreSetup, others: EngineZmqAddresses | None = None, link: SharedCore | None = None
+    ) -> None:
         self._zmq = zmq = require_library("zmq")
         self._encoder, self._decoder = MsgpackEncoder(), MsgpackDecoder()
         self._outputs_decoder = MsgpackDecoder(EngineCoreOutputs)
@@ -106,18 +111,27 @@ class MPClient(EngineCoreClient):
         try:
             self._input, self._output = self._bind(context, zmq.ROUTER), self._bind(context, zmq.PULL)
             self._input.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            self._identity = b"core" + os.urandom(16)
-            output_address = self._output.getsockopt_string(zmq.LAST_ENDPOINT)
-            input_address = self._input.getsockopt_string(zmq.LAST_ENDPOINT)
-            addresses = EngineZmqAddresses(input_address, output_address, self._identity)
-            self.manager = self.resources.manager = CoreEngineProcManager(setup, addresses)
-            self.manager.monitor(_death_notice(zmq, context, addresses, self._encoder))
+            mine = [socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in (self._input, self._output)]
+            self.manager: CoreEngineProcManager | SharedCore = link or self._start(setup, others, *mine)
+            self._identity = self.manager.identity
+            if link is not None:
+                link.report(*mine)
             self.ready = self._wait_until_ready(ready_timeout_s)
         except BaseException as error:
             if isinstance(error, TimeoutError):
                 self.manager.process.kill()
             self._finalizer()
             raise
+
+    def _start(
+        self, setup: CoreSetup, others: EngineZmqAddresses | None, input_address: str, output_address: str
+    ) -> CoreEngineProcManager:
+        others = others or EngineZmqAddresses([], [], b"core" + os.urandom(16))
+        inputs, outputs = [input_address, *others.inputs], [output_address, *others.outputs]
+        addresses = EngineZmqAddresses(inputs, outputs, others.identity)
+        manager = self.resources.manager = CoreEngineProcManager(setup, addresses)
+        manager.monitor(_death_notice(self._zmq, self.resources.context, addresses, self._encoder))
+        return manager
 
     def _bind(self, context: Any, kind: int) -> Any:
         socket = context.socket(kind)
@@ -265,9 +279,10 @@ def _death_notice(zmq: Any, context: Any, addresses: EngineZmqAddresses, encoder
     """A function that says to the client, as the core itself would, that the core is gone; for the monitor's thread."""
 
     def send(reason: str) -> None:
-        with contextlib.suppress(zmq.ZMQError), context.socket(zmq.PUSH) as socket:  # the client may just be closing
-            socket.setsockopt(zmq.LINGER, 1000)
-            socket.connect(addresses.output_address)
-            socket.send_multipart((addresses.identity, DEAD, encoder.encode(["", reason, ""])))
+        for address in addresses.outputs:
+            with contextlib.suppress(zmq.ZMQError), context.socket(zmq.PUSH) as socket:  # the client may be closing
+                socket.setsockopt(zmq.LINGER, 1000)
+                socket.connect(address)
+                socket.send_multipart((addresses.identity, DEAD, encoder.encode(["", reason, ""])))
 
     return send

@@ -139,6 +139,7 @@ class OutputProcessor:
         self.tokenizer, self.stream_interval = tokenizer, stream_interval
         self.stat_logger = stat_logger
         self.stats = stats
+        self.tracer: Any = None  # a `tracing.otel.RequestTracer`
         self.request_states: dict[str, RequestState] = {}
 
     def add_request(
@@ -222,6 +223,8 @@ class OutputProcessor:
         self.stats.record_finished(str(reason), state.metrics)
         if self.stat_logger is not None:
             self._log_finished(self.stat_logger, state)
+        if self.tracer is not None and reason is not FinishReason.ABORT:
+            self.tracer.do_tracing(state)
         del self.request_states[state.request_id]
 
     def _log_finished(self, logger: StatLogger, state: RequestState) -> None:
@@ -266,6 +269,12 @@ class OutputProcessor:
         """Stop following requests that the core lost; nobody is told."""
         for request_id in list(request_ids):
             self.request_states.pop(request_id, None)
+
+    def end_tracing(self) -> None:
+        """Send the spans that are left."""
+        tracer, self.tracer = self.tracer, None
+        if tracer is not None:
+            tracer.shutdown()
 
     def propagate_error(self, error: BaseException) -> None:
         """Every request ends with this error: the core is gone.

@@ -33,17 +33,17 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class EngineZmqAddresses:
-    """Where a core finds its front end.
+    """Where a core finds its front ends.
 
     Attributes:
-        input_address, output_address: sockets that the front end has bound, requests and results.
+        inputs, outputs: sockets that they have bound, requests and results, one pair a front end.
         identity: the core's name on the first; secret, so that no other program of this machine can take its place.
 
     Upstream: upstream/vllm/v1/engine/utils.py:63 — `EngineZmqAddresses`.
     """
 
-    input_address: str
-    output_address: str
+    inputs: list[str]
+    outputs: list[str]
     identity: bytes
 
 
@@ -73,6 +73,7 @@ class CoreEngineProcManager:
 
     def __init__(self, setup: CoreSetup, addresses: EngineZmqAddresses) -> None:
         payload = _pickled(setup)
+        self.identity = addresses.identity
         self._owner = os.getpid()
         self._stopping = False
         self._monitor: threading.Thread | None = None

@@ -130,17 +130,35 @@ def _spec_decoding(engine: Any, labels: dict[str, str]) -> list[Metric]:
 
 
 def _cache_config(engine: Any, labels: dict[str, str]) -> Metric:
-    """The cache's settings as labels: those of upstream's that we have."""
-    config = engine.config
+    """The cache's settings as labels: all of upstream's, those that we have not with what they are there when off."""
+    config, hf_config = engine.config, getattr(getattr(engine, "resolved_model", None), "hf_config", None)
     settings = {
+        **_CACHE_CONFIG_OFF,
         "block_size": config.block_size,
+        "user_specified_block_size": config.block_size != type(config).block_size,
         "cache_dtype": config.kv_cache_dtype,
         "enable_prefix_caching": config.enable_prefix_caching,
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "kv_cache_memory_bytes": config.kv_cache_memory_bytes,
         "num_gpu_blocks": engine.core_client.ready.num_gpu_blocks,
         "num_gpu_blocks_override": config.num_blocks,
+        "prefix_caching_hash_algo": config.prefix_caching_hash_algo,
+        "sliding_window": getattr(hf_config, "sliding_window", None),
     }
     return Gauge(
         "vllm:cache_config_info", {**{k: str(v) for k, v in settings.items()}, "engine": labels["engine"]}, 1.0
     )
+
+
+_CACHE_CONFIG_OFF = {
+    **dict.fromkeys(
+        ("hash_block_size", "kv_offloading_size", "mamba_block_size", "mamba_page_size_padded", "num_cpu_blocks")
+    ),
+    **dict.fromkeys(
+        ("calculate_kv_scales", "is_attention_free", "kv_sharing_fast_prefill", "user_specified_mamba_block_size"),
+        False,
+    ),
+    "_block_size_resolved": True, "kv_cache_dtype_skip_layers": [], "kv_offloading_backend": "native",
+    "mamba_cache_dtype": "auto", "mamba_cache_mode": "none", "mamba_ssm_cache_dtype": "auto",
+}  # fmt: skip
+"""Upstream: upstream/vllm/config/cache.py:215 — `metrics_info`: every field of `CacheConfig`."""

@@ -208,6 +208,10 @@ class EngineProfiler:
         if self.recorder is not None:
             raise RuntimeError("a profile runs already: stop_profile() ends it")
         self.engine.core_client.call_utility("profile", True)
+        self.wrap_front_end()
+
+    def wrap_front_end(self) -> None:
+        """This process's part of `start`."""
         self.recorder = Recorder(FRONT_END)
         self.recorder.wrap(self.engine.input_processor, "process_inputs", "process_inputs")
         self.recorder.wrap(self.engine.output_processor, "process_outputs", "process_outputs")
@@ -217,7 +221,11 @@ class EngineProfiler:
         if self.recorder is None:
             raise RuntimeError("no profile runs: start_profile() starts one")
         events, self.recorder = self.recorder.stop(), None
-        events = events + self.engine.core_client.call_utility("profile", False)
+        return self.trace(events + self.engine.core_client.call_utility("profile", False))
+
+    @staticmethod
+    def trace(events: list[Event]) -> dict[str, Any]:
+        """All events as one document."""
         return {"traceEvents": [*_names(events), *sorted(events, key=lambda e: e["ts"])], "displayTimeUnit": "ms"}
 
 

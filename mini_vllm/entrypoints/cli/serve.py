@@ -50,13 +50,24 @@ def _with_reasoning_parser(args: argparse.Namespace) -> dict[str, Any] | None:
 def serve(context: typer.Context) -> None:
     """Serve a model over HTTP, with OpenAI's API (extra `serve`); --help names the flags."""
     args = parse_serve_args(context.args)
+    set_up_logging(args.uvicorn_log_level)
+    if (args.api_server_count or 1) > 1:
+        from mini_vllm.engine.exceptions import EngineDeadError
+        from mini_vllm.entrypoints.api_server_processes import run_multi_api_server
+
+        try:
+            run_multi_api_server(args)
+        except (RuntimeError, EngineDeadError) as error:  # a process died: who it was is all there is to say
+            c.err().print(f"error: {error}", style="bold red", markup=False)
+            raise typer.Exit(1) from None
+        return
     from mini_vllm.entrypoints.openai.api_server import run_server
 
-    _set_up_logging(args.uvicorn_log_level)
-    _run(run_server(args))
+    run_in_loop(run_server(args))
 
 
-def _run(main: Any) -> None:
+def run_in_loop(main: Any) -> None:
+    """Run a coroutine to its end, in uvloop where it is there."""
     try:
         import uvloop
     except ImportError:
@@ -65,7 +76,8 @@ def _run(main: Any) -> None:
         uvloop.run(main)
 
 
-def _set_up_logging(level: str) -> None:
+def set_up_logging(level: str) -> None:
+    """As `--uvicorn-log-level` says."""
     names = {"trace": logging.DEBUG, "critical": logging.CRITICAL}
     logging.basicConfig(
         level=names.get(level, getattr(logging, level.upper(), logging.INFO)),

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -42,6 +42,7 @@ from mini_vllm.logger import init_logger
 from mini_vllm.reasoning import ReasoningParserManager
 from mini_vllm.renderers.base import BaseRenderer
 from mini_vllm.tool_parsers import ToolParserManager
+from mini_vllm.tracing.otel import init_otel_tracer
 
 logger = init_logger(__name__)
 
@@ -68,10 +69,12 @@ def build_app(args: Namespace) -> FastAPI:
     """
     from mini_vllm.entrypoints.openai.generate.api_router import register_generate_api_routers
     from mini_vllm.entrypoints.openai.models.api_router import attach_router as attach_models_router
+    from mini_vllm.entrypoints.sagemaker.api_router import attach_router as attach_sagemaker_router
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None) if args.disable_fastapi_docs else FastAPI()
     app.state.args = args
     register_vllm_serve_api_routers(app)
+    attach_sagemaker_router(app)
     attach_models_router(app)
     register_generate_api_routers(app)
     app.root_path = args.root_path or ""
@@ -125,6 +128,8 @@ def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> No
     """
     from mini_vllm.entrypoints.openai.generate.api_router import init_generate_state
 
+    if args.otlp_traces_endpoint:
+        engine_client.output_processor.tracer = init_otel_tracer("vllm.llm_engine", args.otlp_traces_endpoint)
     options = _options(engine_client, args)
     request_logger = RequestLogger(max_log_len=args.max_log_len) if args.enable_log_requests else None
     names = args.served_model_name or [args.model]
@@ -182,15 +187,20 @@ def create_server_socket(host: str | None, port: int) -> socket.socket:
     return sock
 
 
+def import_parser_plugins(args: Namespace) -> None:
+    """Run the files of the user's parsers."""
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+
+
 def setup_server(args: Namespace) -> tuple[str, socket.socket]:
     """The address as text, and its socket. Runs the user's parsers first; raises ValueError where they cannot be.
 
     Upstream: upstream/vllm/entrypoints/openai/api_server.py:535 — `setup_server`.
     """
-    if args.tool_parser_plugin:
-        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
-    if args.reasoning_parser_plugin:
-        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    import_parser_plugins(args)
     if args.uds:
         sock = socket.socket(family=socket.AF_UNIX, type=socket.SOCK_STREAM)
         sock.bind(args.uds)
@@ -208,15 +218,37 @@ async def run_server(args: Namespace, **uvicorn_kwargs: Any) -> None:
     listen_address, sock = setup_server(args)
     try:
         async with build_async_engine_client(args) as engine_client:
-            app = build_app(args)
-            init_app_state(engine_client, app.state, args)
-            await app.state.openai_serving_models.init_static_loras()
-            logger.info("Starting mini_vllm server on %s", listen_address)
-            await serve_http(app, sock, args.shutdown_timeout, **_uvicorn_options(args), **uvicorn_kwargs)
+            await serve_engine(engine_client, args, listen_address, sock, **uvicorn_kwargs)
     finally:
-        sock.close()
-        if args.uds and os.path.exists(args.uds):
-            os.unlink(args.uds)
+        close_server_socket(args, sock)
+
+
+async def serve_engine(
+    engine_client: AsyncLLM,
+    args: Namespace,
+    listen_address: str,
+    sock: socket.socket,
+    prepare: Callable[[FastAPI], None] | None = None,
+    **uvicorn_kwargs: Any,
+) -> None:
+    """An app for this engine, served until a signal comes; `prepare` gets it before.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:572 — `build_and_serve`.
+    """
+    app = build_app(args)
+    init_app_state(engine_client, app.state, args)
+    await app.state.openai_serving_models.init_static_loras()
+    if prepare is not None:
+        prepare(app)
+    logger.info("Starting mini_vllm server on %s", listen_address)
+    await serve_http(app, sock, args.shutdown_timeout, **_uvicorn_options(args), **uvicorn_kwargs)
+
+
+def close_server_socket(args: Namespace, sock: socket.socket) -> None:
+    """Close it; a Unix socket leaves no file."""
+    sock.close()
+    if args.uds and os.path.exists(args.uds):
+        os.unlink(args.uds)
 
 
 def _uvicorn_options(args: Namespace) -> dict[str, Any]:

@@ -103,6 +103,10 @@ class FrontendArgs:
     enable_log_outputs: bool = _flag(False, "Log answers; needs --enable-log-requests.")
     enable_log_deltas: bool = _flag(True, "Of a stream, log its pieces too.")
     log_error_stack: bool = _flag(False, "Log tracebacks of errors.")
+    otlp_traces_endpoint: str | None = _flag(None, "Collector of OpenTelemetry that gets a span a request.")
+    profiler_config: dict[str, Any] | None = _flag(
+        None, "Routes for profiles, as JSON: profiler 'torch', torch_profiler_dir where traces go."
+    )
     fingerprint_mode: str = _flag("full", "What system_fingerprint is.", choices=("full", "hash", "custom", "none"))
     fingerprint_value: str | None = _flag(None, "The fingerprint of --fingerprint-mode custom.")
 
@@ -127,7 +131,7 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("model_tag", nargs="?", help="Folder or hub name; by default the repository's checkpoint.")
     parser.add_argument("--config", help="YAML file of flags; those of the command line win.")
     parser.add_argument("--headless", action="store_true", help="Refused: one machine, one core.")
-    parser.add_argument("--api-server-count", "-asc", type=int, help="Processes for HTTP; 1 so far.")
+    parser.add_argument("--api-server-count", "-asc", type=int, default=1, help="Processes for HTTP.")
     parser.add_argument("--grpc", action="store_true", help="Refused: HTTP is what is served.")
     _add_frontend_args(parser)
     EngineArgs.add_cli_args(parser.add_argument_group("Engine"))  # type: ignore[arg-type]
@@ -143,14 +147,22 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
     if args.headless:
         raise ValueError("--headless is refused: phase 10 brings cores on several machines")
-    if args.api_server_count not in (None, 1):
-        raise ValueError(f"--api-server-count must be 1, got {args.api_server_count}: a core here has one front end")
+    if args.api_server_count < 1:
+        raise ValueError(f"--api-server-count must be at least 1, got {args.api_server_count}")
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if args.enable_log_outputs and not args.enable_log_requests:
         raise TypeError("Error: --enable-log-outputs requires --enable-log-requests")
     if args.lora_modules and not args.enable_lora:
         raise ValueError("--lora-modules needs --enable-lora")
+    if args.otlp_traces_endpoint:
+        from mini_vllm.tracing.otel import require_otel
+
+        require_otel(args.otlp_traces_endpoint).shutdown()
+    if isinstance(args.profiler_config, str):
+        from mini_vllm.entrypoints.serve.profile.api_router import validate_profiler_config
+
+        args.profiler_config = validate_profiler_config(args.profiler_config)
     for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):
         if getattr(args, name) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(args, name)}")

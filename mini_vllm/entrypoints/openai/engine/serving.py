@@ -29,6 +29,7 @@ from mini_vllm.logprobs import Logprob
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
+from mini_vllm.tracing.utils import TRACE_CONTEXT, extract_trace_headers
 from mini_vllm.utils import random_uuid
 
 logger = init_logger(__name__)
@@ -103,6 +104,7 @@ class OpenAIServing:
         metadata = RequestResponseMetadata(request_id=f"{prefix}-{request_id if named is None else named}")
         if raw_request is not None:
             raw_request.state.request_metadata = metadata
+            TRACE_CONTEXT.set(extract_trace_headers(raw_request.headers))
         return metadata.request_id, metadata
 
     def _sampling_params(self, request: Any, prompt: Mapping[str, Any]) -> SamplingParams | BeamSearchParams:
@@ -145,6 +147,8 @@ class OpenAIServing:
         if isinstance(params, BeamSearchParams):
             return beam_search(self.engine_client, prompt, request_id, params, lora_request)
         inside = f"{request_id}-{random_uuid():.8}"
+        if self.engine_client.output_processor.tracer is not None:
+            self.engine_client.output_processor.tracer.remember(inside, request_id)
         about: dict[str, Any] = {"priority": priority, "lora_request": lora_request, **about_reasoning}
         return self.engine_client.generate(dict(prompt), params, inside, **about)
 

@@ -1,4 +1,4 @@
-"""`POST /v1/responses`. Upstream twin: `vllm/entrypoints/openai/responses/api_router.py`."""
+"""`/v1/responses`: make, retrieve, cancel. Upstream twin: `vllm/entrypoints/openai/responses/api_router.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
 from mini_vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-from mini_vllm.entrypoints.openai.responses.serving import not_found
 from mini_vllm.entrypoints.openai.utils import ERRORS, respond, validate_json_request
 from mini_vllm.entrypoints.utils import load_aware_call, with_cancellation
 
@@ -21,16 +20,21 @@ async def create_responses(request: ResponsesRequest, raw_request: Request) -> R
     return respond(await raw_request.app.state.openai_serving_responses.create_responses(request, raw_request))
 
 
-@router.get("/v1/responses/{response_id}")
-async def retrieve_responses(response_id: str) -> Response:
-    """404: none is kept."""
-    return respond(not_found(response_id))
+@router.get("/v1/responses/{response_id}", responses=ERRORS)
+@load_aware_call
+async def retrieve_responses(
+    response_id: str, raw_request: Request, starting_after: int | None = None, stream: bool | None = False
+) -> Response:
+    """A response that is kept, or its events."""
+    handler = raw_request.app.state.openai_serving_responses
+    return respond(await handler.retrieve_responses(response_id, starting_after, stream))
 
 
-@router.post("/v1/responses/{response_id}/cancel")
-async def cancel_responses(response_id: str) -> Response:
-    """404: none is kept."""
-    return respond(not_found(response_id))
+@router.post("/v1/responses/{response_id}/cancel", responses=ERRORS)
+@load_aware_call
+async def cancel_responses(response_id: str, raw_request: Request) -> Response:
+    """End a response that is made in the background."""
+    return respond(await raw_request.app.state.openai_serving_responses.cancel_responses(response_id))
 
 
 def attach_router(app: FastAPI) -> None:

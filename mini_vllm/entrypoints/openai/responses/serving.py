@@ -1,11 +1,13 @@
 """`/v1/responses` on top of the chat. Upstream twin: `vllm/entrypoints/openai/responses/serving.py`.
 
-Responses are not kept, as upstream without VLLM_ENABLE_RESPONSES_API_STORE: no other can go on from them, and none runs
-in the background.
+With VLLM_ENABLE_RESPONSES_API_STORE=1 responses are kept in memory: others go on from them, and they are made in the
+background. Without it `store` is passed over, as upstream.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from http import HTTPStatus
@@ -25,14 +27,18 @@ from mini_vllm.entrypoints.openai.responses.protocol import (
     ResponsesResponse,
     ResponseUsage,
 )
+from mini_vllm.entrypoints.openai.responses.store import MAX_KEPT, EventLog, Kept, ResponseStore
 from mini_vllm.entrypoints.openai.responses.streaming_events import ItemStream, logprobs_of
-from mini_vllm.entrypoints.openai.responses.utils import output_items, to_chat_request
+from mini_vllm.entrypoints.openai.responses.utils import continue_from, output_items, to_chat_request
 from mini_vllm.entrypoints.utils import create_error_response
+from mini_vllm.logger import init_logger
 
+logger = init_logger(__name__)
 _NO_STORE = (
-    "This engine does not support `store=True` and therefore does not support the background mode: responses are not "
-    "kept."
+    "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable "
+    "these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server."
 )
+_TWO_HISTORIES = "Only one of `previous_input_messages` and `previous_response_id` can be set."
 
 
 class OpenAIServingResponses(OpenAIServingChat):
@@ -42,21 +48,115 @@ class OpenAIServingResponses(OpenAIServingChat):
         self, request: ResponsesRequest, raw_request: Request | None = None
     ) -> AsyncGenerator[str, None] | ResponsesResponse | ErrorResponse:
         """A stream of events, a response, or an error."""
-        refused = self._check_model(request.model)
+        refused = self._check_model(request.model) or self._check_history(request)
         if refused is not None:
             return refused
-        if request.background:
-            return create_error_response(_NO_STORE, "invalid_request_error", param="background")
-        if request.previous_response_id is not None:
-            return not_found(request.previous_response_id)
-        chat = to_chat_request(request)
+        if self.store is None:
+            request.store = False
+        chat = to_chat_request(request, self._history(request))
         chat.return_token_ids = chat.return_prompt_text = request.enable_response_messages
+        messages = list(chat.messages)
         context = await self.start(chat, raw_request)
         if isinstance(context, ErrorResponse):
             return context
+        kept = None
+        if self.store is not None and request.store:
+            kept = self.store.open(request.request_id, messages)
+        if kept is not None and request.background:
+            return self._begin_in_background(request, context, kept)
         if request.stream:
             return self.responses_stream_generator(request, context)
         return await self.responses_full_generator(request, context)
+
+    @functools.cached_property
+    def store(self) -> ResponseStore | None:
+        """Where responses are kept, or None."""
+        if os.environ.get("VLLM_ENABLE_RESPONSES_API_STORE", "0").strip() not in ("1", "true", "True"):
+            return None
+        logger.warning("responses are kept in memory (VLLM_ENABLE_RESPONSES_API_STORE), the last %d of them", MAX_KEPT)
+        return ResponseStore()
+
+    def _check_history(self, request: ResponsesRequest) -> ErrorResponse | None:
+        """What cannot be gone on from.
+
+        Upstream: upstream/vllm/entrypoints/openai/responses/serving.py:292 — `_validate_create_responses_input`.
+        """
+        if request.background and self.store is None:
+            return create_error_response(_NO_STORE, "invalid_request_error", param="background")
+        previous = request.previous_response_id
+        if previous and request.previous_input_messages:
+            return create_error_response(_TWO_HISTORIES, "invalid_request_error", param="previous_response_id")
+        if previous is not None and (self.store is None or self.store.find(previous) is None):
+            return not_found(previous)
+        return None
+
+    def _history(self, request: ResponsesRequest) -> list[dict[str, Any]]:
+        """The conversation so far, less its instructions."""
+        if request.previous_response_id is None or self.store is None:
+            return []
+        kept = self.store.find(request.previous_response_id)
+        assert kept is not None and kept.response is not None
+        return continue_from(kept.messages, kept.response.output)
+
+    def _begin_in_background(
+        self, request: ResponsesRequest, context: ChatContext, kept: Kept
+    ) -> ResponsesResponse | AsyncGenerator[str, None]:
+        assert self.store is not None
+        queued = self._response(request, context, [], "queued", None)
+        if not request.stream:
+            self.store.run(queued, self._whole_in_background(request, context))
+            return queued.model_copy()
+        log = kept.log = EventLog()
+        self.store.run(queued, self._stream_in_background(request, context, log))
+        return log.read()
+
+    async def _whole_in_background(self, request: ResponsesRequest, context: ChatContext) -> bool:
+        try:
+            return not isinstance(await self.responses_full_generator(request, context), ErrorResponse)
+        except Exception as error:
+            logger.error("response %s has failed: %s", request.request_id, error)
+            return False
+
+    async def _stream_in_background(self, request: ResponsesRequest, context: ChatContext, log: EventLog) -> bool:
+        async with aclosing(self.responses_stream_generator(request, context)) as stream:
+            await log.fill(stream)
+        return False  # what has come to an end is no longer running
+
+    async def retrieve_responses(
+        self, response_id: str, starting_after: int | None, stream: bool | None
+    ) -> AsyncGenerator[str, None] | ResponsesResponse | ErrorResponse:
+        """A response that is kept; its events, where it was streamed in the background.
+
+        Upstream: upstream/vllm/entrypoints/openai/responses/serving.py:1305 — `retrieve_responses`.
+        """
+        kept = None if self.store is None else self.store.find(response_id)
+        if kept is None or kept.response is None:
+            return not_found(response_id)
+        if not stream:
+            return kept.response
+        if kept.log is None:
+            message = f"Response with id '{response_id}' was not streamed in the background."
+            return create_error_response(message, "invalid_request_error", param="stream")
+        return kept.log.read(starting_after)
+
+    async def cancel_responses(self, response_id: str) -> ResponsesResponse | ErrorResponse:
+        """End a response that is made in the background.
+
+        Upstream: upstream/vllm/entrypoints/openai/responses/serving.py:1328 — `cancel_responses`.
+        """
+        kept = None if self.store is None else self.store.find(response_id)
+        if self.store is None or kept is None or kept.response is None:
+            return not_found(response_id)
+        if not kept.running:
+            message = "Cannot cancel a synchronous response."
+            return create_error_response(message, "invalid_request_error", param="response_id")
+        await self.store.cancel(kept)
+        return kept.response
+
+    def _keep(self, response: ResponsesResponse) -> ResponsesResponse:
+        if self.store is not None:
+            self.store.keep(response)
+        return response
 
     async def responses_full_generator(
         self, request: ResponsesRequest, context: ChatContext
@@ -71,7 +171,7 @@ class OpenAIServingResponses(OpenAIServingChat):
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         usage = self._response_usage(answer.usage, context)
         shown = self._messages_shown(answer) if request.enable_response_messages else {}
-        return self._response(request, context, items, status, usage, **shown)
+        return self._keep(self._response(request, context, items, status, usage, **shown))
 
     def _messages_shown(self, answer: ChatCompletionResponse) -> dict[str, list[Item]]:
         """What went into the model and came out, as it is."""
@@ -149,7 +249,7 @@ class OpenAIServingResponses(OpenAIServingChat):
                 yield stream.sse(event)
             usage = self._response_usage(state.final_usage(), context)
             status = "incomplete" if reason == "length" else "completed"
-            done = self._response(request, context, stream.items, status, usage)
+            done = self._keep(self._response(request, context, stream.items, status, usage))
             yield stream.sse({"response": done.model_dump(mode="json"), "type": "response.completed"})
         except Exception as error:
             yield f"event: error\ndata: {self.create_streaming_error_response(error)}\n\n"

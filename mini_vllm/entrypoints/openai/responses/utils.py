@@ -32,14 +32,16 @@ class ResponsesChat(ChatCompletionRequest):
         return super(ChatCompletionRequest, self).build_tok_params(max_model_len, "max_output_tokens")
 
 
-def to_chat_request(request: ResponsesRequest) -> ResponsesChat:
+def to_chat_request(request: ResponsesRequest, history: Sequence[dict[str, Any]] = ()) -> ResponsesChat:
     """The same request, for `OpenAIServingChat`. Raises ValueError where it cannot be said so.
+
+    `history`: messages between instructions and input.
 
     The tokenizer adds its special tokens to those of the template, as upstream.
     """
     body: dict[str, Any] = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
     body |= {
-        "messages": construct_input_messages(request.instructions, request.input),
+        "messages": construct_input_messages(request.instructions, request.input, history),
         "max_completion_tokens": request.max_output_tokens,
         "add_special_tokens": True,
         "truncate_prompt_tokens": -1 if request.truncation == "auto" else None,
@@ -83,14 +85,31 @@ def _tools(request: ResponsesRequest) -> dict[str, Any]:
     return {"tools": tools, "tool_choice": choice}
 
 
-def construct_input_messages(instructions: str | None, items: str | Sequence[Item]) -> list[dict[str, Any]]:
+def construct_input_messages(
+    instructions: str | None, items: str | Sequence[Item], history: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """Upstream: upstream/vllm/entrypoints/openai/responses/utils.py:79 — `construct_input_messages`."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
+    messages += history
     if isinstance(items, str):
         return [*messages, {"role": "user", "content": items}]
     for item in items:
         _add(messages, item)
     return messages
+
+
+def continue_from(messages: Sequence[dict[str, Any]], output: Sequence[Item]) -> list[dict[str, Any]]:
+    """A conversation and what was answered, without instructions and thoughts: the history of the next request.
+
+    Upstream leaves out the calls that were made, so that their outputs answer nothing.
+    """
+    history = [dict(each) for each in messages if each.get("role") not in ("system", "developer")]
+    for item in output:
+        if item["type"] == "function_call":
+            _add(history, item)
+        elif item["type"] == "message":
+            history += [{"role": "assistant", "content": part["text"]} for part in item["content"]]
+    return history
 
 
 def _add(messages: list[dict[str, Any]], item: Item) -> None:

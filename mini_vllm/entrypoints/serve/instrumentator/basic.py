@@ -1,14 +1,11 @@
-"""`/load`, `/version` and `/ping`. Upstream twin: `vllm/entrypoints/serve/instrumentator/basic.py`; `/ping` stands in
-`upstream/vllm/entrypoints/sagemaker/api_router.py` there.
-"""
+"""`/load` and `/version`. Upstream twin: `vllm/entrypoints/serve/instrumentator/basic.py`."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 
 from mini_vllm import __version__
-from mini_vllm.entrypoints.serve.instrumentator.health import health
 
 router = APIRouter()
 
@@ -23,10 +20,3 @@ async def get_server_load_metrics(raw_request: Request) -> JSONResponse:
 async def show_version() -> JSONResponse:
     """The version of mini_vllm."""
     return JSONResponse({"version": __version__})
-
-
-@router.post("/ping", response_class=Response)
-@router.get("/ping", response_class=Response)
-async def ping(raw_request: Request) -> Response:
-    """As `/health`, under the name that SageMaker asks for."""
-    return await health(raw_request)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 
+from mini_vllm.metrics.multiprocess import FLUSH_S
 from mini_vllm.metrics.prometheus import CONTENT_TYPE, exposition
 
 router = APIRouter()
@@ -14,6 +17,11 @@ router = APIRouter()
 async def metrics(raw_request: Request) -> Response:
     """What the engine and the server have counted, as it stands now."""
     state = raw_request.app.state
+    shared = getattr(state, "multiprocess_metrics", None)
+    if shared is not None:
+        await asyncio.sleep(FLUSH_S)
+        stats = await state.engine_client.core_client.call_utility_async("make_stats")
+        return Response(shared.exposition(stats), media_type=CONTENT_TYPE)
     text = await exposition(state.engine_client, state.http_metrics)
     return Response(text, media_type=CONTENT_TYPE)
 

@@ -1,0 +1,82 @@
+"""One of several API servers: a process that serves the app on a socket it was given, in front of a shared core.
+
+Upstream twins: `run_api_server_worker_proc` in `vllm/v1/utils.py`, `run_server_worker` in
+`vllm/entrypoints/openai/api_server.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import sys
+from argparse import Namespace
+from typing import Any, BinaryIO
+
+from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.shared_core import SharedCore
+from mini_vllm.engine.utils import watch_front_end
+from mini_vllm.entrypoints.cli.serve import run_in_loop, set_up_logging
+from mini_vllm.entrypoints.openai.api_server import import_parser_plugins, serve_engine
+from mini_vllm.logger import init_logger
+from mini_vllm.metrics.multiprocess import FLUSH_S, MultiprocessMetrics
+
+logger = init_logger(__name__)
+
+
+def run_api_server_worker_proc(stream: BinaryIO) -> None:
+    """The process from start to end; its exit code says how that was.
+
+    Upstream: upstream/vllm/v1/utils.py:460 — `run_api_server_worker_proc`.
+    """
+    parent, index, identity, listen_address, descriptor, report, args = pickle.load(stream)
+    set_up_logging(args.uvicorn_log_level)
+    watch_front_end(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def tell(*addresses: str) -> None:
+        with os.fdopen(report, "wb") as pipe:
+            pickle.dump(addresses, pipe)
+
+    import_parser_plugins(args)
+    try:
+        engine = AsyncLLM.from_engine_args(EngineArgs.from_cli_args(args), True, SharedCore(identity, tell))
+    except Exception as error:  # the process that starts the core meets the same, and says it in full
+        logger.debug("ApiServer_%d ends: %s", index, error)
+        sys.exit(1)
+    try:
+        sock = socket.socket(fileno=descriptor)
+        run_in_loop(run_server_worker(listen_address, sock, args, engine, index))
+    finally:
+        engine.shutdown()
+
+
+async def run_server_worker(
+    listen_address: str, sock: socket.socket, args: Namespace, engine: AsyncLLM, index: int
+) -> None:
+    """Serve until a signal comes. Raises SystemExit(1) where the core has died.
+
+    Upstream: upstream/vllm/entrypoints/openai/api_server.py:681 — `run_server_worker`.
+    """
+    metrics = MultiprocessMetrics(os.environ["PROMETHEUS_MULTIPROC_DIR"], engine)
+
+    def prepare(app: Any) -> None:
+        metrics.http = app.state.http_metrics
+        app.state.multiprocess_metrics = metrics
+
+    flushing = asyncio.ensure_future(_flush_for_ever(metrics))
+    try:
+        await serve_engine(engine, args, f"{listen_address} (ApiServer_{index})", sock, prepare)
+    finally:
+        flushing.cancel()
+        metrics.flush()
+    if engine.errored:
+        sys.exit(1)
+
+
+async def _flush_for_ever(metrics: MultiprocessMetrics) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        metrics.flush()

@@ -1,0 +1,1 @@
+"""Traces for OpenTelemetry, optional. Upstream twin: `vllm/tracing/__init__.py`."""
