@@ -94,8 +94,9 @@ def run_fork(
 
 
 def mark(text: bytes) -> str:
-    """What an instructor writes into ``accepted`` to have this very file run, whatever it says."""
-    return hashlib.sha256(text).hexdigest()[:12]
+    """What an instructor writes into ``accepted`` to have this very file run, whatever it says. 160 bits: of a
+    shorter one somebody makes two files, a harmless one to be read and another to be run."""
+    return hashlib.sha256(text).hexdigest()[:40]
 
 
 def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
@@ -164,6 +165,7 @@ def prepare(allowed: Collection[str]) -> None:
         def __init__(self, x: Any = None) -> None:
             super().__init__(next(fresh) if x is None else x)
 
+    Seeded.__module__ = random.__name__  # a snapshot looks at it there
     random.Random = Seeded  # type: ignore[misc]
     if "mini_vllm" in allowed:
         operator.attrgetter(*(engine := importlib.import_module("mini_vllm")).__all__)(engine)

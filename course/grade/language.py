@@ -17,9 +17,22 @@ from typing import Any
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
 WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
-BUILTINS, KEEPERS, PLACES, CAREFUL, REFUSED, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
-    frozenset(value.split()) for value in WORDS.values() if isinstance(value, str)
-)
+(
+    BUILTINS,
+    KEEPERS,
+    PLACES,
+    CAREFUL,
+    REFUSED,
+    BASES,
+    METHODS,
+    COMPARISONS,
+    ANSWERS,
+    HIDES,
+    FOREIGN,
+    COMMON,
+    NEVER,
+    ATTRIBUTES,
+) = (frozenset(value.split()) for value in WORDS.values() if isinstance(value, str))
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
 
 

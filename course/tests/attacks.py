@@ -504,6 +504,41 @@ HELD = {
         "class isinstance:\n    def __init__(self, c, k):\n        self.c = c\nisinstance(type, 0).c('Yes', (), {})\n",
         "a class called isinstance",
     ),
+    # memory, and errors that nobody hears
+    "pointers-packed": (
+        "import struct\nclass N:\n    pack_into = None\no = np.array([5, 'x'], dtype=object)\n"
+        "struct.Struct('q').pack_into(o, 0, struct.unpack_from('q', o, 8)[0])\n",
+        "the attribute pack_into",
+    ),
+    "array-on-numbers": (
+        "class N:\n    def f(self, b):\n        self.data = b\nN.f(np.array([None], dtype=object), np.zeros(1))\n",
+        "the attribute data of what is not being made",
+    ),
+    "array-on-numbers-by-init": (
+        "class N:\n    def __init__(self, b):\n        self.data = b\nN.__init__(np.array([None], dtype=object), np.zeros(1))\n",
+        "__init__ of what is not being made",
+    ),
+    "array-on-numbers-by-a-data-class": (
+        "from dataclasses import dataclass\n@dataclass\nclass N:\n    data: object\nN.__init__(np.array([None], dtype=object), 1)\n",
+        "__init__ of what is not being made",
+    ),
+    "array-on-numbers-as-self": (
+        "class N:\n    def __init__(self, o, b):\n        self = o\n        self.data = b\nN(np.array([None], dtype=object), np.zeros(1))\n",
+        "the attribute data of what is not being made",
+    ),
+    "array-on-numbers-in-an-inner-function": (
+        "class N:\n    def __init__(self, o, b):\n        def f(self):\n            self.data = b\n        f(o)\n",
+        "the attribute data of what is not being made",
+    ),
+    "array-on-numbers-by-name": (
+        "class N:\n    data = None\ndef f(o, b):\n    setattr(o, 'data', b)\n",
+        "the attribute data by its name",
+    ),
+    "suppress-that-is-changed": (
+        "from contextlib import suppress\nclass N:\n    _exceptions = None\ns = suppress(ValueError)\n"
+        "s._exceptions = (AssertionError,)\n",
+        "the attribute _exceptions",
+    ),
     # the test's own objects
     "spy-written-over": ("def f(kv):\n    kv.seen_by_the_spy = []\n", "changes the attribute seen_by_the_spy"),
     "private-of-another": ("def f(x):\n    return x._hidden\n", "the attribute _hidden"),
@@ -569,6 +604,31 @@ GIVEN = {
     ),
     "engine-around-a-step": ("01-03", "from mini_vllm import LLMEngine, EngineCore, InputBatch\n", "imports LLMEngine"),
     "scheduler-that-makes-room": ("03-04", "from mini_vllm import Scheduler\n", "imports Scheduler from mini_vllm"),
+    "fields-of-a-data-class": (
+        "02-02",
+        "import dataclasses\nclass N:\n    _field_type = None\nfor x in dataclasses.fields(Result(0, 0, 0)):\n    x._field_type = None\n",
+        "uses dataclasses.fields",
+    ),
+    "kernel-in-a-docstring": (
+        "02-04",
+        "@triton.jit\ndef k(p):\n    '''\n    def k(p):\n        import builtins\n        #'''\n    tl.store(p, 1)\n",
+        "which Triton would run",
+    ),
+    "kernel-behind-a-broken-line": (
+        "02-04",
+        "@triton.jit\ndef k(p):\n    'abc\\\ndef k(p): return exec'\n    tl.store(p, 1)\n",
+        "which Triton would run",
+    ),
+    "kernel-in-a-decorator": (
+        "02-04",
+        "def d(text):\n    return triton.jit\n@d(b'''\ndef k(p): return exec #''')\ndef k(p):\n    tl.store(p, 1)\n",
+        "which Triton would run",
+    ),
+    "names-that-triton-leaves": (
+        "02-04",
+        "if 0:\n    interpreter_semantic = 1\nx = interpreter_semantic\n",
+        "uses interpreter_semantic",
+    ),
     "globals-of-a-kernel": (
         "02-04",
         "class N:\n    used_global_vals = None\nx = tl.sum.used_global_vals\n",
@@ -668,8 +728,13 @@ LET_RUN = {
 INSIDE = {
     "class-of-a-library-by-another-name": "from fractions import Fraction\nclass A:\n    limit_denominator = 1\ndef f(c):\n"
     "    c.limit_denominator = lambda self: 1\nf(Fraction)\n",
+    "numbers-of-a-generator": "import random\nclass A:\n    randrange = 1\ndef f(c):\n    c.randrange = lambda self, *a: 0\nf(random.Random)\n",
+    "property-on-a-class-of-a-library": "from fractions import Fraction\nclass A:\n    size = 1\ndef f(c):\n"
+    "    c.size = property(lambda self: 1)\nf(Fraction)\n",
+    "error-in-a-generator-thrown-away": "def _g():\n    try:\n        yield\n    finally:\n        raise AssertionError\n"
+    "def _f():\n    g = _g()\n    next(g)\n_f()\n",
 }
-"""What the language lets through and a snapshot must tell."""
+"""What the language lets through; a snapshot tells, or the watch on errors that nobody hears."""
 
 WEAK = {
     "empty": "np.empty((0,))",
