@@ -48,7 +48,8 @@ def _keep_kernels_inside() -> None:
 
     if hasattr(interpreter, "spans_of_the_course"):
         return
-    interpreter.spans_of_the_course = spans = []
+    spans: list[tuple[int, int]] = []
+    interpreter.spans_of_the_course = spans
     start = interpreter.GridExecutor._init_args_hst
 
     def started(self: Any, args: Any, kwargs: Any) -> Any:
@@ -74,8 +75,8 @@ def _keep_kernels_inside() -> None:
 
 
 def _bounded(call: Any, name: str, mask: int | None, spans: list[tuple[int, int]]) -> Any:
-    """``call(builder, [op,] pointers, ...)``, which raises IndexError for an address outside of all spans; ``mask``: the
-    place of its mask among the arguments."""
+    """``call(builder, [op,] pointers, ...)``, which raises IndexError for an address outside of all spans; ``mask``:
+    the place of its mask among the arguments."""
 
     def checked(self: Any, *args: Any) -> Any:
         import numpy as np

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
-from course.grade import memory
+from course.grade.hidden import hidden
 from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
@@ -32,7 +32,7 @@ def outside(source: str, language: Language) -> list[str]:
     file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
     lines, have = source.split("\n")[:2], words.definitions(tree)
-    found += memory.hidden_functions(source, file.nodes) if "triton" in language.known else []
+    found += hidden(source, file.nodes, "triton" in language.known)
     found += [(number, "declares another encoding") for number, line in enumerate(lines, 1) if _CODING.match(line)]
     for name, text in language.given.items():
         line, mine = have.get(name, (0, ""))
@@ -214,7 +214,6 @@ class File:
             root = root.value
         if self.dotted(node):
             return
-        yield from () if name in self.language.own["stores"] else memory.raw(node, self.above)
         if store and isinstance(root, ast.Name) and root.id in self.means.keys() | self.language.given.keys():
             yield f"changes {ast.unparse(node)}"
         elif name == "format":
@@ -241,7 +240,6 @@ class File:
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         called = self.dotted(node.func)
-        yield from memory.by_name(node)
         for key in node.keywords:
             if key.arg in words.REFUSED:
                 yield f"passes {key.arg}="

@@ -512,27 +512,28 @@ HELD = {
     ),
     "array-on-numbers": (
         "class N:\n    def f(self, b):\n        self.data = b\nN.f(np.array([None], dtype=object), np.zeros(1))\n",
-        "the attribute data of what is not being made",
-    ),
-    "array-on-numbers-by-init": (
-        "class N:\n    def __init__(self, b):\n        self.data = b\nN.__init__(np.array([None], dtype=object), np.zeros(1))\n",
-        "__init__ of what is not being made",
+        "the attribute data of what is not its own",
     ),
     "array-on-numbers-by-a-data-class": (
         "from dataclasses import dataclass\n@dataclass\nclass N:\n    data: object\nN.__init__(np.array([None], dtype=object), 1)\n",
-        "__init__ of what is not being made",
-    ),
-    "array-on-numbers-as-self": (
-        "class N:\n    def __init__(self, o, b):\n        self = o\n        self.data = b\nN(np.array([None], dtype=object), np.zeros(1))\n",
-        "the attribute data of what is not being made",
-    ),
-    "array-on-numbers-in-an-inner-function": (
-        "class N:\n    def __init__(self, o, b):\n        def f(self):\n            self.data = b\n        f(o)\n",
-        "the attribute data of what is not being made",
+        "a field called data",
     ),
     "array-on-numbers-by-name": (
         "class N:\n    data = None\ndef f(o, b):\n    setattr(o, 'data', b)\n",
-        "the attribute data by its name",
+        "the attribute data of what is not its own",
+    ),
+    "bytes-of-an-array-of-objects": (
+        "class N:\n    cast = None\no = np.array([5, 'x'], dtype=object)\nm = o.data.cast('B')\nm[0] = 1\n",
+        "the attribute cast",
+    ),
+    "pointers-copied": (
+        "class N:\n    data = None\no = np.array([5], dtype=object)\np = o.copy()\no.data[:] = p.data\n",
+        "the attribute data",
+    ),
+    "letters-turned": ("# \u202e 1 = x\n", "letters that an editor shows in another order"),
+    "log-records-of-its-own": (
+        "import logging\nclass N:\n    manager = setLogRecordFactory = None\nlogging.getLogger().manager.setLogRecordFactory(print)\n",
+        "the attribute setLogRecordFactory",
     ),
     "suppress-that-is-changed": (
         "from contextlib import suppress\nclass N:\n    _exceptions = None\ns = suppress(ValueError)\n"
@@ -623,6 +624,11 @@ GIVEN = {
         "02-04",
         "def d(text):\n    return triton.jit\n@d(b'''\ndef k(p): return exec #''')\ndef k(p):\n    tl.store(p, 1)\n",
         "which Triton would run",
+    ),
+    "memory-by-a-number": (
+        "02-04",
+        "class N:\n    untyped_storage = _new_with_weak_ptr = None\nx = torch.zeros(1).untyped_storage()._new_with_weak_ptr(1)\n",
+        "the attribute untyped_storage",
     ),
     "names-that-triton-leaves": (
         "02-04",
