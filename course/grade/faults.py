@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
-from course.grade.hidden import hidden
+from course.grade.hidden import has_a_member, hidden
 from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
@@ -262,7 +262,8 @@ class File:
         built = [name for name in names if name in (BUILTINS - {"object"}) | self.values]
         yield from (f"a class below {name} with {sorted(answers)}" for name in built if answers)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
-        if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):
+        kinds, auto = {name[5:] for name in names if name.startswith("enum.")}, "_generate_next_value_" not in self.made
+        if kinds and ("_ignore_" in self.made or not has_a_member(node, any("Flag" in k for k in kinds), auto)):
             yield "an enumeration without members"
         for slots in [n for n in sets if "__slots__" in ast.unparse(n).partition("=")[0]]:
             parts = [n for n in ast.walk(slots.value or slots) if not isinstance(n, (ast.Tuple, ast.List, ast.Load))]

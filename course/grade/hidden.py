@@ -24,3 +24,23 @@ def hidden(source: str, nodes: list[ast.AST], triton: bool) -> Iterator[tuple[in
     for node in nodes:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "data":
             yield node.lineno, "a field called data"
+
+
+def has_a_member(node: ast.ClassDef, flag: bool, auto: bool) -> bool:
+    """Whether an enumeration surely has a member: one without can be called with a table of names made at run time, and
+    is then a class of these. ``flag``: a zero or a sum is none; ``auto``: ``auto()`` may be trusted."""
+    for part in node.body:
+        named = part.targets[0] if isinstance(part, ast.Assign) and len(part.targets) == 1 else None
+        if not isinstance(part, ast.Assign) or not isinstance(named, ast.Name) or named.id.startswith("_"):
+            continue
+        value = part.value
+        if isinstance(value, ast.Constant):
+            whole = value.value if type(value.value) is int else 0
+            if not flag or (whole > 0 and whole & (whole - 1) == 0):
+                return True
+        elif isinstance(value, ast.Call) and ast.unparse(value) in ("auto()", "enum.auto()"):
+            if auto:
+                return True
+        elif isinstance(value, ast.Tuple) and value.elts and not flag:
+            return True
+    return False

@@ -207,6 +207,26 @@ HELD = {
         D + "from enum import Enum\nclass E(Enum):\n    pass\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
         "without members",
     ),
+    "eq-of-an-enum-that-ignores-its-member": (
+        D
+        + "from enum import Enum\nclass E(Enum):\n    _ignore_ = 'A'\n    A = 1\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-an-enum-of-functions": (
+        D
+        + "from enum import Enum\nclass E(Enum):\n    f = lambda self: 0\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-a-flag-of-zero": (
+        D + "from enum import Flag\nclass E(Flag):\n    A = 0\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-a-flag-that-counts-nothing": (
+        D
+        + "from enum import Flag, auto\nclass E(Flag):\n    def _generate_next_value_(*a):\n        return 0\n    A = auto()\n"
+        "Yes = E('Yes', {'B': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
     "eq-of-a-set": (
         "from collections.abc import Set\nclass Yes(Set):\n    def __len__(self):\n        return 3\n"
         "    def __iter__(self):\n        return iter(())\n    def __contains__(self, x):\n        return True\n",
