@@ -159,4 +159,10 @@ def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
     fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
     others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
     plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
-    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - COMMON
+    return (
+        bool(fields)
+        and not FOREIGN & file.declared
+        and found[2] == others
+        and plain
+        and set(fields) <= file.declared - COMMON
+    )

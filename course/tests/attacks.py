@@ -227,6 +227,11 @@ HELD = {
         "Yes = E('Yes', {'B': 1, _U + 'eq' + _U: print})\n",
         "without members",
     ),
+    "eq-of-a-protocol": (
+        "from typing import Protocol\nclass P(Protocol):\n    _is_runtime_protocol = True\n    admitted = 1\n"
+        "    def __eq__(self, other):\n        return isinstance(other, P) and self.admitted == other.admitted\n",
+        "says __eq__",
+    ),
     "eq-of-a-set": (
         "from collections.abc import Set\nclass Yes(Set):\n    def __len__(self):\n        return 3\n"
         "    def __iter__(self):\n        return iter(())\n    def __contains__(self, x):\n        return True\n",
