@@ -8,6 +8,7 @@ import ast
 import difflib
 import functools
 import importlib.util
+import io
 import linecache
 import os
 import re
@@ -209,7 +210,7 @@ def load(path: Path) -> ModuleType:
     if isinstance(source, bytes) and (fault := _not_utf8(source)):
         raise LabError(f"{where}:{fault}; save it as UTF-8")
     if isinstance(source, str):
-        linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
+        linecache.cache[str(path)] = (len(source), None, list(io.StringIO(source, newline=None)), str(path))
     else:
         linecache.checkcache(str(path))
     try:

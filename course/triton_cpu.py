@@ -21,6 +21,7 @@ def triton_or_skip() -> bool:
     pytest.importorskip("triton", reason='needs triton: pip install -e ".[triton]"')
     if not on_gpu:
         _teach_the_interpreter_new_numpy()
+        _keep_kernels_inside()
     return on_gpu
 
 
@@ -38,3 +39,60 @@ def _teach_the_interpreter_new_numpy() -> None:
 
     patched.knows_new_numpy = True  # type: ignore[attr-defined]
     interpreter._patch_lang_tensor = patched
+
+
+def _keep_kernels_inside() -> None:
+    """In the interpreter a kernel's pointers are addresses of this process, and its globals get the interpreter's own.
+    Here it reads and writes the tensors of its launch alone, and finds its own globals and one name more."""
+    from triton.runtime import interpreter
+
+    if hasattr(interpreter, "spans_of_the_course"):
+        return
+    spans: list[tuple[int, int]] = []
+    interpreter.spans_of_the_course = spans
+    start = interpreter.GridExecutor._init_args_hst
+
+    def started(self: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        found = start(self, args, kwargs)
+        given = [x for x in [*found[0], *found[1].values()] if isinstance(x, torch.Tensor)]
+        stores = [x.untyped_storage() for x in given]
+        spans[:] = sorted({(store.data_ptr(), store.data_ptr() + store.nbytes()) for store in stores})
+        return found
+
+    def compiled(self: Any, tree: Any) -> Any:
+        space, own = self.fn.__globals__, dict(self.kwargs)
+        space.setdefault("interpreter_semantic", interpreter.interpreter_semantic)
+        exec(compile(tree, self.filename, "exec"), space, own)
+        return own[self.fn.__name__]
+
+    interpreter.GridExecutor._init_args_hst = started
+    interpreter.FunctionRewriter._compile_and_exec = compiled
+    builder = interpreter.InterpreterBuilder
+    for name, mask in (("masked_load", 1), ("masked_store", 2), ("atomic_cas", None), ("atomic_rmw", 3)):
+        setattr(builder, f"create_{name}", _bounded(getattr(builder, f"create_{name}"), name, mask, spans))
+
+
+def _bounded(call: Any, name: str, mask: int | None, spans: list[tuple[int, int]]) -> Any:
+    """``call(builder, [op,] pointers, ...)``, which raises IndexError for an address outside of all spans; ``mask``:
+    the place of its mask among the arguments."""
+
+    def checked(self: Any, *args: Any) -> Any:
+        import numpy as np
+
+        ptr = args[1 if name == "atomic_rmw" else 0]
+        size = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        at = np.asarray(ptr.data)[
+            ... if mask is None else np.broadcast_to(args[mask].data.astype(bool), ptr.data.shape)
+        ]
+        inside = np.zeros(at.shape, bool)
+        for first, end in spans:
+            inside |= (at >= first) & (at + size <= end)
+        if not inside.all():
+            raise IndexError(
+                f"{name}: {(~inside).sum()} of {at.size} addresses lie outside of the tensors of this launch"
+            )
+        return call(self, *args)
+
+    return checked

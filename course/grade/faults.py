@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
+from course.grade.hidden import has_a_member, hidden
 from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
@@ -31,6 +32,7 @@ def outside(source: str, language: Language) -> list[str]:
     file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
     lines, have = source.split("\n")[:2], words.definitions(tree)
+    found += hidden(source, file.nodes, "triton" in language.known)
     found += [(number, "declares another encoding") for number, line in enumerate(lines, 1) if _CODING.match(line)]
     for name, text in language.given.items():
         line, mine = have.get(name, (0, ""))
@@ -184,7 +186,7 @@ class File:
                     yield from self._attr(part, name in ("setattr", "delattr"))
 
     def _name(self, node: ast.Name) -> Iterator[str]:
-        risky = hasattr(builtins, node.id) and node.id not in BUILTINS | CAREFUL | ERRORS
+        risky = (hasattr(builtins, node.id) or node.id in words.FOREIGN) and node.id not in BUILTINS | CAREFUL | ERRORS
         yield from [f"uses {node.id}"] if risky and isinstance(node.ctx, ast.Load) and node.id in self.used else []
         if _CLASS.search(self.language.given.get(node.id, "")) and isinstance(node.ctx, ast.Load):
             yield from [] if self._kept(node) else [f"hands on {node.id}"]
@@ -260,7 +262,8 @@ class File:
         built = [name for name in names if name in (BUILTINS - {"object"}) | self.values]
         yield from (f"a class below {name} with {sorted(answers)}" for name in built if answers)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
-        if any(name.startswith("enum.") for name in names) and not any(n.value for n in sets):
+        kinds, auto = {name[5:] for name in names if name.startswith("enum.")}, "_generate_next_value_" not in self.made
+        if kinds and ("_ignore_" in self.made or not has_a_member(node, any("Flag" in k for k in kinds), auto)):
             yield "an enumeration without members"
         for slots in [n for n in sets if "__slots__" in ast.unparse(n).partition("=")[0]]:
             parts = [n for n in ast.walk(slots.value or slots) if not isinstance(n, (ast.Tuple, ast.List, ast.Load))]

@@ -15,6 +15,7 @@ import random
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from _pytest.runner import runtestprotocol
 from course import labs
 from course.grade import kernel
 from course.grade.faults import outside
-from course.grade.language import Language
+from course.grade.language import WORDS, Language
 from course.grade.processes import lower_limits
 from course.grade.settings import Limits
 from course.grade.watch import Guard, Snapshot
@@ -94,8 +95,9 @@ def run_fork(
 
 
 def mark(text: bytes) -> str:
-    """What an instructor writes into ``accepted`` to have this very file run, whatever it says."""
-    return hashlib.sha256(text).hexdigest()[:12]
+    """What an instructor writes into ``accepted`` to have this very file run, whatever it says. 160 bits: of a
+    shorter one somebody makes two files, a harmless one to be read and another to be run."""
+    return hashlib.sha256(text).hexdigest()[:40]
 
 
 def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
@@ -164,15 +166,25 @@ def prepare(allowed: Collection[str]) -> None:
         def __init__(self, x: Any = None) -> None:
             super().__init__(next(fresh) if x is None else x)
 
+    Seeded.__module__ = random.__name__  # a snapshot looks at it there
     random.Random = Seeded  # type: ignore[misc]
     if "mini_vllm" in allowed:
         operator.attrgetter(*(engine := importlib.import_module("mini_vllm")).__all__)(engine)
+        for module in map(importlib.import_module, WORDS["watch"]["importers"].split()):
+            vars(module).update(importlib=SimpleNamespace(import_module=of_the_engine), import_module=of_the_engine)
     if "torch" in sys.modules:  # some calls import it late: seconds in each fork, and a folder that a fork has not
         importlib.import_module("torch._dynamo")
     if "numpy" in allowed or "numpy" in sys.modules:
         rng, _ = map(importlib.import_module, ("numpy.random", "numpy.testing"))
         draw = rng.default_rng
         rng.default_rng = lambda seed=None: draw([next(fresh)] if seed is None else seed)  # type: ignore[attr-defined]
+
+
+def of_the_engine(name: str) -> ModuleType:
+    """A module that a setting of the engine names: in a graded lab one of the engine's."""
+    if name.partition(".")[0] != "mini_vllm":
+        raise PermissionError(f"not allowed in a graded lab: the module {name!r} by a setting of the engine")
+    return importlib.import_module(name)
 
 
 def _facts(report: pytest.TestReport) -> dict[str, Any]:

@@ -17,9 +17,22 @@ from typing import Any
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
 WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
-BUILTINS, KEEPERS, PLACES, CAREFUL, REFUSED, BASES, METHODS, COMPARISONS, ANSWERS, HIDES, COMMON, NEVER, ATTRIBUTES = (
-    frozenset(value.split()) for value in WORDS.values() if isinstance(value, str)
-)
+(
+    BUILTINS,
+    KEEPERS,
+    PLACES,
+    CAREFUL,
+    REFUSED,
+    BASES,
+    METHODS,
+    COMPARISONS,
+    ANSWERS,
+    HIDES,
+    FOREIGN,
+    COMMON,
+    NEVER,
+    ATTRIBUTES,
+) = (frozenset(value.split()) for value in WORDS.values() if isinstance(value, str))
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
 
 
@@ -146,4 +159,10 @@ def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
     fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
     others = re.sub(rf"\b{names[0]}\.", f"{names[1]}.", found[1])
     plain = not re.search(r"\w", re.sub(rf"\b{names[0]}\.\w+", "", found[1]))
-    return bool(fields) and found[2] == others and plain and set(fields) <= file.declared - COMMON
+    return (
+        bool(fields)
+        and not FOREIGN & file.declared
+        and found[2] == others
+        and plain
+        and set(fields) <= file.declared - COMMON
+    )

@@ -12,10 +12,16 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+import pytest
+
 from course.grade.language import WORDS
 
 _WATCH = {name: tuple(words.split()) for name, words in WORDS["watch"].items()}
 """``near``: events that libraries raise in a submission's name (namedtuple does): only a direct call counts."""
+
+
+_SPEAKS = (AssertionError, pytest.fail.Exception)
+"""By which a test speaks. What a generator raises while it is thrown away, nobody would hear."""
 
 
 class Guard:
@@ -33,6 +39,8 @@ class Guard:
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         inner = event in _WATCH["attribute_events"]
         near = event in _WATCH["near"] or (inner and args[1] in _WATCH["attributes"])
+        if event == "sys.unraisablehook" and isinstance(args[1].exc_value, _SPEAKS):
+            self.found.append(f"silence for {type(args[1].exc_value).__name__}, in an object that was thrown away")
         if self.inside or not (near or event in _WATCH["events"] or event.startswith(_WATCH["families"])):
             return  # the look at the frame below is an event itself
         self.inside = True
@@ -86,5 +94,9 @@ class Snapshot:
             if not all(map(is_, map(space.get, some), some.values())):
                 found += [words + name for name, value in some.items() if space.get(name) is not value]
         for space, _, names, words in [row for row in self.sizes if len(row[0]) != row[1]]:
-            found += [f"{words}.{name}" for name in space if name not in names and callable(space[name])]
+            found += [
+                f"{words}.{name}"
+                for name in space
+                if name not in names and (callable(space[name]) or hasattr(space[name], "__get__"))
+            ]
         return found

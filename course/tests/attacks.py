@@ -207,6 +207,31 @@ HELD = {
         D + "from enum import Enum\nclass E(Enum):\n    pass\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
         "without members",
     ),
+    "eq-of-an-enum-that-ignores-its-member": (
+        D
+        + "from enum import Enum\nclass E(Enum):\n    _ignore_ = 'A'\n    A = 1\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-an-enum-of-functions": (
+        D
+        + "from enum import Enum\nclass E(Enum):\n    f = lambda self: 0\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-a-flag-of-zero": (
+        D + "from enum import Flag\nclass E(Flag):\n    A = 0\nYes = E('Yes', {'A': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-a-flag-that-counts-nothing": (
+        D
+        + "from enum import Flag, auto\nclass E(Flag):\n    def _generate_next_value_(*a):\n        return 0\n    A = auto()\n"
+        "Yes = E('Yes', {'B': 1, _U + 'eq' + _U: print})\n",
+        "without members",
+    ),
+    "eq-of-a-protocol": (
+        "from typing import Protocol\nclass P(Protocol):\n    _is_runtime_protocol = True\n    admitted = 1\n"
+        "    def __eq__(self, other):\n        return isinstance(other, P) and self.admitted == other.admitted\n",
+        "says __eq__",
+    ),
     "eq-of-a-set": (
         "from collections.abc import Set\nclass Yes(Set):\n    def __len__(self):\n        return 3\n"
         "    def __iter__(self):\n        return iter(())\n    def __contains__(self, x):\n        return True\n",
@@ -504,6 +529,42 @@ HELD = {
         "class isinstance:\n    def __init__(self, c, k):\n        self.c = c\nisinstance(type, 0).c('Yes', (), {})\n",
         "a class called isinstance",
     ),
+    # memory, and errors that nobody hears
+    "pointers-packed": (
+        "import struct\nclass N:\n    pack_into = None\no = np.array([5, 'x'], dtype=object)\n"
+        "struct.Struct('q').pack_into(o, 0, struct.unpack_from('q', o, 8)[0])\n",
+        "the attribute pack_into",
+    ),
+    "array-on-numbers": (
+        "class N:\n    def f(self, b):\n        self.data = b\nN.f(np.array([None], dtype=object), np.zeros(1))\n",
+        "the attribute data of what is not its own",
+    ),
+    "array-on-numbers-by-a-data-class": (
+        "from dataclasses import dataclass\n@dataclass\nclass N:\n    data: object\nN.__init__(np.array([None], dtype=object), 1)\n",
+        "a field called data",
+    ),
+    "array-on-numbers-by-name": (
+        "class N:\n    data = None\ndef f(o, b):\n    setattr(o, 'data', b)\n",
+        "the attribute data of what is not its own",
+    ),
+    "bytes-of-an-array-of-objects": (
+        "class N:\n    cast = None\no = np.array([5, 'x'], dtype=object)\nm = o.data.cast('B')\nm[0] = 1\n",
+        "the attribute cast",
+    ),
+    "pointers-copied": (
+        "class N:\n    data = None\no = np.array([5], dtype=object)\np = o.copy()\no.data[:] = p.data\n",
+        "the attribute data",
+    ),
+    "letters-turned": ("# \u202e 1 = x\n", "letters that an editor shows in another order"),
+    "log-records-of-its-own": (
+        "import logging\nclass N:\n    manager = setLogRecordFactory = None\nlogging.getLogger().manager.setLogRecordFactory(print)\n",
+        "the attribute setLogRecordFactory",
+    ),
+    "suppress-that-is-changed": (
+        "from contextlib import suppress\nclass N:\n    _exceptions = None\ns = suppress(ValueError)\n"
+        "s._exceptions = (AssertionError,)\n",
+        "the attribute _exceptions",
+    ),
     # the test's own objects
     "spy-written-over": ("def f(kv):\n    kv.seen_by_the_spy = []\n", "changes the attribute seen_by_the_spy"),
     "private-of-another": ("def f(x):\n    return x._hidden\n", "the attribute _hidden"),
@@ -569,6 +630,36 @@ GIVEN = {
     ),
     "engine-around-a-step": ("01-03", "from mini_vllm import LLMEngine, EngineCore, InputBatch\n", "imports LLMEngine"),
     "scheduler-that-makes-room": ("03-04", "from mini_vllm import Scheduler\n", "imports Scheduler from mini_vllm"),
+    "fields-of-a-data-class": (
+        "02-02",
+        "import dataclasses\nclass N:\n    _field_type = None\nfor x in dataclasses.fields(Result(0, 0, 0)):\n    x._field_type = None\n",
+        "uses dataclasses.fields",
+    ),
+    "kernel-in-a-docstring": (
+        "02-04",
+        "@triton.jit\ndef k(p):\n    '''\n    def k(p):\n        import builtins\n        #'''\n    tl.store(p, 1)\n",
+        "which Triton would run",
+    ),
+    "kernel-behind-a-broken-line": (
+        "02-04",
+        "@triton.jit\ndef k(p):\n    'abc\\\ndef k(p): return exec'\n    tl.store(p, 1)\n",
+        "which Triton would run",
+    ),
+    "kernel-in-a-decorator": (
+        "02-04",
+        "def d(text):\n    return triton.jit\n@d(b'''\ndef k(p): return exec #''')\ndef k(p):\n    tl.store(p, 1)\n",
+        "which Triton would run",
+    ),
+    "memory-by-a-number": (
+        "02-04",
+        "class N:\n    untyped_storage = _new_with_weak_ptr = None\nx = torch.zeros(1).untyped_storage()._new_with_weak_ptr(1)\n",
+        "the attribute untyped_storage",
+    ),
+    "names-that-triton-leaves": (
+        "02-04",
+        "if 0:\n    interpreter_semantic = 1\nx = interpreter_semantic\n",
+        "uses interpreter_semantic",
+    ),
     "globals-of-a-kernel": (
         "02-04",
         "class N:\n    used_global_vals = None\nx = tl.sum.used_global_vals\n",
@@ -668,8 +759,13 @@ LET_RUN = {
 INSIDE = {
     "class-of-a-library-by-another-name": "from fractions import Fraction\nclass A:\n    limit_denominator = 1\ndef f(c):\n"
     "    c.limit_denominator = lambda self: 1\nf(Fraction)\n",
+    "numbers-of-a-generator": "import random\nclass A:\n    randrange = 1\ndef f(c):\n    c.randrange = lambda self, *a: 0\nf(random.Random)\n",
+    "property-on-a-class-of-a-library": "from fractions import Fraction\nclass A:\n    size = 1\ndef f(c):\n"
+    "    c.size = property(lambda self: 1)\nf(Fraction)\n",
+    "error-in-a-generator-thrown-away": "def _g():\n    try:\n        yield\n    finally:\n        raise AssertionError\n"
+    "def _f():\n    g = _g()\n    next(g)\n_f()\n",
 }
-"""What the language lets through and a snapshot must tell."""
+"""What the language lets through; a snapshot tells, or the watch on errors that nobody hears."""
 
 WEAK = {
     "empty": "np.empty((0,))",

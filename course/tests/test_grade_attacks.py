@@ -35,12 +35,18 @@ def test_what_a_human_lets_run_by_mistake_is_told_by_traps_and_snapshots(small_c
 
 
 @linux
-@pytest.mark.parametrize("name", INSIDE)
-def test_what_the_language_lets_through_a_snapshot_tells(name: str) -> None:
+def test_what_the_language_lets_through_a_snapshot_tells() -> None:
     (lab,) = find_labs("00-02")
-    text = (lab.folder / "solution.py").read_text(encoding="utf-8") + INSIDE[name]
-    (row,) = grade([Submission(name, {lab.key: text.encode()})], [lab], Settings(limits=Limits(stops=1)), 1).rows
-    assert row.status == "tampered" and row.findings[0].startswith("replaced ")
+    solution = (lab.folder / "solution.py").read_text(encoding="utf-8")
+    learners = [Submission(name, {lab.key: (solution + body).encode()}) for name, body in INSIDE.items()]
+    rows = grade(learners, [lab], Settings(limits=Limits(stops=1)), 1).rows
+    told = [row for row in rows if row.status == "tampered" and row.findings[0].startswith(("replaced ", "asked for "))]
+    assert [(row.submission, row.status) for row in rows if row not in told] == [] and len(rows) == len(INSIDE)
+
+
+def test_nobody_makes_two_files_with_one_mark() -> None:
+    """That costs about 2 to the power of half its bits."""
+    assert len(mark(b"")) * 4 // 2 >= 80
 
 
 @linux

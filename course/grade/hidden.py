@@ -1,0 +1,46 @@
+"""What single words (``faults.py``) do not show: text that runs, and text that an editor shows otherwise.
+
+Triton's interpreter takes for a kernel the lines from the last one on that begins with ``def``, be it one of a text;
+and who decides about a held file must see its letters in the order in which Python does."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_DEF = re.compile(r"\s*(async\s+)?def\b")
+
+
+def hidden(source: str, nodes: list[ast.AST], triton: bool) -> Iterator[tuple[int, str]]:
+    """Lines that an editor shows in another order; where Triton may be used, those that begin like a function and
+    begin none; and fields called ``data``, by whose ``__init__`` an array of objects would stand on numbers (NumPy
+    below 2.3). Pairs of a line and a sentence."""
+    begins = {(node.lineno, node.col_offset) for node in nodes if isinstance(node, ast.FunctionDef)}
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", source), 1):
+        if _TURNS.search(line):
+            yield number, "letters that an editor shows in another order"
+        if triton and _DEF.match(line) and (number, len(line.encode()) - len(line.lstrip().encode())) not in begins:
+            yield number, "a line of a text that begins like a function, which Triton would run"
+    for node in nodes:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "data":
+            yield node.lineno, "a field called data"
+
+
+def has_a_member(node: ast.ClassDef, flag: bool, auto: bool) -> bool:
+    """Whether an enumeration surely has a member: one without can be called with a table of names made at run time, and
+    is then a class of these. ``flag``: a zero or a sum is none; ``auto``: ``auto()`` may be trusted."""
+    for part in node.body:
+        named = part.targets[0] if isinstance(part, ast.Assign) and len(part.targets) == 1 else None
+        if not isinstance(part, ast.Assign) or not isinstance(named, ast.Name) or named.id.startswith("_"):
+            continue
+        value = part.value
+        if isinstance(value, ast.Constant):
+            whole = value.value if type(value.value) is int else 0
+            if not flag or (whole > 0 and whole & (whole - 1) == 0):
+                return True
+        elif isinstance(value, ast.Call) and ast.unparse(value) in ("auto()", "enum.auto()"):
+            if auto:
+                return True
+        elif isinstance(value, ast.Tuple) and value.elts and not flag:
+            return True
+    return False
