@@ -171,7 +171,7 @@ def report(document: dict[str, Any]) -> str:
     lines = [
         f"# Grading {document['number']} submissions of {document['labs']} ({document['jobs']} at a time)", "",
         table(["run", "seconds", "processor seconds", "seconds each"], times), "", table(head, rows), "",
-        f"- runs the same to the byte: {document['same']}",
+        *([f"- runs the same to the byte: {document['same']}"] if len(runs) > 1 else []),
         f"- graded alone, the same as in the class: {document['alone']}",
         f"- planted copies listed: {alike['found']} of {alike['planted']}; pairs of two who did not copy: "
         f"{len(alike['wrong'])}",
