@@ -133,8 +133,7 @@ class Worker:
         assert c.max_num_seqs is not None
         sampler = self.parts.sampler or Sampler()
         sampler.logprobs_mode, sampler.use_fp64_gumbel = c.logprobs_mode, c.use_fp64_gumbel
-        self.model_runner = ModelRunner(
-            self.model,
+        self.model_runner = self._make_model_runner(
             sampler,
             num_blocks=kv_cache_config.num_blocks,
             block_size=c.block_size,
@@ -158,6 +157,9 @@ class Worker:
         if has_custom_logitsprocs(custom):
             self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
+
+    def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
+        return ModelRunner(self.model, sampler, **settings)
 
     def compile_or_warm_up_model(self) -> None:
         """Capture the graphs, where some are wanted.
