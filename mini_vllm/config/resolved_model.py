@@ -33,6 +33,11 @@ class ResolvedModel:
     hf_config: HFConfig | None = None
     default_model_len: int | None = None
 
+    @property
+    def lengths(self) -> tuple[int, int | None]:
+        """(max_model_len, default_model_len)."""
+        return self.max_model_len, self.default_model_len
+
     @classmethod
     def from_folder(cls, folder: str | Path) -> ResolvedModel:
         """Read `config.json` and `generation_config.json`.

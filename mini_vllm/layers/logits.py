@@ -26,7 +26,7 @@ class LogitsProcessor(Module):
         return self.adjust(logits[:, : lm_head.num_embeddings])
 
     def adjust(self, logits: Array) -> Array:
-        """Cap and scale, in place; the order is that of upstream/vllm/model_executor/layers/logits_processor.py:64 —
+        """Cap and scale, in place; the order is that of upstream/vllm/model_executor/layers/logits_processor.py:66 —
         "if self.soft_cap is not None"."""
         if self.soft_cap is not None:
             logits /= self.soft_cap

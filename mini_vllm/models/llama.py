@@ -85,14 +85,12 @@ class LlamaDecoderLayer(Module):
 class LlamaModel(Module):
     """Embedding, layers, norm. Upstream: upstream/vllm/model_executor/models/llama.py:350 — `LlamaModel`."""
 
-    def __init__(
-        self, config: HFConfig, context: ModelContext, prefix: str, layer_type: Any, norm_type: Any = RMSNorm
-    ) -> None:
+    def __init__(self, config: HFConfig, context: ModelContext, prefix: str, layer: Any, norm: Any = RMSNorm) -> None:
         self.embed_tokens = VocabParallelEmbedding(
             config.vocab_size, config.hidden_size, context, f"{prefix}.embed_tokens"
         )
-        self.layers = [layer_type(config, i, context, f"{prefix}.layers.{i}") for i in range(config.num_hidden_layers)]
-        self.norm = norm_type(config.hidden_size, config.norm_eps, context, f"{prefix}.norm")
+        self.layers = [layer(config, i, context, f"{prefix}.layers.{i}") for i in range(config.num_hidden_layers)]
+        self.norm = norm(config.hidden_size, config.norm_eps, context, f"{prefix}.norm")
 
     def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
         """Embedded tokens [T, H] -> hidden states after the last norm, [T, H]."""
