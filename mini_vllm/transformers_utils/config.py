@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, GENERATION_DEFAULTS, IGNORABLE, KeyTable
+from mini_vllm.transformers_utils.config_encoder import POOLING_ARCHITECTURES
 from mini_vllm.transformers_utils.config_moe import MoEConfig, parse_moe
 from mini_vllm.transformers_utils.config_rope import RopeConfig, parse_rope
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.json_files import load_json_object
 
+ALL_ARCHITECTURES: dict[str, KeyTable] = {**ARCHITECTURES, **POOLING_ARCHITECTURES}
 _REQUIRED = object()
 _LIMITS = {"num_hidden_layers": 10_000, "vocab_size": 1 << 31, "max_position_embeddings": 1 << 40}
 _MAX_SIZE = 1 << 24
@@ -33,7 +35,8 @@ class HFConfig:
 
     `eos_token_ids` starts with the config's own id; those of `generation_config.json` follow.
     `generation_defaults` holds what that file says about sampling (temperature, top_p, ...); `quantization_config` is
-    what `config.json` says about stored weights, unread; `dtype` what it says that they are, e.g. "bfloat16".
+    what `config.json` says about stored weights, unread; `dtype` what it says that they are, e.g. "bfloat16"; `raw` is
+    the file, for what one architecture alone wants to know.
     """
 
     architecture: str
@@ -60,6 +63,7 @@ class HFConfig:
     quantization_config: dict[str, Any] | None = None
     moe: MoEConfig | None = None
     dtype: str | None = field(default=None, compare=False)
+    raw: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def max_model_len(self) -> int:
@@ -127,12 +131,12 @@ def read_generation_config(folder: str | Path, missing_is_fine: bool = False) ->
 
 def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
     names = raw.get("architectures")
-    known = ", ".join(sorted(ARCHITECTURES))
+    known = ", ".join(sorted(ALL_ARCHITECTURES))
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise ConfigError(f"config.json: architectures must name one of {known}, got {names!r}")
-    if names[0] not in ARCHITECTURES:
+    if names[0] not in ALL_ARCHITECTURES:
         raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {known}")
-    return ARCHITECTURES[names[0]], names[0]
+    return ALL_ARCHITECTURES[names[0]], names[0]
 
 
 def _check_keys(raw: dict[str, Any], table: KeyTable, architecture: str) -> None:
@@ -152,7 +156,8 @@ class _Parser:
     """Turns the raw keys of one architecture into an `HFConfig`."""
 
     def __init__(self, raw: dict[str, Any], table: KeyTable, architecture: str, generation: dict[str, Any]) -> None:
-        self.raw, self.table, self.architecture, self.generation = raw, table, architecture, generation
+        self.raw, self.table, self.named, self.generation = raw, table, architecture, generation
+        self.architecture = table.like or architecture
 
     def get(self, key: str, default: Any = _REQUIRED) -> Any:
         """The key's value; the family's default, then `default`, where it is absent or null."""
@@ -189,9 +194,9 @@ class _Parser:
 
     def parse(self) -> HFConfig:
         """Everything, checked against each other."""
-        is_opt = self.architecture == "OPTForCausalLM"
+        is_opt, encoder = self.architecture == "OPTForCausalLM", self.table.is_encoder
         hidden, heads = self.positive("hidden_size"), self.positive("num_attention_heads")
-        kv_heads = heads if is_opt else self.positive("num_key_value_heads", heads)
+        kv_heads = heads if is_opt or encoder else self.positive("num_key_value_heads", heads)
         layers = self.positive("num_hidden_layers")
         head_dim = self._head_dim(hidden, heads, kv_heads)
         if is_opt and self.get("word_embed_proj_dim", hidden) != hidden:
@@ -201,7 +206,7 @@ class _Parser:
             )
         bias = self.flag("enable_bias", True) if is_opt else self.flag("attention_bias")
         return HFConfig(
-            architecture=self.architecture,
+            architecture=self.named,
             vocab_size=self.positive("vocab_size"),
             hidden_size=hidden,
             intermediate_size=self.positive("ffn_dim" if is_opt else "intermediate_size"),
@@ -210,8 +215,8 @@ class _Parser:
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
             max_position_embeddings=self.positive("max_position_embeddings"),
-            norm_eps=1e-5 if is_opt else self.number("rms_norm_eps", 1e-6),
-            rope=RopeConfig() if is_opt else parse_rope(self, ConfigError),
+            norm_eps=1e-5 if is_opt else self.number(self.table.norm_key, 1e-6),
+            rope=RopeConfig() if is_opt or encoder else parse_rope(self, ConfigError),
             sliding_windows=self._windows(layers),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
             qkv_bias=self.architecture == "Qwen2ForCausalLM" or bias,
@@ -227,6 +232,7 @@ class _Parser:
             quantization_config=self._quantization(),
             moe=parse_moe(self, layers),
             dtype=str(self.get("dtype", self.get("torch_dtype", None)) or "") or None,
+            raw=self.raw,
         )
 
     def _quantization(self) -> dict[str, Any] | None:

@@ -19,6 +19,9 @@ IGNORABLE = frozenset({
     "tokenizer_class", "max_length", "temperature", "top_k", "top_p", "do_sample", "repetition_penalty",
     "unsloth_fixed", "unsloth_version", "keys_to_ignore_at_inference", "auto_map",
     "is_llama_config", "transformers.js_config",
+    # of poolers: looked at by mini_vllm/models/adapters.py and mini_vllm/config/pooler.py
+    "num_labels", "is_matryoshka", "matryoshka_dimensions", "sentence_transformers",
+    "sbert_ce_default_activation_function",
     "quantization_config", "compression_config",  # looked at by mini_vllm/quantization
 })  # fmt: skip
 
@@ -47,12 +50,17 @@ _ROUTER_TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "r
 @dataclass(frozen=True)
 class KeyTable:
     """`used`: read by the parser. `fixed`: allowed with these values. `ignorable`: inert for this architecture.
-    `defaults`: what the family assumes where a key is absent."""
+    `defaults`: what the family assumes where a key is absent. `like`: the architecture whose equation it has; "": its
+    own. `norm_key`: where the norms' epsilon stands. `is_encoder`: it attends to both sides, and has as many KV heads as
+    heads."""
 
     used: frozenset[str]
     fixed: dict[str, tuple[Any, ...]]
     ignorable: frozenset[str] = frozenset()
     defaults: dict[str, Any] = field(default_factory=dict)
+    like: str = ""
+    norm_key: str = "rms_norm_eps"
+    is_encoder: bool = False
 
 
 ARCHITECTURES: dict[str, KeyTable] = {

@@ -3,7 +3,8 @@
 Tokens first get vectors from what stands near them (positive pointwise mutual information, its first singular vectors:
 https://papers.nips.cc/paper/5477). Then a BERT of two layers is trained on pairs of question and section, each against
 the others of its batch (InfoNCE, https://arxiv.org/abs/1807.03748), for the whole vector and for its first 64 and 32
-numbers (https://arxiv.org/abs/2205.13147). `--minutes 1` is a try.
+numbers (https://arxiv.org/abs/2205.13147). The first third of the time trains the vectors of the tokens alone, without
+the layers, which is far cheaper a step. `--minutes 1` is a try.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def first_vectors(rows: list[list[int]], window: int = 8) -> np.ndarray:
+def first_vectors(rows: list[list[int]], window: int = 5) -> np.ndarray:
     """[VOCAB, HIDDEN] of unit length: singular vectors of the mutual information of tokens that stand near."""
     counts = np.zeros((VOCAB, VOCAB), np.float32)
     for row in rows:
@@ -57,14 +58,27 @@ def first_vectors(rows: list[list[int]], window: int = 8) -> np.ndarray:
         for apart in range(1, window + 1):
             np.add.at(counts, (ids[:-apart], ids[apart:]), 1 / apart)
     counts += counts.T
-    total, each = counts.sum(), counts.sum(1) + 1e-6
+    each = counts.sum(1) + 1e-6
     smoothed = each**0.75 / (each**0.75).sum()
     with np.errstate(divide="ignore"):
         info = np.maximum(np.log(counts / each[:, None] / smoothed[None]), 0)
-    del total
     u, s, _ = torch.svd_lowrank(torch.from_numpy(info), q=HIDDEN + 16, niter=4)
     vectors = (u[:, :HIDDEN] * s[:HIDDEN].sqrt()).numpy()
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    return _weighted(vectors, rows)
+
+
+def _weighted(vectors: np.ndarray, rows: list[list[int]]) -> np.ndarray:
+    """A token of many sections says little: its vector turns to one direction that all such tokens share."""
+    in_rows = np.zeros(VOCAB)
+    for row in rows:
+        in_rows[np.unique(row)] += 1
+    weight = np.clip(np.log(len(rows) / np.maximum(in_rows, 1)) / np.log(40), 0.05, 1)[:, None]
+    shared = np.sign(np.random.default_rng(0).standard_normal(HIDDEN)) / HIDDEN**0.5
+    vectors = vectors - vectors.mean(0)
+    vectors -= (vectors @ shared)[:, None] * shared
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    return (weight * vectors + np.sqrt(1 - weight**2) * shared).astype(np.float32)
 
 
 def make_model(vectors: np.ndarray) -> BertModel:
@@ -79,15 +93,18 @@ def make_model(vectors: np.ndarray) -> BertModel:
         model.embeddings.word_embeddings.weight.copy_(torch.from_numpy(vectors))
         model.embeddings.position_embeddings.weight.mul_(0.2)
         model.embeddings.token_type_embeddings.weight.zero_()
+        for layer in model.encoder.layer:
+            layer.attention.output.dense.weight.mul_(0.1)
+            layer.output.dense.weight.mul_(0.1)
     return model
 
 
-def embed(model: BertModel, tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
-    """Mean of the hidden states [n, HIDDEN]."""
+def embed(model: BertModel, tokenizer: Tokenizer, texts: list[str], whole: bool) -> torch.Tensor:
+    """Mean of the hidden states [n, HIDDEN]; of the embedded tokens, where the model is not yet `whole`."""
     encoded = tokenizer.encode_batch(texts)
     ids = torch.tensor([e.ids for e in encoded])
     mask = torch.tensor([e.attention_mask for e in encoded])
-    hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state if whole else model.embeddings(ids)
     return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
@@ -102,22 +119,25 @@ def loss_of(questions: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def train(model: BertModel, tokenizer: Tokenizer, pairs: Pairs, minutes: float, batch: int) -> dict[str, Any]:
+def train(
+    model: BertModel, tokenizer: Tokenizer, pairs: Pairs, minutes: float, batch: int, whole: bool, rate: float
+) -> dict[str, Any]:
     """AdamW until the time is over; the rate falls with the time that is left."""
     start, steps, shown = time.time(), 0, 0.0
     optimizer = torch.optim.AdamW(model.parameters(), lr=0, weight_decay=0.01)
     model.train()
     while (gone := (time.time() - start) / 60 / minutes) < 1:
         for group in optimizer.param_groups:
-            group["lr"] = 1.5e-3 * min(1, steps / 30) * (0.5 + 0.5 * math.cos(math.pi * gone))
+            group["lr"] = rate * min(1, (steps + 1) / 20) * (0.5 + 0.5 * math.cos(math.pi * gone))
         drawn = pairs.batch(batch)
-        loss = loss_of(*(embed(model, tokenizer, [one[side] for one in drawn]) for side in (0, 1)))
+        loss = loss_of(*(embed(model, tokenizer, [one[side] for one in drawn], whole) for side in (0, 1)))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        steps, shown = steps + 1, 0.95 * shown + 0.05 * float(loss.detach()) if steps else float(loss.detach())
-        if steps % 50 == 0:
+        shown = 0.95 * shown + 0.05 * float(loss.detach()) if steps else float(loss.detach())
+        steps += 1
+        if steps % 25 == 0:
             print(f"{steps} steps, {gone:.0%} of the time, loss {shown:.3f}", flush=True)
     return {"steps": steps, "batch": batch, "loss": round(shown, 4)}
 
@@ -159,10 +179,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("models/pocket-embed"))
     parser.add_argument("--commit", default="HEAD", help="whose pages it learns from")
     parser.add_argument("--minutes", type=float, default=22)
-    parser.add_argument("--batch", type=int, default=160)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
     asked = ["git", "rev-parse", args.commit]
     commit = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
     pairs = Pairs(snapshot(Path("."), commit), args.seed)
@@ -170,10 +192,11 @@ def main() -> None:
     tokenizer = train_tokenizer(texts)
     vectors = first_vectors([tokenizer.encode(text).ids for text in texts])
     tokenizer.enable_padding(pad_id=0, pad_token=PAD)
-    tokenizer.enable_truncation(160)
+    tokenizer.enable_truncation(72)
     model = make_model(vectors)
     print(f"{len(texts)} sections, {pairs.count} questions, {sum(p.numel() for p in model.parameters())} weights")
-    run = train(model, tokenizer, pairs, args.minutes, args.batch)
+    first = train(model, tokenizer, pairs, args.minutes / 3, 2 * args.batch, False, 4e-3)
+    run = {"tokens alone": first, **train(model, tokenizer, pairs, args.minutes * 2 / 3, args.batch, True, 1e-3)}
     record = {"commit": commit, "sections": len(texts), "questions": pairs.count, "minutes": args.minutes, **run}
     write(model, tokenizer, args.out, {**record, "seed": args.seed, "torch": torch.__version__})
 
