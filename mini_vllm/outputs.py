@@ -6,7 +6,7 @@ Upstream twins: `vllm/outputs.py` (results), `vllm/v1/outputs.py` (`ModelRunnerO
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -97,6 +97,62 @@ def _join(completion: CompletionOutput, later: CompletionOutput) -> None:
     completion.finish_reason, completion.stop_reason = later.finish_reason, later.stop_reason
 
 
+@dataclass
+class PoolingOutput:
+    """data: [E], [labels] or [rows, E]; None, and `error` says why, where the request failed or was aborted.
+
+    Upstream: upstream/vllm/outputs.py:61 — `PoolingOutput`, whose data is a torch tensor.
+    """
+
+    data: Any
+    error: str | None = None
+
+
+@dataclass
+class PoolingRequestOutput:
+    """The result of one pooling request.
+
+    Upstream: upstream/vllm/outputs.py:186 — `PoolingRequestOutput`.
+    """
+
+    request_id: str
+    outputs: Any
+    prompt_token_ids: list[int]
+    finished: bool
+    num_cached_tokens: int = 0
+
+
+@dataclass
+class EmbeddingOutput:
+    """`embedding`: floats. Upstream: upstream/vllm/outputs.py:230 — `EmbeddingOutput`."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        """How many."""
+        return len(self.embedding)
+
+
+@dataclass
+class ClassificationOutput:
+    """`probs`: one for each label. Upstream: upstream/vllm/outputs.py:268 — `ClassificationOutput`."""
+
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        """How many labels."""
+        return len(self.probs)
+
+
+@dataclass
+class ScoringOutput:
+    """`score`: a similarity, or a probability. Upstream: upstream/vllm/outputs.py:306 — `ScoringOutput`."""
+
+    score: float
+
+
 @dataclass(slots=True)
 class ModelRunnerOutput:
     """What one forward pass and sampling gave, aligned with `req_ids`.
@@ -114,6 +170,8 @@ class ModelRunnerOutput:
     logprobs: list[list[dict[int, tuple[float, int]]]] | None = None
     errors: dict[str, str] = field(default_factory=dict)
     prompt_logprobs_dict: dict[str, list[dict[int, tuple[float, int]] | None]] = field(default_factory=dict)
+    pooler_output: dict[str, np.ndarray] = field(default_factory=dict)
+    """Of a runner that pools: the results of prompts that ended in the step. Upstream: a list along `req_ids`."""
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ class PoolingModel(CausalLM):
     Attributes:
         pooler: see `layers/pooler/`. attn_type: "decoder", or "encoder_only": no KV cache.
         seq_pooling_type, tok_pooling_type: what counts where neither user nor checkpoint says so.
+        tasks: of `POOLING_TASKS`, those that the pooler has, the chief one first.
         unused: beginnings of the names of tensors that have no say in the hidden states.
 
     Upstream: upstream/vllm/model_executor/models/interfaces_base.py:148 — `VllmModelForPooling`.
@@ -37,6 +38,7 @@ class PoolingModel(CausalLM):
     seq_pooling_type = "LAST"
     tok_pooling_type = "ALL"
     unused: tuple[str, ...] = ("lm_head.",)
+    tasks: tuple[str, ...] = ()
     pooler: Pooler
     _names: frozenset[str] = frozenset()
 
@@ -78,6 +80,8 @@ class PoolingModel(CausalLM):
 class EmbeddingMixin(PoolingModel):
     """Embeddings of prompts and of tokens, from the hidden states as they are."""
 
+    tasks = ("embed", "token_embed")
+
     def init_pooler(self, config: PoolerConfig) -> None:
         self.pooler = DispatchPooler.for_embedding(config)
 
@@ -86,6 +90,7 @@ class SequenceClassificationMixin(PoolingModel):
     """One linear layer `score` without bias on the pooled row. `SupportsCrossEncoding` upstream."""
 
     score: ReplicatedLinear
+    tasks = ("classify", "token_classify")
 
     def init_pooler(self, config: PoolerConfig) -> None:
         self.pooler = DispatchPooler.for_seq_cls(config, classifier=self.score, act_fn=get_act_fn(self.config.raw))
@@ -100,7 +105,7 @@ def as_embedding_model(model_class: type[CausalLM]) -> type[CausalLM]:
     if getattr(model_class, "is_pooling_model", False):
         return model_class
     name = model_class.__name__.removesuffix("ForCausalLM") + "ForEmbedding"
-    return type(name, (EmbeddingMixin, model_class), {"__doc__": f"{model_class.__name__}, pooled.", "__init__": _no_head})
+    return type(name, (EmbeddingMixin, model_class), {"__init__": _no_head})
 
 
 @lru_cache(maxsize=None)
@@ -119,7 +124,7 @@ def as_seq_cls_model(model_class: type[CausalLM]) -> type[CausalLM]:
         )
 
     name = model_class.__name__.removesuffix("ForCausalLM") + "ForSequenceClassification"
-    return type(name, (SequenceClassificationMixin, model_class), {"__doc__": f"{name}.", "__init__": __init__})
+    return type(name, (SequenceClassificationMixin, model_class), {"__init__": __init__})
 
 
 def _no_head(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -128,10 +133,3 @@ def _no_head(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     if self.lm_head is not self.model.embed_tokens:
         self.context.layers.remove(self.lm_head)
         self.lm_head = self.model.embed_tokens
-
-
-def convert_model_class(model_class: Any, convert: str) -> Any:
-    """Upstream: upstream/vllm/model_executor/model_loader/utils.py:179 — `_get_model_architecture`."""
-    if convert == "embed":
-        return as_embedding_model(model_class)
-    return as_seq_cls_model(model_class) if convert == "classify" else model_class

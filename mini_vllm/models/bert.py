@@ -105,6 +105,7 @@ class BertBase(PoolingModel):
         super().__init__(config, *args, **kwargs)
         self.model = BertModel(config, self.context)
         self.lm_head = self.model.embed_tokens
+        self.num_layers = 0  # none that keeps keys and values
 
     def forward(self, input_ids: Any, positions: Array, attn: Attention, inputs_embeds: Array | None = None) -> Array:
         """[T] twice -> [T, H]. Embedded words alone, without their ids, are not enough here: types stand in the ids."""
@@ -140,6 +141,7 @@ class BertForSequenceClassification(BertBase):
     """
 
     unused = ("cls.", "embeddings.position_ids", "lm_head.")
+    tasks = ("classify", "token_classify")
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

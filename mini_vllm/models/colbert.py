@@ -24,6 +24,8 @@ class ColBERTModel(BertBase):
     Upstream: upstream/vllm/model_executor/models/colbert.py:193 — `ColBERTModel`.
     """
 
+    tasks = ("token_embed",)
+
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         raw = config.raw

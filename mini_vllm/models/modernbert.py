@@ -45,7 +45,7 @@ def rope_of(config: HFConfig, kind: str) -> RopeConfig:
 class ModernBertLayer(Module):
     """Attention and MLP, each added to what came in.
 
-    Upstream: upstream/vllm/model_executor/models/modernbert.py:170 — `ModernBertLayer`.
+    Upstream: upstream/vllm/model_executor/models/modernbert.py:162 — `ModernBertLayer`.
     """
 
     def __init__(self, config: HFConfig, layer_idx: int, context: ModelContext, prefix: str) -> None:
@@ -102,18 +102,19 @@ class ModernBertBase(PoolingModel):
         super().__init__(config, *args, **kwargs)
         self.model = ModernBertBackbone(config, self.context)
         self.lm_head = self.model.embed_tokens
+        self.num_layers = 0  # none that keeps keys and values
         reach = int(config.raw.get("local_attention", 128)) // 2
         self.sliding_windows = tuple(None if kind == "full_attention" else reach for kind in layer_types(config))
 
 
 class ModernBertModel(EmbeddingMixin, ModernBertBase):
-    """Upstream: upstream/vllm/model_executor/models/modernbert.py:234 — `ModernBertModel`."""
+    """Upstream: upstream/vllm/model_executor/models/modernbert.py:223 — `ModernBertModel`."""
 
 
 class ModernBertPool(SequencePoolingMethod):
     """A row of the prompt through dense, GELU and norm. `classifier_pooling` of the config says which row, always.
 
-    Upstream: upstream/vllm/model_executor/models/modernbert.py:285 — `ModernBertPooler`.
+    Upstream: upstream/vllm/model_executor/models/modernbert.py:282 — `ModernBertPooler`.
     """
 
     def __init__(self, config: HFConfig, context: ModelContext) -> None:
@@ -129,9 +130,10 @@ class ModernBertPool(SequencePoolingMethod):
 
 
 class ModernBertForSequenceClassification(ModernBertBase):
-    """Upstream: upstream/vllm/model_executor/models/modernbert.py:324 — `ModernBertForSequenceClassification`."""
+    """Upstream: upstream/vllm/model_executor/models/modernbert.py:323 — `ModernBertForSequenceClassification`."""
 
     unused = ("decoder.", "lm_head.")
+    tasks = ("classify", "token_classify")
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

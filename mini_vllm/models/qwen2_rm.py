@@ -27,6 +27,7 @@ class Qwen2RewardBaseModel(PoolingModel, Qwen2ForCausalLM):
     """
 
     labels = 1
+    tasks = ("token_classify",)
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

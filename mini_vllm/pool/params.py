@@ -28,21 +28,6 @@ _VALID = {
 
 
 @dataclass
-class LateInteractionParams:
-    """A query whose token vectors the worker keeps, or a document scored against them.
-
-    Attributes:
-        mode: "cache_query" or "score_doc". query_key: under which the query is kept. query_uses: documents to come.
-
-    Upstream: upstream/vllm/pooling_params.py:17 — `LateInteractionParams`.
-    """
-
-    mode: str
-    query_key: str
-    query_uses: int | None = None
-
-
-@dataclass
 class PoolingParams:
     """Args:
         use_activation: normalise an embedding, turn logits into probabilities; None: what the pooler does by default.
@@ -50,7 +35,7 @@ class PoolingParams:
         step_tag_id, returned_token_ids: of STEP pooling: rows at this token alone, these columns alone.
         task: one of `POOLING_TASKS`; the methods of `LLM` set it.
         skip_reading_prefix_cache: compute the whole prompt, whatever is cached; None: where the task needs all rows.
-        late_interaction_params, extra_kwargs: what the scoring entry points tell the worker.
+        extra_kwargs: what the scoring entry points tell the worker; queries of late interaction are not kept there.
         output_kind: `FINAL_ONLY`: there is one output.
 
     Raises ValueError, TypeError naming the argument, its value and what is allowed.
@@ -64,7 +49,6 @@ class PoolingParams:
     task: str | None = None
     requires_token_ids: bool = False
     skip_reading_prefix_cache: bool | None = None
-    late_interaction_params: LateInteractionParams | None = None
     extra_kwargs: dict[str, Any] | None = None
     output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
 

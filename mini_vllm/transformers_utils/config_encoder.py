@@ -64,4 +64,4 @@ POOLING_ARCHITECTURES: dict[str, KeyTable] = {
         }.items()
     },
 }
-"""Upstream knows the suffixes: upstream/vllm/config/model.py:1797 — `_SUFFIX_TO_DEFAULTS`."""
+"""Upstream knows the suffixes: upstream/vllm/config/model.py:1919 — `_SUFFIX_TO_DEFAULTS`."""

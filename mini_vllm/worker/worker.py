@@ -133,7 +133,7 @@ class Worker:
         assert c.max_num_seqs is not None
         sampler = self.parts.sampler or Sampler()
         sampler.logprobs_mode, sampler.use_fp64_gumbel = c.logprobs_mode, c.use_fp64_gumbel
-        self.model_runner = ModelRunner(
+        self.model_runner = self._runner_class()(
             self.model,
             sampler,
             num_blocks=kv_cache_config.num_blocks,
@@ -153,11 +153,19 @@ class Worker:
             from mini_vllm.worker.draft_runner import DraftRunner
 
             self.model_runner.drafts = DraftRunner(self.model_runner, c, self.draft_model)
-        watch = self.model.num_layers == 0 if c.kv_oracle is None else c.kv_oracle
+        watch = self.model.num_layers == 0 and c.runner_type == "generate" if c.kv_oracle is None else c.kv_oracle
         custom = c.model_config.logits_processors
         if has_custom_logitsprocs(custom):
             self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
+
+    def _runner_class(self) -> type[ModelRunner]:
+        """The one hook of pooling."""
+        if self.config.runner_type == "generate":
+            return ModelRunner
+        from mini_vllm.worker.pooling_model_runner import PoolingModelRunner
+
+        return PoolingModelRunner
 
     def compile_or_warm_up_model(self) -> None:
         """Capture the graphs, where some are wanted.
