@@ -88,22 +88,24 @@ class BertLayer(Module):
 class BertModel(Module):
     """Upstream: upstream/vllm/model_executor/models/bert.py:367 — `BertModel`."""
 
-    def __init__(self, config: HFConfig, context: ModelContext) -> None:
-        self.embeddings = BertEmbedding(config, context, "embeddings")
+    def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
+        self.embeddings = BertEmbedding(config, context, f"{prefix}embeddings")
         self.embed_tokens = self.embeddings.word_embeddings
-        self.layers = [BertLayer(config, i, context, f"encoder.layer.{i}") for i in range(config.num_hidden_layers)]
+        layers = range(config.num_hidden_layers)
+        self.layers = [BertLayer(config, i, context, f"{prefix}encoder.layer.{i}") for i in layers]
 
 
 class BertBase(PoolingModel):
-    """A BERT without a pooler."""
+    """A BERT without a pooler. prefix: before the names of its tensors."""
 
+    prefix = "bert."
     attn_type = "encoder_only"
     seq_pooling_type = "CLS"
     unused = ("pooler.", "cls.", "embeddings.position_ids", "lm_head.")
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        self.model = BertModel(config, self.context)
+        self.model = BertModel(config, self.context, self.prefix)
         self.lm_head = self.model.embed_tokens
         self.num_layers = 0  # none that keeps keys and values
 
@@ -119,6 +121,8 @@ class BertBase(PoolingModel):
 
 class BertEmbeddingModel(EmbeddingMixin, BertBase):
     """Upstream: upstream/vllm/model_executor/models/bert.py:470 — `BertEmbeddingModel`."""
+
+    prefix = ""
 
 
 class BertPool(SequencePoolingMethod):

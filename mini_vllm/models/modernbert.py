@@ -76,12 +76,13 @@ class ModernBertLayer(Module):
 class ModernBertBackbone(Module):
     """Embedding, layers, norm; `ModernBertModel` upstream, whose name the pooled model has here."""
 
-    def __init__(self, config: HFConfig, context: ModelContext) -> None:
+    def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         hidden, bias = config.hidden_size, bool(config.raw.get("norm_bias"))
-        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, hidden, context, "embeddings.tok_embeddings")
-        self.norm = LayerNorm(hidden, config.norm_eps, context, "embeddings.norm", bias)
-        self.layers = [ModernBertLayer(config, i, context, f"layers.{i}") for i in range(config.num_hidden_layers)]
-        self.final_norm = LayerNorm(hidden, config.norm_eps, context, "final_norm", bias)
+        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, hidden, context, f"{prefix}embeddings.tok_embeddings")
+        self.norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}embeddings.norm", bias)
+        layers = range(config.num_hidden_layers)
+        self.layers = [ModernBertLayer(config, i, context, f"{prefix}layers.{i}") for i in layers]
+        self.final_norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}final_norm", bias)
 
     def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
         """Embedded tokens [T, H] -> [T, H]."""
@@ -92,15 +93,16 @@ class ModernBertBackbone(Module):
 
 
 class ModernBertBase(PoolingModel):
-    """A ModernBERT without a pooler."""
+    """A ModernBERT without a pooler. prefix: before the names of its tensors."""
 
+    prefix = "model."
     attn_type = "encoder_only"
     seq_pooling_type = "CLS"
     unused = ("head.", "decoder.", "classifier.", "lm_head.")
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        self.model = ModernBertBackbone(config, self.context)
+        self.model = ModernBertBackbone(config, self.context, self.prefix)
         self.lm_head = self.model.embed_tokens
         self.num_layers = 0  # none that keeps keys and values
         reach = int(config.raw.get("local_attention", 128)) // 2
@@ -109,6 +111,8 @@ class ModernBertBase(PoolingModel):
 
 class ModernBertModel(EmbeddingMixin, ModernBertBase):
     """Upstream: upstream/vllm/model_executor/models/modernbert.py:223 — `ModernBertModel`."""
+
+    prefix = ""
 
 
 class ModernBertPool(SequencePoolingMethod):
