@@ -101,7 +101,7 @@ def _join(completion: CompletionOutput, later: CompletionOutput) -> None:
 class PoolingOutput:
     """data: [E], [labels] or [rows, E]; None, and `error` says why, where the request failed or was aborted.
 
-    Upstream: upstream/vllm/outputs.py:61 — `PoolingOutput`, whose data is a torch tensor.
+    Upstream: upstream/vllm/outputs.py:67 — `PoolingOutput`, whose data is a torch tensor.
     """
 
     data: Any
@@ -112,7 +112,7 @@ class PoolingOutput:
 class PoolingRequestOutput:
     """The result of one pooling request.
 
-    Upstream: upstream/vllm/outputs.py:186 — `PoolingRequestOutput`.
+    Upstream: upstream/vllm/outputs.py:204 — `PoolingRequestOutput`.
     """
 
     request_id: str
@@ -124,7 +124,7 @@ class PoolingRequestOutput:
 
 @dataclass
 class EmbeddingOutput:
-    """`embedding`: floats. Upstream: upstream/vllm/outputs.py:230 — `EmbeddingOutput`."""
+    """`embedding`: floats. Upstream: upstream/vllm/outputs.py:241 — `EmbeddingOutput`."""
 
     embedding: list[float]
 
@@ -136,7 +136,7 @@ class EmbeddingOutput:
 
 @dataclass
 class ClassificationOutput:
-    """`probs`: one for each label. Upstream: upstream/vllm/outputs.py:268 — `ClassificationOutput`."""
+    """`probs`: one for each label. Upstream: upstream/vllm/outputs.py:280 — `ClassificationOutput`."""
 
     probs: list[float]
 
@@ -148,7 +148,7 @@ class ClassificationOutput:
 
 @dataclass
 class ScoringOutput:
-    """`score`: a similarity, or a probability. Upstream: upstream/vllm/outputs.py:306 — `ScoringOutput`."""
+    """`score`: a similarity, or a probability. Upstream: upstream/vllm/outputs.py:320 — `ScoringOutput`."""
 
     score: float
 

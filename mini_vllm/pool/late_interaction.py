@@ -19,7 +19,7 @@ def compute_maxsim_score(query: Array, document: Array) -> float:
     Raises:
         ValueError: they are not matrices of one width.
 
-    Upstream: upstream/vllm/entrypoints/pooling/scoring/utils.py:32 — `compute_maxsim_score`.
+    Upstream: upstream/vllm/entrypoints/pooling/scoring/utils.py:59 — `compute_maxsim_score`.
     """
     if query.ndim != 2 or document.ndim != 2 or query.shape[1] != document.shape[1]:
         raise ValueError(f"query and document must be [rows, E] with one E, got {query.shape} and {document.shape}")
@@ -29,7 +29,7 @@ def compute_maxsim_score(query: Array, document: Array) -> float:
 def compute_maxsim_score_batched(queries: Sequence[Array], documents: Sequence[Array]) -> list[float]:
     """A score for each pair.
 
-    Upstream: upstream/vllm/v1/pool/late_interaction.py:62 — `compute_maxsim_score_batched`, which pads.
+    Upstream: upstream/vllm/v1/pool/late_interaction.py:59 — `compute_maxsim_score_batched`, which pads.
     """
     if len(queries) != len(documents):
         raise ValueError(f"q_embs and d_embs must have the same length, got {len(queries)} and {len(documents)}")

@@ -22,7 +22,7 @@ Params = PoolingParams | Sequence[PoolingParams] | None
 
 
 class PoolingOfflineMixin(OfflineInferenceMixin):
-    """Upstream: upstream/vllm/entrypoints/pooling/offline.py:33 — `PoolingOfflineMixin`."""
+    """Upstream: upstream/vllm/entrypoints/pooling/offline.py:31 — `PoolingOfflineMixin`."""
 
     @property
     def supported_tasks(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
             ValueError, TypeError: what is wrong with which prompt; nothing has been queued.
             RuntimeError: the result of one of them is not a number.
 
-        Upstream: upstream/vllm/entrypoints/pooling/offline.py:53 — `encode`.
+        Upstream: upstream/vllm/entrypoints/pooling/offline.py:51 — `encode`.
         """
         verify_pooling_task(pooling_task, self.supported_tasks)
         given = PoolingParams() if pooling_params is None else pooling_params
@@ -67,7 +67,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
     ) -> list[PoolingRequestOutput]:
         """A vector for each prompt: `outputs.embedding`.
 
-        Upstream: upstream/vllm/entrypoints/pooling/offline.py:202 — `embed`.
+        Upstream: upstream/vllm/entrypoints/pooling/offline.py:199 — `embed`.
         """
         kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
         items = self.encode(prompts, pooling_params, pooling_task="embed", **kwargs)
@@ -78,7 +78,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
     ) -> list[PoolingRequestOutput]:
         """Probabilities of the labels for each prompt: `outputs.probs`.
 
-        Upstream: upstream/vllm/entrypoints/pooling/offline.py:246 — `classify`.
+        Upstream: upstream/vllm/entrypoints/pooling/offline.py:244 — `classify`.
         """
         kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
         items = self.encode(prompts, pooling_params, pooling_task="classify", **kwargs)
@@ -92,7 +92,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         Raises:
             ValueError: the model cannot score, or the texts do not pair.
 
-        Upstream: upstream/vllm/entrypoints/pooling/offline.py:332 — `score`.
+        Upstream: upstream/vllm/entrypoints/pooling/offline.py:333 — `score`.
         """
         processor = scoring_processor(self.llm_engine)
         data = validate_score_input(data_1, data_2)
@@ -101,7 +101,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         return processor.post_process(items, len(data.data_1))
 
     def reward(self, prompts: Any, /, **kwargs: Any) -> list[PoolingRequestOutput]:
-        """A score for every token (upstream/vllm/entrypoints/pooling/offline.py:288 — `reward`, on its way out)."""
+        """A score for every token (upstream/vllm/entrypoints/pooling/offline.py:289 — `reward`, on its way out)."""
         return self.encode(prompts, pooling_task="token_classify", **kwargs)
 
 

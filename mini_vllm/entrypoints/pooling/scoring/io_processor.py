@@ -37,7 +37,7 @@ def validate_score_input(data_1: Any, data_2: Any) -> ScoringData:
     Raises:
         ValueError: another relation, or nothing at all.
 
-    Upstream: upstream/vllm/entrypoints/pooling/scoring/utils.py:88 — `_validate_score_input_lens`.
+    Upstream: upstream/vllm/entrypoints/pooling/scoring/utils.py:94 — `_validate_score_input_lens`.
     """
     first, second = ([data] if isinstance(data, str | dict) else list(data) for data in (data_1, data_2))
     if len(first) > 1 and len(first) != len(second):
