@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDERS = ("phase-*/*.md", "phase-*/labs/*.md", "phase-*/labs/*/README.md", "docs/*.md", "models/*/README.md", "*.md")
+FOLDERS = ("phase-*/*.md", "phase-*/labs/*.md", "phase-*/labs/*/README.md", "docs/*.md", "*.md")
+NO_ANSWER = ("EXERCISES.md", "CHEATSHEET.md", "02-mini-build.md")
+"""Pages that ask, sum up, or tell what to type; they are not searched. pocket-embed learned from them, too."""
 NO_PLACE = {
     "contents", "run", "files", "references", "hints", "checklist", "reading checklist", "what to do now",
     "what you do now", "now do it", "going further", "what to implement", "what the tests prove", "rapid fire",
@@ -96,7 +98,12 @@ def course_files(root: Path) -> list[str]:
     return sorted(found - {"NOTICE.md", "PUBLISHING.md"})
 
 
+def pages_to_search(root: Path) -> list[str]:
+    """Those of them that explain."""
+    return [name for name in course_files(root) if not name.endswith(NO_ANSWER)]
+
+
 def read_sections(root: Path, files: Iterable[str] | None = None) -> list[Section]:
-    """All sections of the course at `root`."""
+    """All sections of the course at `root`, or of these files."""
     names = course_files(root) if files is None else files
     return [s for name in names for s in sections_of(name, (root / name).read_text(encoding="utf-8"))]
