@@ -1,11 +1,11 @@
 """The search behind `course ask`: sections, words, index, and the questions that it is measured on."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomllib
 
 from models.search.bm25 import BM25, words_of
 from models.search.index import MODEL, Index, passages_of
@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = """# Phase 02 · Guide
 Some words that stand before any other heading, long enough to be a section of their own, and a little more.
 ## 2.8 The free queue
-`KVCacheManager` frees [blocks](x.md) in reverse, so that the tail of a prompt is the first to be taken again. <b>Yes</b>
+`KVCacheManager` frees [blocks](x.md) in reverse, so that the tail of a prompt is the first to be taken again.
+<b>Yes</b>
 ```python
 secret = 1
 ```
@@ -75,7 +76,8 @@ def test_the_model_finds_the_nearer_of_two_texts():
     from models.search.index import embed, make_embedder
 
     question, near, far = embed(
-        make_embedder(ROOT), ["how many blocks are free?", "The block pool counts its free blocks.", "Beam search keeps the best texts."]
+        make_embedder(ROOT),
+        ["how many blocks are free?", "The block pool counts its free blocks.", "Beam search keeps the best texts."],
     )
     assert question @ near > question @ far
     np.testing.assert_allclose(np.linalg.norm(near), 1, atol=1e-5)

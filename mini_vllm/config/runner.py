@@ -37,7 +37,9 @@ def resolve_runner(config: EngineConfig, resolved: ResolvedModel, folder: str | 
     what = hf.architecture if hf is not None else type(resolved.model).__name__
     if runner == "generate":
         require(not pools, "runner", config.runner, f"'pooling' or 'auto' for {what}, which pools")
-        require(config.convert in ("auto", "none"), "convert", config.convert, "'auto' or 'none' with runner='generate'")
+        require(
+            config.convert in ("auto", "none"), "convert", config.convert, "'auto' or 'none' with runner='generate'"
+        )
         return
     convert = config.convert
     if convert == "auto":
@@ -45,11 +47,14 @@ def resolve_runner(config: EngineConfig, resolved: ResolvedModel, folder: str | 
     config.runner_type, config.convert_type = "pooling", convert
     model_class = convert_model_class(named, convert) if hf is not None else named
     if not getattr(model_class, "is_pooling_model", False):
-        raise ValueError(f"runner='pooling' cannot be had of {what}: it has no pooler; set convert='embed' or 'classify'")
+        raise ValueError(
+            f"runner='pooling' cannot be had of {what}: it has no pooler; set convert='embed' or 'classify'"
+        )
     pooler = (config.pooler_config or PoolerConfig()).filled(**of_checkpoint)
     config.pooler_config = pooler = pooler.filled(
-        seq_pooling_type=model_class.seq_pooling_type, tok_pooling_type=model_class.tok_pooling_type
-    )
+        seq_pooling_type=model_class.seq_pooling_type, tok_pooling_type=model_class.tok_pooling_type,
+        use_activation=model_class.use_activation, step_tag_id=model_class.step_tag_id,
+    )  # fmt: skip
     if hf is not None:
         for key, value in matryoshka_of(hf.raw).items():
             setattr(pooler, key, value)

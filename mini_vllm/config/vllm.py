@@ -42,7 +42,7 @@ class EngineConfig:
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `reasoning_config`: what marks a model's thinking (`config/reasoning.py`).
-    `runner`, `convert`, `pooler_config`: whether tokens or vectors come out, of which class, and how (`config/pooler.py`).
+    `runner`, `convert`, `pooler_config`: whether tokens or vectors come out, and how (`config/pooler.py`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
     `enable_lora`, `max_loras`, `max_lora_rank`, `max_cpu_loras`, `lora_target_modules`: buffers for adapters
     (`config/lora.py`).

@@ -115,7 +115,11 @@ class RequestState:
         data = None if self.pooled is None else np.asarray(self.pooled)
         error = str(stop_reason) if finish_reason is FinishReason.ERROR else None
         return PoolingRequestOutput(
-            self.request_id, PoolingOutput(data, error), self.processed.prompt_token_ids, True, self.num_cached_tokens or 0
+            self.request_id,
+            PoolingOutput(data, error),
+            self.processed.prompt_token_ids,
+            True,
+            self.num_cached_tokens or 0,
         )
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:

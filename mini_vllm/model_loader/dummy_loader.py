@@ -32,7 +32,9 @@ def load_dummy_model(
     config = HFConfig.from_folder(folder)
     if quantization or config.quantization_config:
         raise ValueError(f"load_format='dummy' must go without quantization so far, got {quantization!r}")
-    model = convert_model_class(get_model_class(config.architecture), convert)(config, dtype, None, group, enable_expert_parallel)
+    model = convert_model_class(get_model_class(config.architecture), convert)(
+        config, dtype, None, group, enable_expert_parallel
+    )
     initialize_dummy_weights(model)
     return model
 

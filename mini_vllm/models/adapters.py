@@ -6,7 +6,7 @@ Upstream twin: `vllm/model_executor/models/adapters.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from mini_vllm.config.pooler import PoolerConfig
@@ -28,6 +28,7 @@ class PoolingModel(CausalLM):
         pooler: see `layers/pooler/`. attn_type: "decoder", or "encoder_only": no KV cache.
         seq_pooling_type, tok_pooling_type: what counts where neither user nor checkpoint says so.
         tasks: of `POOLING_TASKS`, those that the pooler has, the chief one first.
+        use_activation, step_tag_id: as in `PoolerConfig`, where the architecture has its own.
         unused: beginnings of the names of tensors that have no say in the hidden states.
 
     Upstream: upstream/vllm/model_executor/models/interfaces_base.py:148 — `VllmModelForPooling`.
@@ -39,6 +40,8 @@ class PoolingModel(CausalLM):
     tok_pooling_type = "ALL"
     unused: tuple[str, ...] = ("lm_head.",)
     tasks: tuple[str, ...] = ()
+    use_activation: bool | None = None
+    step_tag_id: int | None = None
     pooler: Pooler
     _names: frozenset[str] = frozenset()
 
@@ -96,7 +99,7 @@ class SequenceClassificationMixin(PoolingModel):
         self.pooler = DispatchPooler.for_seq_cls(config, classifier=self.score, act_fn=get_act_fn(self.config.raw))
 
 
-@lru_cache(maxsize=None)
+@cache
 def as_embedding_model(model_class: type[CausalLM]) -> type[CausalLM]:
     """A language model whose last hidden state is an embedding. A class that pools already is handed back.
 
@@ -108,7 +111,7 @@ def as_embedding_model(model_class: type[CausalLM]) -> type[CausalLM]:
     return type(name, (EmbeddingMixin, model_class), {"__init__": _no_head})
 
 
-@lru_cache(maxsize=None)
+@cache
 def as_seq_cls_model(model_class: type[CausalLM]) -> type[CausalLM]:
     """A language model with one linear layer on its last hidden state.
 

@@ -34,6 +34,4 @@ class ColBERTModel(BertBase):
 
     def init_pooler(self, config: PoolerConfig) -> None:
         method = get_tok_pooling_method(config.tok_pooling_type or "ALL")
-        self.pooler = DispatchPooler(
-            {"token_embed": TokenPooler(method, EmbeddingPoolerHead(self.linear, normalize))}
-        )
+        self.pooler = DispatchPooler({"token_embed": TokenPooler(method, EmbeddingPoolerHead(self.linear, normalize))})

@@ -30,9 +30,7 @@ def layer_types(config: HFConfig) -> list[str]:
     """ "full_attention" or "sliding_attention" for each layer, in either spelling of the file."""
     every = int(config.raw.get("global_attn_every_n_layers", 3))
     kinds = config.raw.get("layer_types")
-    return kinds or [
-        "sliding_attention" if i % every else "full_attention" for i in range(config.num_hidden_layers)
-    ]
+    return kinds or ["sliding_attention" if i % every else "full_attention" for i in range(config.num_hidden_layers)]
 
 
 def rope_of(config: HFConfig, kind: str) -> RopeConfig:
@@ -78,7 +76,9 @@ class ModernBertBackbone(Module):
 
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         hidden, bias = config.hidden_size, bool(config.raw.get("norm_bias"))
-        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, hidden, context, f"{prefix}embeddings.tok_embeddings")
+        self.embed_tokens = VocabParallelEmbedding(
+            config.vocab_size, hidden, context, f"{prefix}embeddings.tok_embeddings"
+        )
         self.norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}embeddings.norm", bias)
         layers = range(config.num_hidden_layers)
         self.layers = [ModernBertLayer(config, i, context, f"{prefix}layers.{i}") for i in layers]

@@ -50,7 +50,9 @@ class Qwen2RewardBaseModel(PoolingModel, Qwen2ForCausalLM):
 
 
 class Qwen2ForRewardModel(Qwen2RewardBaseModel):
-    """One score a token. Upstream: upstream/vllm/model_executor/models/qwen2_rm.py:100 — `Qwen2ForRewardModel`."""
+    """One score a token, as it is. Upstream: upstream/vllm/model_executor/models/qwen2_rm.py:100 — `Qwen2ForRewardModel`."""
+
+    use_activation = False
 
 
 class Qwen2ForProcessRewardModel(Qwen2RewardBaseModel):
@@ -61,3 +63,5 @@ class Qwen2ForProcessRewardModel(Qwen2RewardBaseModel):
 
     labels = 2
     tok_pooling_type = "STEP"
+    step_tag_id = 151651
+    """Upstream: upstream/vllm/model_executor/models/config.py:492 — `Qwen2ForProcessRewardModelConfig`."""

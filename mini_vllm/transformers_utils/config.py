@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, GENERATION_DEFAULTS, IGNORABLE, KeyTable
 from mini_vllm.transformers_utils.config_encoder import POOLING_ARCHITECTURES
+from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, GENERATION_DEFAULTS, IGNORABLE, KeyTable
 from mini_vllm.transformers_utils.config_moe import MoEConfig, parse_moe
 from mini_vllm.transformers_utils.config_rope import RopeConfig, parse_rope
 from mini_vllm.utils.checks import shown

@@ -51,8 +51,8 @@ _ROUTER_TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "r
 class KeyTable:
     """`used`: read by the parser. `fixed`: allowed with these values. `ignorable`: inert for this architecture.
     `defaults`: what the family assumes where a key is absent. `like`: the architecture whose equation it has; "": its
-    own. `norm_key`: where the norms' epsilon stands. `is_encoder`: it attends to both sides, and has as many KV heads as
-    heads."""
+    own. `norm_key`: where the norms' epsilon stands. `is_encoder`: it attends to both sides; all heads are KV heads
+    too."""
 
     used: frozenset[str]
     fixed: dict[str, tuple[Any, ...]]

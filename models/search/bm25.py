@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 _WORD = re.compile(r"[a-z0-9]+")
-_STOP = frozenset(
-    "a an the of to in on at by for from with and or is are was be been it its this that these those as i my me we you "
-    "your how what why when which who where does do did can could should would will not no if then than so there".split()
-)
+_STOP = frozenset("""
+    a an the of to in on at by for from with and or is are was be been it its this that these those as i my me we you
+    your how what why when which who where do does did can could should would will not no if then than so there
+""".split())  # noqa: SIM905 # fmt: skip
 _ENDS = ("ations", "ation", "ingly", "ings", "ing", "ied", "ies", "ers", "er", "ed", "es", "ly", "s", "e")
 
 

@@ -7,11 +7,11 @@ both followed by a second look at 20 places by late interaction (each token of t
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import tomllib
 
 from mini_vllm.pool.late_interaction import compute_maxsim_score
 from models.search.index import MODEL, Index, embed, make_embedder, passages_of
@@ -46,7 +46,8 @@ def main() -> None:
         first = index.best(both[n], RERANKED)
         texts = [passages_of(index.sections[i])[0] for i in first]
         rows = [o.outputs.data for o in llm.encode(texts, pooling_task="token_embed", use_tqdm=False)]
-        score = [both[n][i] + 10 * compute_maxsim_score(tokens[n], r) / len(tokens[n]) for i, r in zip(first, rows)]
+        looks = [10 * compute_maxsim_score(tokens[n], each) / len(tokens[n]) for each in rows]
+        score = [both[n][i] + look for i, look in zip(first, looks, strict=True)]
         return [first[j] for j in np.argsort(-np.array(score), kind="stable")]
 
     table = {

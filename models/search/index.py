@@ -47,7 +47,8 @@ class Index:
     """Sections, their postings, and the vectors of their passages.
 
     Attributes:
-        bm25: over the texts. titles: over the headings alone. owners [passages]: the section of each passage. vectors [passages, 128] float32.
+        bm25: over the texts. titles: over the headings alone. owners [passages]: the section of each passage.
+        vectors: [passages, 128] float32.
     """
 
     def __init__(

@@ -95,9 +95,11 @@ class Pairs:
         return sum(map(len, self.questions)) + sum(map(len, self.asked))
 
     def batch(self, size: int) -> list[tuple[str, str, int]]:
-        """(question, text, section): half from anywhere, half from three folders, which makes them hard to tell apart."""
+        """(question, text, section): half from anywhere, half from three folders, which are alike."""
         near = [i for name in self.rng.sample(sorted(self.folders), 3) for i in self.folders[name]]
-        chosen = self.rng.sample(range(len(self.sections)), size // 2) + self.rng.sample(near, min(len(near), size // 2))
+        chosen = self.rng.sample(range(len(self.sections)), size // 2) + self.rng.sample(
+            near, min(len(near), size // 2)
+        )
         return [(*self.one(i), i) for i in dict.fromkeys(chosen)]
 
     def one(self, i: int) -> tuple[str, str]:

@@ -129,7 +129,9 @@ def verify_pooling_task(task: str | None, supported: Sequence[str]) -> None:
     if task in supported:
         return
     if task in ("embed", "token_embed"):
-        raise ValueError("Embedding API is not supported by this model. Try converting the model using `--convert embed`.")
+        raise ValueError(
+            "Embedding API is not supported by this model. Try converting the model using `--convert embed`."
+        )
     if task in ("classify", "token_classify"):
         raise ValueError(
             "Classification API is not supported by this model. Try converting the model using `--convert classify`."

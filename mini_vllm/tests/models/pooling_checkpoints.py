@@ -39,7 +39,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "is_matryoshka": True,
     },
     "qwen3-classifier": {
-        **_DECODER, "architectures": ["Qwen3ForSequenceClassification"], "model_type": "qwen3", "head_dim": 32, **_THREE,
+        **_DECODER, "architectures": ["Qwen3ForSequenceClassification"], "model_type": "qwen3", "head_dim": 32,
+        **_THREE,
     },
     "qwen2-reward": {**_DECODER, "architectures": ["Qwen2ForRewardModel"], "model_type": "qwen2"},
     "qwen2-process-reward": {**_DECODER, "architectures": ["Qwen2ForProcessRewardModel"], "model_type": "qwen2"},

@@ -84,7 +84,11 @@ def test_rewards(family, tmp_path):
     from safetensors.numpy import load_file
 
     w = {k: v.astype(np.float64) for k, v in load_file(folder / "model.safetensors").items() if k.startswith("score")}
-    params = PoolingParams(step_tag_id=7, use_activation=False) if "process" in family else PoolingParams(use_activation=False)
+    params = (
+        PoolingParams(step_tag_id=7, use_activation=False)
+        if "process" in family
+        else PoolingParams(use_activation=False)
+    )
     llm = LLM(str(folder), dtype="float64")
     got = llm.encode(prompts(), params, pooling_task="token_classify", use_tqdm=False)
     for ids, output, h in zip(prompts(), got, hidden_states(family, folder), strict=True):

@@ -37,7 +37,9 @@ def test_a_ragged_batch_is_one_by_one(folders, family):
 @pytest.mark.parametrize("kind", ["CLS", "LAST", "MEAN"])
 def test_chunks_caches_and_preemption_change_nothing(folders, kind):
     config = {"pooling_type": kind}
-    want = pooled(make(folders, "qwen3-embedding", pooler_config=config, enable_prefix_caching=False), prompts(), "embed")
+    want = pooled(
+        make(folders, "qwen3-embedding", pooler_config=config, enable_prefix_caching=False), prompts(), "embed"
+    )
     tight = {"max_num_batched_tokens": 7, "block_size": 4, "num_blocks": 17, "scheduler_reserve_full_isl": False}
     llm = make(folders, "qwen3-embedding", pooler_config=config, **tight)
     for _ in range(2):
@@ -66,12 +68,14 @@ def test_tasks_and_settings_mix_in_one_batch(folders):
 
 def test_steps_of_a_reward_model(folders):
     llm = make(folders, "qwen2-process-reward")
-    [all_rows], [at_tag] = (
-        pooled(llm, [[5, 7, 9, 7, 8]], "token_classify", PoolingParams(step_tag_id=tag)) for tag in (None, 7)
-    )
+    every = make(folders, "qwen2-process-reward", pooler_config={"pooling_type": "ALL"})
+    [all_rows] = pooled(every, [[5, 7, 9, 7, 8]], "token_classify")
+    [at_tag] = pooled(llm, [[5, 7, 9, 7, 8]], "token_classify", PoolingParams(step_tag_id=7))
     np.testing.assert_allclose(at_tag, all_rows[[1, 3]], atol=1e-12)
-    [column] = pooled(llm, [[5, 7]], "token_classify", PoolingParams(returned_token_ids=[1], use_activation=False))
-    assert column.shape == (2, 1)
+    [column] = pooled(
+        llm, [[5, 7]], "token_classify", PoolingParams(returned_token_ids=[1], step_tag_id=7, use_activation=False)
+    )
+    assert column.shape == (1, 1)
 
 
 def test_async_encode_and_a_core_of_its_own(folders):
