@@ -22,7 +22,8 @@ from mini_vllm.engine.parallel_sampling import ParentRequest
 from mini_vllm.logprobs import PromptLogprobs
 from mini_vllm.metrics.loggers import StatLogger
 from mini_vllm.metrics.stats import EngineStats, RequestStateStats
-from mini_vllm.outputs import CompletionOutput, PoolingOutput, PoolingRequestOutput, RequestOutput
+from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.pool.outputs import PoolingOutput, PoolingRequestOutput
 from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind
 

@@ -50,7 +50,7 @@ class Qwen2RewardBaseModel(PoolingModel, Qwen2ForCausalLM):
 
 
 class Qwen2ForRewardModel(Qwen2RewardBaseModel):
-    """One score a token, as it is. Upstream: upstream/vllm/model_executor/models/qwen2_rm.py:100 — `Qwen2ForRewardModel`."""
+    """One score a token. Upstream: upstream/vllm/model_executor/models/qwen2_rm.py:100 — `Qwen2ForRewardModel`."""
 
     use_activation = False
 

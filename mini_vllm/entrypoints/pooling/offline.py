@@ -14,7 +14,7 @@ from mini_vllm.entrypoints.pooling.scoring.io_processor import (
     ScoringIOProcessor,
     validate_score_input,
 )
-from mini_vllm.outputs import ClassificationOutput, EmbeddingOutput, PoolingRequestOutput
+from mini_vllm.pool.outputs import ClassificationOutput, EmbeddingOutput, PoolingRequestOutput
 from mini_vllm.pool.params import PoolingParams
 from mini_vllm.utils.checks import shown
 

@@ -16,7 +16,7 @@ from fastapi import Request
 from mini_vllm.entrypoints.openai.engine.protocol import GenerationError, UsageInfo
 from mini_vllm.entrypoints.openai.engine.serving import OpenAIServing
 from mini_vllm.entrypoints.serve.render.serving import prompt_to_seq
-from mini_vllm.outputs import PoolingRequestOutput
+from mini_vllm.pool.outputs import PoolingRequestOutput
 from mini_vllm.pool.params import PoolingParams
 from mini_vllm.utils import random_uuid
 

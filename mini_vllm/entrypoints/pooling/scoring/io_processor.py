@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.outputs import PoolingRequestOutput, ScoringOutput
 from mini_vllm.pool.late_interaction import compute_maxsim_score
+from mini_vllm.pool.outputs import PoolingRequestOutput, ScoringOutput
 from mini_vllm.pool.params import PoolingParams
 
 SCORE_TYPE_MAP = {"embed": "bi-encoder", "classify": "cross-encoder", "token_embed": "late-interaction"}

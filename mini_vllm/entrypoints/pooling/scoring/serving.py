@@ -21,7 +21,7 @@ from mini_vllm.entrypoints.pooling.scoring.protocol import (
     ScoreResponse,
     ScoreResponseData,
 )
-from mini_vllm.outputs import PoolingRequestOutput
+from mini_vllm.pool.outputs import PoolingRequestOutput
 
 
 class ServingScores(PoolingServing):
