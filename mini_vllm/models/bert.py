@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.config.pooler import PoolerConfig
-from mini_vllm.layers.activation import get_act_fn as get_hidden_act
 from mini_vllm.layers.context import ModelContext
+from mini_vllm.layers.gelu import get_act_fn as get_hidden_act
 from mini_vllm.layers.layernorm import LayerNorm
 from mini_vllm.layers.linear import ColumnParallelLinear, QKVParallelLinear, ReplicatedLinear, RowParallelLinear
 from mini_vllm.layers.module import Module

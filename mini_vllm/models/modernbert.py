@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from mini_vllm.config.pooler import PoolerConfig
-from mini_vllm.layers.activation import gelu, get_act_fn
 from mini_vllm.layers.context import ModelContext
+from mini_vllm.layers.gelu import gelu, get_act_fn
 from mini_vllm.layers.layernorm import LayerNorm
 from mini_vllm.layers.linear import ReplicatedLinear, RowParallelLinear
 from mini_vllm.layers.module import Module
