@@ -86,7 +86,5 @@ def _limit_steps(config: EngineConfig, resolved: ResolvedModel) -> None:
         config.max_num_batched_tokens = config.scheduler.max_num_batched_tokens = max(
             length, config.max_num_batched_tokens
         )
-    for part in (config, config.scheduler):
-        part.enable_chunked_prefill = False
-    for part in (config, config.cache):
-        part.enable_prefix_caching = False
+    config.enable_chunked_prefill = config.scheduler.enable_chunked_prefill = False
+    config.enable_prefix_caching = config.cache.enable_prefix_caching = False

@@ -101,7 +101,7 @@ class BertBase(PoolingModel):
     prefix = "bert."
     attn_type = "encoder_only"
     seq_pooling_type = "CLS"
-    unused = ("pooler.", "cls.", "embeddings.position_ids", "lm_head.")
+    unused: tuple[str, ...] = ("pooler.", "cls.", "embeddings.position_ids", "lm_head.")
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

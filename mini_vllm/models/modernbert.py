@@ -98,7 +98,7 @@ class ModernBertBase(PoolingModel):
     prefix = "model."
     attn_type = "encoder_only"
     seq_pooling_type = "CLS"
-    unused = ("head.", "decoder.", "classifier.", "lm_head.")
+    unused: tuple[str, ...] = ("head.", "decoder.", "classifier.", "lm_head.")
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

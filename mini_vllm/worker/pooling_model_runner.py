@@ -80,7 +80,8 @@ class PoolingModelRunner(ModelRunner):
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1013 — `GPUModelRunner._init_model_kwargs`.
         """
         firsts = [
-            (s.sampling_params.extra_kwargs or {}).get("compressed_token_type_ids") for s in self.input_batch.states
+            (getattr(s.sampling_params, "extra_kwargs", None) or {}).get("compressed_token_type_ids")
+            for s in self.input_batch.states
         ]
         if all(first is None for first in firsts):
             return inputs.input_ids

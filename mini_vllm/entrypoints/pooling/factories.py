@@ -39,5 +39,6 @@ def attach_pooling(app: FastAPI | None, engine_client: Any, state: State, common
         scoring_processor(engine_client)
         state.serving_scores = ServingScores(*common)
         routers.append(score_router)
-    for router in routers if app is not None else ():
-        app.include_router(router)
+    if app is not None:
+        for router in routers:
+            app.include_router(router)

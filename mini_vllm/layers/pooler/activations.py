@@ -41,7 +41,12 @@ def identity(logits: Array) -> Array:
     return logits
 
 
-_BY_TORCH_NAME = {"Identity": identity, "Sigmoid": classify, "Softmax": classify, "Tanh": np.tanh}
+_BY_TORCH_NAME: dict[str, Activation] = {
+    "Identity": identity,
+    "Sigmoid": classify,
+    "Softmax": classify,
+    "Tanh": np.tanh,
+}
 
 
 def get_act_fn(raw: dict[str, Any]) -> Activation:

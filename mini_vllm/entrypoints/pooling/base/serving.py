@@ -48,7 +48,7 @@ class PoolingServing(OpenAIServing):
 
     async def _one(self, prompt: Any, params: PoolingParams, request_id: str, priority: int) -> PoolingRequestOutput:
         if self.request_logger is not None:
-            self.request_logger.log_inputs(request_id, prompt.get("prompt"), prompt["prompt_token_ids"], params)
+            self.request_logger.log_inputs(request_id, prompt.get("prompt"), prompt["prompt_token_ids"], None)
         inside = f"{request_id}-{random_uuid():.8}"
         async for output in self.engine_client.encode(dict(prompt), params, inside, priority=priority):
             if output.outputs.data is None:

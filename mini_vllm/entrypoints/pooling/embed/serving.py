@@ -18,7 +18,7 @@ from mini_vllm.entrypoints.pooling.embed.protocol import (
     EmbeddingResponseData,
 )
 
-_SIDES = {"NONE": None, "START": "left", "END": "right"}
+_SIDES: dict[str, Any] = {"NONE": None, "START": "left", "END": "right"}
 
 
 class ServingEmbedding(PoolingServing):
