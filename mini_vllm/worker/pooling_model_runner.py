@@ -79,10 +79,8 @@ class PoolingModelRunner(ModelRunner):
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:1013 — `GPUModelRunner._init_model_kwargs`.
         """
-        firsts = [
-            (getattr(s.sampling_params, "extra_kwargs", None) or {}).get("compressed_token_type_ids")
-            for s in self.input_batch.states
-        ]
+        params = [getattr(state.sampling_params, "extra_kwargs", None) or {} for state in self.input_batch.states]
+        firsts = [each.get("compressed_token_type_ids") for each in params]
         if all(first is None for first in firsts):
             return inputs.input_ids
         bounds = np.array([1 << 40 if first is None else first for first in firsts])
