@@ -114,10 +114,12 @@ def machine() -> dict[str, Any]:
     versions = {p: metadata.version(p) for p in ("numpy", "torch", "transformers") if installed(p)}
     forced = {name: os.environ[name] for name in ("OPENBLAS_CORETYPE", "MKL_DEBUG_CPU_TYPE") if name in os.environ}
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
+    niceness = {"niceness": os.nice(0)} if hasattr(os, "nice") and os.nice(0) else {}
     return {
         "processor": model, "cores": cores, "memory_gib": round(memory, 1) if memory else None,
         "system": platform.system(), "python": platform.python_version(), **versions, "blas": blas_kernels(), **forced,
         "date": time.strftime("%Y-%m-%d", time.gmtime()), "load_average_at_start": list(os.getloadavg()),
+        **niceness,
     }  # fmt: skip
 
 

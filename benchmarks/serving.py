@@ -210,7 +210,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             shutil.copy(file, folder)
     found = measure(args, folder)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    settings["rates"] = [f"{rate:g}" for rate in args.rates]
+    settings |= {"rates": [f"{rate:g}" for rate in args.rates], "vllm_python": Path(args.vllm_python or ".").is_file()}
+    del settings["tokenizer"], settings["workdir"]
     result = {"machine": facts, "weights": origin, "settings": settings, "rates": found}
     result["ratios"] = {rate: ratios(turns) for rate, turns in found.items()}
     save(f"serving-{args.shape}", result, report(found, facts, args), keep=not args.quick)

@@ -227,6 +227,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one small turn; nothing is written")
     args = parser.parse_args(argv)
     args.threads = 1 if args.processor_time else args.threads
+    facts = machine()
     if args.quick:
         args.batches, args.repeats, args.max_tokens, args.minutes = [1, 2], 1, 24, 0.5
     if args.vllm_python is None and (usual := Path(ROOT, ".venv-vllm/bin/python")).is_file():
@@ -243,13 +244,15 @@ def main(argv: list[str] | None = None) -> int:
         for arm in arms.values():
             arm.close()
     found = list(cells(rows, args, list(engines_of(args))))
-    text = report(found)
+    settings = {**vars(args), "vllm_python": bool(args.vllm_python)}  # no path of this machine
+    turns = len({row["turn"] for row in rows})
+    text = f"# What drafts buy\n\n{facts}\n\nThreads: {args.threads}. Turns: {turns}, medians.\n\n{report(found)}"
     for row in rows:
         of_arms = {" ".join(arm): dict(told) for arm, told in row["arms"].items()}
         row["arms"] = {arm: {k: v for k, v in told.items() if k != "tokens"} for arm, told in of_arms.items()}
     save(
         "spec_decode",
-        {"machine": machine(), "settings": vars(args), "cells": found, "rows": rows},
+        {"machine": facts, "settings": settings, "cells": found, "rows": rows},
         text,
         keep=not (args.quick or args.processor_time),
     )

@@ -20,6 +20,8 @@ from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
+from mini_vllm.platforms import get_platform
+from mini_vllm.platforms.interface import Platform
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import require_memory
 
@@ -52,6 +54,7 @@ class EngineConfig:
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
     (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
     a step in which no rank gets on for so long is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
+    `device`: "cpu", "cuda", or "torch", which is the code for "cuda" on a CPU, for tests (`platforms/`).
     """
 
     block_size: int = CacheConfig.block_size
@@ -112,8 +115,12 @@ class EngineConfig:
     trust_remote_code: bool = ModelConfig.trust_remote_code
     revision: str | None = ModelConfig.revision
     served_model_name: str | list[str] | None = ModelConfig.served_model_name
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        self.device = self.device or "cpu"
+        if self.async_scheduling is None:
+            self.async_scheduling = self.platform.default_async_scheduling
         for each in fields(self):
             if getattr(self, each.name) is None:  # None means the default, as upstream
                 factory = each.default_factory
@@ -131,7 +138,7 @@ class EngineConfig:
         self.load_config = LoadConfig(self.load_format)
         self.reasoning = ReasoningConfig.of(self.reasoning_config)
         self.max_num_seqs = self.scheduler.max_num_seqs
-        self.dtype = self.model_config.compute_dtype
+        self.dtype = self.platform.compute_dtype(self.model_config)
         flag("disable_log_stats", self.disable_log_stats)
         if self.kv_oracle is not None:
             flag("kv_oracle", self.kv_oracle)
@@ -150,6 +157,12 @@ class EngineConfig:
         if self.attention_backend is not None:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()
+        self.platform.check_and_update_config(self)
+
+    @property
+    def platform(self) -> Platform:
+        """What `device` names. Raises ValueError where this machine has none."""
+        return get_platform(self.device)
 
     def _check_executor(self) -> None:
         backend, seconds = self.distributed_executor_backend, self.execute_model_timeout_seconds
@@ -199,9 +212,9 @@ class EngineConfig:
 
         return EngineArgs(**args).create_engine_config()
 
-    def resolve_max_model_len(self, model_max_len: int) -> int:
-        """The context length in tokens: the model's, or the smaller one asked for."""
-        length = model_max_len if self.max_model_len is None else self.max_model_len
+    def resolve_max_model_len(self, model_max_len: int, default: int | None = None) -> int:
+        """The context length in tokens: the one asked for, else `default`, else the model's."""
+        length = (default or model_max_len) if self.max_model_len is None else self.max_model_len
         if length > model_max_len:
             raise ValueError(f"max_model_len must be at most the model's context of {model_max_len}, got {length}")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:

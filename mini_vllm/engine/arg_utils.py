@@ -98,6 +98,7 @@ class EngineArgs:
     trust_remote_code: bool | None = None
     revision: str | None = None
     served_model_name: str | list[str] | None = None
+    device: str | None = None
 
     def create_engine_config(self) -> EngineConfig:
         """The checked settings. Raises ValueError naming the argument, its value and what is allowed.

@@ -18,7 +18,6 @@ from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
-from mini_vllm.utils.mem_utils import memory_for_kv_cache, resident_memory
 from mini_vllm.worker.worker import WorkerParts
 
 Method = str | Callable[..., Any]
@@ -113,7 +112,7 @@ class Executor(ABC):
         share = self.config.gpu_memory_utilization
         if share is None or self.config.num_blocks is not None:
             return None
-        return memory_for_kv_cache(share, sum(self.collective_rpc(resident_memory)))
+        return self.config.platform.memory_for_kv_cache(share, self.collective_rpc)
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Make the KV caches, and whatever has to be ready before the first step.

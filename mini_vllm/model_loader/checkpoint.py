@@ -132,12 +132,19 @@ def load_weights(
         if config.load_format == "dummy":
             settings = quantization or config.quantization_config
             model = load_dummy_model(
-                resolved.model, config.dtype, settings, group, config.enable_expert_parallel, config.convert_type
+                resolved.model,
+                config.dtype,
+                settings,
+                group,
+                config.enable_expert_parallel,
+                config.max_model_len,
+                config.convert_type,
             )
         else:
             model = load_model(
                 resolved.model, config.dtype, progress, quantization, config.quantization_config,
-                group=group, enable_expert_parallel=config.enable_expert_parallel, convert=config.convert_type,
+                group=group, enable_expert_parallel=config.enable_expert_parallel, max_model_len=config.max_model_len,
+                convert=config.convert_type,
             )  # fmt: skip
         if config.runner_type == "pooling":
             model.init_pooler(config.pooler_config)

@@ -19,8 +19,9 @@ from mini_vllm.attention.kv_cache import KVCache
 from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.kv_cache_interface import KVCacheConfig
+from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_vllm.kv_oracle import oracle_rows
+from mini_vllm.logger import warning_once
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
@@ -103,15 +104,27 @@ class ModelRunner(LoRAModelRunnerMixin):
         self.logitsprocs: LogitsProcessors | None = None
         self.attention: Any = None
         self.kv_cache: KVCache | None = None
-        program = model if enforce_eager or not model.num_layers else _compiled(model)
-        self.forward, self.compute_logits = program.forward, program.compute_logits
         if model.num_layers:
-            num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
-            shape = (num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
-            self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype)
-            self.attention = make_grouped_attention(
-                groups, model, self.kv_cache, attention_backend, kv_cache_dtype, enforce_eager
-            )
+            self._make_program(
+                groups, num_blocks, dtype=dtype, kv_cache_dtype=kv_cache_dtype, backend=attention_backend,
+                enforce_eager=enforce_eager,
+            )  # fmt: skip
+        else:
+            self.forward, self.compute_logits = model.forward, model.compute_logits
+
+    def _make_program(
+        self, groups: list[KVCacheGroupSpec], num_blocks: int, *, dtype: Any, kv_cache_dtype: str, backend: Any,
+        enforce_eager: bool,
+    ) -> None:  # fmt: skip
+        """What computes a model with layers: its compiled form, or itself; the cache, and attention over it."""
+        model = self.model
+        program = model if enforce_eager else _compiled(model)
+        self.forward, self.compute_logits = program.forward, program.compute_logits
+        num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
+        shape = (num_layers, num_blocks, self.block_size, model.num_kv_heads, model.head_dim)
+        use_mla = getattr(model, "use_mla", False)
+        self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype, use_mla)
+        self.attention = make_grouped_attention(groups, model, self.kv_cache, backend, kv_cache_dtype, enforce_eager)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.
@@ -269,4 +282,8 @@ def _compiled(model: Any) -> Any:
     """The fast form of a model, or the model itself where there is none; imported where it is wanted."""
     from mini_vllm.compilation.cpu_models import compiled_form
 
-    return compiled_form(model) or model
+    form = compiled_form(model)
+    if form is None:
+        warning_once(__name__, f"{type(model).__name__} has no compiled form: its plain form is used, as with "
+                     "enforce_eager=True")  # fmt: skip
+    return form or model

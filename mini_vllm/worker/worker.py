@@ -133,14 +133,15 @@ class Worker:
         assert c.max_num_seqs is not None
         sampler = self.parts.sampler or Sampler()
         sampler.logprobs_mode, sampler.use_fp64_gumbel = c.logprobs_mode, c.use_fp64_gumbel
-        self.model_runner = self._runner_class()(
-            self.model,
+        self.model_runner = self._make_model_runner(
             sampler,
             num_blocks=kv_cache_config.num_blocks,
             block_size=c.block_size,
             max_num_seqs=c.max_num_seqs,
             max_num_batched_tokens=c.max_num_batched_tokens,
-            max_model_len=c.resolve_max_model_len(self.resolved_model.max_model_len),
+            max_model_len=c.resolve_max_model_len(
+                self.resolved_model.max_model_len, self.resolved_model.default_model_len
+            ),
             seed=c.seed,
             kv_cache_dtype=c.kv_cache_dtype,
             attention_backend=self.parts.attention or c.attention_backend,
@@ -159,13 +160,13 @@ class Worker:
             self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
 
-    def _runner_class(self) -> type[ModelRunner]:
+    def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
         """The one hook of pooling."""
         if self.config.runner_type == "generate":
-            return ModelRunner
+            return ModelRunner(self.model, sampler, **settings)
         from mini_vllm.worker.pooling_model_runner import PoolingModelRunner
 
-        return PoolingModelRunner
+        return PoolingModelRunner(self.model, sampler, **settings)
 
     def compile_or_warm_up_model(self) -> None:
         """Capture the graphs, where some are wanted.

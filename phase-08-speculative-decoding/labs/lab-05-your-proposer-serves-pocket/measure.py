@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import statistics
 import sys
@@ -76,11 +77,13 @@ def main() -> int:
     record = {"row_cost": {str(rows): round(ms, 3) for rows, ms in row_cost.items()}, "arms": found}
     out = HERE / "captured"
     (out / "served.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    load_average = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    priority = f"niceness {os.nice(0)}, load average at the end {load_average}"
     write_provenance(
         out,
         "cpu",
         {
-            "machine": "x86-64 virtual machine, 2 cores, other work running beside it; one BLAS thread",
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores; one BLAS thread; {priority}",
             "cpu": cpu_name(),
             "device": "cpu",
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),

@@ -150,7 +150,7 @@ def test_row_cost_as_predicted(impl):
 
 def test_speedup_as_predicted(impl):
     predicted, arm = impl.predicted_speedup(), SERVED["arms"]["JSON, n-gram"]
-    assert abs(predicted - arm["measured"]) <= 0.08, (
+    assert abs(predicted - arm["measured"]) <= 0.1, (
         f"you predicted {predicted}; it was {arm['measured']}, with {arm['accepted']} of {arm['drafted']} drafts "
         "accepted. The drafts were free; what was not?"
     )

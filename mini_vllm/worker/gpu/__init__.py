@@ -1,0 +1,1 @@
+"""The runner for GPUs. Upstream twin: `vllm/v1/worker/gpu/`."""
