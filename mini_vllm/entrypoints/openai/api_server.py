@@ -131,8 +131,9 @@ def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> No
     names = [names] if isinstance(names, str) else list(names)
     state.engine_client, state.args = engine_client, args
     state.openai_serving_models = OpenAIServingModels(
-        [BaseModelPath(name, args.model) for name in names], engine_client.max_model_len
-    )
+        [BaseModelPath(name, args.model) for name in names], engine_client.max_model_len, engine_client,
+        args.lora_modules,
+    )  # fmt: skip
     renderer = BaseRenderer(engine_client.tokenizer, engine_client.folder)
     parsers = Parsers(options, engine_client.tokenizer)
     render = OpenAIServingRender(renderer, options, parsers, engine_client.max_model_len)
@@ -213,6 +214,7 @@ async def run_server(args: Namespace, **uvicorn_kwargs: Any) -> None:
         async with build_async_engine_client(args) as engine_client:
             app = build_app(args)
             init_app_state(engine_client, app.state, args)
+            await app.state.openai_serving_models.init_static_loras()
             logger.info("Starting mini_vllm server on %s", listen_address)
             await serve_http(app, sock, args.shutdown_timeout, **_uvicorn_options(args), **uvicorn_kwargs)
     finally:
