@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput, SamplerOutput
+    from mini_vllm.pool.params import PoolingParams
     from mini_vllm.profiler.wrapper import profile
     from mini_vllm.request import Request, RequestStatus
     from mini_vllm.sample.logits_processor import (
@@ -223,6 +224,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput", "SamplerOutput"),
+    "mini_vllm.pool.params": ("PoolingParams",),
     "mini_vllm.profiler.wrapper": ("profile",),
     "mini_vllm.request": ("Request", "RequestStatus"),
     "mini_vllm.sample.logits_processor": (

@@ -114,6 +114,8 @@ class ModelRunnerOutput:
     logprobs: list[list[dict[int, tuple[float, int]]]] | None = None
     errors: dict[str, str] = field(default_factory=dict)
     prompt_logprobs_dict: dict[str, list[dict[int, tuple[float, int]] | None]] = field(default_factory=dict)
+    pooler_output: dict[str, np.ndarray] = field(default_factory=dict)
+    """Of a runner that pools: the results of prompts that ended in the step. Upstream: a list along `req_ids`."""
 
 
 @dataclass(slots=True)

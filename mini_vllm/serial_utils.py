@@ -161,6 +161,8 @@ def _enc_hook(value: Any) -> Any:
     """What numpy left in a message of plain fields."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} cannot be sent: {str(value)[:60]}")
 
 

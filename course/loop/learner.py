@@ -19,6 +19,7 @@ from rich.markdown import Markdown
 from course.labs import ROOT, Lab, LabError, find_labs, lab_of, stubs
 from course.loop import hints, record
 from course.loop.outcomes import digest, fitted, recall
+from mini_vllm.entrypoints.cli.ask import ask
 
 if TYPE_CHECKING:
     from course.loop.follow import Starter
@@ -175,9 +176,7 @@ def reset(lab: Annotated[str, typer.Argument(help="a lab (00-03, sampling, its f
         say(f"{chosen.name}: {'starter.py is the original already' if there else 'starter.py is there again'}.")
 
 
-def update(
-    source: Annotated[str, typer.Option(help="REMOTE/BRANCH; left out: what your branch follows")] = "",
-) -> None:
+def update(source: Annotated[str, typer.Option(help="REMOTE/BRANCH; left out: what your branch follows")] = "") -> None:
     """Takes a newer course into this clone; every [bold]starter.py[/] that you edited stays yours."""
     from course.loop import follow, gitwork
 
@@ -238,5 +237,5 @@ def serve(port: Annotated[int, typer.Option(min=1, max=65535, help="where to lis
 def add_to(app: typer.Typer) -> None:
     """Adds these verbs to the command line."""
     app.command("next")(next_)
-    for verb in (watch, hint, diff, reset, update, serve):
+    for verb in (watch, hint, diff, reset, update, serve, ask):
         app.command(verb.__name__)(verb)

@@ -37,6 +37,8 @@ class ModelConfig:
     generation_config: whose sampling defaults and end tokens count: "auto" the checkpoint's `generation_config.json`,
         "vllm" none, else a folder with such a file. override_generation_config: single values over it.
     tokenizer_mode: "auto" or "hf", which are the same here.
+    runner: "generate" or "pooling"; "auto": what the checkpoint is for. convert: what a language model becomes, "embed"
+        or "classify"; "none" nothing; "auto": what the runner needs.
 
     Raises ValueError naming the argument, its value and what is allowed.
     Upstream: upstream/vllm/config/model.py:117 — `ModelConfig`.
@@ -59,6 +61,8 @@ class ModelConfig:
     revision: str | None = None
     served_model_name: str | list[str] | None = None
     enforce_eager: bool = False
+    runner: str = "auto"
+    convert: str = "auto"
 
     def __post_init__(self) -> None:
         names = (*COMPUTE_DTYPES, "float", *SIXTEEN_BIT)
@@ -76,6 +80,8 @@ class ModelConfig:
         self.logits_processors = tuple(named)
         for name in ("skip_tokenizer_init", "trust_remote_code", "enforce_eager", "use_fp64_gumbel"):
             flag(name, getattr(self, name))
+        one_of("runner", self.runner, ("auto", "generate", "pooling"))
+        one_of("convert", self.convert, ("auto", "none", "embed", "classify"))
         one_of("tokenizer_mode", self.tokenizer_mode, ("auto", "hf"))
         for name in ("generation_config", "revision"):
             value = getattr(self, name)

@@ -19,6 +19,7 @@ class SchedulerConfig:
     `async_scheduling` plans a step before the results of the one before are taken in. It is upstream's default; here,
     where the model runs in the calling thread, it hides nothing and shows only the decisions.
     `stream_interval`: tokens of a request that are shown together, after its first, which is shown at once.
+    `runner_type`: "generate" or "pooling", as the model turns out to be.
     `disable_hybrid_kv_cache_manager`: a model with full and with sliding layers keeps all blocks of all layers.
     """
 
@@ -31,6 +32,7 @@ class SchedulerConfig:
     async_scheduling: bool = False
     disable_hybrid_kv_cache_manager: bool = False
     stream_interval: int = 1
+    runner_type: str = "generate"
 
     def __post_init__(self) -> None:
         whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1)

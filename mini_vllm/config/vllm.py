@@ -12,6 +12,7 @@ from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
+from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
@@ -43,6 +44,7 @@ class EngineConfig:
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `reasoning_config`: what marks a model's thinking (`config/reasoning.py`).
+    `runner`, `convert`, `pooler_config`: whether tokens or vectors come out, and how (`config/pooler.py`).
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
     `enable_lora`, `max_loras`, `max_lora_rank`, `max_cpu_loras`, `lora_target_modules`: buffers for adapters
     (`config/lora.py`).
@@ -89,6 +91,9 @@ class EngineConfig:
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
+    runner: str = ModelConfig.runner
+    convert: str = ModelConfig.convert
+    pooler_config: Any = None
     reasoning_config: ReasoningConfig | dict[str, Any] | None = None
     enable_lora: bool = False
     max_loras: int | None = None
@@ -121,10 +126,15 @@ class EngineConfig:
                 factory = each.default_factory
                 setattr(self, each.name, each.default if factory is MISSING else factory())
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
-        self.scheduler = SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+        self.scheduler = SchedulerConfig(
+            **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if f.name != "runner_type"}
+        )
         self.kv_events = KVEventsConfig.of(self.kv_events_config)
         self.structured_outputs = StructuredOutputsConfig.of(self.structured_outputs_config)
         self.model_config = ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig)})
+        self.pooler_config = PoolerConfig.of(self.pooler_config)
+        self.runner_type, self.convert_type = "generate", "none"  # until the model is known: `resolve_runner`
+        self.supported_tasks: tuple[str, ...] = ("generate",)
         self.load_config = LoadConfig(self.load_format)
         self.reasoning = ReasoningConfig.of(self.reasoning_config)
         self.max_num_seqs = self.scheduler.max_num_seqs

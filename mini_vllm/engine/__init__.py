@@ -84,6 +84,7 @@ class EngineCoreRequest:
 class EngineCoreOutput:
     """What one step gave for one request: from the engine core to the front end.
 
+    `pooling_output`: floats [E] or [rows, E] of a pooling request; lists where they came from another process.
     `new_prompt_logprobs_tensors` comes once, with the first token: see `ModelRunnerOutput.prompt_logprobs_dict`.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:168 — `EngineCoreOutput`.
@@ -98,6 +99,7 @@ class EngineCoreOutput:
     num_preemptions: int = 0
     events: list[EngineCoreEvent] | None = None
     new_prompt_logprobs_tensors: list[dict[int, tuple[float, int]] | None] | None = None
+    pooling_output: Any = None
 
     @property
     def finished(self) -> bool:

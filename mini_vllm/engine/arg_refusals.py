@@ -38,8 +38,8 @@ _REFUSED = {
         mm_encoder_fp8_scale_save_margin=1.5 io_processor_plugin renderer_num_workers=1 skip_mm_profiling
         video_pruning_rate mm_tensor_ipc=direct_rpc ec_transfer_config disable_chunked_mm_input
         enable_mm_processor_stats default_mm_loras enable_tower_connector_lora""",
-    "phase 14 brings pooling and state-space models": """
-        runner=auto convert=auto pooler_config mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
+    "phase 14 brings state-space models": """
+        mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
         mamba_block_size mamba_cache_mode=none mamba_backend=triton enable_mamba_cache_stochastic_rounding
         mamba_cache_philox_rounds=0 gdn_prefill_backend""",
     "phase 15 brings KV transfer, offload and sleep": """
@@ -108,11 +108,6 @@ def check_upstream_argument(name: str, value: Any) -> None:
 
 
 METHODS = {
-    "encode": "phase 14 brings pooling",
-    "embed": "phase 14 brings pooling",
-    "classify": "phase 14 brings pooling",
-    "reward": "phase 14 brings pooling",
-    "score": "phase 14 brings pooling",
     "sleep": "phase 15 brings sleep; `reset_prefix_cache` forgets the cache now",
     "wake_up": "phase 15 brings sleep",
     "is_sleeping": "phase 15 brings sleep",

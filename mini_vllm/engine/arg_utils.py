@@ -75,6 +75,9 @@ class EngineArgs:
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
     reasoning_config: dict[str, Any] | Any = None
+    runner: str | None = None
+    convert: str | None = None
+    pooler_config: dict[str, Any] | Any = None
     enable_lora: bool | None = None
     max_loras: int | None = None
     max_lora_rank: int | None = None

@@ -29,6 +29,7 @@ from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
         arrival_time: float | None = None,
@@ -147,7 +148,7 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
     async def generate(
         self,
         prompt: Prompt,
-        sampling_params: SamplingParams,
+        sampling_params: SamplingParams | PoolingParams,
         request_id: str,
         *,
         priority: int = 0,
@@ -193,6 +194,16 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         finally:
             if queue is not None and not finished and not self.errored:  # the consumer has left, or something broke
                 await self.abort(request_id)
+
+    async def encode(
+        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        """The pooled result of one prompt, a `PoolingRequestOutput`; rules and errors are those of `generate`.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:803 — `AsyncLLM.encode`.
+        """
+        async for output in self.generate(prompt, pooling_params, request_id, priority=priority):
+            yield output
 
     def _run_output_handler(self) -> None:
         """Start the output handler, in the event loop that runs. It holds no reference to this object.

@@ -72,6 +72,7 @@ class FrontEnd:
         self.input_processor = InputProcessor(
             self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs,
             config.structured_outputs, custom if has_custom_logitsprocs(custom) else None, config.reasoning,
+            config.pooler_config if config.runner_type == "pooling" else None,
         )  # fmt: skip
         self.lora_registry = LoRARegistry(config.lora)
         self._stats = EngineStats()

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.inputs.llm import PromptType, check_prompt_keys
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sample.logits_processor import validate_logits_processors_parameters
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.checks import shown
@@ -28,7 +30,8 @@ class ProcessedInput:
 
     prompt: str | None
     prompt_token_ids: list[int]
-    params: SamplingParams
+    params: Any
+    """`SamplingParams` or `PoolingParams`."""
     cache_salt: str | None = None
     lora_request: LoRARequest | None = None
 
@@ -44,7 +47,7 @@ class InputProcessor:
         max_logprobs: the most `logprobs` that a request may ask for; -1: the vocabulary.
         structured_outputs: what grammars are made by.
         logits_processors: custom ones, named, which look at every request; None: neither named nor installed.
-        reasoning: what marks the thinking; None: nothing does.
+        reasoning: what marks the thinking; None: nothing does. pooler_config: None for a model that generates.
 
     Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
     """
@@ -59,7 +62,9 @@ class InputProcessor:
         structured_outputs: StructuredOutputsConfig | None = None,
         logits_processors: tuple[Any, ...] | None = None,
         reasoning: ReasoningConfig | None = None,
+        pooler_config: PoolerConfig | None = None,
     ) -> None:
+        self.pooler_config = pooler_config
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
@@ -68,12 +73,16 @@ class InputProcessor:
         self.structured_outputs = structured_outputs or StructuredOutputsConfig()
         self.eos_token_ids = list(eos_token_ids)
 
-    def process_inputs(self, prompt: Prompt, params: SamplingParams) -> ProcessedInput:
+    def process_inputs(self, prompt: Prompt, params: SamplingParams | PoolingParams) -> ProcessedInput:
         """Turn one prompt into a `ProcessedInput`.
 
         Raises:
             ValueError, TypeError: names the argument, the value and what is allowed.
         """
+        if isinstance(params, PoolingParams):
+            return self._process_pooling(prompt, params)
+        if self.pooler_config is not None:
+            raise ValueError("this model pools; it generates nothing: use `embed`, `classify`, `score` or `encode`")
         if not isinstance(params, SamplingParams):
             raise TypeError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
         text, token_ids, cache_salt = self._tokenize(prompt)
@@ -104,6 +113,16 @@ class InputProcessor:
             self._need_tokenizer("stop")
         if params.structured_outputs is not None:
             self._validate_structured_outputs(params)
+        return ProcessedInput(text, token_ids, params, cache_salt)
+
+    def _process_pooling(self, prompt: Prompt, params: PoolingParams) -> ProcessedInput:
+        """A prompt may fill the whole context: nothing comes after it."""
+        if self.pooler_config is None:
+            raise ValueError("pooling is only supported for pooling models: try runner='pooling'")
+        text, token_ids, cache_salt = self._tokenize(prompt)
+        self._validate_token_ids(token_ids, room=0)
+        params = params.clone()
+        params.verify(self.pooler_config)
         return ProcessedInput(text, token_ids, params, cache_salt)
 
     def _validate_structured_outputs(self, params: SamplingParams) -> None:
@@ -139,7 +158,7 @@ class InputProcessor:
             raise TypeError(f"prompt_token_ids must be a list of ints, got {type(token_ids).__name__}")
         return prompt.get("prompt"), list(token_ids), salt
 
-    def _validate_token_ids(self, token_ids: list[int]) -> None:
+    def _validate_token_ids(self, token_ids: list[int], room: int = 1) -> None:
         if not token_ids:
             raise ValueError("prompt must have at least one token, got an empty prompt")
         for i, token in enumerate(token_ids):
@@ -149,7 +168,9 @@ class InputProcessor:
                 raise ValueError(
                     f"prompt_token_ids[{i}] = {shown(token)} is outside the vocabulary (0 to {self.vocab_size - 1})"
                 )
-        if len(token_ids) >= self.max_model_len:
+        if not room and len(token_ids) > self.max_model_len:
+            raise ValueError(f"prompt has {len(token_ids)} tokens, more than max_model_len = {self.max_model_len}")
+        if room and len(token_ids) >= self.max_model_len:
             raise ValueError(
                 f"prompt has {len(token_ids)} tokens; it must be shorter than max_model_len = {self.max_model_len}, "
                 "so that there is room for at least one output token"

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mini_vllm.engine import EngineCoreOutput, FinishReason
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.input_processor import ProcessedInput
@@ -21,6 +23,8 @@ from mini_vllm.logprobs import PromptLogprobs
 from mini_vllm.metrics.loggers import StatLogger
 from mini_vllm.metrics.stats import EngineStats, RequestStateStats
 from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.pool.outputs import PoolingOutput, PoolingRequestOutput
+from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
@@ -47,6 +51,7 @@ class RequestState:
     token_ids: list[int] = field(default_factory=list)
     stream_interval: int = 1
     num_shown: int = 0
+    pooled: Any = None
 
     def __post_init__(self) -> None:
         params = self.processed.params
@@ -61,6 +66,7 @@ class RequestState:
     def take(self, output: EngineCoreOutput) -> str | None:
         """Take in new tokens; returns the stop string that they complete, if any."""
         self.token_ids.extend(output.new_token_ids)
+        self.pooled = output.pooling_output
         if self.logprobs_processor is not None:
             self.logprobs_processor.update_from_output(output)
         if self.detokenizer is None:
@@ -69,12 +75,14 @@ class RequestState:
 
     def make_request_output(
         self, num_new: int, finish_reason: FinishReason | None, stop_reason: int | str | None
-    ) -> RequestOutput | None:
+    ) -> Any:
         """The output for the user, or None while there is nothing to show.
 
         Upstream: upstream/vllm/v1/engine/output_processor.py:272 — `make_request_output`.
         """
         finished = finish_reason is not None
+        if isinstance(self.processed.params, PoolingParams):
+            return self._pooling_output(finish_reason, stop_reason)
         if not finished and self.output_kind is RequestOutputKind.FINAL_ONLY:
             return None
         if self.stream_interval > 1:
@@ -102,6 +110,17 @@ class RequestState:
             self.metrics if self.log_stats else None,
             self._prompt_logprobs(),
             self.processed.lora_request,
+        )
+
+    def _pooling_output(self, finish_reason: FinishReason | None, stop_reason: Any) -> PoolingRequestOutput:
+        data = None if self.pooled is None else np.asarray(self.pooled)
+        error = str(stop_reason) if finish_reason is FinishReason.ERROR else None
+        return PoolingRequestOutput(
+            self.request_id,
+            PoolingOutput(data, error),
+            self.processed.prompt_token_ids,
+            True,
+            self.num_cached_tokens or 0,
         )
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:

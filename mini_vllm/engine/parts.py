@@ -38,6 +38,10 @@ class PartError(RuntimeError):
 
 def make_scheduler(config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int) -> Scheduler:
     """Our scheduler for these settings."""
+    if config.runner_type == "pooling":
+        from mini_vllm.core.sched.pooling_scheduler import PoolingScheduler
+
+        return PoolingScheduler(config, kv_cache_manager, max_model_len)
     scheduler_class = AsyncScheduler if config.async_scheduling else Scheduler
     return scheduler_class(config, kv_cache_manager, max_model_len)
 

@@ -13,6 +13,7 @@ from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
 from mini_vllm.entrypoints.offline_chat import OfflineChatMixin
 from mini_vllm.entrypoints.offline_utils import Bar, refuse_later
+from mini_vllm.entrypoints.pooling.offline import PoolingOfflineMixin
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric
 from mini_vllm.outputs import RequestOutput
@@ -22,7 +23,7 @@ from mini_vllm.utils.checks import require
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(BeamSearchOfflineMixin, OfflineChatMixin):
+class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
     """A model ready to continue prompts.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any
 from mini_vllm.engine.input_processor import ProcessedInput
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.checks import is_int, require, shown
 
@@ -60,10 +61,10 @@ class OfflineInferenceMixin:
         ids = self.llm_engine.get_tokenizer().encode(text, **tokenization_kwargs)
         return {**(prompt if isinstance(prompt, Mapping) else {"prompt": text}), "prompt_token_ids": ids}
 
-    def _params_to_seq(self, params: Any, n: int) -> list[SamplingParams]:
+    def _params_to_seq(self, params: Any, n: int) -> list[Any]:
         if params is None:
             params = self.get_default_sampling_params()
-        if isinstance(params, SamplingParams):
+        if isinstance(params, SamplingParams | PoolingParams):
             return [params] * n
         if not isinstance(params, Sequence) or isinstance(params, str | bytes):
             raise TypeError(f"sampling_params must be a SamplingParams or a list of them, got {type(params).__name__}")
@@ -117,13 +118,20 @@ class OfflineInferenceMixin:
                             self._done[output.request_id] = output
                             if output.request_id in missing:
                                 missing.discard(output.request_id)
-                                advance(sum(len(completion.token_ids) for completion in output.outputs))
+                                advance(_num_tokens(output))
         except BaseException:
             self.llm_engine.abort_request(ids)
             for request_id in ids:
                 self._done.pop(request_id, None)
             raise
         return [self._done.pop(request_id) for request_id in ids]
+
+
+def _num_tokens(output: Any) -> int:
+    """What was made of a request, for the bar: its output tokens; of a pooled prompt its own."""
+    if isinstance(output, RequestOutput):
+        return sum(len(completion.token_ids) for completion in output.outputs)
+    return len(output.prompt_token_ids)
 
 
 class Progress:

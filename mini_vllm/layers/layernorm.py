@@ -47,18 +47,20 @@ class LayerNorm(Module):
     Upstream: upstream/vllm/model_executor/layers/layernorm.py:319 — `LayerNorm`; OPT uses torch's own.
     """
 
-    def __init__(self, hidden_size: int, eps: float, context: ModelContext, prefix: str) -> None:
-        self.weight, self.bias = context.new(hidden_size), context.new(hidden_size)
+    def __init__(self, hidden_size: int, eps: float, context: ModelContext, prefix: str, bias: bool = True) -> None:
+        self.weight, self.bias = context.new(hidden_size), context.new(hidden_size) if bias else None
         self.eps, self.prefix = eps, prefix
         context.layers.append(self)
 
     def weights(self) -> Iterator[tuple[str, Array]]:
-        """Two tensors."""
+        """Two tensors, or one without a bias."""
         yield f"{self.prefix}.weight", self.weight
-        yield f"{self.prefix}.bias", self.bias
+        if self.bias is not None:
+            yield f"{self.prefix}.bias", self.bias
 
     def forward(self, x: Array) -> Array:
         """[..., hidden_size] -> the same shape."""
         centered = x - np.mean(x, axis=-1, keepdims=True)
         variance = np.mean(centered * centered, axis=-1, keepdims=True)
-        return centered / np.sqrt(variance + self.eps) * self.weight + self.bias
+        scaled = centered / np.sqrt(variance + self.eps) * self.weight
+        return scaled if self.bias is None else scaled + self.bias

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.resolved_model import ResolvedModel
+from mini_vllm.config.runner import resolve_runner
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.tokenizers.byte import ByteTokenizer
 from mini_vllm.tokenizers.registry import load_tokenizer
@@ -39,11 +40,13 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Res
         folder = Path(get_checkpoint_folder(model, config.revision))
         resolved = ResolvedModel.from_folder(folder)
         require_memory_for_weights(resolved, config)
+        resolve_runner(config, resolved, folder)
         own = None if config.skip_tokenizer_init or tokenizer is not None else _own_tokenizer(folder)
         return resolved, _resolve_tokenizer(tokenizer, config) or own, str(folder)
     if config.quantization or config.quantization_config:
         raise ValueError(f"quantization={config.quantization!r} needs a checkpoint to load, got a finished model")
     model = ToyModel(seed=config.seed) if model is None else model
+    resolve_runner(config, ResolvedModel.of(model), None)
     own = ByteTokenizer() if isinstance(model, ToyModel) and not config.skip_tokenizer_init else None
     return ResolvedModel.of(model), _resolve_tokenizer(tokenizer, config) or own, None
 
@@ -128,13 +131,24 @@ def load_weights(
     try:
         if config.load_format == "dummy":
             settings = quantization or config.quantization_config
-            return load_dummy_model(
-                resolved.model, config.dtype, settings, group, config.enable_expert_parallel, config.max_model_len
+            model = load_dummy_model(
+                resolved.model,
+                config.dtype,
+                settings,
+                group,
+                config.enable_expert_parallel,
+                config.max_model_len,
+                config.convert_type,
             )
-        return load_model(
-            resolved.model, config.dtype, progress, quantization, config.quantization_config,
-            group=group, enable_expert_parallel=config.enable_expert_parallel, max_model_len=config.max_model_len,
-        )  # fmt: skip
+        else:
+            model = load_model(
+                resolved.model, config.dtype, progress, quantization, config.quantization_config,
+                group=group, enable_expert_parallel=config.enable_expert_parallel, max_model_len=config.max_model_len,
+                convert=config.convert_type,
+            )  # fmt: skip
+        if config.runner_type == "pooling":
+            model.init_pooler(config.pooler_config)
+        return model
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise

@@ -14,7 +14,7 @@ from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.layers.quantization.resolve import resolve_quantization
 from mini_vllm.model_loader.safetensors_reader import Checkpoint, CheckpointError
 from mini_vllm.models.interfaces_base import CausalLM, linears_of
-from mini_vllm.models.registry import get_model_class
+from mini_vllm.models.registry import convert_model_class, get_model_class
 from mini_vllm.parameter import ArrayShard
 from mini_vllm.transformers_utils.config import HFConfig
 
@@ -30,6 +30,7 @@ def load_model(
     *,
     group: TensorParallelGroup | None = None,
     enable_expert_parallel: bool = False,
+    convert: str = "none",
     max_model_len: int | None = None,
 ) -> Any:
     """Load a checkpoint in Hugging Face layout.
@@ -54,7 +55,7 @@ def load_model(
         raise ValueError(f"dtype must be one of {DTYPES}, got {dtype!r}")
     config = HFConfig.from_folder(path).serving(max_model_len)
     quant_config = resolve_quantization(path, config.quantization_config, quantization, quantization_config)
-    model_class = get_model_class(config.architecture)
+    model_class = convert_model_class(get_model_class(config.architecture), convert)
     model = _make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel)
     fill_weights(model, path, progress, quant_config)
     return model

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.model_loader.safetensors_reader import DTYPES, INDEX_NAME, SINGLE_NAME, STORED
-from mini_vllm.models.registry import get_model_class
+from mini_vllm.models.registry import convert_model_class, defaults_of, get_model_class
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
 
@@ -63,7 +63,8 @@ def save_random_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dict(config), indent=2), encoding="utf-8")
     checked = HFConfig.from_dict(dict(config))
-    model = get_model_class(checked.architecture)(checked)
+    convert = defaults_of(checked.architecture)[1]
+    model = convert_model_class(get_model_class(checked.architecture), convert)(checked)
     shapes = {name: dest.shape for name, dest in model.weights()}
     rng = np.random.default_rng(seed)
 

@@ -19,6 +19,13 @@ _MODELS: dict[str, tuple[str, str] | type] = {
     "MixtralForCausalLM": ("mixtral", "MixtralForCausalLM"),
     "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3MoeForCausalLM"),
     "OPTForCausalLM": ("opt", "OPTForCausalLM"),
+    "BertModel": ("bert", "BertEmbeddingModel"),
+    "BertForSequenceClassification": ("bert", "BertForSequenceClassification"),
+    "ModernBertModel": ("modernbert", "ModernBertModel"),
+    "ModernBertForSequenceClassification": ("modernbert", "ModernBertForSequenceClassification"),
+    "HF_ColBERT": ("colbert", "ColBERTModel"),
+    "Qwen2ForRewardModel": ("qwen2_rm", "Qwen2ForRewardModel"),
+    "Qwen2ForProcessRewardModel": ("qwen2_rm", "Qwen2ForProcessRewardModel"),
     "Gemma2ForCausalLM": ("gemma2", "Gemma2ForCausalLM"),
     "Gemma3ForCausalLM": ("gemma3", "Gemma3ForCausalLM"),
     "Phi3ForCausalLM": ("phi3", "Phi3ForCausalLM"),
@@ -27,6 +34,13 @@ _MODELS: dict[str, tuple[str, str] | type] = {
     "GptOssForCausalLM": ("gpt_oss", "GptOssForCausalLM"),
     "DeepseekV2ForCausalLM": ("deepseek_v2", "DeepseekV2ForCausalLM"),
 }
+
+_SUFFIXES = (
+    ("ForCausalLM", "generate", "none"),
+    ("ForSequenceClassification", "pooling", "classify"),
+    ("Model", "pooling", "embed"),
+)
+"""End of a name -> runner and conversion: upstream/vllm/config/model.py:1919 — `_SUFFIX_TO_DEFAULTS`."""
 
 
 def get_supported_archs() -> list[str]:
@@ -50,10 +64,40 @@ def get_model_class(architecture: str) -> Any:
     Raises:
         ValueError: names the architecture and what is allowed.
     """
-    entry = _MODELS.get(architecture)
+    entry = _MODELS.get(architecture) or _MODELS.get(base_architecture(architecture))
     if entry is None:
         raise ValueError(f"architecture {architecture!r} is not supported; allowed: {', '.join(get_supported_archs())}")
     if isinstance(entry, tuple):
         module, name = entry
         return getattr(importlib.import_module(f"mini_vllm.models.{module}"), name)
     return entry
+
+
+def defaults_of(architecture: str) -> tuple[str, str]:
+    """The runner and the conversion that a name stands for: ("generate", "none") where nothing is known.
+
+    Upstream: upstream/vllm/config/model.py:1943 — `try_match_architecture_defaults`.
+    """
+    found = (rest for suffix, *rest in _SUFFIXES if architecture.endswith(suffix))
+    runner, convert = next(found, ("generate", "none"))
+    return runner, convert
+
+
+def base_architecture(architecture: str) -> str:
+    """The language model that `Qwen3ForSequenceClassification` or `Qwen3Model` is made from."""
+    for suffix, *_ in _SUFFIXES[1:]:
+        if architecture.endswith(suffix):
+            return architecture.removesuffix(suffix) + "ForCausalLM"
+    return architecture
+
+
+def convert_model_class(model_class: Any, convert: str) -> Any:
+    """The class as it is ("none"), or as a model that pools ("embed", "classify").
+
+    Upstream: upstream/vllm/model_executor/model_loader/utils.py:179 — `_get_model_architecture`.
+    """
+    if convert == "none":
+        return model_class
+    from mini_vllm.models import adapters
+
+    return adapters.as_embedding_model(model_class) if convert == "embed" else adapters.as_seq_cls_model(model_class)

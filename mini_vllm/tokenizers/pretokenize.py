@@ -88,6 +88,8 @@ def build_normalizer(spec: dict[str, Any] | None) -> Normalizer | None:
     kind = spec["type"]
     if kind in ("NFC", "NFD", "NFKC", "NFKD"):
         return lambda text: unicodedata.normalize(kind, text)
+    if kind == "Lowercase":
+        return str.lower
     if kind == "Sequence":
         steps = [step for step in map(build_normalizer, spec["normalizers"]) if step is not None]
         return _chain(steps) if steps else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.transformers_utils.config_encoder import POOLING_ARCHITECTURES
 from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, IGNORABLE, KeyTable
 from mini_vllm.transformers_utils.config_keys_decoders import DECODERS
 from mini_vllm.transformers_utils.config_moe import MoEConfig
@@ -19,6 +20,7 @@ from mini_vllm.transformers_utils.config_rope import RopeConfig
 from mini_vllm.utils.json_files import load_json_object
 
 ARCHITECTURES.update(DECODERS)
+ALL_ARCHITECTURES: dict[str, KeyTable] = {**ARCHITECTURES, **POOLING_ARCHITECTURES}
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class HFConfig:
     `generation_defaults` holds what that file says about sampling (temperature, top_p, ...); `quantization_config` is
     what `config.json` says about stored weights, unread; `dtype` what it says that they are, e.g. "bfloat16".
     `own` has what only the model's file reads (`KeyTable.own`); `rope_local` is that of the layers with a window, None
-    where they have no other than the rest.
+    where they have no other than the rest. `raw` is the file, for what one architecture alone wants to
+    know.
     """
 
     architecture: str
@@ -58,6 +61,7 @@ class HFConfig:
     own: dict[str, Any] = field(default_factory=dict)
     rope_local: RopeConfig | None = None
     dtype: str | None = field(default=None, compare=False)
+    raw: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def max_model_len(self) -> int:
@@ -96,7 +100,7 @@ class HFConfig:
     @property
     def table(self) -> KeyTable:
         """The keys of this architecture."""
-        return ARCHITECTURES[self.architecture]
+        return ALL_ARCHITECTURES[self.architecture]
 
     @property
     def sliding_window(self) -> int | None:
@@ -146,12 +150,12 @@ def read_generation_config(folder: str | Path, missing_is_fine: bool = False) ->
 
 def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
     names = raw.get("architectures")
-    known = ", ".join(sorted(ARCHITECTURES))
+    known = ", ".join(sorted(ALL_ARCHITECTURES))
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise ConfigError(f"config.json: architectures must name one of {known}, got {names!r}")
-    if names[0] not in ARCHITECTURES:
+    if names[0] not in ALL_ARCHITECTURES:
         raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {known}")
-    return ARCHITECTURES[names[0]], names[0]
+    return ALL_ARCHITECTURES[names[0]], names[0]
 
 
 def _check_keys(raw: dict[str, Any], table: KeyTable, architecture: str) -> None:

@@ -19,6 +19,9 @@ IGNORABLE = frozenset({
     "tokenizer_class", "max_length", "temperature", "top_k", "top_p", "do_sample", "repetition_penalty",
     "unsloth_fixed", "unsloth_version", "keys_to_ignore_at_inference", "auto_map",
     "is_llama_config", "transformers.js_config",
+    # of poolers: looked at by mini_vllm/models/adapters.py and mini_vllm/config/pooler.py
+    "num_labels", "is_matryoshka", "matryoshka_dimensions", "sentence_transformers",
+    "sbert_ce_default_activation_function",
     "quantization_config", "compression_config",  # looked at by mini_vllm/quantization
 })  # fmt: skip
 
@@ -52,12 +55,17 @@ class KeyTable:
     `own`: keys that only the model's file reads, each with the family's default; a value in a file must be of the
     default's kind, or null. They are handed on as `HFConfig.own`.
     `full_every`: without `layer_types`, every `full_every`-th layer has full attention, and the others have the window;
-    0: one window for all. `head_dim_keys`: the size of a head is the sum of these."""
+    0: one window for all. `head_dim_keys`: the size of a head is the sum of these.
+    `like`: the architecture whose equation it has; "": its own. `norm_key`: where the norms' epsilon stands.
+    `is_encoder`: it attends to both sides; all heads are KV heads too."""
 
     used: frozenset[str]
     fixed: dict[str, tuple[Any, ...]]
     ignorable: frozenset[str] = frozenset()
     defaults: dict[str, Any] = field(default_factory=dict)
+    like: str = ""
+    norm_key: str = "rms_norm_eps"
+    is_encoder: bool = False
     own: dict[str, Any] = field(default_factory=dict)
     full_every: int = 0
     head_dim_keys: tuple[str, ...] = ()

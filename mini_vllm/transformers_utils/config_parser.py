@@ -23,7 +23,8 @@ class ConfigParser:
     """Turns the raw keys of one architecture into the fields of an `HFConfig`."""
 
     def __init__(self, raw: dict[str, Any], table: KeyTable, architecture: str, generation: dict[str, Any]) -> None:
-        self.raw, self.table, self.architecture, self.generation = raw, table, architecture, generation
+        self.raw, self.table, self.named, self.generation = raw, table, architecture, generation
+        self.architecture = table.like or architecture
 
     def get(self, key: str, default: Any = _REQUIRED) -> Any:
         """The key's value; the family's default, then `default`, where it is absent or null."""
@@ -60,9 +61,9 @@ class ConfigParser:
 
     def parse(self) -> dict[str, Any]:
         """Everything, checked against each other."""
-        is_opt = self.architecture == "OPTForCausalLM"
+        is_opt, encoder = self.architecture == "OPTForCausalLM", self.table.is_encoder
         hidden, heads = self.positive("hidden_size"), self.positive("num_attention_heads")
-        kv_heads = heads if is_opt else self.positive("num_key_value_heads", heads)
+        kv_heads = heads if is_opt or encoder else self.positive("num_key_value_heads", heads)
         layers = self.positive("num_hidden_layers")
         head_dim = self._head_dim(hidden, heads, kv_heads)
         if is_opt and self.get("word_embed_proj_dim", hidden) != hidden:
@@ -72,7 +73,7 @@ class ConfigParser:
             )
         bias = self.flag("enable_bias", True) if is_opt else self.flag("attention_bias")
         return dict(
-            architecture=self.architecture,
+            architecture=self.named,
             vocab_size=self.positive("vocab_size"),
             hidden_size=hidden,
             intermediate_size=self.positive("ffn_dim" if is_opt else "intermediate_size"),
@@ -81,8 +82,8 @@ class ConfigParser:
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
             max_position_embeddings=self.positive("max_position_embeddings"),
-            norm_eps=1e-5 if is_opt else self.number("rms_norm_eps", 1e-6),
-            rope=RopeConfig() if is_opt else parse_rope(self, ConfigError),
+            norm_eps=1e-5 if is_opt else self.number(self.table.norm_key, 1e-6),
+            rope=RopeConfig() if is_opt or encoder else parse_rope(self, ConfigError),
             sliding_windows=self._windows(layers),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
             qkv_bias=self.architecture == "Qwen2ForCausalLM" or bias,
@@ -98,8 +99,9 @@ class ConfigParser:
             quantization_config=self._quantization(),
             moe=parse_moe(self, layers),
             own={key: self._own(key, default) for key, default in self.table.own.items()},
-            rope_local=parse_local_rope(self, ConfigError),
+            rope_local=None if encoder else parse_local_rope(self, ConfigError),
             dtype=str(self.get("dtype", self.get("torch_dtype", None)) or "") or None,
+            raw=self.raw,
         )
 
     def _own(self, key: str, default: Any) -> Any:

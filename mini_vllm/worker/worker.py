@@ -152,14 +152,19 @@ class Worker:
             from mini_vllm.worker.draft_runner import DraftRunner
 
             self.model_runner.drafts = DraftRunner(self.model_runner, c, self.draft_model)
-        watch = self.model.num_layers == 0 if c.kv_oracle is None else c.kv_oracle
+        watch = self.model.num_layers == 0 and c.runner_type == "generate" if c.kv_oracle is None else c.kv_oracle
         custom = c.model_config.logits_processors
         if has_custom_logitsprocs(custom):
             self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
 
     def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
-        return ModelRunner(self.model, sampler, **settings)
+        """The one hook of pooling."""
+        if self.config.runner_type == "generate":
+            return ModelRunner(self.model, sampler, **settings)
+        from mini_vllm.worker.pooling_model_runner import PoolingModelRunner
+
+        return PoolingModelRunner(self.model, sampler, **settings)
 
     def compile_or_warm_up_model(self) -> None:
         """Capture the graphs, where some are wanted.

@@ -72,7 +72,7 @@ def build_app(args: Namespace) -> FastAPI:
     from mini_vllm.entrypoints.sagemaker.api_router import attach_router as attach_sagemaker_router
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None) if args.disable_fastapi_docs else FastAPI()
-    app.state.args = args
+    app.state.app, app.state.args = app, args
     register_vllm_serve_api_routers(app)
     attach_sagemaker_router(app)
     attach_models_router(app)
@@ -147,6 +147,10 @@ def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> No
     state.openai_serving_tokenization = OpenAIServingTokenization(*common)
     state.openai_serving_tokenization.openai_serving_render = render
     init_generate_state(state, common, render, parsers)
+    if engine_client.config.runner_type == "pooling":
+        from mini_vllm.entrypoints.pooling.factories import attach_pooling
+
+        attach_pooling(getattr(state, "app", None), engine_client, state, common)
     state.enable_server_load_tracking = args.enable_server_load_tracking
     state.server_load_metrics = 0
 

@@ -162,12 +162,14 @@ def test_every_method_of_upstream_is_ours_or_is_named(file, owner, ours):
 def test_later_arguments_and_methods_name_their_phase(toy):
     for name, value, words in [("default_mm_loras", {"image": "a"}, "phase 13"),
                                ("spec_method", "ngram", "give it as `speculative_config="),
-                               ("pipeline_parallel_size", 2, "phase 10"), ("runner", "pooling", "phase 14"),
+                               ("pipeline_parallel_size", 2, "phase 10"), ("mamba_backend", "x", "phase 14"),
                                ("hf_overrides", {"a": 1}, "config.json")]:  # fmt: skip
         with pytest.raises(ValueError, match=f"engine argument {name} must be .*{words}"):
             LLM(num_blocks=8, **{name: value})
     LLM(num_blocks=8, enable_lora=False, pipeline_parallel_size=1, speculative_config=None, runner="auto", swap_space=4)
-    with pytest.raises(AttributeError, match="'LLM' object has no attribute 'embed': phase 14"):
+    with pytest.raises(ValueError, match="runner='pooling' cannot be had of ToyModel"):
+        LLM(num_blocks=8, runner="pooling")
+    with pytest.raises(ValueError, match="only supported for pooling models"):
         toy.embed(["a"])
     with pytest.raises(ValueError, match="ToyModel has no projection that can have adapters"):
         LLM(num_blocks=8, enable_lora=True)

@@ -66,7 +66,7 @@ def test_what_changes_nothing_is_passed_over(base: dict[str, Any]) -> None:
         (
             LLAMA,
             {"architectures": ["GemmaForCausalLM"]},
-            "architecture 'GemmaForCausalLM' is not supported; allowed: De.*Granite.*Llama.*Qwen3",
+            "architecture 'GemmaForCausalLM' is not supported; allowed: Bert.*De.*Granite.*Llama.*Qwen3",
         ),
         (LLAMA, {"architectures": None}, "architectures must name one of"),
         (LLAMA, {"hidden_size": None}, "LlamaForCausalLM needs hidden_size, which is missing"),

@@ -1,0 +1,122 @@
+"""How hidden states become one vector, a score, or a vector a token. Upstream twin: `vllm/config/pooler.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.config.utils import one_of
+from mini_vllm.utils.checks import is_int, shown
+from mini_vllm.utils.json_files import load_json, load_json_object
+
+SEQ_POOLING_TYPES = ("CLS", "LAST", "MEAN")
+TOK_POOLING_TYPES = ("ALL", "STEP")
+_BY_FLAG = {"cls_token": "CLS", "lasttoken": "LAST", "mean_tokens": "MEAN"}
+
+
+@dataclass
+class PoolerConfig:
+    """Args:
+        task: the one task of the model; None: the first that its pooler has.
+        pooling_type: either of the next two.
+        seq_pooling_type: "CLS", "LAST" or "MEAN": one vector for a prompt. tok_pooling_type: "ALL" or "STEP".
+        use_activation, dimensions, step_tag_id, returned_token_ids: defaults for requests, see `PoolingParams`.
+        logit_mean, logit_sigma: of a classifier: activation((logit - mean) / sigma).
+        is_matryoshka, matryoshka_dimensions: whether an embedding may be cut, and where; from the checkpoint.
+        attn_type: "decoder" or "encoder_only"; from the model.
+
+    None means: as the checkpoint says, else as the model's class does.
+    Upstream: upstream/vllm/config/pooler.py:21 — `PoolerConfig`; pieces of a long text are not joined here.
+    """
+
+    task: str | None = None
+    pooling_type: str | None = None
+    seq_pooling_type: str | None = None
+    tok_pooling_type: str | None = None
+    use_activation: bool | None = None
+    dimensions: int | None = None
+    logit_mean: float | None = None
+    logit_sigma: float | None = None
+    step_tag_id: int | None = None
+    returned_token_ids: list[int] | None = None
+    is_matryoshka: bool = False
+    matryoshka_dimensions: list[int] | None = None
+    attn_type: str = "decoder"
+
+    def __post_init__(self) -> None:
+        if self.pooling_type is not None:
+            for name in ("seq_pooling_type", "tok_pooling_type"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"Cannot set both `pooling_type` and `{name}`")
+            one_of("pooling_type", self.pooling_type, SEQ_POOLING_TYPES + TOK_POOLING_TYPES)
+            is_seq = self.pooling_type in SEQ_POOLING_TYPES
+            setattr(self, "seq_pooling_type" if is_seq else "tok_pooling_type", self.pooling_type)
+            self.pooling_type = None
+        if self.seq_pooling_type is not None:
+            one_of("seq_pooling_type", self.seq_pooling_type, SEQ_POOLING_TYPES)
+        if self.tok_pooling_type is not None:
+            one_of("tok_pooling_type", self.tok_pooling_type, TOK_POOLING_TYPES)
+        if self.logit_sigma == 0:
+            raise ValueError("logit_sigma cannot be 0 (division by zero)")
+
+    @classmethod
+    def of(cls, value: Any) -> PoolerConfig | None:
+        """A `PoolerConfig`, a dict of its arguments, or None.
+
+        Raises:
+            ValueError: names what is wrong.
+        """
+        if value is None or isinstance(value, PoolerConfig):
+            return value
+        known = {each.name for each in fields(cls)}
+        if not isinstance(value, dict) or set(value) - known:
+            raise ValueError(f"pooler_config must be a PoolerConfig or a dict of {sorted(known)}, got {shown(value)}")
+        return cls(**value)
+
+    def filled(self, **defaults: Any) -> PoolerConfig:
+        """A copy in which what is None takes these values."""
+        return replace(self, **{key: value for key, value in defaults.items() if getattr(self, key) is None})
+
+    def needs_all_rows(self, task: str) -> bool:
+        """True where rows of the prompt that a cache holds would be missed.
+
+        Ours also for the mean and the first token: upstream switches prefix caching off for the whole engine there.
+        """
+        return task.startswith("token_") or self.seq_pooling_type in ("MEAN", "CLS") or self.tok_pooling_type == "STEP"
+
+
+def get_pooling_config(folder: str | Path | None) -> dict[str, Any]:
+    """What a sentence-transformers checkpoint says of pooling; {} where the folder is none.
+
+    Raises:
+        ValueError: the files are damaged.
+
+    Upstream: upstream/vllm/transformers_utils/config.py:844 — `get_pooling_config`.
+    """
+    if folder is None or not (file := Path(folder) / "modules.json").is_file():
+        return {}
+    modules = load_json(file)
+    try:
+        kinds = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{file}: not a list of modules: {error}") from None
+    if "Pooling" not in kinds:
+        return {}
+    found: dict[str, Any] = {"use_activation": "Normalize" in kinds}
+    for key, value in load_json_object(Path(folder) / kinds["Pooling"] / "config.json").items():
+        kind = _BY_FLAG.get(key.removeprefix("pooling_mode_"))
+        if value is True and kind is not None:
+            found["seq_pooling_type"] = kind
+    return found
+
+
+def matryoshka_of(raw: dict[str, Any]) -> dict[str, Any]:
+    """What `config.json` says of embeddings that may be cut.
+
+    Upstream: upstream/vllm/config/model.py:1658 — `ModelConfig.is_matryoshka`.
+    """
+    sizes = raw.get("matryoshka_dimensions")
+    if sizes is not None and not (isinstance(sizes, list) and all(is_int(i) and i > 0 for i in sizes)):
+        raise ValueError(f"config.json: matryoshka_dimensions must be a list of sizes, got {shown(sizes)}")
+    return {"is_matryoshka": bool(sizes or raw.get("is_matryoshka")), "matryoshka_dimensions": sizes}

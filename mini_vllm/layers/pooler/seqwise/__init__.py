@@ -1,0 +1,1 @@
+"""One result for a prompt. Upstream twin: `vllm/model_executor/layers/pooler/seqwise/`."""

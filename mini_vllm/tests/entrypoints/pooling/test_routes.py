@@ -1,0 +1,38 @@
+"""The routes of a model that pools, over HTTP."""
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mini_vllm.tests.entrypoints.openai.servers import Server
+
+httpx = pytest.importorskip("httpx")
+MODEL = Path(__file__).resolve().parents[4] / "models" / "pocket-embed"
+pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason="models/pocket-embed is not here")
+
+
+def test_every_route_answers():
+    with Server(str(MODEL), "--served-model-name", "embed") as server, httpx.Client(base_url=server.url) as client:
+        body = {"model": "embed", "input": ["a free block", "a beam"]}
+        floats = client.post("/v1/embeddings", json=body).json()
+        vectors = np.array([each["embedding"] for each in floats["data"]])
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+        coded = client.post("/v1/embeddings", json={**body, "encoding_format": "base64"}).json()["data"][1]
+        np.testing.assert_allclose(np.frombuffer(base64.b64decode(coded["embedding"]), "<f4"), vectors[1], atol=1e-6)
+        short = client.post("/v1/embeddings", json={**body, "dimensions": 32}).json()["data"][0]["embedding"]
+        assert len(short) == 32 and client.post("/v1/embeddings", json={**body, "dimensions": 31}).status_code == 400
+        assert client.post("/v1/embeddings", json={**body, "model": "other"}).status_code == 404
+        rows = client.post("/pooling", json={**body, "task": "token_embed"}).json()["data"][0]["data"]
+        assert len(rows[0]) == 128
+        bits = client.post("/v2/embed", json={"texts": ["a beam"], "embedding_types": ["binary", "float"]}).json()
+        assert len(bits["embeddings"]["binary"][0]) == 16 and bits["meta"]["api_version"]["version"] == "2"
+        for path in ("/score", "/v1/score"):
+            pair = client.post(path, json={"queries": "a free block", "documents": ["a beam", "a free block"]}).json()
+            assert pair["data"][1]["score"] == pytest.approx(1, abs=1e-5)
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            asked = {"query": "a free block", "documents": ["a beam", "a free block"], "top_n": 1}
+            [best] = client.post(path, json=asked).json()["results"]
+            assert best["index"] == 1 and best["document"]["text"] == "a free block"
+        assert client.post("/classify", json=body).status_code == 404
