@@ -175,7 +175,7 @@ def picture(found: Sequence[dict[str, Any]]) -> Any:
     """The map: technique, arrow with its factor, metric; the arrow's bar is as long as the logarithm of the factor."""
     import math
 
-    from course.svg import DECODE, GREY, LOST, Svg
+    from mini_vllm.utils.svg import DECODE, GREY, LOST, Svg
 
     row, top = 34, 74
     svg = Svg(900, top + row * len(found) + 30, "Technique, what it moves, how much")

@@ -146,7 +146,7 @@ def captured() -> dict[str, Any]:
 
 def picture(names: Sequence[str]) -> Any:
     """Bars of some ideas, without and with: tokens per second, time to the first token, longest wait."""
-    from course.svg import GREY, LOST, SERIES, Svg
+    from mini_vllm.utils.svg import GREY, LOST, SERIES, Svg
 
     ideas, svg = captured()["ideas"], Svg(860, 40 + 150 * len(names), "What it buys, on pocket")
     columns = (("tokens per second", "tokens_per_s"), ("first token after, ms (mean)", "ttft_mean_ms"),

@@ -4,7 +4,7 @@
 |---|---|
 | `cli.py`, `verify.py` | the command `course`; everything that has to be true of the course, check by check |
 | `labs.py`, `pytest_plugin.py`, `fixtures.py` | where the labs are and how their code is loaded; what their tests get |
-| `captures.py`, `svg.py`, `triton_cpu.py` | for the phases' scripts: captured runs, pictures, Triton without a GPU |
+| `captures.py` | for the phases' scripts: captured runs (pictures: `mini_vllm/utils/svg.py`) |
 | `loop/` | the learner's loop: where she is, next, watch, hint, diff, reset, update |
 | `failures/` | a red lab test, told to her |
 | `workspace/` | `course build`: the copy of the engine that she completes |

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from course.svg import Axis, Plot, draw_all
+from mini_vllm.utils.svg import Axis, Plot, draw_all
 
 IMG = Path(__file__).with_name("img")
 MUTED = "#5f6c7b"

@@ -6,8 +6,8 @@ Writes img/*.svg; `--check` writes nothing and exits 1 where a committed figure 
 import sys
 from pathlib import Path
 
-from course.svg import DECODE, GREY, GRID, PREFILL, SERIES, WAIT, Svg, draw_all
 from mini_vllm import LLMEngine, SamplingParams
+from mini_vllm.utils.svg import DECODE, GREY, GRID, PREFILL, SERIES, WAIT, Svg, draw_all
 
 IMG = Path(__file__).resolve().parent / "img"
 IDLE = "#f7d6d0"

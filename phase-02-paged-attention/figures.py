@@ -17,8 +17,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.payoff import picture
-from course.svg import Svg, draw_all
 from mini_vllm import KVCacheManager, LLMEngine, Request, SamplingParams, get_request_block_hasher
+from mini_vllm.utils.svg import Svg, draw_all
 
 IMG = Path(__file__).with_name("img")
 INK, GRID, MUTED, PAPER = "#1f2933", "#c9d2dc", "#5f6c7b", "#ffffff"

@@ -11,8 +11,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.payoff import picture  # noqa: E402
-from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all  # noqa: E402
 from mini_vllm import LLMEngine, SamplingParams  # noqa: E402
+from mini_vllm.utils.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all  # noqa: E402
 
 IMG = HERE / "img"
 Step = dict[str, tuple[int, int, int]]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all
+from mini_vllm.utils.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all
 
 HERE = Path(__file__).resolve().parent
 IMG = HERE / "img"

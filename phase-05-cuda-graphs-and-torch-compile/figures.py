@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from course.svg import DECODE, GREY, INK, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all
 from mini_vllm import CudagraphDispatcher, CUDAGraphMode, default_capture_sizes, pad_to_capture_size
+from mini_vllm.utils.svg import DECODE, GREY, INK, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "labs" / "lab-04-graph-vs-eager-real" / "captured" / "h200-results.jsonl"

@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from number_formats import FIGURES as OF_FORMATS  # noqa: E402
 
-from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
+from mini_vllm.utils.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 
 
 def lab(number: str) -> ModuleType:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg
+from mini_vllm.utils.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Svg
 
 WEIGHTS = np.array([-0.3, 0.0, 0.42, 0.87, 1.2])
 MANY_COLOURS = (WAIT, *SERIES)

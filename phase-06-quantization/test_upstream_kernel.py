@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 SOURCE = Path(__file__).parents[1] / "upstream/vllm/v1/attention/ops/triton_reshape_and_cache_flash.py"
 TOKENS, HEADS, DIM, BLOCK = 32, 2, 64, 16

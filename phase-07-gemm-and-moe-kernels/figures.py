@@ -14,8 +14,8 @@ from types import ModuleType
 
 import numpy as np
 
-from course.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all
 from mini_vllm import moe_align_block_size
+from mini_vllm.utils.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all
 
 HERE = Path(__file__).resolve().parent
 IMG = HERE / "img"

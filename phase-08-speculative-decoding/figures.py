@@ -13,9 +13,9 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from course.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 from mini_vllm import LLMEngine, SamplingParams  # noqa: E402
 from mini_vllm.core.sched.output import SchedulerOutput  # noqa: E402
+from mini_vllm.utils.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 
 IMG, GOOD, MONO = HERE / "img", SERIES[2], "ui-monospace, Menlo, monospace"
 MEASURED = json.loads((HERE / "captured" / "pocket-cpu.json").read_text(encoding="utf-8"))

@@ -14,11 +14,11 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from course.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 from mini_vllm import LLM, SamplingParams  # noqa: E402
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow  # noqa: E402
 from mini_vllm.sample.ops.logprobs import softmax  # noqa: E402
 from mini_vllm.sample.sampler import Sampler  # noqa: E402
+from mini_vllm.utils.svg import DECODE, GREY, GRID, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 
 IMG, MONO = HERE / "img", "ui-monospace, Menlo, monospace"
 RESULTS = HERE.parent / "benchmarks" / "results"

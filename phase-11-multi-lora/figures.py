@@ -12,7 +12,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from course.svg import GREY, INK, SERIES, WAIT, Svg, draw_all  # noqa: E402
+from mini_vllm.utils.svg import GREY, INK, SERIES, WAIT, Svg, draw_all  # noqa: E402
 
 IMG = HERE / "img"
 ADAPTERS = (SERIES[0], SERIES[1], SERIES[2])

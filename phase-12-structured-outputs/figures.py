@@ -14,12 +14,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from course.labs import load  # noqa: E402
-from course.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all  # noqa: E402
 from mini_vllm.structured_output.automata.pushdown import Pushdown  # noqa: E402
 from mini_vllm.structured_output.automata.token_masks import TokenMasks  # noqa: E402
 from mini_vllm.structured_output.automata.token_trie import TokenTrie  # noqa: E402
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions  # noqa: E402
 from mini_vllm.structured_output.specs import compile_spec  # noqa: E402
+from mini_vllm.utils.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all  # noqa: E402
 
 IMG = HERE / "img"
 GOOD, MONO = SERIES[2], "ui-monospace, Menlo, monospace"

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from course.labs import load  # noqa: E402
-from course.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all  # noqa: E402
+from mini_vllm.utils.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Svg, draw_all  # noqa: E402
 
 IMG = HERE / "img"
 RULE = "each buffer gives at once what can no longer change, and knows nothing of the others"

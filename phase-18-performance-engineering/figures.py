@@ -13,10 +13,10 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from course.labs import load  # noqa: E402
-from course.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 from mini_vllm.benchmarks.cost_model import CostModel, StepShape  # noqa: E402
 from mini_vllm.benchmarks.serve import arrivals  # noqa: E402
 from mini_vllm.benchmarks.simulator import SimRequest, Simulator  # noqa: E402
+from mini_vllm.utils.svg import DECODE, GREY, INK, LOST, PREFILL, SERIES, WAIT, Axis, Plot, Svg, draw_all  # noqa: E402
 
 IMG, LABS = HERE / "img", HERE / "labs"
 TUNE, SERVER, ABLATION = (

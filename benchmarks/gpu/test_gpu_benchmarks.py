@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 pytestmark = pytest.mark.needs_torch
 ON_GPU = triton_or_skip()

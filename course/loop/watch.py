@@ -21,7 +21,7 @@ from course.labs import ROOT, Lab, LabError, lab_of
 from course.loop import record
 from course.loop.outcomes import digest
 from course.pytest_plugin import has_cuda
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 LOOK_EVERY = 0.05  # seconds between looks at the files
 PATIENCE = 1.0  # seconds for which an emptied file is taken for one that is being written

@@ -120,7 +120,7 @@ def test_parts_name_each_phase_once() -> None:
 
 
 def test_all_figures_share_one_palette() -> None:
-    from course import svg
+    from mini_vllm.utils import svg
 
     known = {svg.INK, svg.GREY, svg.GRID, svg.PREFILL, svg.DECODE, svg.WAIT, svg.LOST, *svg.SERIES, *svg.WORDS.values()}
     hues = set()
@@ -129,7 +129,7 @@ def test_all_figures_share_one_palette() -> None:
             red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
             pale = max(red, green, blue) > 0xC8 and min(red, green, blue) > 0x8F
             hues |= {(colour, path.name)} if colour not in known and not pale else set()
-    assert hues == set(), "a strong colour that is none of course/svg.py"
+    assert hues == set(), "a strong colour that is none of mini_vllm/utils/svg.py"
 
 
 def test_landmarks_are_named_once_each(render: ModuleType) -> None:

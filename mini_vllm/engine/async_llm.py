@@ -253,9 +253,8 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         client: EngineCoreClient | None = getattr(self, "core_client", None)
         if client is not None:
             client.shutdown()
-        processor: OutputProcessor | None = getattr(self, "output_processor", None)
-        if processor is not None:
-            processor.end_tracing()
+        if hasattr(self, "output_processor"):
+            self.output_processor.end_tracing()
         handler, self.output_handler = self.output_handler, None
         if handler is not None and not handler.get_loop().is_closed():
             handler.get_loop().call_soon_threadsafe(handler.cancel)
@@ -297,6 +296,5 @@ def _as_death(error: BaseException) -> BaseException:
         return error
     if isinstance(error, asyncio.CancelledError):
         return EngineDeadError("the event loop to which it belonged has ended")
-    dead = EngineDeadError(f"{type(error).__name__}: {error}")
-    dead.__cause__ = error
+    (dead := EngineDeadError(f"{type(error).__name__}: {error}")).__cause__ = error
     return dead

@@ -115,13 +115,8 @@ class RequestState:
     def _pooling_output(self, finish_reason: FinishReason | None, stop_reason: Any) -> PoolingRequestOutput:
         data = None if self.pooled is None else np.asarray(self.pooled)
         error = str(stop_reason) if finish_reason is FinishReason.ERROR else None
-        return PoolingRequestOutput(
-            self.request_id,
-            PoolingOutput(data, error),
-            self.processed.prompt_token_ids,
-            True,
-            self.num_cached_tokens or 0,
-        )
+        prompt, cached = self.processed.prompt_token_ids, self.num_cached_tokens or 0
+        return PoolingRequestOutput(self.request_id, PoolingOutput(data, error), prompt, True, cached)
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         processor = self.logprobs_processor
@@ -291,9 +286,8 @@ class OutputProcessor:
 
     def end_tracing(self) -> None:
         """Send the spans that are left."""
-        tracer, self.tracer = self.tracer, None
-        if tracer is not None:
-            tracer.shutdown()
+        if self.tracer is not None:
+            self.tracer.shutdown()
 
     def propagate_error(self, error: BaseException) -> None:
         """Every request ends with this error: the core is gone.

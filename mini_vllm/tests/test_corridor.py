@@ -13,7 +13,7 @@ from mini_vllm.tests.helpers import POCKET
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "engine.md"
-LIMIT = 7_700
+LIMIT = 7_850
 TRACE = """
 import sys, threading
 from pathlib import Path

@@ -92,11 +92,12 @@ class Index:
         """Write all of it; `state` tells later whether the pages are still these."""
         file.parent.mkdir(parents=True, exist_ok=True)
         about = [(s.file, s.line, s.title, s.page) for s in self.sections]
+        arrays: dict[str, Any] = {
+            **_arrays("words", self.bm25), **_arrays("titles", self.titles), "owners": self.owners,
+            "vectors": self.vectors.astype(np.float16), "about": _bytes(about), "state": _bytes(state),
+        }  # fmt: skip
         with file.open("wb") as out:
-            np.savez(
-                out, **_arrays("words", self.bm25), **_arrays("titles", self.titles), owners=self.owners,
-                vectors=self.vectors.astype(np.float16), about=_bytes(about), state=_bytes(state),
-            )  # fmt: skip
+            np.savez(out, **arrays)
 
     @classmethod
     def load(cls, file: Path, state: str) -> Index | None:
@@ -118,7 +119,8 @@ def _arrays(name: str, bm25: BM25) -> dict[str, np.ndarray]:
 
 def _bm25(name: str, kept: Any, size: int) -> BM25:
     vocabulary = {word: i for i, word in enumerate(_text(kept[f"{name}_list"]))}
-    return BM25(vocabulary, *(kept[f"{name}_{key}"] for key in ("starts", "places", "weights")), size)
+    starts, places, weights = (kept[f"{name}_{key}"] for key in ("starts", "places", "weights"))
+    return BM25(vocabulary, starts, places, weights, size)
 
 
 def state_of(root: Path) -> str:

@@ -61,7 +61,7 @@ def knee(rows: Sequence[Row], factor: float = 3.0) -> float:
 
 def draw(rows: Sequence[Row], at: float, title: str, variable: str = "request_rate") -> str:
     """An SVG of two plots: what was served over what was offered, and p99 TTFT (logarithmic), with the knee marked."""
-    from course.svg import DECODE, GREY, LOST, Axis, Plot
+    from mini_vllm.utils.svg import DECODE, GREY, LOST, Axis, Plot
 
     rows = [row for row in rows if math.isfinite(row.load)]
     offered = "requests a second, offered" if variable == "request_rate" else "requests at a time"

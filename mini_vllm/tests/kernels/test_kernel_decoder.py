@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 pytestmark = pytest.mark.needs_torch
 ON_GPU = triton_or_skip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 pytestmark = pytest.mark.needs_torch
 ON_GPU = triton_or_skip()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from course.labs import load
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 HERE = Path(__file__).resolve().parent
 RUNGS: list[tuple[str, dict[str, Any]]] = [

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from course.labs import load
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 ON_GPU = triton_or_skip()
 

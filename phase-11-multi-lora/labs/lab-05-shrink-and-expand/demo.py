@@ -10,7 +10,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))
 
 from course.labs import load, wanted_impl  # noqa: E402
-from course.triton_cpu import triton_or_skip  # noqa: E402
+from mini_vllm.kernels.interpreter import triton_or_skip  # noqa: E402
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from course.labs import load
-from course.triton_cpu import triton_or_skip
+from mini_vllm.kernels.interpreter import triton_or_skip
 
 pytestmark = pytest.mark.needs_torch
 ON_GPU = triton_or_skip()
