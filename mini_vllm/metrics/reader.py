@@ -150,7 +150,7 @@ def _cache_config(engine: Any, labels: dict[str, str]) -> Metric:
     )
 
 
-_CACHE_CONFIG_OFF = {
+_CACHE_CONFIG_OFF: dict[str, Any] = {
     **dict.fromkeys(
         ("hash_block_size", "kv_offloading_size", "mamba_block_size", "mamba_page_size_padded", "num_cpu_blocks")
     ),

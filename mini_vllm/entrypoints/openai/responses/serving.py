@@ -55,7 +55,7 @@ class OpenAIServingResponses(OpenAIServingChat):
             request.store = False
         chat = to_chat_request(request, self._history(request))
         chat.return_token_ids = chat.return_prompt_text = request.enable_response_messages
-        messages = list(chat.messages)
+        messages: list[Any] = list(chat.messages)
         context = await self.start(chat, raw_request)
         if isinstance(context, ErrorResponse):
             return context
