@@ -2,8 +2,9 @@
 
     engine     a decode step of pocket with 8 and 32 rows: without buffers, with buffers and no adapter, with one
                adapter for all rows, with eight; rank 8 on all projections
-    products   the two forms of the delta of one projection (`lora/punica_wrapper/punica_cpu.py`): one pair of products
-               for each slot, or one pair for all slots with a mask, by rows and adapters
+    products   the delta of one projection by rows and adapters, in four forms: the two of
+               `lora/punica_wrapper/punica_cpu.py` (slots one by one, slots together), all slots times all rows with a
+               mask, and a copy of the weights for each row, as upstream's wrapper for CPUs has it
 
 Times are CPU time of one thread, the smallest of some repeats, in turns. Writes results/lora.{json,md}.
 """
@@ -79,34 +80,49 @@ def step_times(adapters: list[LoRARequest], batch: int, repeats: int) -> dict[st
     def run(arm: str, tokens: int) -> None:
         llm = plain if arm == "no buffers" else buffered
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        before = punica_cpu.MASKED_ROWS
-        punica_cpu.MASKED_ROWS = 0 if arm.endswith("one by one") else before
+        before = punica_cpu.TOGETHER_ROWS
+        punica_cpu.TOGETHER_ROWS = 0 if arm.endswith("one by one") else before
         llm.generate(prompts, params, lora_request=wanted(arm, adapters, batch), use_tqdm=False)
-        punica_cpu.MASKED_ROWS = before
+        punica_cpu.TOGETHER_ROWS = before
 
     cases = {(arm, tokens): lambda a=arm, t=tokens: run(a, t) for arm in ARMS for tokens in (1, STEPS)}
     found = least_times(cases, repeats)
     return {arm: (found[arm, STEPS] - found[arm, 1]) / (STEPS - 1) for arm in ARMS}
 
 
+def masked(y: Any, x: Any, a: Any, b: Any, slots: Any) -> None:
+    """All rows times all slots; what is not a row's own is set to zero."""
+    shrunk = x @ a.reshape(-1, a.shape[-1]).T
+    shrunk[np.repeat(np.arange(SLOTS), RANK)[None] != slots[:, None]] = 0
+    y += shrunk @ b.reshape(-1, b.shape[-1])
+
+
+def gathered(y: Any, x: Any, a: Any, b: Any, slots: Any) -> None:
+    """Each row's own weights, copied (upstream/vllm/lora/ops/torch_ops/lora_ops.py:67 — `bgmv_shrink`)."""
+    shrunk = x[:, None] @ a[slots, 0].transpose(0, 2, 1)
+    y += (shrunk @ b[slots])[:, 0]
+
+
 def product_times(rows: int, used: int, repeats: int) -> dict[str, float]:
-    """Microseconds of one projection's delta, 256 to 256 in one slice, in both forms."""
+    """Microseconds of one projection's delta, 256 to 256 in one slice, in four forms; rows are dealt round."""
     rng = np.random.default_rng(0)
-    a = rng.standard_normal((1, SLOTS, RANK, 256)).astype(np.float32)
-    b = [rng.standard_normal((SLOTS, RANK, 256)).astype(np.float32)]
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((SLOTS, 1, RANK, 256), (SLOTS, RANK, 256)))
     x, y = (rng.standard_normal((rows, 256)).astype(np.float32) for _ in range(2))
-    wrapper, found = punica_cpu.PunicaWrapperCPU(SLOTS, RANK), {}
-    for name, most in (("one by one", 0), ("masked", rows + 1)):
-        before, punica_cpu.MASKED_ROWS = punica_cpu.MASKED_ROWS, most
-        wrapper.update_metadata(np.arange(rows) % used)
-
-        def many() -> None:
-            for _ in range(50):
-                wrapper.add_lora_linear(y, x, a, b)
-
-        found[name] = least_times({0: many}, repeats)[0] * 20
-        punica_cpu.MASKED_ROWS = before
+    slots, wrapper, before = np.arange(rows) % used, punica_cpu.PunicaWrapperCPU(SLOTS, RANK), punica_cpu.TOGETHER_ROWS
+    found = {}
+    for name, most in (("one by one", 0), ("together", rows)):
+        punica_cpu.TOGETHER_ROWS = most
+        wrapper.update_metadata(slots)
+        wrapper.add_lora_linear(y, x, a, [b])
+        found[name] = _each(lambda: wrapper.add_lora_linear(y, x, a, [b]), repeats)
+    punica_cpu.TOGETHER_ROWS = before
+    found |= {form.__name__: _each(lambda f=form: f(y, x, a, b, slots), repeats) for form in (masked, gathered)}  # type: ignore
     return found
+
+
+def _each(call: Callable[[], Any], repeats: int) -> float:
+    """Microseconds of one of fifty calls."""
+    return least_times({0: lambda: [call() for _ in range(50)]}, repeats)[0] * 20
 
 
 def main() -> None:
@@ -114,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one repeat; writes nothing")
     quick = parser.parse_args().quick
-    facts, repeats = machine(), 1 if quick else 9
+    facts, repeats = machine(), 1 if quick else 15
     with tempfile.TemporaryDirectory() as folder:
         adapters = [make_adapter(Path(folder, f"adapter-{i}"), i) for i in range(SLOTS)]
         steps = {batch: step_times(adapters, batch, repeats) for batch in (8, 32)}
@@ -124,7 +140,8 @@ def main() -> None:
         table(["rows", *ARMS, "8 adapters over none"],
               [[batch, *(row[arm] for arm in ARMS), row["8 adapters"] / row["no buffers"]]
                for batch, row in steps.items()]),
-        table(["rows / adapters", "one by one", "masked"], [[name, *row.values()] for name, row in products.items()]),
+        table(["rows / adapters", "one by one", "together", "masked", "gathered"],
+              [[name, *row.values()] for name, row in products.items()]),
     ]  # fmt: skip
     load = ", ".join(f"{value:.1f}" for value in facts["load_average_at_start"])
     note = (

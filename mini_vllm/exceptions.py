@@ -32,3 +32,13 @@ class VLLMNotFoundError(Exception):
 
     Upstream: upstream/vllm/exceptions.py:39 — `VLLMNotFoundError`.
     """
+
+
+class LoRAAdapterNotFoundError(VLLMNotFoundError):
+    """An adapter's folder is not there, or has not its files.
+
+    Upstream: upstream/vllm/exceptions.py:45 — `LoRAAdapterNotFoundError`.
+    """
+
+    def __init__(self, lora_name: str, lora_path: str) -> None:
+        super().__init__(f"Loading lora {lora_name} failed: No adapter found for {lora_path}")

@@ -85,6 +85,7 @@ class KVCacheSpecKind(str, Enum):
     """
 
     FULL_ATTENTION = "full_attention"
+    MLA_ATTENTION = "mla_attention"
     SLIDING_WINDOW = "sliding_window"
     UNKNOWN = "unknown"
 
@@ -185,6 +186,24 @@ class FullAttentionSpec(AttentionSpec):
         if any(getattr(spec, name) != getattr(merged, name) for spec in full for name in names):
             raise SpecMismatchError("all layers of a KV cache group must have the same attention spec")
         return merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLAAttentionSpec(FullAttentionSpec):
+    """Every token's latent is kept: one row for all heads, which is key and value. `head_size`: numbers of that row.
+
+    Upstream: upstream/vllm/v1/kv_cache_interface.py:337 — `MLAAttentionSpec`.
+    """
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one block of one layer: no second row for values."""
+        return self.block_size * self.num_kv_heads * self.head_size * np.dtype(self.dtype).itemsize
+
+    @property
+    def kind(self) -> KVCacheSpecKind:
+        """MLA_ATTENTION."""
+        return KVCacheSpecKind.MLA_ATTENTION
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@
     python benchmarks/gpu/run.py --out FOLDER --only gemm int4 some of it
 
 Parts: decode and prefill (`attention`), `softmax`, `gemm`, `int4`, `low-bits` (bf16, FP8 and 4 bits from 1 to 4,096
-rows), `moe` (one layer), `moe-step` (a whole model), and `graphs` (eager, compiled and captured decode steps).
+rows), `moe` (one layer), `moe-step` (a whole model), `lora` (shrink and expand), and `graphs` (eager, compiled and
+captured decode steps).
 Ceilings are measured first, in the same process. Writes FOLDER/PART.json, each with its provenance.
 """
 
@@ -20,17 +21,19 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-PARTS = ("attention", "softmax", "gemm", "int4", "low-bits", "moe", "moe-step", "graphs-opt-125m", "graphs-qwen3-0.6b")
+PARTS = ("attention", "softmax", "gemm", "int4", "low-bits", "moe", "moe-step", "lora",
+         "graphs-opt-125m", "graphs-qwen3-0.6b")  # fmt: skip
 
 
 def measure(part: str, ceiling: dict[str, float], vllm: Path | None = None) -> Any:
     """Run one part; `vllm` is for the parts that race its own kernels."""
-    from benchmarks.gpu import attention, graphs, low_bits, matmul, moe, moe_step
+    from benchmarks.gpu import attention, graphs, lora, low_bits, matmul, moe, moe_step
 
     parts = {
         "attention": attention.measure, "softmax": matmul.measure_softmax, "gemm": matmul.measure_gemm,
         "int4": matmul.measure_int4, "low-bits": lambda ceiling: low_bits.measure(ceiling, vllm),
         "moe": moe.measure, "moe-step": moe_step.measure,
+        "lora": lambda ceiling: lora.measure(ceiling, vllm),
         "graphs-opt-125m": lambda _: graphs.measure("opt-125m"),
         "graphs-qwen3-0.6b": lambda _: graphs.measure("qwen3-0.6b"),
     }  # fmt: skip
@@ -41,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--vllm", type=Path, help="unpacked GPU wheel of the pinned release, for `low-bits`")
+    parser.add_argument("--vllm", type=Path, help="unpacked GPU wheel of the pinned release, for `low-bits` and `lora`")
     args = parser.parse_args()
     import torch
 

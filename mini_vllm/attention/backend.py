@@ -113,7 +113,10 @@ class AttentionBackend(ABC):
         kv_cache: the arrays, already made.
         num_heads: query heads; the KV heads are the cache's.
         sliding_windows: for each layer how many positions a query sees, its own included; None: all.
-        sinks: a bias for each query head [Hq], the score of one more key whose value is zero; None: none.
+        sinks: a bias for each query head [Hq], or for each layer and head [L, Hq], the score of one more key whose
+            value is zero; None: none.
+        scale: of the scores; None: head size ** -0.5.
+        logits_soft_cap: scores s become cap * tanh(s / cap); None: they stay.
 
     Upstream: upstream/vllm/v1/attention/backend.py:55 — `AttentionBackend`.
     """
@@ -125,15 +128,34 @@ class AttentionBackend(ABC):
     supported_head_sizes: ClassVar[tuple[int, ...]] = ()
     block_size_multiple: ClassVar[int] = 1
     has_sink_support: ClassVar[bool] = False
+    is_mla: ClassVar[bool] = False
 
     def __init__(
-        self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None], sinks: Array | None = None
-    ) -> None:
+        self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None], sinks: Array | None = None,
+        scale: float | None = None, logits_soft_cap: float | None = None,
+    ) -> None:  # fmt: skip
         if sinks is not None and not self.has_sink_support:
             raise ValueError(f"attention backend {self.name!r} does not support attention sinks")
         self.kv_cache, self.num_heads, self.sliding_windows = kv_cache, num_heads, tuple(sliding_windows)
         self.num_kv_heads, self.head_dim = kv_cache.num_kv_heads, kv_cache.head_dim
-        self.group, self.scale, self.sinks = num_heads // kv_cache.num_kv_heads, kv_cache.head_dim**-0.5, sinks
+        self.group, self.sinks = num_heads // kv_cache.num_kv_heads, sinks
+        self.scale = kv_cache.head_dim**-0.5 if scale is None else scale
+        self.logits_soft_cap = logits_soft_cap
+
+    def sinks_of(self, layer: int) -> Array | None:
+        """The bias of each query head [Hq] in this layer; None: none."""
+        return self.sinks if self.sinks is None or self.sinks.ndim == 1 else self.sinks[layer]
+
+    def cap(self, scores: Array) -> Array:
+        """Scores, which have been scaled, with the soft cap, in place.
+
+        Upstream: upstream/vllm/v1/attention/ops/triton_attention_helpers.py:28 — `apply_softcap`.
+        """
+        if self.logits_soft_cap is not None:
+            scores /= self.logits_soft_cap
+            np.tanh(scores, out=scores)
+            scores *= self.logits_soft_cap
+        return scores
 
     @abstractmethod
     def begin_step(self, metadata: AttentionMetadata) -> AttentionStep:
@@ -154,7 +176,8 @@ class AttentionBackend(ABC):
             "kv_cache_dtype not supported": cfg.kv_cache_dtype not in (None, *cls.supported_kv_cache_dtypes),
             "block_size not supported": (cfg.block_size or 0) % cls.block_size_multiple,
             "partial multimodal token full attention not supported": cfg.use_mm_prefix,
-            "MLA not supported": cfg.use_mla,
+            "MLA not supported": cfg.use_mla and not cls.is_mla,
+            "non-MLA not supported": cls.is_mla and not cfg.use_mla,
             "attention sinks not supported": cfg.has_sink and not cls.has_sink_support,
             "sparse not supported": cfg.use_sparse,
             "per-head quant scales not supported": cfg.use_per_head_quant_scales,

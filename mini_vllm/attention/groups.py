@@ -30,20 +30,20 @@ class GroupedAttention:
 
     Args:
         groups: of the model.
-        sliding_windows: for each layer of the model.
-        make_backend: makes a backend from the windows of its layers.
+        num_layers: of the model.
+        make_backend: makes a backend from the numbers of its layers.
     """
 
     def __init__(
         self,
         groups: Sequence[KVCacheGroupSpec],
-        sliding_windows: Sequence[int | None],
-        make_backend: Callable[[list[int | None]], Any],
+        num_layers: int,
+        make_backend: Callable[[list[int]], Any],
     ) -> None:
-        by_name = {layer_name(layer): layer for layer in range(len(sliding_windows))}
+        by_name = {layer_name(layer): layer for layer in range(num_layers)}
         layers = [[by_name[name] for name in group.layer_names] for group in groups]
         self.place = {layer: (g, i) for g, of_group in enumerate(layers) for i, layer in enumerate(of_group)}
-        self.backends = [make_backend([sliding_windows[layer] for layer in of_group]) for of_group in layers]
+        self.backends = [make_backend(of_group) for of_group in layers]
 
     def begin_step(self, metadata: AttentionMetadata) -> AttentionStep:
         """The callable for this step."""
@@ -64,4 +64,4 @@ def make_grouped_attention(
 ) -> Any:  # fmt: skip
     """The attention of a model: one backend for a model of one group (or of none), else one for each group."""
     make = partial(make_attention, model, kv_cache, override, kv_cache_dtype, enforce_eager)
-    return make() if len(groups) < 2 else GroupedAttention(groups, model.sliding_windows, make)
+    return make() if len(groups) < 2 else GroupedAttention(groups, model.num_layers, make)

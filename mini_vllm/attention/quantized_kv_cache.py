@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.attention.mla_cache import MLACache
 from mini_vllm.kv_cache_interface import KVQuantMode, get_kv_quant_mode
 from mini_vllm.layers.quantization.utils.fp8_utils import E4M3_MAX, decode_e4m3, encode_e4m3
 from mini_vllm.utils.arrays import Array
@@ -18,9 +19,14 @@ from mini_vllm.utils.arrays import Array
 
 def make_kv_cache(
     num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int,
-    dtype: str | np.dtype[Any] = "float32", kv_cache_dtype: str = "auto",
+    dtype: str | np.dtype[Any] = "float32", kv_cache_dtype: str = "auto", use_mla: bool = False,
 ) -> KVCache:  # fmt: skip
-    """The arrays for this `kv_cache_dtype`; `dtype` is what attention computes in, and what "auto" stores."""
+    """The arrays for this `kv_cache_dtype`; `dtype` is what attention computes in, and what "auto" stores.
+
+    use_mla: rows of latents, of `head_dim` numbers, in place of keys and values; always as `dtype`.
+    """
+    if use_mla:
+        return MLACache(num_layers, num_blocks, block_size, head_dim, dtype)
     shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
     mode = get_kv_quant_mode(kv_cache_dtype)
     return KVCache(*shape, dtype) if mode == KVQuantMode.NONE else QuantizedKVCache(*shape, dtype, mode)

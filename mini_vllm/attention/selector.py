@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from mini_vllm.attention.backend import AttentionSelectorConfig
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.attention.kv_cache import KVCache
@@ -21,6 +23,8 @@ from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
 
 PRIORITIES = ("paged_gather", "paged_online", "split_kv", "dense")
 """Best first. Upstream: upstream/vllm/platforms/cuda.py:79 — `_get_backend_priorities`."""
+MLA_PRIORITIES = ("mla",)
+"""For latents in the cache: these first."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ def explain(cfg: AttentionSelectorConfig, override: str | None = None) -> Select
     Raises:
         ValueError: no backend has the name in `override`.
     """
-    candidates = PRIORITIES if override is None else (override,)
+    in_order = (*MLA_PRIORITIES, *PRIORITIES) if cfg.use_mla else PRIORITIES
+    candidates = in_order if override is None else (override,)
     reasons = {name: _validate(get_attention_backend(name), cfg) for name in candidates}
     valid = [name for name, why_not in reasons.items() if not why_not]
     return Selection(cfg, valid[0] if valid else None, reasons, override)
@@ -113,26 +118,31 @@ def make_attention(
     override: Any = None,
     kv_cache_dtype: str | None = None,
     enforce_eager: bool = False,
-    sliding_windows: Sequence[int | None] | None = None,
+    layers: Sequence[int] | None = None,
 ) -> Any:
     """The backend for a model and its cache, chosen and built. Eager, and with floats in the cache: the plain one; with
     VLLM_BATCH_INVARIANT=1 the one that promises it.
 
-    `sliding_windows`: of those layers that it serves; None: of the whole model.
+    `layers`: those that it serves; None: the whole model.
 
     Upstream: upstream/vllm/model_executor/layers/attention/attention.py:189 — `Attention.__init__`.
     """
     invariant = vllm_is_batch_invariant()
     if override is None and invariant:
         override = "per_token"
-    elif override is None and enforce_eager and kv_cache_dtype in (None, "auto"):
+    use_mla, sinks = getattr(model, "use_mla", False), getattr(model, "sinks", None)
+    if override is None and enforce_eager and kv_cache_dtype in (None, "auto") and not use_mla:
         override = "dense"
     cfg = AttentionSelectorConfig(
-        kv_cache.head_dim, str(kv_cache.dtype), kv_cache_dtype, kv_cache.block_size, use_batch_invariant=invariant
-    )
-    return get_attn_backend(cfg, override)(
-        kv_cache, model.num_heads, model.sliding_windows if sliding_windows is None else sliding_windows
-    )
+        kv_cache.head_dim, str(kv_cache.dtype), kv_cache_dtype, kv_cache.block_size,
+        use_mla=use_mla, has_sink=sinks is not None, use_batch_invariant=invariant,
+    )  # fmt: skip
+    served = range(len(model.sliding_windows)) if layers is None else layers
+    windows = [model.sliding_windows[layer] for layer in served]
+    args = (None if sinks is None else np.stack([sinks[layer] for layer in served]),
+            getattr(model, "attn_scale", None), getattr(model, "logits_soft_cap", None))  # fmt: skip
+    is_plain = all(arg is None for arg in args)
+    return get_attn_backend(cfg, override)(kv_cache, model.num_heads, windows, *(() if is_plain else args))
 
 
 def _validate(backend: Any, cfg: AttentionSelectorConfig) -> list[str]:

@@ -90,16 +90,24 @@ class FusedDecoder(ABC):
             layer.o.part_into(mixed[tile.tokens].T, tile.o_parts[self.rank], tile)
         self.meet()
         for tile in tiles:
-            add_up(tile.hidden, tile.o_parts, layer.o.bias)
+            self.add_attention(layer, tile)
             self.mlp(layer, tile)
         self.meet()
         for tile in tiles:
-            add_up(tile.hidden, tile.down_parts, layer.down_bias)
+            self.add_mlp(layer, tile)
             self.end_layer(layer, tile)
 
     @abstractmethod
     def mlp(self, layer: Any, tile: Tile) -> None:
         """From `tile.hidden`, to which attention has been added, to `tile.down_parts` of this rank."""
+
+    def add_attention(self, layer: Any, tile: Tile) -> None:
+        """The sum of `tile.o_parts` to the residual."""
+        add_up(tile.hidden, tile.o_parts, layer.o.bias)
+
+    def add_mlp(self, layer: Any, tile: Tile) -> None:
+        """The sum of `tile.down_parts` to the residual."""
+        add_up(tile.hidden, tile.down_parts, layer.down_bias)
 
     def end_layer(self, layer: Any, tile: Tile) -> None:
         """After the MLP has been added: nothing more, as a rule."""
@@ -160,7 +168,9 @@ class FusedDecoder(ABC):
         """Hidden rows [R, H] -> logits [R, V]."""
         lm_head = self.model.lm_head
         logits = logits_of(hidden, lm_head.weight)
-        return logits if self.group is None else self.group.all_gather(logits)[:, : lm_head.num_embeddings]
+        if self.group is not None:
+            logits = self.group.all_gather(logits)[:, : lm_head.num_embeddings]
+        return self.model.logits_processor.adjust(logits)
 
 
 def add_up(hidden: Array, parts: list[Array], bias: Array | None) -> None:

@@ -43,7 +43,9 @@ class LlamaLayerForm:
 
 
 class FusedLlama(FusedDecoder):
-    """RMS norms, rotary positions, SwiGLU or experts: Llama, Mistral, Qwen2, Qwen3, Mixtral, Qwen3-MoE."""
+    """RMS norms, rotary positions, SwiGLU or experts: Llama, Mistral, Phi-3, Qwen2, Qwen3, Mixtral, Qwen3-MoE."""
+
+    layer_form: Any = LlamaLayerForm
 
     def __init__(self, model: Any) -> None:
         decoder = model.model
@@ -51,7 +53,7 @@ class FusedLlama(FusedDecoder):
         self.rotary = decoder.layers[0].self_attn.rotary_emb
         dense = [layer.mlp.gate_up_proj for layer in decoder.layers if not isinstance(layer.mlp, MixtralMoE)]
         self.inter = dense[0].out_features // 2 if dense else 0
-        super().__init__(model, [LlamaLayerForm(layer) for layer in decoder.layers])
+        super().__init__(model, [self.layer_form(layer) for layer in decoder.layers])
 
     def prepare(self, positions: Array) -> None:
         """The table of angles grows before threads read it."""
@@ -93,9 +95,13 @@ class FusedLlama(FusedDecoder):
             x = np.ascontiguousarray(tile.normed.T)
             np.copyto(down, layer.moe.experts.partial_sums(x, layer.moe.gate(x), tile.tokens.start).T)
             return
-        layer.gate_up.into(tile.normed, tile.gate_up, tile)
+        self.swiglu(layer, tile.normed, tile)
+
+    def swiglu(self, layer: Any, x: Array, tile: Tile) -> None:
+        """From x [H, tokens] to `tile.down_parts` of this rank."""
+        layer.gate_up.into(x, tile.gate_up, tile)
         silu_and_mul(tile.gate, tile.up, tile.silu_tmp)
-        layer.down.part_into(tile.gate, down, tile)
+        layer.down.part_into(tile.gate, tile.down_parts[self.rank], tile)
 
     def finish_tile(self, tile: Tile) -> Array:
         """The last norm, if there is one."""
@@ -199,5 +205,25 @@ def compiled_form(model: Any) -> FusedDecoder | None:
 
     Upstream: upstream/vllm/compilation/decorators.py:331 — `_support_torch_compile` — wraps a class, by decorator.
     """
-    form = FORMS.get(type(model))
-    return None if form is None else form(model)
+    form = FORMS.get(type(model)) or _late_form(model)
+    if form is None or any(rope.is_partial for rope in model.context.ropes.values()):
+        return None
+    return form(model)
+
+
+def _late_form(model: Any) -> Callable[[Any], FusedDecoder] | None:
+    """Of the architectures whose files are imported when asked for."""
+    from mini_vllm.compilation import cpu_decoders as forms
+    from mini_vllm.models.gemma2 import Gemma2ForCausalLM
+    from mini_vllm.models.gemma3 import Gemma3ForCausalLM
+    from mini_vllm.models.granite import GraniteForCausalLM
+    from mini_vllm.models.olmo2 import Olmo2ForCausalLM
+    from mini_vllm.models.phi3 import Phi3ForCausalLM
+
+    if type(model) is Olmo2ForCausalLM and model.context.group is not None:
+        return None
+    late: dict[type, Callable[[Any], FusedDecoder]] = {
+        Phi3ForCausalLM: FusedLlama, GraniteForCausalLM: forms.FusedGranite, Olmo2ForCausalLM: forms.FusedPostNorm,
+        Gemma2ForCausalLM: forms.FusedPostNorm, Gemma3ForCausalLM: forms.FusedPostNorm,
+    }  # fmt: skip
+    return late.get(type(model))

@@ -5,7 +5,7 @@ Upstream has no twin: Inductor plans its buffers, and a GPU kernel cuts up its r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class Tile:
     silu_tmp: Array
     cos: Array
     sin: Array
+    angles: dict[Any, tuple[Array, Array]]
+    added: Array
 
     def __init__(
         self, program: FusedDecoder, workspace: Workspace, tokens: slice, rows: Array, hidden: Array, number: int

@@ -18,6 +18,7 @@ class ResolvedModel:
     Attributes:
         model: the folder; or an object that obeys the contract of `models/interfaces_base.py`.
         max_model_len: context of the model in tokens. vocab_size: rows of its logits.
+        default_model_len: what is served where nobody asks for less, or for more; None: all of it.
         default_sampling_params: under the names of `SamplingParams`.
         hf_config: what `config.json` says; None for an object.
 
@@ -30,6 +31,7 @@ class ResolvedModel:
     eos_token_ids: list[int]
     default_sampling_params: dict[str, Any] = field(default_factory=dict)
     hf_config: HFConfig | None = None
+    default_model_len: int | None = None
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> ResolvedModel:
@@ -44,7 +46,10 @@ class ResolvedModel:
         defaults = {key: value for key, value in config.generation_defaults.items() if value is not None}
         if "max_new_tokens" in defaults:
             defaults["max_tokens"] = defaults.pop("max_new_tokens")
-        return cls(str(folder), config.max_model_len, config.vocab_size, config.eos_token_ids, defaults, config)
+        return cls(
+            str(folder), config.max_model_len, config.vocab_size, config.eos_token_ids, defaults, config,
+            config.default_model_len,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, model: Any) -> ResolvedModel:

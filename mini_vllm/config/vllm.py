@@ -202,9 +202,9 @@ class EngineConfig:
 
         return EngineArgs(**args).create_engine_config()
 
-    def resolve_max_model_len(self, model_max_len: int) -> int:
-        """The context length in tokens: the model's, or the smaller one asked for."""
-        length = model_max_len if self.max_model_len is None else self.max_model_len
+    def resolve_max_model_len(self, model_max_len: int, default: int | None = None) -> int:
+        """The context length in tokens: the one asked for, else `default`, else the model's."""
+        length = (default or model_max_len) if self.max_model_len is None else self.max_model_len
         if length > model_max_len:
             raise ValueError(f"max_model_len must be at most the model's context of {model_max_len}, got {length}")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:

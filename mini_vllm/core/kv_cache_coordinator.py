@@ -15,7 +15,13 @@ from mini_vllm.core.kv_cache_groups import resolve_kv_cache_block_sizes
 from mini_vllm.core.kv_cache_utils import BlockHashListWithBlockSize, KVCacheBlock
 from mini_vllm.core.single_type_kv_cache_manager import FullAttentionManager, SingleTypeKVCacheManager
 from mini_vllm.core.sliding_window_manager import SlidingWindowManager
-from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from mini_vllm.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from mini_vllm.request import Request
 
 Hit = tuple[tuple[list[KVCacheBlock], ...], int]
@@ -23,6 +29,7 @@ Hit = tuple[tuple[list[KVCacheBlock], ...], int]
 
 spec_manager_map: dict[type[KVCacheSpec], type[Any]] = {
     FullAttentionSpec: FullAttentionManager,
+    MLAAttentionSpec: FullAttentionManager,
     SlidingWindowSpec: SlidingWindowManager,
 }
 """Which manager serves which spec; a new type of layer adds its own.

@@ -22,6 +22,7 @@ from mini_vllm.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     KVCacheTensor,
+    MLAAttentionSpec,
     SlidingWindowSpec,
     SpecMismatchError,
 )
@@ -45,8 +46,9 @@ def get_kv_cache_spec(model: Any, block_size: int, kv_cache_dtype: str = "auto")
         "dtype": str(model.dtype),
         "kv_cache_dtype": kv_cache_dtype,
     }
+    full = MLAAttentionSpec if getattr(model, "use_mla", False) else FullAttentionSpec
     return {
-        layer_name(layer): FullAttentionSpec(**common)
+        layer_name(layer): full(**common)
         if model.sliding_windows[layer] is None
         else SlidingWindowSpec(**common, sliding_window=model.sliding_windows[layer])
         for layer in range(model.num_layers)

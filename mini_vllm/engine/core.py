@@ -52,7 +52,9 @@ class EngineCore:
         self.config = config
         self.parts = parts = parts.fit(parts, config)
         self.resolved_model = ResolvedModel.of(model)
-        self.max_model_len = config.resolve_max_model_len(self.resolved_model.max_model_len)
+        self.max_model_len = config.resolve_max_model_len(
+            self.resolved_model.max_model_len, self.resolved_model.default_model_len
+        )
         if config.speculative_config is not None:
             config.speculative_config.resolve_draft_model(self.resolved_model)
         self.sampler = parts.sampler()

@@ -30,6 +30,17 @@ class RMSNorm(Module):
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weight
 
 
+class GemmaRMSNorm(RMSNorm):
+    """The weight is stored less one: `x / sqrt(mean(x^2) + eps) * (1 + weight)`.
+
+    Upstream: upstream/vllm/model_executor/layers/layernorm.py:133 — `GemmaRMSNorm`.
+    """
+
+    def forward(self, x: Array) -> Array:
+        """[..., hidden_size] -> the same shape."""
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * (1 + self.weight)
+
+
 class LayerNorm(Module):
     """`(x - mean) / sqrt(variance + eps) * weight + bias`, for x [..., hidden_size].
 

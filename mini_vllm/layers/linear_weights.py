@@ -30,6 +30,7 @@ class LinearWeights(Module):
         context: of the model; it brings dtype and quant_config. None: a layer by itself.
 
     Attributes:
+        is_one_tensor: the checkpoint has what is stacked here as one tensor, under the layer's own name.
         input_size, output_size, output_sizes: before ranks share it; in_features, out_features, partitions: here.
 
     Raises:
@@ -37,6 +38,8 @@ class LinearWeights(Module):
 
     Upstream: upstream/vllm/model_executor/layers/linear.py:231 — `LinearBase`.
     """
+
+    is_one_tensor = False
 
     if TYPE_CHECKING:  # the arrays are attributes that the method sets
 
@@ -94,6 +97,9 @@ class LinearWeights(Module):
 
         Upstream: upstream/vllm/model_executor/layers/linear.py:533 — `ColumnParallelLinear.weight_loader`.
         """
+        if self.is_one_tensor:
+            yield from self._weights_of_one_tensor()
+            return
         first = start = 0
         for name, rows, whole in zip(shard_names(self.prefix), self.rows, self.output_sizes, strict=True):
             here = slice(start, start + rows.stop - rows.start)
@@ -103,6 +109,18 @@ class LinearWeights(Module):
                 yield f"{name}.weight", Shard(self, slice(first, first + whole))
             if self.bias is not None:
                 yield f"{name}.bias", part_of(self.bias[here], (whole,), (rows,))
+            first, start = first + whole, here.stop
+
+    def _weights_of_one_tensor(self) -> Iterator[tuple[str, Any]]:
+        """The parts that this rank holds of each of the projections in it. Biases do not occur."""
+        if not self.is_unquantized:
+            yield f"{self.prefix}.weight", Shard(self, slice(0, self.output_size))
+            return
+        first = start = 0
+        for rows, whole in zip(self.rows, self.output_sizes, strict=True):
+            here, there = slice(start, start + rows.stop - rows.start), slice(first + rows.start, first + rows.stop)
+            shape = self.output_size, self.input_size
+            yield f"{self.prefix}.weight", part_of(self.weight[here], shape, (there, self.columns))
             first, start = first + whole, here.stop
 
     def __len__(self) -> int:

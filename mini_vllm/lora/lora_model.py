@@ -68,6 +68,19 @@ class LoRAModel:
         return cls(lora_model_id, peft_helper.r, loras)
 
 
+def _not_served(modules: list[str]) -> str:
+    """A sentence about what upstream serves and this engine does not.
+
+    Upstream: upstream/vllm/lora/layers/fused_moe.py:27 — `FusedMoEWithLoRA`; vocal_parallel_embedding.py and
+    logits_processor.py beside it.
+    """
+    if any(".experts" in module for module in modules):
+        return ": adapters of experts are not served, whose tokens are sorted by expert before any product"
+    if any(module.rpartition(".")[2] in ("embed_tokens", "wte", "lm_head") for module in modules):
+        return ": adapters of embeddings and output matrices are not served, which tie and share the vocabulary here"
+    return ""
+
+
 def _check(file: SafetensorsFile, expected: Shapes, peft_helper: PEFTHelper) -> dict[str, tuple[str, str]]:
     """Module -> the names of its two tensors."""
     found: dict[str, dict[bool, str]] = {}
@@ -80,7 +93,9 @@ def _check(file: SafetensorsFile, expected: Shapes, peft_helper: PEFTHelper) -> 
     unexpected = [module for module in found if module not in expected]
     if unexpected:
         kinds = sorted({module.rpartition(".")[2] for module in expected})
-        raise ValueError(f"{file.path}: target modules must be among {kinds}, got {shown(unexpected)}")
+        raise ValueError(
+            f"{file.path}: target modules must be among {kinds}, got {shown(unexpected)}{_not_served(unexpected)}"
+        )
     rank = peft_helper.r
     for module, pair in found.items():
         outputs, inputs = expected[module]

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from mini_vllm.layers.linear import LinearBase
 
 SUPPORTED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "out_proj", "fc1", "fc2")
-"""Projections that get buffers. Upstream has wrappers for embeddings, output embeddings and experts too."""
+"""Projections that get buffers. Upstream has wrappers for embeddings, output embeddings and experts too; adapters of
+those are refused by name here (`lora_model.py`)."""
 _PREFIX = "base_model.model."
 
 
@@ -25,6 +26,8 @@ def parse_fine_tuned_lora_name(name: str) -> tuple[str, bool]:
     parts = name.removeprefix(_PREFIX).split(".")
     if parts[-1] == "weight" and len(parts) > 2 and parts[-2] in ("lora_A", "lora_B"):
         return ".".join(parts[:-2]), parts[-2] == "lora_A"
+    if "lora_embedding" in name:
+        raise ValueError(f"{name!r} patches an embedding: adapters of embeddings are not served")
     raise ValueError(f"{name!r} is no tensor of a LoRA adapter: its name must end in lora_A.weight or lora_B.weight")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.lora.lora_model import LoRAModel
 from mini_vllm.lora.model_manager import LRUCacheLoRAModelManager
@@ -29,8 +31,12 @@ class LRUCacheWorkerLoRAManager:
         self.adapter_manager = LRUCacheLoRAModelManager(model, lora_config)
         self.num_loads = 0
 
-    def set_active_adapters(self, requests: Iterable[LoRARequest], token_lora_ids: Array) -> None:
+    def set_active_adapters(self, requests: Iterable[LoRARequest], token_lora_ids: Array) -> dict[int, str]:
         """Before a step: its adapters into slots, and which token has which. token_lora_ids: [T], 0: none.
+
+        Returns:
+            For an adapter that cannot be read any more: what is wrong. Its tokens are computed with none, and are to
+            be thrown away. (Upstream raises, and the engine ends.)
 
         Raises:
             RuntimeError: more adapters than slots; the scheduler sees to it that there are not.
@@ -46,10 +52,17 @@ class LRUCacheWorkerLoRAManager:
         there = [lora_id for lora_id in wanted if lora_id in self.adapter_manager]
         for lora_id in there:  # they count as used before another takes the slot of the oldest
             self.adapter_manager.activate_adapter(lora_id)
+        failed = {}
         for lora_id, request in wanted.items():
             if lora_id not in there:
-                self.add_adapter(request)
+                try:
+                    self.add_adapter(request)
+                except ValueError as error:
+                    failed[lora_id] = str(error)
+        if failed:
+            token_lora_ids = np.where(np.isin(token_lora_ids, list(failed)), 0, token_lora_ids)
         self.adapter_manager.set_adapter_mapping(token_lora_ids)
+        return failed
 
     def load_adapter(self, request: LoRARequest) -> LoRAModel:
         """Read an adapter's files.

@@ -128,10 +128,12 @@ def load_weights(
     try:
         if config.load_format == "dummy":
             settings = quantization or config.quantization_config
-            return load_dummy_model(resolved.model, config.dtype, settings, group, config.enable_expert_parallel)
+            return load_dummy_model(
+                resolved.model, config.dtype, settings, group, config.enable_expert_parallel, config.max_model_len
+            )
         return load_model(
             resolved.model, config.dtype, progress, quantization, config.quantization_config,
-            group=group, enable_expert_parallel=config.enable_expert_parallel,
+            group=group, enable_expert_parallel=config.enable_expert_parallel, max_model_len=config.max_model_len,
         )  # fmt: skip
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:

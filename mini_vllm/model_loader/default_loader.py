@@ -30,6 +30,7 @@ def load_model(
     *,
     group: TensorParallelGroup | None = None,
     enable_expert_parallel: bool = False,
+    max_model_len: int | None = None,
 ) -> Any:
     """Load a checkpoint in Hugging Face layout.
 
@@ -43,6 +44,7 @@ def load_model(
         quantization, quantization_config: see `resolve_quantization`; a quantized checkpoint needs neither.
         group: the ranks that share the model, this process one of them; None: it is alone.
         enable_expert_parallel: with a group, ranks hold whole experts instead of a share of each.
+        max_model_len: the longest sequence that is served; some rotary positions depend on it. None: the default.
 
     Raises:
         FileNotFoundError: folder or file missing. ValueError: unsupported config, dtype, quantization, or a damaged
@@ -50,7 +52,7 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {DTYPES}, got {dtype!r}")
-    config = HFConfig.from_folder(path)
+    config = HFConfig.from_folder(path).serving(max_model_len)
     quant_config = resolve_quantization(path, config.quantization_config, quantization, quantization_config)
     model_class = get_model_class(config.architecture)
     model = _make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel)

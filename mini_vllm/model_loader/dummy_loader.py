@@ -22,6 +22,7 @@ _LARGEST = 1e-3
 def load_dummy_model(
     folder: str | Path, dtype: str = "float32", quantization: Any = None,
     group: TensorParallelGroup | None = None, enable_expert_parallel: bool = False,
+    max_model_len: int | None = None,
 ) -> Any:  # fmt: skip
     """The model that a folder's config.json describes, its weights uniform in ±0.001, the same in every run
     and, whole or cut, with any number of ranks.
@@ -29,7 +30,7 @@ def load_dummy_model(
     Raises FileNotFoundError without a config.json; ValueError where it, or `quantization`, asks for quantized weights.
     Upstream: upstream/vllm/model_executor/model_loader/weight_utils.py:1451 — `initialize_dummy_weights`.
     """
-    config = HFConfig.from_folder(folder)
+    config = HFConfig.from_folder(folder).serving(max_model_len)
     if quantization or config.quantization_config:
         raise ValueError(f"load_format='dummy' must go without quantization so far, got {quantization!r}")
     model = get_model_class(config.architecture)(config, dtype, None, group, enable_expert_parallel)

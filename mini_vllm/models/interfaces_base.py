@@ -45,6 +45,14 @@ class CausalLM:
 
     model: Any
     lm_head: Any
+    use_mla = False
+    """The cache holds latents, `head_dim` numbers a token; `attn` takes them for k, and their first part for v."""
+    attn_scale: float | None = None
+    """Scores are multiplied by it; None: head_dim ** -0.5."""
+    logits_soft_cap: float | None = None
+    """Attention scores s become cap * tanh(s / cap)."""
+    sinks: list[Array] | None = None
+    """For each layer a bias for each head: the score of one more key, whose value is zero."""
     is_engines_own = False
     """Nobody but its engine has this model."""
 

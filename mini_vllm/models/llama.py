@@ -27,7 +27,7 @@ class LlamaMLP(Module):
         hidden, inter, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         self.gate_up_proj = MergedColumnParallelLinear(hidden, [inter, inter], bias, context, f"{prefix}.gate_up_proj")
         self.down_proj = RowParallelLinear(inter, hidden, bias, context, f"{prefix}.down_proj")
-        self.act_fn = SiluAndMul()
+        self.act_fn: Any = SiluAndMul()
 
     def forward(self, x: Array) -> Array:
         """[T, H] -> [T, H]."""
@@ -85,12 +85,14 @@ class LlamaDecoderLayer(Module):
 class LlamaModel(Module):
     """Embedding, layers, norm. Upstream: upstream/vllm/model_executor/models/llama.py:350 — `LlamaModel`."""
 
-    def __init__(self, config: HFConfig, context: ModelContext, prefix: str, layer_type: Any) -> None:
+    def __init__(
+        self, config: HFConfig, context: ModelContext, prefix: str, layer_type: Any, norm_type: Any = RMSNorm
+    ) -> None:
         self.embed_tokens = VocabParallelEmbedding(
             config.vocab_size, config.hidden_size, context, f"{prefix}.embed_tokens"
         )
         self.layers = [layer_type(config, i, context, f"{prefix}.layers.{i}") for i in range(config.num_hidden_layers)]
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps, context, f"{prefix}.norm")
+        self.norm = norm_type(config.hidden_size, config.norm_eps, context, f"{prefix}.norm")
 
     def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
         """Embedded tokens [T, H] -> hidden states after the last norm, [T, H]."""
@@ -105,11 +107,12 @@ class LlamaForCausalLM(CausalLM):
     Upstream: upstream/vllm/model_executor/models/llama.py:501 — `LlamaForCausalLM`.
     """
 
-    layer_type: type[LlamaDecoderLayer] = LlamaDecoderLayer
+    layer_type: Any = LlamaDecoderLayer
+    norm_type: Any = RMSNorm
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        self.model = LlamaModel(config, self.context, "model", self.layer_type)
+        self.model = LlamaModel(config, self.context, "model", self.layer_type, self.norm_type)
         self.lm_head = self.model.embed_tokens
         if not config.tie_word_embeddings:
             self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, self.context, "lm_head")

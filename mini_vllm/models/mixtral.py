@@ -29,12 +29,13 @@ class MixtralMoE(Module):
 
     names = ("w1", "w3", "w2")
     """What a checkpoint calls an expert's gate, up and down."""
+    experts_class: type[FusedMoE] = FusedMoE
 
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         assert config.moe is not None
         moe, hidden = config.moe, config.hidden_size
         self.gate = ReplicatedLinear(hidden, moe.num_experts, prefix=f"{prefix}.gate", context=context.in_floats())
-        self.experts = FusedMoE(
+        self.experts = self.experts_class(
             moe.num_experts, moe.top_k, hidden, moe.intermediate_size, moe.renormalize,
             context=context, prefix=f"{prefix}.experts", names=self.names,
         )  # fmt: skip
@@ -83,7 +84,7 @@ class MixtralForCausalLM(LlamaForCausalLM):
     Upstream: upstream/vllm/model_executor/models/mixtral.py:485 — `MixtralForCausalLM`.
     """
 
-    layer_type: type[LlamaDecoderLayer] = MixtralDecoderLayer
+    layer_type: Any = MixtralDecoderLayer
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

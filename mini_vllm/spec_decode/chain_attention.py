@@ -81,10 +81,11 @@ class ChainAttention:
 
 
 def chain_attention(backend: Any, block_tables: Array, positions: Array, num_passes: int) -> ChainAttention | None:
-    """One for these requests; None where the backend's own is needed: it has windows or sinks, its cache is quantized,
-    there are too many keys, or so many requests that threads share them. Arguments as `ChainAttention`."""
+    """One for these requests; None where the backend's own is needed: it has windows, sinks or a cap, its cache is
+    quantized, there are too many keys, or so many requests that threads share them. Arguments as `ChainAttention`."""
     cache = backend.kv_cache
-    plain = type(backend) is PagedGatherBackend and type(cache) is KVCache and backend.sinks is None
+    plain = type(backend) is PagedGatherBackend and type(cache) is KVCache
+    plain = plain and backend.sinks is None and backend.logits_soft_cap is None
     if not plain or num_passes < 1 or any(backend.sliding_windows) or num_shares(len(positions)) > 1:
         return None
     num_keys = len(positions) * (int(positions.max()) + num_passes)

@@ -120,7 +120,7 @@ CHECKPOINTS = [
     ("wrong tensor shape", reshape, r"model\.norm\.weight.*63|63.*model\.norm\.weight"),
     ("missing tensor", drop, r"model\.layers\.1\.mlp\.up_proj\.weight"),
     ("unknown architecture", lambda f: edit_config(f, architectures=["FooForCausalLM"]), "FooForCausalLM"),
-    ("unsupported rope_scaling", lambda f: edit_config(f, rope_scaling={"rope_type": "yarn", "factor": 2.0}), "yarn"),
+    ("unsupported rope_scaling", lambda f: edit_config(f, rope_scaling={"rope_type": "ntk", "factor": 2.0}), "ntk"),
     ("a key that could change the mathematics", lambda f: edit_config(f, logit_scale=2.0), "logit_scale"),
     ("unsupported activation", lambda f: edit_config(f, hidden_act="gelu"), "gelu"),
 ]

@@ -26,7 +26,7 @@ GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_pen
 """What `generation_config.json` may say about sampling.
 Upstream: upstream/vllm/config/model.py:1465 — `ModelConfig.get_diff_sampling_param` — the same six."""
 
-_FIXED: dict[str, tuple[Any, ...]] = {
+FIXED: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "is_decoder": (False, True),
     "add_cross_attention": (False,),
@@ -34,69 +34,77 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "torchscript": (False,),
     "tie_encoder_decoder": (False,),
 }
-_CORE = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
+CORE = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
          "tie_word_embeddings"}  # fmt: skip
-_ROTARY = {"intermediate_size", "num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters"}
-_SWIGLU: dict[str, tuple[Any, ...]] = {**_FIXED, "hidden_act": ("silu",), "partial_rotary_factor": (1.0,),
+ROTARY = {"intermediate_size", "num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters"}
+SWIGLU: dict[str, tuple[Any, ...]] = {**FIXED, "hidden_act": ("silu",), "partial_rotary_factor": (1.0,),
                                        "use_mrope": (False,)}  # fmt: skip
-_QWEN = _CORE | _ROTARY | {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}
+_QWEN = CORE | ROTARY | {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}
 
-_ROUTER_TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
+ROUTER_TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
 
 
 @dataclass(frozen=True)
 class KeyTable:
     """`used`: read by the parser. `fixed`: allowed with these values. `ignorable`: inert for this architecture.
-    `defaults`: what the family assumes where a key is absent."""
+    `defaults`: what the family assumes where a key is absent.
+
+    `own`: keys that only the model's file reads, each with the family's default; a value in a file must be of the
+    default's kind, or null. They are handed on as `HFConfig.own`.
+    `full_every`: without `layer_types`, every `full_every`-th layer has full attention, and the others have the window;
+    0: one window for all. `head_dim_keys`: the size of a head is the sum of these."""
 
     used: frozenset[str]
     fixed: dict[str, tuple[Any, ...]]
     ignorable: frozenset[str] = frozenset()
     defaults: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)
+    full_every: int = 0
+    head_dim_keys: tuple[str, ...] = ()
 
 
 ARCHITECTURES: dict[str, KeyTable] = {
     "LlamaForCausalLM": KeyTable(
-        frozenset(_CORE | _ROTARY | {"head_dim", "attention_bias", "mlp_bias"}),
-        {**_SWIGLU, "rope_interleaved": (False,)},
+        frozenset(CORE | ROTARY | {"head_dim", "attention_bias", "mlp_bias"}),
+        {**SWIGLU, "rope_interleaved": (False,)},
         defaults={"tie_word_embeddings": False},
     ),
     "MistralForCausalLM": KeyTable(
-        frozenset(_CORE | _ROTARY | {"head_dim", "sliding_window"}),
-        {**_SWIGLU, "attention_bias": (False,), "mlp_bias": (False,)},
+        frozenset(CORE | ROTARY | {"head_dim", "sliding_window"}),
+        {**SWIGLU, "attention_bias": (False,), "mlp_bias": (False,)},
         defaults={"tie_word_embeddings": False, "num_key_value_heads": 8, "sliding_window": 4096},
     ),
     "Qwen2ForCausalLM": KeyTable(
         frozenset(_QWEN),
-        {**_SWIGLU, "attention_bias": (True,)},
+        {**SWIGLU, "attention_bias": (True,)},
         ignorable=frozenset({"head_dim"}),
         defaults={"tie_word_embeddings": False, "max_window_layers": 28},
     ),
     "Qwen3ForCausalLM": KeyTable(
         frozenset(_QWEN | {"head_dim", "attention_bias"}),
-        _SWIGLU,
+        SWIGLU,
         defaults={"tie_word_embeddings": False, "max_window_layers": 28, "head_dim": 128},
     ),
     "MixtralForCausalLM": KeyTable(
-        frozenset(_CORE | _ROTARY | {"head_dim", "sliding_window", "num_local_experts", "num_experts_per_tok"}),
-        {**_SWIGLU, "attention_bias": (False,), "mlp_bias": (False,)},
-        ignorable=_ROUTER_TRAINING,
+        frozenset(CORE | ROTARY | {"head_dim", "sliding_window", "num_local_experts", "num_experts_per_tok"}),
+        {**SWIGLU, "attention_bias": (False,), "mlp_bias": (False,)},
+        ignorable=ROUTER_TRAINING,
         defaults={"tie_word_embeddings": False, "num_key_value_heads": 8, "num_local_experts": 8,
                   "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
     ),
     "Qwen3MoeForCausalLM": KeyTable(
-        frozenset(_CORE | _ROTARY | {"head_dim", "num_experts", "num_local_experts", "num_experts_per_tok",
+        frozenset(CORE | ROTARY | {"head_dim", "num_experts", "num_local_experts", "num_experts_per_tok",
                                      "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers",
                                      "decoder_sparse_step"}),
-        {**_SWIGLU, "attention_bias": (False,), "use_sliding_window": (False,),
+        {**SWIGLU, "attention_bias": (False,), "use_sliding_window": (False,),
          "shared_expert_intermediate_size": (0,)},
-        ignorable=_ROUTER_TRAINING | {"sliding_window", "max_window_layers"},
+        ignorable=ROUTER_TRAINING | {"sliding_window", "max_window_layers"},
         defaults={"tie_word_embeddings": False, "num_key_value_heads": 4, "num_experts_per_tok": 8,
                   "moe_intermediate_size": 768, "decoder_sparse_step": 1},
     ),
     "OPTForCausalLM": KeyTable(
-        frozenset(_CORE | {"ffn_dim", "word_embed_proj_dim", "do_layer_norm_before", "enable_bias"}),
-        {**_FIXED, "activation_function": ("relu",), "_remove_final_layer_norm": (False,),
+        frozenset(CORE | {"ffn_dim", "word_embed_proj_dim", "do_layer_norm_before", "enable_bias"}),
+        {**FIXED, "activation_function": ("relu",), "_remove_final_layer_norm": (False,),
          "layer_norm_elementwise_affine": (True,)},
         defaults={"tie_word_embeddings": True},
     ),

@@ -22,10 +22,10 @@ class MoEConfig:
 
 
 def parse_moe(parser: Any, num_layers: int) -> MoEConfig | None:
-    """The mixture of Mixtral or Qwen3-MoE, None for other architectures.
+    """The mixture of Mixtral, Qwen3-MoE, GPT-OSS or DeepSeek-V2, None for other architectures.
 
     Args:
-        parser: `mini_vllm.transformers_utils.config._Parser`, which names a wrong key in its errors.
+        parser: `mini_vllm.transformers_utils.config_parser.ConfigParser`, which names a wrong key in its errors.
 
     Upstream: upstream/vllm/model_executor/models/qwen3_moe.py:394 — "mlp_only_layers".
     """
@@ -37,6 +37,13 @@ def parse_moe(parser: Any, num_layers: int) -> MoEConfig | None:
         inter, renormalize = parser.positive("moe_intermediate_size"), parser.flag("norm_topk_prob")
         step, dense = parser.positive("decoder_sparse_step"), parser.get("mlp_only_layers", [])
         layers = tuple(i not in dense and (i + 1) % step == 0 for i in range(num_layers))
+    elif parser.architecture == "GptOssForCausalLM":
+        layers, renormalize = (True,) * num_layers, True
+        num_experts, inter = parser.positive("num_local_experts"), parser.positive("intermediate_size")
+    elif parser.architecture == "DeepseekV2ForCausalLM":
+        num_experts, inter = parser.positive("n_routed_experts"), parser.positive("moe_intermediate_size")
+        renormalize, first = False, parser.raw.get("first_k_dense_replace") or 0
+        layers = tuple(i >= first for i in range(num_layers))
     else:
         return None
     top_k = parser.positive("num_experts_per_tok")

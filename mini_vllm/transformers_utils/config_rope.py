@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 _NEEDED: dict[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "dynamic": ("factor",),
+    "yarn": ("factor", "original_max_position_embeddings"),
+    "longrope": ("original_max_position_embeddings",),
 }
-_INERT = {"partial_rotary_factor": 1.0, "factor": 1.0}
+_OPTIONAL: dict[str, tuple[str, ...]] = {
+    "yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"),
+    "longrope": ("factor", "attention_factor"),
+}
+_LISTS: dict[str, tuple[str, ...]] = {"longrope": ("short_factor", "long_factor")}
+_INERT = {"factor": 1.0}
+_ALIASES = {"su": "longrope"}
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary positions: `rope_type` is "default", "linear" or "llama3"; the other numbers belong to the last two."""
+    """Rotary positions: `rope_type` is a key of `_NEEDED`; most numbers belong to some of the types.
+
+    attention_factor: cosines and sines are multiplied by it. mscale_all_dim: of DeepSeek's yarn, 0 where unset.
+    short_factor, long_factor: of longrope, one for each pair of features. partial: share of a head that is rotated.
+    max_position_embeddings: of the model. max_len: the longest sequence that is served; 0: the model's longest. It
+    settles once what "longrope" and "dynamic" would otherwise change in the middle of a sequence.
+    """
 
     theta: float = 10000.0
     rope_type: str = "default"
@@ -23,6 +40,32 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
+    mscale_all_dim: float = 0.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+    partial: float = 1.0
+    max_position_embeddings: int = 0
+    max_len: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Tokens that these positions are made for.
+
+        Upstream: upstream/vllm/config/model.py:2193 — "derived_max_model_len = rp["original_max_position_embeddings"]".
+        """
+        if self.rope_type == "yarn":
+            return int(self.original_max_position_embeddings * self.factor)
+        stretch = self.factor if self.rope_type in ("linear", "dynamic") else 1.0
+        return int(self.max_position_embeddings * stretch)
+
+    @property
+    def served(self) -> int:
+        """Tokens of the longest sequence that is served."""
+        return self.max_len or self.longest
 
 
 def parse_rope(parser: Any, error: type[ValueError]) -> RopeConfig:
@@ -30,28 +73,106 @@ def parse_rope(parser: Any, error: type[ValueError]) -> RopeConfig:
 
     Where a file has both, `rope_scaling` counts and all of `rope_parameters` is passed over, its `rope_theta` too: so
     does transformers 5, which upstream asks (upstream/vllm/transformers_utils/config.py:458 — `patch_rope_parameters`).
+    Where `rope_parameters` has an entry for each type of layer, this is that of the layers with full attention.
 
     Args:
-        parser: `mini_vllm.transformers_utils.config._Parser`. error: raised, and names the key.
+        parser: `mini_vllm.transformers_utils.config_parser.ConfigParser`. error: raised, and names the key.
     """
     for key in ("rope_scaling", "rope_parameters"):
         if not isinstance(parser.raw.get(key) or {}, dict):
             raise error(f"config.json: {key} must be an object, got {parser.raw[key]!r}")
     scaling = dict(parser.raw.get("rope_scaling") or parser.raw.get("rope_parameters") or {})
+    if set(scaling) and set(scaling) <= set(LAYER_TYPES):
+        scaling = dict(scaling.get("full_attention") or {})
+    return _parse(scaling, parser.get("rope_theta", 10000.0), parser, error)
+
+
+def parse_local_rope(parser: Any, error: type[ValueError]) -> RopeConfig | None:
+    """That of the layers with a window, where the architecture gives them their own: Gemma 3. None: they have not.
+
+    Before transformers 5 they had but a base, and no scaling:
+    upstream/vllm/model_executor/models/gemma3.py:172 — "rope_theta=config.rope_local_base_freq".
+    """
+    if "rope_local_base_freq" not in parser.table.used:
+        return None
+    nested = parser.raw.get("rope_parameters") or {}
+    local = nested.get("sliding_attention") if isinstance(nested, dict) and not parser.raw.get("rope_scaling") else None
+    return _parse(dict(local or {}), parser.get("rope_local_base_freq"), parser, error)
+
+
+def _parse(scaling: dict[str, Any], default_theta: Any, parser: Any, error: type[ValueError]) -> RopeConfig:
     rope_type = scaling.pop("rope_type", None) or scaling.get("type") or "default"
     scaling.pop("type", None)
-    theta = scaling.pop("rope_theta", None) or parser.get("rope_theta", 10000.0)
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < float("inf"):
+    theta = scaling.pop("rope_theta", None) or default_theta
+    if not _is_positive(theta):
         raise error(f"config.json: rope_theta must be a number above 0, got {theta!r}")
-    if not isinstance(rope_type, str) or rope_type not in _NEEDED:
+    if not isinstance(rope_type, str) or _ALIASES.get(rope_type, rope_type) not in _NEEDED:
         allowed = ", ".join(repr(k) for k in _NEEDED)
         raise error(f"config.json: rope_scaling type {rope_type!r} is not supported; allowed: {allowed}")
-    needed = _NEEDED[rope_type]
-    for key in needed:
+    rope_type = _ALIASES.get(rope_type, rope_type)
+    partial = scaling.pop("partial_rotary_factor", None) or parser.raw.get("partial_rotary_factor") or 1.0
+    if partial != 1.0 and (
+        "partial_rotary_factor" not in parser.table.used or not _is_positive(partial) or partial > 1
+    ):
+        raise error(f"config.json: partial_rotary_factor = {partial!r} is not supported for {parser.architecture}")
+    at_top = parser.raw.get("original_max_position_embeddings")
+    if rope_type in ("yarn", "longrope") and at_top is not None:
+        scaling.setdefault("original_max_position_embeddings", at_top)
+    values = _values(rope_type, scaling, error)
+    rope = RopeConfig(float(theta), rope_type, partial=float(partial), **values)
+    rope = replace(rope, max_position_embeddings=parser.positive("max_position_embeddings"))
+    return replace(rope, attention_factor=_attention_factor(rope, scaling))
+
+
+def _values(rope_type: str, scaling: dict[str, Any], error: type[ValueError]) -> dict[str, Any]:
+    """What this type knows, checked."""
+    needed, optional, lists = _NEEDED[rope_type], _OPTIONAL.get(rope_type, ()), _LISTS.get(rope_type, ())
+    for key in (*needed, *(key for key in optional if scaling.get(key) is not None)):
+        if not _is_positive(scaling.get(key)):
+            raise error(f"config.json: rope_scaling {rope_type!r} needs a {key} > 0, got {scaling.get(key)!r}")
+    for key in lists:
         value = scaling.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise error(f"config.json: rope_scaling {rope_type!r} needs a {key} > 0, got {value!r}")
+        if not isinstance(value, list) or not value or not all(map(_is_positive, value)):
+            raise error(f"config.json: rope_scaling {rope_type!r} needs a {key}: numbers > 0, got {value!r}")
+    known = {*needed, *optional, *lists, *(("truncate",) if rope_type == "yarn" else ())}
     for key, value in scaling.items():
-        if key not in needed and value is not None and _INERT.get(key) != value:
+        if key not in known and value is not None and _INERT.get(key) != value:
             raise error(f"config.json: rope_scaling {rope_type!r} has unknown key {key!r} = {value!r}")
-    return RopeConfig(float(theta), rope_type, **{key: scaling[key] for key in needed})
+    if not isinstance(scaling.get("truncate", True), bool):
+        raise error(f"config.json: rope_scaling {rope_type!r}: truncate must be true or false, got {scaling!r}")
+    fields = {key: scaling[key] for key in (*needed, *optional, "truncate") if scaling.get(key) is not None}
+    fields.pop("mscale", None)
+    return {**fields, **{key: tuple(scaling[key]) for key in lists}}
+
+
+def _attention_factor(rope: RopeConfig, scaling: dict[str, Any]) -> float:
+    """What cosines and sines are multiplied by, so that attention over a longer context stays as sharp.
+
+    Upstream: upstream/vllm/model_executor/layers/rotary_embedding/yarn_scaling_rope.py:40 — "self.mscale = ", and
+    upstream/vllm/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py:71 —
+    "scaling_factor = math.sqrt(".
+    A given `attention_factor` counts, as in transformers; upstream passes over it.
+    """
+    if rope.rope_type not in ("yarn", "longrope"):
+        return 1.0
+    if scaling.get("attention_factor") is not None:
+        return float(scaling["attention_factor"])
+    if rope.rope_type == "longrope":
+        original = rope.original_max_position_embeddings
+        factor = scaling.get("factor") or rope.max_position_embeddings / original
+        return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    if scaling.get("mscale") and rope.mscale_all_dim:
+        return yarn_mscale(rope.factor, scaling["mscale"]) / yarn_mscale(rope.factor, rope.mscale_all_dim)
+    return yarn_mscale(rope.factor)
+
+
+def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
+    """YaRN's temperature for a context stretched by `factor`.
+
+    Upstream: upstream/vllm/model_executor/models/deepseek_v2.py:392 — `yarn_get_mscale`.
+    """
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _is_positive(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < float("inf")

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 class LoRAModelRunnerMixin:
-    """A part of `ModelRunner`. lora_manager: None: adapters are not enabled.
+    """A part of `ModelRunner`. lora_manager: None: adapters are not enabled. lora_errors: requests of this step whose
+    adapter cannot be read, with the reason; they end, the others of the step go on.
 
     Upstream: upstream/vllm/v1/worker/lora_model_runner_mixin.py:30 — `LoRAModelRunnerMixin`.
     """
 
     lora_manager: LRUCacheWorkerLoRAManager | None = None
+    lora_errors: dict[str, str] = {}  # noqa: RUF012  # never changed in place
 
     def set_active_loras(self, input_batch: InputBatch, num_scheduled_tokens: dict[str, int]) -> None:
         """The adapters of a step into slots, and which token has which.
@@ -30,7 +32,9 @@ class LoRAModelRunnerMixin:
         counts = [num_scheduled_tokens[request_id] for request_id in input_batch.req_ids]
         ids = np.array([0 if request is None else request.lora_int_id for request in rows], np.int64)
         wanted = dict.fromkeys(request for request in rows if request is not None)
-        self._manager().set_active_adapters(wanted, np.repeat(ids, counts))
+        failed = self._manager().set_active_adapters(wanted, np.repeat(ids, counts))
+        names = zip(input_batch.req_ids, ids.tolist(), strict=True) if failed else ()
+        self.lora_errors = {request_id: failed[lora_id] for request_id, lora_id in names if lora_id in failed}
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Read an adapter and give it a slot; False where it was there."""

@@ -21,6 +21,7 @@ from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_vllm.kv_oracle import oracle_rows
+from mini_vllm.logger import warning_once
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
@@ -121,7 +122,8 @@ class ModelRunner(LoRAModelRunnerMixin):
         self.forward, self.compute_logits = program.forward, program.compute_logits
         num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
         shape = (num_layers, num_blocks, self.block_size, model.num_kv_heads, model.head_dim)
-        self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype)
+        use_mla = getattr(model, "use_mla", False)
+        self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype, use_mla)
         self.attention = make_grouped_attention(groups, model, self.kv_cache, backend, kv_cache_dtype, enforce_eager)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
@@ -178,6 +180,7 @@ class ModelRunner(LoRAModelRunnerMixin):
         sample = self.sample_logits if self.drafts is None else self.drafts.sample_tokens
         output = sample(logits, rows, grammar_output)
         output.prompt_logprobs_dict, self._prompt_logprobs = self._prompt_logprobs, {}
+        output.errors.update(self.lora_errors)
         return output
 
     def sample_logits(
@@ -280,4 +283,8 @@ def _compiled(model: Any) -> Any:
     """The fast form of a model, or the model itself where there is none; imported where it is wanted."""
     from mini_vllm.compilation.cpu_models import compiled_form
 
-    return compiled_form(model) or model
+    form = compiled_form(model)
+    if form is None:
+        warning_once(__name__, f"{type(model).__name__} has no compiled form: its plain form is used, as with "
+                     "enforce_eager=True")  # fmt: skip
+    return form or model

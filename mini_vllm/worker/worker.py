@@ -139,7 +139,9 @@ class Worker:
             block_size=c.block_size,
             max_num_seqs=c.max_num_seqs,
             max_num_batched_tokens=c.max_num_batched_tokens,
-            max_model_len=c.resolve_max_model_len(self.resolved_model.max_model_len),
+            max_model_len=c.resolve_max_model_len(
+                self.resolved_model.max_model_len, self.resolved_model.default_model_len
+            ),
             seed=c.seed,
             kv_cache_dtype=c.kv_cache_dtype,
             attention_backend=self.parts.attention or c.attention_backend,

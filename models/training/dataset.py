@@ -41,10 +41,10 @@ def make_shard(seed: int, tokenizer_file: str, count: int = SHARD) -> dict[int, 
         ids, classes = to_ids(make_conversation(rng), encode, special)
         ids, classes = ids[: BUCKETS[-1]], classes[: BUCKETS[-1]]
         found[next(length for length in BUCKETS if len(ids) <= length)].append((ids, classes))
-    return {length: _pad(rows, length) for length, rows in found.items()}
+    return {length: pad(rows, length) for length, rows in found.items()}
 
 
-def _pad(rows: list[tuple[list[int], list[int]]], length: int) -> Rows:
+def pad(rows: list[tuple[list[int], list[int]]], length: int) -> Rows:
     """Rows of one length, padded on the right."""
     ids = np.zeros((len(rows), length), np.uint16)
     classes = np.full((len(rows), length), CLASS_PAD, np.uint8)

@@ -44,7 +44,7 @@ class DenseBackend(AttentionBackend):
                 for first in range(start, stop, QUERIES):
                     last = min(first + QUERIES, stop)
                     positions = np.arange(first, last) + seq_len - stop
-                    out[first:last] = self._attend(q[first:last], positions, key, value, self.sliding_windows[layer])
+                    out[first:last] = self._attend(q[first:last], positions, key, value, layer)
             return out.reshape(len(q), -1)
 
         return attn
@@ -53,16 +53,16 @@ class DenseBackend(AttentionBackend):
         """[S, Hkv, D] -> [Hq, S, D]: a KV head serves `group` query heads."""
         return np.repeat(x, self.group, axis=1).transpose(1, 0, 2)
 
-    def _attend(self, q: Array, positions: Array, key: Array, value: Array, window: int | None) -> Array:
+    def _attend(self, q: Array, positions: Array, key: Array, value: Array, layer: int) -> Array:
         """q [n, Hq, D] at these positions of its request -> [n, Hq, D]."""
-        key_positions = np.arange(key.shape[1])
+        key_positions, window, sinks = np.arange(key.shape[1]), self.sliding_windows[layer], self.sinks_of(layer)
         visible = key_positions <= positions[:, None]
         if window is not None:
             visible &= key_positions > positions[:, None] - window
-        scores = q.transpose(1, 0, 2) @ key.transpose(0, 2, 1) * self.scale
+        scores = self.cap(q.transpose(1, 0, 2) @ key.transpose(0, 2, 1) * self.scale)
         scores = np.where(visible, scores, -np.inf)
-        if self.sinks is not None:  # one more key, whose value is zero
-            sink = np.broadcast_to(self.sinks[:, None, None], (*scores.shape[:2], 1))
+        if sinks is not None:  # one more key, whose value is zero
+            sink = np.broadcast_to(sinks[:, None, None], (*scores.shape[:2], 1))
             scores = np.concatenate([sink, scores], axis=-1)
             value = np.concatenate([np.zeros_like(value[:, :1]), value], axis=1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

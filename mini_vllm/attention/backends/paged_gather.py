@@ -36,10 +36,8 @@ class PagedGatherBackend(AttentionBackend):
     name = "paged_gather"
     cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
-    def __init__(
-        self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None], sinks: Array | None = None
-    ) -> None:
-        super().__init__(kv_cache, num_heads, sliding_windows, sinks)
+    def __init__(self, kv_cache: KVCache, num_heads: int, sliding_windows: Sequence[int | None], *args: Any) -> None:
+        super().__init__(kv_cache, num_heads, sliding_windows, *args)
         self.distinct_windows = tuple(dict.fromkeys(self.sliding_windows))
         self.workspaces = [Workspace(kv_cache.dtype) for _ in range(num_threads())]
         self.block_elements = kv_cache.data[0, 0].size
@@ -108,6 +106,7 @@ class PagedGatherStep:
         """One query each: a row of scores has all keys."""
         np.matmul(queries, chunk.key.swapaxes(2, 3), out=chunk.scores)
         chunk.scores *= self.backend.scale
+        self.backend.cap(chunk.scores)
         if chunk.bias is not None:
             chunk.scores += chunk.bias
         total = _softmax_numerator(chunk.scores)
@@ -119,6 +118,7 @@ class PagedGatherStep:
         product with a transposed factor too."""
         np.multiply(chunk.by_head(queries).swapaxes(2, 3), self.backend.scale, out=queries_t)
         np.matmul(chunk.key, queries_t, out=chunk.scores)
+        self.backend.cap(chunk.scores)
         chunk.scores += chunk.bias
         total = _softmax_numerator(chunk.scores, axis=2)
         np.matmul(chunk.scores.swapaxes(2, 3), chunk.value, out=chunk.out)
@@ -134,6 +134,7 @@ class PagedGatherStep:
             scores = workspace.get("scores", *q.shape[:3], tile.num_keys)
             np.matmul(q, key_t, out=scores)
             scores *= self.backend.scale
+            self.backend.cap(scores)
             scores[..., tile.num_keys - tile.bias.shape[1] :] += tile.bias
             total = _softmax_numerator(scores)
             target = self.out[tile.first : tile.last].transpose(1, 2, 0, 3)

@@ -90,21 +90,22 @@ class PagedOnlineBackend(AttentionBackend):
         q = queries.reshape(num_rows, num_queries, self.num_kv_heads, self.group, self.head_dim)
         q = q.transpose(0, 2, 3, 1, 4).reshape(num_rows, self.num_kv_heads, -1, self.head_dim)  # [R, Hkv, G * N, D]
         window = self.sliding_windows[layer]
-        summary = self.initial(num_rows, num_queries, q.dtype)
+        summary = self.initial(layer, num_rows, num_queries, q.dtype)
         for first, last in self.tile_loop(block.positions, window):
             summary = merge_two(summary, self.tile(layer, q, block, first, last, window))
         out = finalize(summary).reshape(num_rows, self.num_kv_heads, self.group, num_queries, self.head_dim)
         return out.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
-    def initial(self, num_rows: int, num_queries: int, dtype: Any) -> Summary:
+    def initial(self, layer: int, num_rows: int, num_queries: int, dtype: Any) -> Summary:
         """The summary of no keys, [R, Hkv, G * N]; with sinks, that of the sink alone: score = sink, value = 0.
 
         Upstream: upstream/vllm/v1/attention/ops/triton_attention_helpers.py:110 — `init_softmax_M`.
         """
         start = identity((num_rows, self.num_kv_heads, self.group * num_queries), self.head_dim, dtype)
-        if self.sinks is None:
+        its_sinks = self.sinks_of(layer)
+        if its_sinks is None:
             return start
-        sinks = np.repeat(self.sinks.reshape(self.num_kv_heads, self.group), num_queries, axis=1)
+        sinks = np.repeat(its_sinks.reshape(self.num_kv_heads, self.group), num_queries, axis=1)
         return Summary(np.broadcast_to(sinks, start.m.shape).astype(dtype), np.ones_like(start.denom), start.acc)
 
     def tile_loop(self, positions: Array, window: int | None) -> list[tuple[int, int]]:
@@ -127,10 +128,10 @@ class PagedOnlineBackend(AttentionBackend):
         if window is not None:
             visible &= key_pos > block.positions[..., None] - window
         if visible.all():
-            return attend_tile(q, key, value, self.scale)
+            return attend_tile(q, key, value, self.scale, cap=self.cap)
         shape = (num_rows, 1, self.group, num_queries, len(key_pos))
         for_each_head = np.broadcast_to(visible[:, None, None], shape).reshape(num_rows, 1, -1, len(key_pos))
-        return attend_tile(q, key, value, self.scale, for_each_head)
+        return attend_tile(q, key, value, self.scale, for_each_head, self.cap)
 
     def gather(self, layer: int, block_ids: Array, dtype: Any) -> tuple[Array, Array]:
         """Keys and values of blocks [R, B], each [R, Hkv, B * block_size, D]."""

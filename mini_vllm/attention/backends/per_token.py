@@ -56,22 +56,23 @@ class PerTokenBackend(AttentionBackend):
                     end = seq_len - last + token + 1
                     window = self.sliding_windows[layer]
                     seen = slice(0 if window is None else max(0, end - window), end)
-                    out[token] = self._attend(queries[token], key[:, seen], value[:, seen])
+                    out[token] = self._attend(queries[token], key[:, seen], value[:, seen], self.sinks_of(layer))
             return out.reshape(len(q), -1)
 
         return attn
 
-    def _attend(self, q: Array, key: Array, value: Array) -> Array:
+    def _attend(self, q: Array, key: Array, value: Array, sinks: Array | None) -> Array:
         """q [Hkv, group, D] of one token, key and value [Hkv, n, D] -> [Hkv, group, D]."""
         scores = np.matmul(q, key.swapaxes(1, 2))
         scores *= self.scale
+        self.cap(scores)
         largest = scores.max(axis=-1, keepdims=True)
-        if self.sinks is not None:
-            sinks = self.sinks.reshape(self.num_kv_heads, self.group, 1)
+        if sinks is not None:
+            sinks = sinks.reshape(self.num_kv_heads, self.group, 1)
             largest = np.maximum(largest, sinks)
         weights = np.exp(scores - largest)
         total = weights.sum(axis=-1, keepdims=True)
-        if self.sinks is not None:  # one more key, whose value is zero
+        if sinks is not None:  # one more key, whose value is zero
             total += np.exp(sinks - largest)
         weights /= total
         mixed: Array = np.matmul(weights, value)

@@ -18,6 +18,7 @@ _BACKENDS: dict[str, tuple[str, str] | type] = {
     "paged_online": ("paged_online", "PagedOnlineBackend"),
     "split_kv": ("split_kv", "SplitKVBackend"),
     "dense": ("dense", "DenseBackend"),
+    "mla": ("mla", "MLABackend"),
     "per_token": ("per_token", "PerTokenBackend"),
 }
 

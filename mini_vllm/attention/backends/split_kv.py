@@ -77,8 +77,8 @@ class SplitKVBackend(PagedOnlineBackend):
         if window is not None:
             visible &= key_pos > positions - window
         visible = visible.reshape(len(q), 1, num_segments, 1, -1)
-        parts = attend_tile(q[:, :, None], key.reshape(shape), value.reshape(shape), self.scale, visible)
-        return finalize(merge_two(self.initial(len(q), 1, q.dtype), self.reduce_segments(parts)))
+        parts = attend_tile(q[:, :, None], key.reshape(shape), value.reshape(shape), self.scale, visible, self.cap)
+        return finalize(merge_two(self.initial(layer, len(q), 1, q.dtype), self.reduce_segments(parts)))
 
     def reduce_segments(self, parts: Summary) -> Summary:
         """Summaries [R, Hkv, segments, G] -> [R, Hkv, G]."""

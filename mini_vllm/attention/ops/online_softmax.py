@@ -14,6 +14,7 @@ upstream/vllm/v1/attention/ops/triton_unified_attention.py:646 — `reduce_segme
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,13 +47,21 @@ def attend_partial(q: Array, k: Array, v: Array, scale: float | None = None, vis
     return Summary(part.m[..., 0], part.denom[..., 0], part.acc[..., 0, :])
 
 
-def attend_tile(q: Array, k: Array, v: Array, scale: float | None = None, visible: Array | None = None) -> Summary:
-    """As `attend_partial` for M queries that share their keys, as one product: q [..., M, D], visible [..., M, S]."""
+def attend_tile(
+    q: Array, k: Array, v: Array, scale: float | None = None, visible: Array | None = None,
+    cap: Callable[[Array], Array] | None = None,
+) -> Summary:  # fmt: skip
+    """As `attend_partial` for M queries that share their keys, as one product: q [..., M, D], visible [..., M, S].
+
+    cap: applied to the scaled scores, before keys are hidden.
+    """
     if not k.shape[-2]:
         shape = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
         return identity((*shape, q.shape[-2]), v.shape[-1], np.result_type(q, v))
     scores = np.matmul(q, np.swapaxes(k, -1, -2))
     scores *= q.shape[-1] ** -0.5 if scale is None else scale
+    if cap is not None:
+        scores = cap(scores)
     if visible is not None:
         scores = np.where(visible, scores, -np.inf)
     m = scores.max(axis=-1)

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from mini_vllm.core.sched.trace import record
+from mini_vllm.entrypoints.cli import adapters as a
 from mini_vllm.entrypoints.cli import common as c
 from mini_vllm.entrypoints.cli.speculative import Drafts, draft_summary, speculative_config
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
@@ -62,6 +63,7 @@ def generate(
     regex: Regex = None,
     choice: Choice = None,
     drafts: Drafts = None,
+    lora: a.Loras = None,
     kv_memory: c.KVMemory = None,
     attention_backend: c.AttentionBackend = None,
     quantization: c.Quantization = None,
@@ -78,12 +80,14 @@ def generate(
         if file is not None:
             check_writable(file)
     form = structured_outputs(json_schema, regex, choice)
-    one = len(prompts) == 1 and n == 1 and not as_json
+    loras = a.parse_loras(lora)
+    one = len(prompts) == len(loras) == 1 and n == 1 and not as_json
     if stream and not one:
         raise ValueError("--stream shows one completion: give one prompt, without --json and --num-completions.")
     llm = c.load_llm(
         model, engine, with_labs, kv_cache_memory_bytes=c.parse_bytes(kv_memory), attention_backend=attention_backend,
         quantization=quantization, kv_cache_dtype=kv_cache_dtype, speculative_config=speculative_config(drafts),
+        **a.engine_args(loras),
     )  # fmt: skip
     params = c.sampling_params(
         llm, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
@@ -92,9 +96,9 @@ def generate(
     rendered = render_prompts(llm, prompts, raw, system)
     with profile(llm, profile_to), record(llm.llm_engine) if trace else nullcontext() as recorded:
         if one and stream is not False:
-            _stream(llm, rendered[0], params)
+            _stream(llm, rendered[0], params, loras[0])
         else:
-            _batch(llm, prompts, rendered, params, as_json)
+            _batch(llm, prompts, rendered, params, as_json, loras)
     if (told := draft_summary(llm)) is not None:
         c.err().print(told, style="dim")
     if trace and recorded is not None:
@@ -151,26 +155,30 @@ def render_prompts(llm: Any, prompts: list[str], raw: bool, system: str | None) 
     return [llm.render_chat([*head, {"role": "user", "content": text}]) for text in prompts]
 
 
-def _stream(llm: Any, prompt: Any, params: Any) -> None:
+def _stream(llm: Any, prompt: Any, params: Any, lora: Any) -> None:
     writer = StreamWriter(c.out())
-    answer = stream_answer(llm.llm_engine, prompt, params, writer.write, "generate-0")
+    answer = stream_answer(llm.llm_engine, prompt, params, writer.write, "generate-0", lora)
     writer.close()
     c.err().print(answer.summary(), style="dim")
     if answer.finish_reason == "error":
         raise ValueError(f"the request ended with an error: {answer.stop_reason}")
 
 
-def _batch(llm: Any, prompts: list[str], rendered: list[Any], params: Any, as_json: bool) -> None:
+def _batch(llm: Any, prompts: list[str], rendered: list[Any], params: Any, as_json: bool, loras: list[Any]) -> None:
+    """Each prompt with each adapter, in one batch."""
+    asked = [(prompt, lora) for prompt in prompts for lora in loras]
+    both = [(prompt, lora) for prompt in rendered for lora in loras]
     start = time.perf_counter()
-    outputs = llm.generate(rendered, params)
+    outputs = llm.generate([prompt for prompt, _ in both], params, lora_request=[lora for _, lora in both])
     seconds = time.perf_counter() - start
     console = c.out()
-    for prompt, output in zip(prompts, outputs, strict=True):
+    for (prompt, lora), output in zip(asked, outputs, strict=True):
         for completion in output.outputs:
             if as_json:
                 console.out(json.dumps(_as_dict(prompt, output, completion), ensure_ascii=False))
                 continue
-            console.print(Text(f"› {prompt}", style="bold cyan"))
+            shown = f"› {prompt}" if loras == [None] else f"› {a.name_of(lora)}: {prompt}"
+            console.print(Text(shown, style="bold cyan"))
             console.out(completion.text + "\n")
     num_tokens = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
     summary = f"{len(outputs)} prompts → {num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.0f} tokens/s"
@@ -180,6 +188,7 @@ def _batch(llm: Any, prompts: list[str], rendered: list[Any], params: Any, as_js
 def _as_dict(prompt: str, output: Any, completion: Any) -> dict[str, Any]:
     return {
         "prompt": prompt,
+        **({} if output.lora_request is None else {"lora": output.lora_request.lora_name}),
         "index": completion.index,
         "text": completion.text,
         "token_ids": completion.token_ids,

@@ -80,7 +80,9 @@ class StreamWriter:
         self.console.out("")
 
 
-def stream_answer(engine: Any, prompt: Any, params: Any, write: Callable[[str], None], request_id: str) -> Answer:
+def stream_answer(
+    engine: Any, prompt: Any, params: Any, write: Callable[[str], None], request_id: str, lora_request: Any = None
+) -> Answer:
     """Run one request to its end and hand each new piece of text to `write`.
 
     Ctrl-C ends the request between two steps (finish reason "abort"), and the engine stays usable; a second Ctrl-C
@@ -88,7 +90,7 @@ def stream_answer(engine: Any, prompt: Any, params: Any, write: Callable[[str], 
     """
     answer = Answer()
     start = time.perf_counter()
-    engine.add_request(request_id, prompt, params, output_kind=RequestOutputKind.DELTA)
+    engine.add_request(request_id, prompt, params, output_kind=RequestOutputKind.DELTA, lora_request=lora_request)
     with _catch_interrupt() as interrupted:
         while engine.has_unfinished_requests():
             outputs = engine.step()

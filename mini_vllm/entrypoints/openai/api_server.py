@@ -136,8 +136,9 @@ def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> No
     names = [names] if isinstance(names, str) else list(names)
     state.engine_client, state.args = engine_client, args
     state.openai_serving_models = OpenAIServingModels(
-        [BaseModelPath(name, args.model) for name in names], engine_client.max_model_len
-    )
+        [BaseModelPath(name, args.model) for name in names], engine_client.max_model_len, engine_client,
+        args.lora_modules,
+    )  # fmt: skip
     renderer = BaseRenderer(engine_client.tokenizer, engine_client.folder)
     parsers = Parsers(options, engine_client.tokenizer)
     render = OpenAIServingRender(renderer, options, parsers, engine_client.max_model_len)
@@ -236,6 +237,7 @@ async def serve_engine(
     """
     app = build_app(args)
     init_app_state(engine_client, app.state, args)
+    await app.state.openai_serving_models.init_static_loras()
     if prepare is not None:
         prepare(app)
     logger.info("Starting mini_vllm server on %s", listen_address)

@@ -14,6 +14,7 @@ from typing import Any
 
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.entrypoints.constants import H11_MAX_HEADER_COUNT_DEFAULT, H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
+from mini_vllm.entrypoints.openai.models.protocol import LoRAModulePath
 
 _LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
@@ -23,6 +24,28 @@ def _flag(default: Any, said: str, **argparse_options: Any) -> Any:
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+class LoRAParserAction(argparse.Action):
+    """`name=path`, or a JSON object of `LoRAModulePath`, each.
+
+    Upstream: upstream/vllm/entrypoints/openai/cli_args.py:35 — `LoRAParserAction`.
+    """
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        found = []
+        for item in values or ():
+            name, equals, path = item.partition("=")
+            if equals and "," not in item:
+                found.append(LoRAModulePath(name, path))
+                continue
+            try:
+                found.append(LoRAModulePath(**json.loads(item)))
+            except json.JSONDecodeError:
+                parser.error(f"Invalid JSON format for --lora-modules: {item}")
+            except TypeError as error:
+                parser.error(f"Invalid fields for --lora-modules: {item} - {error}")
+        setattr(namespace, self.dest, found)
 
 
 @dataclass
@@ -54,6 +77,9 @@ class FrontendArgs:
     max_request_body_size: int = _flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a body; 0: no bound. Ours.")
     max_concurrent_requests: int = _flag(0, "Requests under /v1 at a time, further ones get 429; 0: no bound. Ours.")
     shutdown_timeout: float = _flag(0, "Seconds that running requests have after SIGTERM.")
+    lora_modules: list[Any] | None = _flag(
+        None, "Adapters to serve, name=path or JSON each; needs --enable-lora.", nargs="+", action=LoRAParserAction
+    )
     chat_template: str | None = _flag(None, "A chat template, or the file of one.")
     chat_template_content_format: str = _flag(
         "auto", "How a template sees contents.", choices=("auto", "string", "openai")
@@ -135,6 +161,8 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         from mini_vllm.entrypoints.serve.profile.api_router import validate_profiler_config
 
         args.profiler_config = validate_profiler_config(args.profiler_config)
+    if args.lora_modules and not args.enable_lora:
+        raise ValueError("--lora-modules needs --enable-lora")
     for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):
         if getattr(args, name) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(args, name)}")

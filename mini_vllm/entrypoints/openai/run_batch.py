@@ -113,6 +113,7 @@ async def run_batch(engine_client: Any, args: Namespace) -> list[BatchRequestOut
     requests = read_requests(args.input_file)
     state = State()
     init_app_state(engine_client, state, args)
+    await state.openai_serving_models.init_static_loras()
     kinds: dict[str, tuple[type[BaseModel], Handler]] = {
         "/v1/chat/completions": (ChatCompletionRequest, state.openai_serving_chat.create_chat_completion),
         "/v1/completions": (CompletionRequest, state.openai_serving_completion.create_completion),

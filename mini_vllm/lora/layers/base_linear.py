@@ -25,7 +25,7 @@ class BaseLinearLayerWithLoRA:
 
     Attributes:
         names: of the projections that the checkpoint has for this layer, its slices.
-        lora_a_stacked: [slices, slots, r, in]. lora_b_stacked: for each slice [slots, r, its outputs] (upstream
+        lora_a_stacked: [slots, slices, r, in]. lora_b_stacked: for each slice [slots, r, its outputs] (upstream
             stores [out, r]). With ranks, in and outputs are this rank's: the half of the factors that the base layer
             cuts is cut with it, so that the delta is there before the base's own exchange and needs none of its own.
 
@@ -50,7 +50,7 @@ class BaseLinearLayerWithLoRA:
         Upstream: upstream/vllm/lora/layers/base_linear.py:99 — `BaseLinearLayerWithLoRA.create_lora_weights`.
         """
         base, slices = self.base_layer, self.base_layer.partitions
-        self.lora_a_stacked = np.zeros((len(slices), max_loras, max_lora_rank, base.in_features), base.dtype)
+        self.lora_a_stacked = np.zeros((max_loras, len(slices), max_lora_rank, base.in_features), base.dtype)
         self.lora_b_stacked = [np.zeros((max_loras, max_lora_rank, size), base.dtype) for size in slices]
 
     @property
@@ -66,7 +66,7 @@ class BaseLinearLayerWithLoRA:
 
     def reset_lora(self, index: int) -> None:
         """Nothing in a slot. Upstream: upstream/vllm/lora/layers/base_linear.py:152 — "def reset_lora"."""
-        self.lora_a_stacked[:, index] = 0
+        self.lora_a_stacked[index] = 0
         for b in self.lora_b_stacked:
             b[index] = 0
 
@@ -78,7 +78,7 @@ class BaseLinearLayerWithLoRA:
         self.reset_lora(index)
         for i, lora in enumerate(loras):
             if lora is not None:
-                self.lora_a_stacked[i, index, : lora.rank] = lora.lora_a[:, self.base_layer.columns]
+                self.lora_a_stacked[index, i, : lora.rank] = lora.lora_a[:, self.base_layer.columns]
                 self.lora_b_stacked[i][index, : lora.rank] = lora.lora_b[self.base_layer.rows[i]].T
 
     def add_to(self, y: Array, x: Array, first: int = 0) -> None:

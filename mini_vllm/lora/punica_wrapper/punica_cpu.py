@@ -1,8 +1,8 @@
 """The delta of a batch whose rows have different adapters, in numpy.
 
-    segmented    the rows of each slot together: one small pair of products a slot; right where a slot has many rows
-    masked       all rows times all slots in one pair, and what is not a row's own slot set to zero: right where few
-                 rows have many adapters, since a call costs more there than its arithmetic
+    one by one    the rows of a slot together: one small pair of products a slot; right where a slot has many rows
+    together      the rows of all slots, as many of each, in one pair of calls with a loop over the slots inside; right
+                  where several slots have few rows each, since a call costs more there than its arithmetic
 
 Both give a row `x @ A.T @ B.T` of its own slot, and nothing where it has none (-1).
 
@@ -18,8 +18,11 @@ import numpy as np
 
 from mini_vllm.utils.arrays import Array
 
-MASKED_ROWS = 8
-"""With fewer rows for each adapter a product with all slots is cheaper than one a slot: `benchmarks/lora.py`."""
+TOGETHER_ROWS = 32
+"""A slot with more rows is computed by itself: `benchmarks/lora.py`."""
+PITCH = 16
+"""Numbers between two rows of a result: rows that lie a power of two apart fall into the same places of a cache, and
+adding them up, transposed, takes three times as long."""
 
 
 class PunicaWrapperCPU:
@@ -54,7 +57,7 @@ class PunicaWrapperCPU:
 
         Args:
             y: [T, out], any strides. x: [T, in].
-            lora_a_stacked: [slices, slots, r, in]. lora_b_stacked: for each slice [slots, r, its outputs].
+            lora_a_stacked: [slots, slices, r, in]. lora_b_stacked: for each slice [slots, r, its outputs].
             first: place in the step of the first row, where `x` is a part of it. Rows behind the step's last token
                 (padding of a graph) get nothing.
 
@@ -63,11 +66,10 @@ class PunicaWrapperCPU:
         if self.no_lora:
             return
         part = self._part(first, first + len(x))
-        if part.mask is not None:
-            return self._add_masked(y[: part.size], x[: part.size], lora_a_stacked, lora_b_stacked, part.mask)
+        if part.together:
+            self._add_together(y[: part.size], x[: part.size], lora_a_stacked, lora_b_stacked, part)
         for slot, rows in part.groups:
-            shrunk = self.shrink(x[rows], lora_a_stacked[:, slot])
-            self.expand(y, rows, shrunk, [b[slot] for b in lora_b_stacked])
+            self.expand(y, rows, self.shrink(x[rows], lora_a_stacked[slot]), [b[slot] for b in lora_b_stacked])
 
     @staticmethod
     def shrink(x: Array, lora_a: Array) -> Array:
@@ -85,35 +87,74 @@ class PunicaWrapperCPU:
         """
         start = column = 0
         for b in lora_b:
-            y[rows, start : start + b.shape[1]] += shrunk[:, column : column + len(b)] @ b
-            start, column = start + b.shape[1], column + len(b)
+            stop, found = start + b.shape[1], shrunk[:, column : column + len(b)] @ b
+            if isinstance(rows, slice):
+                _add(y[rows, start:stop], found)
+            else:
+                y[rows, start:stop] += found
+            start, column = stop, column + len(b)
 
-    def _add_masked(self, y: Array, x: Array, a: Array, b: Sequence[Array], mask: Array) -> None:
-        width = self.max_loras * self.max_rank
-        shrunk = self.shrink(x, a).reshape(len(x), len(b), width)
-        np.copyto(shrunk, 0, where=mask[:, None])
-        self.expand(y, slice(None), shrunk.reshape(len(x), -1), [each.reshape(width, -1) for each in b])
+    @staticmethod
+    def _add_together(y: Array, x: Array, lora_a: Array, lora_b: Sequence[Array], part: _Part) -> None:
+        """Gather rows slot by slot, shrink, expand, and add each row where it came from."""
+        a = lora_a[part.slots]
+        slots, rank, outputs, rows = len(a), a.shape[2], y.shape[1], part.picked.shape[1]
+        shrunk = x[part.picked] @ a.reshape(slots, -1, a.shape[3]).transpose(0, 2, 1)
+        found = np.empty((slots * rows + 1, outputs + PITCH), y.dtype)
+        found[-1] = 0
+        each = found[:-1].reshape(slots, rows, -1)
+        start = column = 0
+        for b in lora_b:
+            stop = start + b.shape[2]
+            np.matmul(shrunk[:, :, column : column + rank], b[part.slots], out=each[:, :, start:stop])
+            start, column = stop, column + rank
+        _add(y, found.take(part.places, axis=0)[:, :outputs])
 
     def _part(self, start: int, stop: int) -> _Part:
         """What the rows start to stop of the step have; worked out once for all layers."""
         found = self._parts.get((start, stop))
         if found is None:
-            found = _Part(self.token_lora_indices[start:stop], self.max_loras, self.max_rank)
+            found = _Part(self.token_lora_indices[start:stop])
             self._parts[start, stop] = found
         return found
 
 
-class _Part:
-    """Some consecutive tokens of a step. `groups`: slot -> its rows, a slice where they are side by side. `mask`:
-    [T, slots * r], True where a row must not see a slot; None: the groups are cheaper."""
+def _add(y: Array, found: Array) -> None:
+    """`y += found`, in the order in which y lies in memory: numpy goes by the order of the axes."""
+    if y.strides[0] < y.strides[1]:
+        y, found = y.T, found.T
+    np.add(y, found, out=y)
 
-    def __init__(self, indices: Array, max_loras: int, max_rank: int) -> None:
+
+class _Part:
+    """Some consecutive tokens of a step.
+
+    Attributes:
+        groups: slot -> its rows, for slots that are computed one by one.
+        slots: those that are computed together. picked: [slots, n], their rows, filled up with row 0.
+        places: [T], where in `picked`, made flat, a token's row is; behind its end where it is nowhere.
+        together: whether there are any.
+    """
+
+    def __init__(self, indices: Array) -> None:
         self.size = len(indices)
-        used = np.unique(indices[indices >= 0]).tolist()
-        self.groups = [(slot, _rows(indices == slot)) for slot in used]
-        self.mask: Array | None = None
-        if len(used) > 1 and self.size < MASKED_ROWS * len(used):
-            self.mask = np.repeat(np.arange(max_loras), max_rank)[None] != indices[:, None]
+        used, counts = np.unique(indices[indices >= 0], return_counts=True)
+        most = min(TOGETHER_ROWS, max(4, 2 * int(np.median(counts)))) if len(used) else 0
+        few = used[counts <= most] if (counts <= most).sum() > 1 else used[:0]
+        self.groups = [(slot, _rows(indices == slot)) for slot in used.tolist() if slot not in few]
+        self.together = bool(len(few))
+        if self.together:
+            self._put_together(indices, few)
+
+    def _put_together(self, indices: Array, few: Array) -> None:
+        rows = [np.flatnonzero(indices == slot) for slot in few.tolist()]
+        width = max(map(len, rows))
+        self.slots = slice(int(few[0]), int(few[-1]) + 1) if few[-1] - few[0] + 1 == len(few) else few
+        self.picked = np.zeros((len(few), width), np.int64)
+        self.places = np.full(self.size, len(few) * width, np.int64)
+        for i, its in enumerate(rows):
+            self.picked[i, : len(its)] = its
+            self.places[its] = np.arange(len(its)) + i * width
 
 
 def _rows(chosen: Array) -> slice | Array:

@@ -156,7 +156,7 @@ def test_blocks_with_nan_are_cleaned_and_others_kept() -> None:
 
 def test_the_registry_names_what_is_allowed() -> None:
     with pytest.raises(
-        ValueError, match="must be one of dense, paged_gather, paged_online, per_token, split_kv, got 'flash'"
+        ValueError, match="must be one of dense, mla, paged_gather, paged_online, per_token, split_kv, got 'flash'"
     ):
         get_attention_backend("flash")
 

@@ -12,7 +12,7 @@ import pytest
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention.backend import AttentionBackend, AttentionCGSupport, AttentionSelectorConfig
 from mini_vllm.attention.backends.registry import get_attention_backend, register_backend
-from mini_vllm.attention.selector import PRIORITIES, explain, get_attn_backend
+from mini_vllm.attention.selector import MLA_PRIORITIES, PRIORITIES, explain, get_attn_backend
 from mini_vllm.tests.helpers import GOLDEN
 
 PLAIN = AttentionSelectorConfig(64)
@@ -26,7 +26,8 @@ TEN: list[tuple[dict[str, Any], str | None, str]] = [
     ({"has_sink": True}, "paged_online", "paged_gather   attention sinks not supported"),
     ({"dtype": "bfloat16"}, None, "dense: [dtype not supported]"),
     ({"kv_cache_dtype": "nvfp4"}, None, "split_kv: [kv_cache_dtype not supported]"),
-    ({"use_mla": True}, None, "paged_online: [MLA not supported]"),
+    ({"use_mla": True}, "mla", "paged_online   MLA not supported"),
+    ({"use_mla": True, "kv_cache_dtype": "int8"}, None, "mla: [kv_cache_dtype not supported], paged_gather: [MLA not"),
     ({"use_sparse": True, "attn_type": "encoder_only"}, None, "sparse not supported, attention type encoder_only not"),
     (
         {"use_batch_invariant": True, "use_non_causal": True},
@@ -40,7 +41,7 @@ TEN: list[tuple[dict[str, Any], str | None, str]] = [
 def test_ten_configurations(changes: dict[str, Any], name: str | None, words: str) -> None:
     cfg = PLAIN._replace(**changes)
     selection = explain(cfg)
-    assert selection.name == name and tuple(selection.reasons) == PRIORITIES
+    assert selection.name == name and tuple(selection.reasons) == (*MLA_PRIORITIES * cfg.use_mla, *PRIORITIES)
     if name is None:
         assert str(selection).startswith("No valid attention backend found with AttentionSelectorConfig(head_size=64")
         with pytest.raises(ValueError, match="No valid attention backend found") as raised:
@@ -84,7 +85,7 @@ def test_an_explicit_choice_never_falls_back() -> None:
 
 def test_an_unknown_name_lists_what_there_is() -> None:
     with pytest.raises(
-        ValueError, match="must be one of dense, paged_gather, paged_online, per_token, split_kv, got 'FLASHMLA'"
+        ValueError, match="must be one of dense, mla, paged_gather, paged_online, per_token, split_kv, got 'FLASHMLA'"
     ):
         explain(PLAIN, "FLASHMLA")
 

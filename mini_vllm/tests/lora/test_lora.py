@@ -166,3 +166,27 @@ def test_a_long_prompt_goes_tile_by_tile(base, adapters):
         prompts, few, lora_request=wanted, use_tqdm=False
     )
     assert_same(outcome(found), outcome(expected))
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_an_adapter_whose_files_vanish_ends_its_own_requests_alone(base, adapters, tmp_path, async_scheduling):
+    """It waits for the only slot; when it gets one, there is nothing to read any more."""
+    from mini_vllm.lora.peft_helper import CONFIG_NAME
+
+    lost = LoRARequest("lost", 9, str(save_adapter(tmp_path / "lost", base, seed=5)))
+    llm = loaded(base, max_loras=1, async_scheduling=async_scheduling)
+    engine, params = llm.llm_engine, SamplingParams(temperature=0, max_tokens=6)
+    alone = llm.generate([PROMPTS[0]], params, lora_request=adapters[0], use_tqdm=False)[0]
+    plain = llm.generate([PROMPTS[0]], SamplingParams(temperature=0, max_tokens=12), use_tqdm=False)[0]
+    long = SamplingParams(temperature=0, max_tokens=12)
+    for name, request, its in (("one", adapters[0], params), ("two", lost, params), ("base", None, long)):
+        engine.add_request(name, PROMPTS[0], its, lora_request=request)
+    (Path(lost.lora_path) / CONFIG_NAME).unlink()
+    done = {}
+    while engine.has_unfinished_requests():
+        done |= {output.request_id: output.outputs[0] for output in engine.step() if output.finished}
+    assert done["one"].token_ids == alone.outputs[0].token_ids
+    assert done["base"].token_ids == plain.outputs[0].token_ids
+    assert done["two"].finish_reason == "error" and "'lost' is not there" in done["two"].stop_reason
+    again = llm.generate([PROMPTS[0]], params, lora_request=adapters[0], use_tqdm=False)[0]
+    assert again.outputs[0].token_ids == alone.outputs[0].token_ids

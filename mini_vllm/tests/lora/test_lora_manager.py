@@ -13,7 +13,7 @@ from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.lora.lora_model import TENSORS_NAME
 from mini_vllm.lora.model_manager import LRUCacheLoRAModelManager
 from mini_vllm.lora.peft_helper import CONFIG_NAME
-from mini_vllm.lora.punica_wrapper.punica_cpu import MASKED_ROWS, PunicaWrapperCPU
+from mini_vllm.lora.punica_wrapper.punica_cpu import TOGETHER_ROWS, PunicaWrapperCPU
 from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.tests.lora.adapters import save_adapter
@@ -93,20 +93,24 @@ def test_the_buffers_are_reserved_whatever_comes(base):
     assert {name.rpartition(".")[2] for name in some.shapes} == {"o_proj"}
 
 
-@pytest.mark.parametrize("num_tokens", [5, 4 * MASKED_ROWS - 1, 4 * MASKED_ROWS, 200])
+@pytest.mark.parametrize("num_tokens", [5, 40, 200])
 @pytest.mark.parametrize("slices", [1, 3])
-def test_both_products_are_the_sum_over_rows(num_tokens, slices):
+@pytest.mark.parametrize("uneven", [False, True])
+def test_both_products_are_the_sum_over_rows(num_tokens, slices, uneven):
     """Whichever is taken, and for a part of the step as for the whole, and with padding behind it."""
     rng = np.random.default_rng(num_tokens)
     slots, rank, inputs, sizes = 4, 8, 24, [16, 8, 8][:slices]
-    a = rng.standard_normal((slices, slots, rank, inputs))
+    a = rng.standard_normal((slots, slices, rank, inputs))
     b = [rng.standard_normal((slots, rank, size)) for size in sizes]
     indices = rng.integers(-1, slots, num_tokens)
+    if uneven:  # one slot has most of the rows, one has none
+        indices[num_tokens // 4 :] = 2
+        indices[indices == 1] = 3
     x, y = rng.standard_normal((num_tokens + 3, inputs)), rng.standard_normal((num_tokens + 3, sum(sizes)))
     expected = y.copy()
     for row, slot in enumerate(indices):
         if slot >= 0:
-            expected[row] += np.concatenate([x[row] @ a[i, slot].T @ b[i][slot] for i in range(slices)])
+            expected[row] += np.concatenate([x[row] @ a[slot, i].T @ b[i][slot] for i in range(slices)])
     wrapper = PunicaWrapperCPU(slots, rank)
     wrapper.update_metadata(indices)
     whole, parts = y.copy(), y.copy().T.copy()
@@ -115,6 +119,8 @@ def test_both_products_are_the_sum_over_rows(num_tokens, slices):
         here = slice(first, min(first + 32, num_tokens))
         wrapper.add_lora_linear(parts[:, here].T, x[here], a, b, first)
     assert np.allclose(whole, expected, rtol=0, atol=1e-12) and np.allclose(parts.T, expected, rtol=0, atol=1e-12)
+    part = wrapper._part(0, num_tokens)
+    assert uneven or num_tokens < 40 or part.together == (num_tokens <= slots * TOGETHER_ROWS)
     wrapper.update_metadata(np.full(num_tokens, -1))
     before = whole.copy()
     wrapper.add_lora_linear(whole, x, a, b)
@@ -146,6 +152,7 @@ def _break(folder, base, change=None, tensors=None, **settings):
         ({"change": {"lora_alpha": "8"}}, ValueError, "lora_alpha must be a number, got '8'"),
         ({"change": {"lora_alpha": ...}}, ValueError, "must have lora_alpha"),
         ({"targets": ("q_proj", "embed_tokens")}, ValueError, "target modules must be among .*embed_tokens"),
+        ({"targets": ("q_proj", "embed_tokens")}, ValueError, "adapters of embeddings and output matrices"),
         ({"tensors": b"not safetensors"}, ValueError, "truncated or not safetensors"),
     ],
 )  # fmt: skip
@@ -248,3 +255,15 @@ def test_streams_with_adapters(base, adapters, multiprocessing):
     expected = llm.generate([[4, 5, 6]] * 5, params, lora_request=[None, *adapters[:4]], use_tqdm=False)
     assert found == [list(output.outputs[0].token_ids) for output in expected]
     assert len(names) == 2
+
+
+def test_what_upstream_serves_and_this_engine_does_not_is_named(base, tmp_path):
+    """Experts, embeddings and output matrices: each with a sentence."""
+    from mini_vllm.lora.lora_model import _not_served
+    from mini_vllm.lora.utils import parse_fine_tuned_lora_name
+
+    assert "adapters of experts are not served" in _not_served(["model.layers.0.block_sparse_moe.experts.3.w1"])
+    assert "output matrices are not served" in _not_served(["lm_head"])
+    assert _not_served(["model.layers.0.mlp.odd"]) == ""
+    with pytest.raises(ValueError, match="adapters of embeddings are not served"):
+        parse_fine_tuned_lora_name("base_model.model.model.embed_tokens.lora_embedding_A")

@@ -1,12 +1,10 @@
 """Every family against transformers: logits, and 64 greedy tokens on 20 ragged prompts, in one batch and one by one.
 
-The greedy check runs transformers once over prompt + our tokens: if its most likely token after each prefix is the one
-that we chose, then its own greedy generation is ours (induction over the prefixes). `generate` itself runs on a few.
+How: `transformers_pairs.py`. `generate` of transformers itself runs on a few.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +14,14 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.attention.backend import AttentionMetadata
-from mini_vllm.attention.backends.registry import get_attention_backend
-from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.model_loader.default_loader import load_model
 
 pytestmark = pytest.mark.needs_torch
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-VOCAB = 151
-NUM_TOKENS = 64
+from mini_vllm.tests.models.transformers_pairs import VOCAB, Pair, prompts  # noqa: E402  # needs torch
+
 _ALL: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 256, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0,
@@ -77,77 +71,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class Pair:
-    """The same checkpoint in both libraries."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        family, sizes = CASES[name]
-        torch.manual_seed(sorted(CASES).index(name))
-        config = getattr(transformers, f"{family}Config")(**sizes)
-        model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-        with torch.no_grad():  # biases and norms start as zeros and ones, which would hide mistakes
-            for key, parameter in model.named_parameters():
-                if parameter.dim() == 1:
-                    parameter += torch.randn_like(parameter) * (0.2 if key.endswith("bias") else 0.1)
-        model.save_pretrained(folder, save_original_format="stacked" not in name)
-        self.reference, self.folder = model, folder
-
-    def reference_logits(self, sequences: list[list[int]]) -> list[np.ndarray]:
-        """Logits after every token of every sequence; padded on the right, which a causal model does not see."""
-        longest = max(map(len, sequences))
-        ids = torch.zeros((len(sequences), longest), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, tokens in enumerate(sequences):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            mask[row, : len(tokens)] = 1
-        with torch.no_grad():
-            logits = self.reference(ids, attention_mask=mask).logits.numpy()
-        return [logits[row, : len(tokens)] for row, tokens in enumerate(sequences)]
-
-
 @pytest.fixture(scope="module", params=list(CASES))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
-    yield Pair(request.param, tmp_path_factory.mktemp(request.param))
+    family, sizes = CASES[request.param]
+    seed, folder = sorted(CASES).index(request.param), tmp_path_factory.mktemp(request.param)
+    yield Pair(family, sizes, seed, folder, stacked="stacked" in request.param)
     torch.set_num_threads(threads)
-
-
-def prompts(count: int = 20) -> list[list[int]]:
-    rng = np.random.default_rng(11)
-    return [rng.integers(3, VOCAB, n).tolist() for n in rng.integers(1, 60, count)]
 
 
 def test_logits(pair: Pair) -> None:
     """Whole prompts in one pass, then the same in three uneven chunks: max |difference| <= 1e-4."""
-    model = load_model(pair.folder)
     tokens = np.array(prompts(1)[0] + prompts(2)[1] + list(range(3, 60)))
-    [expected] = pair.reference_logits([tokens.tolist()])
-    size, table = 8, np.arange(1, 33)[None]
     for cuts in ([0, len(tokens)], [0, 5, 6, len(tokens) - 20, len(tokens)]):
-        cache = KVCache(model.num_layers, 40, size, model.num_kv_heads, model.head_dim)
-        backend = get_attention_backend()(cache, model.num_heads, model.sliding_windows)
-        for first, last in itertools.pairwise(cuts):
-            at = np.arange(first, last)
-            slots = table[0][at // size] * size + at % size
-            metadata = AttentionMetadata(np.array([0, last - first]), np.array([last]), table, slots)
-            logits = model.compute_logits(model.forward(tokens[at], at, backend.begin_step(metadata)))
-            assert np.abs(logits - expected[first:last]).max() <= 1e-4
+        assert pair.check_logits(tokens, cuts) <= 1e-4
 
 
 def test_64_greedy_tokens(pair: Pair) -> None:
     """20 ragged prompts: one batch, then one by one; both must be what transformers chooses."""
-    llm = LLM(str(pair.folder), num_blocks=300, block_size=16, max_num_batched_tokens=256)
-    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    asked = [{"prompt_token_ids": p} for p in prompts()]
-    together = [o.outputs[0].token_ids for o in llm.generate(asked, params, use_tqdm=False)]
-    alone = [llm.generate([p], params, use_tqdm=False)[0].outputs[0].token_ids for p in asked]
-    assert together == alone
-    whole = [p + t for p, t in zip(prompts(), together, strict=True)]
-    for prompt, tokens, logits in zip(prompts(), together, pair.reference_logits(whole), strict=True):
-        assert len(tokens) == NUM_TOKENS
-        assert logits[len(prompt) - 1 : -1].argmax(axis=-1).tolist() == list(tokens)
+    pair.check_greedy()
 
 
 def test_generate_of_transformers_says_the_same(pair: Pair) -> None:

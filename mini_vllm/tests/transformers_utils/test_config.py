@@ -66,7 +66,7 @@ def test_what_changes_nothing_is_passed_over(base: dict[str, Any]) -> None:
         (
             LLAMA,
             {"architectures": ["GemmaForCausalLM"]},
-            "architecture 'GemmaForCausalLM' is not supported; allowed: Ll",
+            "architecture 'GemmaForCausalLM' is not supported; allowed: De.*Granite.*Llama.*Qwen3",
         ),
         (LLAMA, {"architectures": None}, "architectures must name one of"),
         (LLAMA, {"hidden_size": None}, "LlamaForCausalLM needs hidden_size, which is missing"),
@@ -83,8 +83,27 @@ def test_what_changes_nothing_is_passed_over(base: dict[str, Any]) -> None:
         (LLAMA, {"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list of them, got '</s>'"),
         (
             LLAMA,
-            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
-            "rope_scaling type 'yarn' is not supported; allowed",
+            {"rope_scaling": {"type": "ntk", "factor": 4.0}},
+            "rope_scaling type 'ntk' is not supported; allowed",
+        ),
+        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn' needs a original_max_position_embeddings"),
+        (
+            LLAMA,
+            {"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 8, "short_factor": [0.0]}},
+            "'longrope' needs a short_factor: numbers > 0",
+        ),
+        (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0, "alpha": 9.0}}, "unknown key 'alpha' = 9"),
+        (
+            LLAMA,
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 8,
+                    "attn_factor": 2.0,
+                }
+            },
+            "unknown key 'attn_factor'",
         ),
         (LLAMA, {"rope_scaling": {"type": "linear"}}, "rope_scaling 'linear' needs a factor > 0, got None"),
         (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "'llama3' needs a low_freq_factor > 0"),
@@ -224,9 +243,9 @@ def test_two_spellings_of_rotary_positions_are_read_as_transformers_reads_them(n
     assert ours.factor == theirs.get("factor", 1.0)
 
 
-def test_yarn_hidden_behind_rope_parameters_is_refused() -> None:
-    both = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_scaling": {"rope_type": "yarn"}}
-    with pytest.raises(ConfigError, match="rope_scaling type 'yarn' is not supported; allowed: 'default', 'linear'"):
+def test_a_type_hidden_behind_rope_parameters_is_refused() -> None:
+    both = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_scaling": {"rope_type": "ntk"}}
+    with pytest.raises(ConfigError, match="rope_scaling type 'ntk' is not supported; allowed: 'default', 'linear'"):
         parse(LLAMA, **both)
 
 

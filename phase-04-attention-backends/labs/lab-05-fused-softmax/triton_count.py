@@ -8,7 +8,7 @@
 
 An address that belongs to no number of the tensors that the kernel was given raises IndexError, with the kernel's line
 in the traceback; without this check such a read may end the whole test run. On a GPU nothing is watched: `seen.counts`
-is False then. Given; the same file stands in labs 04-05, 04-06 and 07-05.
+is False then. Given; the same file stands in labs 04-05, 04-06, 07-05 and 11-05.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 
 from mini_vllm.entrypoints.generate.beam_search.offline import BeamSearch
 from mini_vllm.entrypoints.generate.beam_search.utils import BeamSearchInstance, BeamSearchSequence
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 from mini_vllm.utils import random_uuid
@@ -22,7 +23,11 @@ def beam_search_step_params(params: BeamSearchParams) -> SamplingParams:
 
 
 async def beam_search(
-    engine: Any, prompt: Mapping[str, Any], request_id: str, params: BeamSearchParams
+    engine: Any,
+    prompt: Mapping[str, Any],
+    request_id: str,
+    params: BeamSearchParams,
+    lora_request: LoRARequest | None = None,
 ) -> AsyncGenerator[RequestOutput, None]:
     """One output with the `beam_width` best continuations, when all is done. Who leaves ends the beams' requests.
 
@@ -44,7 +49,7 @@ async def beam_search(
             break
         step = f"{request_id}-{random_uuid()}"
         asked = (
-            _last(engine.generate(beam.get_prompt(), wanted, f"{step}-beam-{i}"))
+            _last(engine.generate(beam.get_prompt(), wanted, f"{step}-beam-{i}", lora_request=lora_request))
             for i, beam in enumerate(instance.beams)
         )
         search.take([instance], await _all(list(asked)))

@@ -77,9 +77,10 @@ class OpenAIServingChat(OpenAIServing):
         conversation, prompt = rendered
         params = self._sampling_params(request, prompt)
         thinking = self.parsers.about_reasoning(request, prompt["prompt_token_ids"])
-        outputs = self._generate(prompt, params, request_id, request.priority, **thinking)
+        adapter = self.models.lora_requests.get(request.model or "")
+        outputs = self._generate(prompt, params, request_id, request.priority, adapter, **thinking)
         role = self.options.response_role if request.add_generation_prompt else request.messages[-1]["role"]
-        name = self.models.model_name()
+        name = self.models.model_name(adapter)
         return ChatContext(request, request_id, metadata, name, int(time.time()), role, conversation, outputs, params)
 
     async def chat_completion_full_generator(self, context: ChatContext) -> ChatCompletionResponse | ErrorResponse:

@@ -62,12 +62,13 @@ class OpenAIServingCompletion(OpenAIServing):
         if isinstance(prompts, ErrorResponse):
             return prompts
         all_params = [self._sampling_params(request, prompt) for prompt in prompts]
+        adapter = self.models.lora_requests.get(request.model or "")
         generators = [
-            self._generate(prompt, params, f"{request_id}-{i}", request.priority)
+            self._generate(prompt, params, f"{request_id}-{i}", request.priority, adapter)
             for i, (prompt, params) in enumerate(zip(prompts, all_params, strict=True))
         ]
         context = CompletionContext(
-            request, request_id, metadata, self.models.model_name(), int(time.time()), prompts,
+            request, request_id, metadata, self.models.model_name(adapter), int(time.time()), prompts,
             merge_async_iterators(*generators),
         )  # fmt: skip
         if request.stream:

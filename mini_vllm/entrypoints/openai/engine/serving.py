@@ -26,6 +26,7 @@ from mini_vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from mini_vllm.entrypoints.utils import create_error_response, get_max_tokens
 from mini_vllm.logger import init_logger
 from mini_vllm.logprobs import Logprob
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 from mini_vllm.tracing.utils import TRACE_CONTEXT, extract_trace_headers
@@ -134,6 +135,7 @@ class OpenAIServing:
         params: SamplingParams | BeamSearchParams,
         request_id: str,
         priority: int,
+        lora_request: LoRARequest | None = None,
         **about_reasoning: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The one line of inference. Inside, ids are unique, whatever clients call their requests, as upstream.
@@ -143,11 +145,12 @@ class OpenAIServing:
         if self.request_logger is not None:
             self.request_logger.log_inputs(request_id, prompt.get("prompt"), prompt["prompt_token_ids"], params)
         if isinstance(params, BeamSearchParams):
-            return beam_search(self.engine_client, prompt, request_id, params)
+            return beam_search(self.engine_client, prompt, request_id, params, lora_request)
         inside = f"{request_id}-{random_uuid():.8}"
         if self.engine_client.output_processor.tracer is not None:
             self.engine_client.output_processor.tracer.remember(inside, request_id)
-        return self.engine_client.generate(dict(prompt), params, inside, priority=priority, **about_reasoning)
+        about: dict[str, Any] = {"priority": priority, "lora_request": lora_request, **about_reasoning}
+        return self.engine_client.generate(dict(prompt), params, inside, **about)
 
     @staticmethod
     def _raise_if_error(finish_reason: str | None, request_id: str) -> None:

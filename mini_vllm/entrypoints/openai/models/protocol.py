@@ -1,4 +1,4 @@
-"""A name of the model and where it came from. Upstream twin: `vllm/entrypoints/openai/models/protocol.py`."""
+"""Names and where they came from, of the model and of adapters. Twin: `vllm/entrypoints/openai/models/protocol.py`."""
 
 from __future__ import annotations
 
@@ -11,3 +11,13 @@ class BaseModelPath:
 
     name: str
     model_path: str
+
+
+@dataclass
+class LoRAModulePath:
+    """Upstream: upstream/vllm/entrypoints/openai/models/protocol.py:15 — `LoRAModulePath`."""
+
+    name: str
+    path: str
+    base_model_name: str | None = None
+    is_3d_lora_weight: bool = False

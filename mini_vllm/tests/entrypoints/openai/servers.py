@@ -49,6 +49,7 @@ class Server:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
             self.app = build_app(self.args)
             init_app_state(self.engine, self.app.state, self.args)
+            await self.app.state.openai_serving_models.init_static_loras()
             serving = asyncio.ensure_future(
                 serve_http(self.app, sock, self.args.shutdown_timeout, **_uvicorn_options(self.args))
             )
