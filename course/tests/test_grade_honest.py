@@ -11,9 +11,9 @@ from course.grade.settings import Settings
 from course.labs import Lab, all_labs, find_labs
 from course.tests.honest import HANDS, STYLES, by_hand
 from course.tests.test_grade import linux
-from course.tests.test_language import language
+from course.tests.test_language import FOR_A_HUMAN, language
 
-LABS = all_labs()
+LABS = [lab for lab in all_labs() if lab.number not in FOR_A_HUMAN]
 NAMES = list(STYLES)
 
 

@@ -22,7 +22,8 @@ DEVICE_DTYPES = {
 }  # fmt: skip
 """`dtype` -> what the device computes in."""
 DEFAULT_SHARE = 0.92
-"""Of the GPU's memory, where no argument says how large the KV cache is (upstream/vllm/config/cache.py:69)."""
+"""Of the GPU's memory, where no argument says how large the KV cache is (upstream/vllm/config/cache.py:66 —
+"default=0.92")."""
 KV_DEFAULT = CacheConfig.kv_cache_memory_bytes
 
 

@@ -31,6 +31,6 @@ class SpanAttributes:
 def extract_trace_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Those of them that say of which trace a request is a part.
 
-    Upstream: upstream/vllm/tracing/utils.py:63 — `extract_trace_headers`.
+    Upstream: upstream/vllm/tracing/utils.py:62 — `extract_trace_headers`.
     """
     return {name: headers[name] for name in TRACE_HEADERS if name in headers}

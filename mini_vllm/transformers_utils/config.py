@@ -7,6 +7,7 @@ Upstream twin: `vllm/transformers_utils/config.py` and `vllm/config/model.py`.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mini_vllm.transformers_utils.config_rope import RopeConfig
 from mini_vllm.utils.json_files import load_json_object
 
 ARCHITECTURES.update(DECODERS)
-ALL_ARCHITECTURES: dict[str, KeyTable] = {**ARCHITECTURES, **POOLING_ARCHITECTURES}
+ALL_ARCHITECTURES = ChainMap(ARCHITECTURES, POOLING_ARCHITECTURES)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from mini_vllm.request import RequestStatus
 class PoolingScheduler(Scheduler):
     """Takes in arrays in the place of tokens.
 
-    Upstream: upstream/vllm/v1/core/sched/scheduler.py:1411 — "Pooling stops as soon as there is output."
+    Upstream: upstream/vllm/v1/core/sched/scheduler.py:1412 — "Pooling stops as soon as there is output."
     """
 
     def update_from_output(self, output: SchedulerOutput, model_output: ModelRunnerOutput) -> list[EngineCoreOutput]:

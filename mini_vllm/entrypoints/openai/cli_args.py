@@ -153,8 +153,6 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if args.enable_log_outputs and not args.enable_log_requests:
         raise TypeError("Error: --enable-log-outputs requires --enable-log-requests")
-    if args.lora_modules and not args.enable_lora:
-        raise ValueError("--lora-modules needs --enable-lora")
     if args.otlp_traces_endpoint:
         from mini_vllm.tracing.otel import require_otel
 
@@ -163,6 +161,8 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         from mini_vllm.entrypoints.serve.profile.api_router import validate_profiler_config
 
         args.profiler_config = validate_profiler_config(args.profiler_config)
+    if args.lora_modules and not args.enable_lora:
+        raise ValueError("--lora-modules needs --enable-lora")
     for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):
         if getattr(args, name) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(args, name)}")

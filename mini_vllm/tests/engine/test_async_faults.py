@@ -170,4 +170,7 @@ def test_engine_args_make_an_engine(monkeypatch):
     monkeypatch.setattr(AsyncLLM, "__init__", lambda self, **kwargs: taken.append(kwargs))
     args = EngineArgs(model="x", tokenizer="y", with_labs="all", compilation_config=0, num_gpu_blocks_override=8)
     AsyncLLM.from_engine_args(args, enable_multiprocessing=True)
-    assert taken == [{"enable_multiprocessing": True, **args.as_kwargs()}]  # nothing is picked out, nothing lost
+    expected = {"enable_multiprocessing": True, "shared_core": None, **args.as_kwargs()}
+    assert taken == [expected]  # nothing is picked out, nothing lost
+        {"enable_multiprocessing": True, "shared_core": None, **args.as_kwargs()}
+    ]  # nothing is picked out, nothing lost

@@ -251,7 +251,7 @@ def test_special_tokens_and_template():
     ("change", "words"),
     [
         ({"model": {"type": "Unigram", "vocab": []}}, "model type 'Unigram'"),
-        ({"normalizer": {"type": "Lowercase"}}, "normalizer 'Lowercase'"),
+        ({"normalizer": {"type": "Prepend"}}, "normalizer 'Prepend'"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "'Metaspace' without ByteLevel"),
         ({"pre_tokenizer": None}, "without pre-tokenizer"),
         ({"post_processor": {"type": "RobertaProcessing"}}, "post-processor 'RobertaProcessing'"),

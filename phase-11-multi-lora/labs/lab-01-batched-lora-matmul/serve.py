@@ -24,10 +24,10 @@ def serving(llm: LLM, add_deltas: Callable[..., None]) -> Iterator[None]:
     def add_lora_linear(
         y: np.ndarray, x: np.ndarray, a_stacked: np.ndarray, b_stacked: Sequence[np.ndarray], first: int = 0
     ) -> None:
-        """y [T, out], x [T, in], a_stacked [slices, slots, R, in], b_stacked: a slice's is [slots, R, outputs]."""
+        """y [T, out], x [T, in], a_stacked [slots, slices, R, in], b_stacked: a slice's is [slots, R, outputs]."""
         slots = wrapper.token_lora_indices[first : first + len(x)]
         rows, column = len(slots), 0  # behind them is padding
-        for a, b in zip(a_stacked, b_stacked, strict=True):
+        for a, b in zip(a_stacked.swapaxes(0, 1), b_stacked, strict=True):
             part = y[:rows, column : column + b.shape[2]]
             add_deltas(part, x[:rows], a, b.transpose(0, 2, 1), slots)
             column += b.shape[2]

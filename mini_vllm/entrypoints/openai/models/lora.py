@@ -19,7 +19,8 @@ logger = init_logger(__name__)
 
 
 def may_update_loras() -> bool:
-    """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is 1 or true (upstream/vllm/envs.py:1056 — that name)."""
+    """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is 1 or true (upstream/vllm/envs.py:109 —
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING")."""
     return os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in ("1", "true")
 
 
@@ -48,7 +49,7 @@ class ServedLoRAs:
     async def init_static_loras(self) -> None:
         """Read those of the command line. Raises ValueError for one that cannot be served.
 
-        Upstream: upstream/vllm/entrypoints/openai/models/serving.py:113 — `OpenAIServingModels.init_static_loras`.
+        Upstream: upstream/vllm/entrypoints/openai/models/serving.py:117 — `OpenAIServingModels.init_static_loras`.
         """
         from mini_vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
 
@@ -109,7 +110,7 @@ class ServedLoRAs:
     async def unload_lora_adapter(self, request: Any) -> ErrorResponse | str:
         """Forget a name; requests that run end as they began. Returns a sentence, or what is wrong.
 
-        Upstream: upstream/vllm/entrypoints/openai/models/serving.py:212 — `OpenAIServingModels.unload_lora_adapter`.
+        Upstream: upstream/vllm/entrypoints/openai/models/serving.py:208 — `OpenAIServingModels.unload_lora_adapter`.
         """
         name = request.lora_name
         async with self._lock:

@@ -135,7 +135,7 @@ def encode_pair(tokenizer: Any, first: str, second: str) -> tuple[list[int], int
     """Two texts as one prompt, and where the second begins.
 
     With a token that ends a text ([SEP]) it stands between them and at the end; without one, the texts are joined.
-    Upstream: upstream/vllm/entrypoints/pooling/scoring/io_processor.py:508 — "if self.use_sep_token:".
+    Upstream: upstream/vllm/entrypoints/pooling/scoring/io_processor.py:515 — "if self.use_sep_token:".
     """
     framed, bare = list(tokenizer.encode(first)), list(tokenizer.encode(first, add_special_tokens=False))
     suffix = framed[len(framed) - framed[::-1].index(bare[-1]) :] if bare and bare[-1] in framed else framed[-1:]

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 
 class LoadLoRAAdapterRequest(BaseModel):
-    """Upstream: upstream/vllm/entrypoints/serve/lora/protocol.py:8 — `LoadLoRAAdapterRequest`."""
+    """Upstream: upstream/vllm/entrypoints/serve/lora/protocol.py:7 — `LoadLoRAAdapterRequest`."""
 
     lora_name: str
     lora_path: str
@@ -15,7 +15,7 @@ class LoadLoRAAdapterRequest(BaseModel):
 
 
 class UnloadLoRAAdapterRequest(BaseModel):
-    """Upstream: upstream/vllm/entrypoints/serve/lora/protocol.py:15 — `UnloadLoRAAdapterRequest`."""
+    """Upstream: upstream/vllm/entrypoints/serve/lora/protocol.py:14 — `UnloadLoRAAdapterRequest`."""
 
     lora_name: str
     lora_int_id: int | None = Field(default=None)
