@@ -172,5 +172,3 @@ def test_engine_args_make_an_engine(monkeypatch):
     AsyncLLM.from_engine_args(args, enable_multiprocessing=True)
     expected = {"enable_multiprocessing": True, "shared_core": None, **args.as_kwargs()}
     assert taken == [expected]  # nothing is picked out, nothing lost
-        {"enable_multiprocessing": True, "shared_core": None, **args.as_kwargs()}
-    ]  # nothing is picked out, nothing lost
