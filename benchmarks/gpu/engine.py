@@ -1,6 +1,6 @@
 """The whole engine on a GPU: nano-vllm's workload, and decode steps by batch size, on the shape of Qwen3-0.6B.
 
-    python -m benchmarks.gpu.engine --out FILE [--model FOLDER] [--repeats 3] [--eager]
+    python -m benchmarks.gpu.engine --out FILE [--model FOLDER] [--repeats 3] [--eager] [--waiting]
 
 256 requests of 100 to 1,024 random ids in and 100 to 1,024 out, temperature 0.6, no end token, no text; weights are
 random, of the shape that a config names (`--model` makes the folder where it is missing). Decode steps: requests of 512
@@ -90,12 +90,15 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--model", default="/tmp/qwen3-0.6b-shape")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--eager", action="store_true", help="no graphs: every kernel is launched")
+    parser.add_argument(
+        "--waiting", action="store_true", help="a step is planned when the tokens of the last are known"
+    )
     args = parser.parse_args()
     from mini_vllm import SamplingParams
 
     begun = time.perf_counter()
-    llm = make_llm(args.model, enforce_eager=args.eager)
+    llm = make_llm(args.model, enforce_eager=args.eager, async_scheduling=not args.waiting)
     loaded = time.perf_counter()
     llm.generate([{"prompt_token_ids": [1, 2, 3]}], SamplingParams(max_tokens=1, detokenize=False), use_tqdm=False)
     first = time.perf_counter()
@@ -104,7 +107,7 @@ def main() -> None:
         flush=True,
     )
     result = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "eager": args.eager,
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "eager": args.eager, "waiting": args.waiting,
         "load_seconds": loaded - begun, "first_token_seconds": first - loaded,
         "decode_ms": decode_steps(llm, [1, 8, 64, 256]), "workload": workload(args.repeats, llm),
     }  # fmt: skip
