@@ -180,7 +180,8 @@ class ModelRunner(LoRAModelRunnerMixin):
         sample = self.sample_logits if self.drafts is None else self.drafts.sample_tokens
         output = sample(logits, rows, grammar_output)
         output.prompt_logprobs_dict, self._prompt_logprobs = self._prompt_logprobs, {}
-        output.errors.update(self.lora_errors)
+        if self.lora_errors:  # looking at `errors` waits for the device
+            output.errors.update(self.lora_errors)
         return output
 
     def sample_logits(
