@@ -107,7 +107,8 @@ def main() -> None:
         flush=True,
     )
     result = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "eager": args.eager, "waiting": args.waiting,
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "eager": args.eager,
+        "waiting": args.waiting,
         "load_seconds": loaded - begun, "first_token_seconds": first - loaded,
         "decode_ms": decode_steps(llm, [1, 8, 64, 256]), "workload": workload(args.repeats, llm),
     }  # fmt: skip

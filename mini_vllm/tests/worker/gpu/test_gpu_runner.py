@@ -49,6 +49,18 @@ def test_it_plans_ahead_unless_told_otherwise() -> None:
     assert not LLM(POCKET).llm_engine.engine_core.config.async_scheduling
 
 
+def test_nobody_waits_for_a_step_before_the_next_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of step n are fetched after step n + 1 was computed: on a GPU the host works meanwhile."""
+    from mini_vllm.worker.gpu.async_utils import AsyncOutput
+    from mini_vllm.worker.gpu.model_runner import GPUModelRunner
+
+    order, forward, fetch = [], GPUModelRunner._forward, AsyncOutput._fetch
+    monkeypatch.setattr(GPUModelRunner, "_forward", lambda self, inputs: (order.append("f"), forward(self, inputs))[1])
+    monkeypatch.setattr(AsyncOutput, "_fetch", lambda self: (order.append("."), fetch(self))[1])
+    LLM(POCKET, device="torch").generate(PROMPTS[:2], greedy(6))
+    assert "".join(order).startswith("ff.f.f.f.f")
+
+
 def test_a_row_that_the_host_must_sample_changes_no_other() -> None:
     """Log-probabilities, a penalty and a grammar beside greedy and seeded rows."""
     from mini_vllm.sampling_params import StructuredOutputsParams
