@@ -263,5 +263,6 @@ class EngineConfig:
                 f"allow {needed * kv_bytes_per_block} bytes{shorter}"
             )
         named = f"kv_cache_memory_bytes={shown(memory)}"
-        require_memory(named, num_blocks * (kv_bytes_per_block + _BYTES_PER_BLOCK), "ask for less")
+        in_here = kv_bytes_per_block if self.device != "cuda" else 0
+        require_memory(named, num_blocks * (in_here + _BYTES_PER_BLOCK), "ask for less")
         return num_blocks

@@ -56,7 +56,8 @@ def _keep_kernels_inside() -> None:
         import torch
 
         found = start(self, args, kwargs)
-        given = [x for x in [*found[0], *found[1].values()] if isinstance(x, torch.Tensor)]
+        given = [getattr(x, "base", x) for x in [*found[0], *found[1].values()]]  # a descriptor's tensor
+        given = [x for x in given if isinstance(x, torch.Tensor)]
         stores = [x.untyped_storage() for x in given]
         spans[:] = sorted({(store.data_ptr(), store.data_ptr() + store.nbytes()) for store in stores})
         return found
@@ -78,13 +79,15 @@ def _bounded(call: Any, name: str, mask: int | None, spans: list[tuple[int, int]
     """``call(builder, [op,] pointers, ...)``, which raises IndexError for an address outside of all spans; ``mask``:
     the place of its mask among the arguments."""
 
-    def checked(self: Any, *args: Any) -> Any:
+    def checked(self: Any, *args: Any, **more: Any) -> Any:
         import numpy as np
 
         ptr = args[1 if name == "atomic_rmw" else 0]
         size = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        chosen = None if mask is None else args[mask]
+        chosen = chosen.data if hasattr(chosen, "dtype") and not isinstance(chosen, np.ndarray) else chosen
         at = np.asarray(ptr.data)[
-            ... if mask is None else np.broadcast_to(args[mask].data.astype(bool), ptr.data.shape)
+            ... if chosen is None else np.broadcast_to(np.asarray(chosen).astype(bool), ptr.data.shape)
         ]
         inside = np.zeros(at.shape, bool)
         for first, end in spans:
@@ -93,6 +96,6 @@ def _bounded(call: Any, name: str, mask: int | None, spans: list[tuple[int, int]
             raise IndexError(
                 f"{name}: {(~inside).sum()} of {at.size} addresses lie outside of the tensors of this launch"
             )
-        return call(self, *args)
+        return call(self, *args, **more)
 
     return checked
