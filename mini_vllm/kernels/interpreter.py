@@ -84,7 +84,7 @@ def _bounded(call: Any, name: str, mask: int | None, spans: list[tuple[int, int]
 
         ptr = args[1 if name == "atomic_rmw" else 0]
         size = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
-        chosen = None if mask is None else args[mask]
+        chosen: Any = None if mask is None else args[mask]
         chosen = chosen.data if hasattr(chosen, "dtype") and not isinstance(chosen, np.ndarray) else chosen
         at = np.asarray(ptr.data)[
             ... if chosen is None else np.broadcast_to(np.asarray(chosen).astype(bool), ptr.data.shape)
