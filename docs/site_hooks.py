@@ -50,6 +50,7 @@ REFERENCE = (
     "docs/places.md",
     "docs/serving.md",
     "docs/tuning.md",
+    "docs/gpu.md",
     "docs/add-a-model.md",
     "docs/parity.md",
     "docs/parsers.md",

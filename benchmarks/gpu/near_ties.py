@@ -31,7 +31,9 @@ def main() -> None:
     )]  # fmt: skip
     found: dict[str, Any] = {"prompts": len(prompts), "tokens": 64}
     for dtype in ("float32", "bfloat16"):
-        outputs = LLM(POCKET, device=args.device, dtype=dtype).generate(prompts, settings, use_tqdm=False)
+        outputs = LLM(POCKET, device=args.device, dtype=dtype, num_blocks=4096).generate(
+            prompts, settings, use_tqdm=False
+        )
         gaps = []
         for cpu, gpu in zip(known, outputs, strict=True):
             pairs = zip(cpu.token_ids, gpu.outputs[0].token_ids, strict=True)

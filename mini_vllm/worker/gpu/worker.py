@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -101,3 +102,11 @@ class GPUWorker(Worker):
         if self.device == "cuda" and not self.config.enforce_eager:
             assert isinstance(self.model_runner, GPUModelRunner)
             self.model_runner.capture_model(self.config.cudagraph_capture_sizes)
+
+    def shutdown(self) -> None:
+        """Give the device's memory back: weights, cache and graphs."""
+        for name in ("model_runner", "program"):
+            vars(self).pop(name, None)
+        if self.device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
