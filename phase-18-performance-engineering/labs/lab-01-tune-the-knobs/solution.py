@@ -62,7 +62,7 @@ def simulate(arrivals: Sequence[Arrival], **engine_kwargs: Any) -> Metrics:
     while coming or engine.has_unfinished_requests():
         while coming and arrivals[coming[0]][0] <= tick:
             i = coming.pop(0)
-            engine.add_request(str(i), {"prompt_token_ids": _prompt(i, arrivals[i][1])}, params[i])
+            engine.add_request(str(i), _prompt(i, arrivals[i][1]), params[i])
         for output in engine.step():
             i = int(output.request_id)
             if output.outputs[0].token_ids:
@@ -73,9 +73,9 @@ def simulate(arrivals: Sequence[Arrival], **engine_kwargs: Any) -> Metrics:
     return Metrics([ttft[i] for i in range(len(arrivals))], largest, tick)
 
 
-def _prompt(number: int, length: int) -> list[int]:
-    """A prompt whose first tokens are its number, so that its first block, and with it every other, is its own."""
-    return [number % 256, number // 256 % 256, *[0] * length][:length]
+def _prompt(number: int, length: int) -> Any:
+    """A prompt with a salt of its own, which goes into the hash of its first block, and with it into every other."""
+    return {"prompt_token_ids": [0] * length, "cache_salt": str(number)}
 
 
 def predicted_extra_steps() -> tuple[int, int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 import re
 from pathlib import Path
 
 import pytest
+
+from mini_vllm import LLMEngine
 
 HERE = Path(__file__).resolve().parent
 POOL = {"num_blocks": 512, "block_size": 4, "max_num_seqs": 8}
@@ -50,6 +53,20 @@ def test_arrivals_in_any_order(impl):
     arrivals = [(2, 8, 8), (0, 8, 8), (1, 8, 8)]
     assert numbers(run(impl, arrivals, max_num_seqs=1)) == (24, 8, [14, 0, 7]), "TTFT in the order of the arrivals"
     assert arrivals == [(2, 8, 8), (0, 8, 8), (1, 8, 8)], "the arrivals were changed"
+    assert numbers(run(impl, [(10, 8, 2), (9, 8, 2)])) == (12, 9, [0, 0]), "tick 9 is before tick 10"
+
+
+def test_greedily_and_past_eos(impl, monkeypatch):
+    """The toy model hardly ever ends by itself; another one does, and then the ticks would tell of its answers."""
+    add, asked = LLMEngine.add_request, []
+
+    def noting(*args, **kwargs):
+        asked.append(inspect.signature(add).bind(*args, **kwargs).arguments["params"])
+        return add(*args, **kwargs)
+
+    monkeypatch.setattr(LLMEngine, "add_request", noting)
+    run(impl, [(0, 8, 4), (1, 8, 7)])
+    assert [(each.temperature, each.ignore_eos, each.max_tokens) for each in asked] == [(0, True, 4), (0, True, 7)]
 
 
 def test_spike_threshold_is_per_request_budget_is_global(impl):
@@ -73,10 +90,14 @@ def test_prompts_share_nothing(impl):
     """Prefix caching is on by default. This looks like *Prompts out of one letter* where 125 stands for 257."""
     on, off = (run(impl, W, enable_prefix_caching=flag) for flag in (True, False))
     assert numbers(on) == numbers(off) == (24, 257, [0, 0, 0])
-    crowd = [(tick, 9, 1) for tick in (0, 1) for _ in range(120)]
-    for flag in (True, False):
-        spike = run(impl, crowd, num_blocks=2000, max_num_seqs=120, enable_prefix_caching=flag).max_step_tokens
-        assert spike == 1080, f"120 prompts of 9 tokens are 1080 tokens in each of two steps, got {spike}"
+    crowd = [(tick, 9, 1) for tick in (0, 1) for _ in range(150)]
+    for size, flag in ((4, True), (4, False), (1, True)):
+        pool = {"num_blocks": 2000, "block_size": size, "enable_prefix_caching": flag}
+        found = run(impl, crowd, max_num_seqs=150, **pool)
+        assert numbers(found)[:2] == (2, 1350), (
+            f"150 prompts of 9 tokens are 1350 tokens in each of two steps, got {found.max_step_tokens}; blocks hold "
+            f"{size}" + ", and more requests come than the model has tokens" * (size == 1)
+        )
 
 
 def test_throughput_more_budget_never_more_steps(impl):
@@ -96,6 +117,13 @@ def test_a_cramped_pool_is_the_engines_business(impl):
 def test_nothing_to_serve(impl):
     with pytest.raises(ValueError, match="need at least one arrival"):
         impl.simulate([])
+
+
+def test_what_the_engine_refuses_comes_out(impl):
+    with pytest.raises(ValueError, match="block_size"):
+        run(impl, S, block_size=0)
+    with pytest.raises(ValueError, match="max_num_batched_tokens"):
+        search(impl, 10**9, budgets=(64, 0))
 
 
 def test_chunks_cost_as_predicted(impl):
@@ -194,6 +222,7 @@ def test_one_size_is_no_line(impl):
 def test_the_largest_step_that_is_in_time(impl):
     assert impl.largest_step(50.0, 6.0, 0.25) == 176
     assert impl.largest_step(6.375, 6.0, 0.25) == 1
+    assert impl.largest_step(50.0, 30.0, 0.5) == 40, "another engine, whose steps have another fixed part"
     with pytest.raises(ValueError, match=re.escape("no step takes 6.2 ms or less: one token takes 6.2 ms")):
         impl.largest_step(6.2, 6.0, 0.25)
     with pytest.raises(ValueError, match=re.escape("no step takes 5.0 ms or less: one token takes 6.5 ms")):
