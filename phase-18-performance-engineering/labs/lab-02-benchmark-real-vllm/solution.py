@@ -76,7 +76,8 @@ def find_knee(rows: Sequence[Row]) -> float:
     one is past it, and one at which it waits hardly longer is not; several runs of a rate are one rate.
 
     Args:
-        rows: in any order, several of the same rate allowed; the lowest rate is taken to be below the knee.
+        rows: in any order, several of the same rate allowed; left as they are. The lowest rate is taken to be below
+            the knee.
 
     Raises:
         ValueError: "need at least two rates, got N".

@@ -46,6 +46,12 @@ def test_what_makes_no_row(impl):
         ValueError, match="the result has no p50_itl_ms: run the client with --metric-percentiles 50,99"
     ):
         impl.parse_result(short)
+    late = {key: value for key, value in RESULT.items() if key not in ("p99_ttft_ms", "p50_itl_ms")}
+    with pytest.raises(ValueError, match="the result has no p99_ttft_ms"):
+        impl.parse_result(late)
+    for key in ("p50_ttft_ms", "p99_itl_ms", "p50_tpot_ms"):
+        with pytest.raises(ValueError, match=f"the result has no {key}"):
+            impl.parse_result({name: value for name, value in RESULT.items() if name != key})
 
 
 # ---- Little's law --------------------------------------------------------------------------------------------------
@@ -97,7 +103,12 @@ def test_past_the_knee_is_past_it(impl):
     """A run that went well at a rate above changes nothing: the queue had no time to grow."""
     table = [row(impl, rate, p99) for rate, p99 in ((12, 120.0), (2, 100.0), (8, 2900.0), (4, 110.0))]
     assert impl.find_knee(table) == 4
+    before = list(table)
     assert impl.find_knee(table[:0:-1]) == 4
+    assert impl.find_knee(table) == 4 and table == before, "the rows were changed"
+    assert impl.find_knee([row(impl, *each) for each in ((2, 100.0), (4, 2500.0), (8, 2900.0))]) == 2, (
+        "past the lowest rate everybody waits: against the wait at the lowest, not at the one after it"
+    )
 
 
 def test_throughput_goes_on_growing_past_the_knee(impl):
@@ -108,6 +119,10 @@ def test_throughput_goes_on_growing_past_the_knee(impl):
 def test_one_run_decides_nothing(impl):
     table = [row(impl, rate, p99) for rate in (2, 4, 8) for p99 in (100.0, 110.0, 105.0 + (rate == 4) * 2000)]
     assert impl.find_knee(table) == 8
+    table = [row(impl, *each) for each in ((2, 100.0), (4, 2000.0), (4, 110.0), (4, 2100.0), (8, 105.0))]
+    assert impl.find_knee(table) == 2, "two of three runs at 4 waited for 2 seconds: one that did not is no proof"
+    table = [row(impl, *each) for each in ((2, 100.0), (2, 5000.0), (2, 110.0), (4, 900.0))]
+    assert impl.find_knee(table) == 2, "one bad run at the lowest rate does not make 0.9 seconds usual"
 
 
 def test_no_knee_in_one_rate(impl):
@@ -155,7 +170,7 @@ def alarms(impl, sizes, shift=0.0, number=400):
     return found
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (2, 3), (3, 3), (2, 6), (5, 5)])
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 3), (3, 3), (2, 6), (6, 2), (5, 5)])
 def test_nothing_changed(impl, sizes):
     found = alarms(impl, sizes)
     false = 1 - found.count("cannot tell") / len(found)
@@ -167,9 +182,18 @@ def test_a_change_is_found(impl):
     assert alarms(impl, (5, 5), -4.0, 200).count("lower") >= 180
 
 
+def test_runs_without_any_spread(impl):
+    """Counters of an engine come out the same in each run: a spread of 0 is nothing to divide by."""
+    assert impl.compare([100.0] * 5, [100.0] * 5) == "cannot tell"
+    assert impl.compare([100.0] * 5, [101.0] * 5) == "higher"
+    assert impl.compare([100.0] * 5, [99.0] * 5) == "lower"
+
+
 def test_one_run_is_no_comparison(impl):
     with pytest.raises(ValueError, match="need two runs or more on either side, got 1 and 3"):
         impl.compare([100.0], [90.0, 91.0, 92.0])
+    with pytest.raises(ValueError, match="need two runs or more on either side, got 3 and 0"):
+        impl.compare([90.0, 91.0, 92.0], [])
 
 
 def test_false_alarms_as_predicted(impl):
@@ -221,6 +245,8 @@ p50 and p99, 2 runs each.
 
 def test_what_a_reviewer_misses(impl):
     assert impl.report_problems(GOOD) == []
+    assert impl.report_problems(GOOD.replace("## ", "### ").replace("2 runs", "12 runs")) == []
+    assert impl.report_problems(GOOD.replace("## Results", "## RESULTS")) == []
     assert impl.report_problems(GOOD.replace("## The knee", "The knee")) == ["no heading for knee"]
     bare = "# Results\n\nIt is 3 % faster in many runs."
     wanted = ["workload", "machine", "settings", "knee", "recommendation"]
