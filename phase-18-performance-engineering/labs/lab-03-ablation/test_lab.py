@@ -157,6 +157,8 @@ def test_refusals(impl):
             call(short)
         with pytest.raises(ValueError, match=re.escape("cost of arm (0, 0, 1) must be positive and finite, got nan")):
             call(odd)
+    with pytest.raises(ValueError, match=re.escape("3 of 4 arms are missing, first: (0, 0)")):
+        impl.check_arms({(1, 0): 1.0}, 2)
     for value in (0.0, -1.0, math.inf):
         with pytest.raises(ValueError, match=re.escape(f"cost of arm (1, 1) must be positive and finite, got {value}")):
             impl.check_arms({**SMALL, (1, 1): value}, 2)
@@ -164,8 +166,9 @@ def test_refusals(impl):
         says = f"order must name each of ['a', 'b'] once, got {order}"
         with pytest.raises(ValueError, match=re.escape(says)):
             impl.along(SMALL, PAIR, order)
-    with pytest.raises(ValueError, match=re.escape("x and y must be two of ['a', 'b'], got a and a")):
-        impl.interaction(SMALL, PAIR, "a", "a")
+    for x, y in (("a", "a"), ("a", "z"), ("z", "b")):
+        with pytest.raises(ValueError, match=re.escape(f"x and y must be two of ['a', 'b'], got {x} and {y}")):
+            impl.interaction(SMALL, PAIR, x, y)
 
 
 # ---- running the arms ----------------------------------------------------------------------------------------------
@@ -192,10 +195,20 @@ def test_every_arm_runs_and_repeats_interleave(impl):
     assert not any(one == other for one, other in itertools.pairwise(ran)), "an arm ran twice in a row"
 
 
+def test_two_arms_take_turns(impl):
+    """Where there are only two, rounds in an order by chance, or there and back, soon let one run twice in a row."""
+    ran = []
+    impl.run_arms(lambda settings: (ran.append(settings["a"]) or 1.0, 0), switches(impl, "a"), repeats=10)
+    assert len(ran) == 20 and all(one != other for one, other in itertools.pairwise(ran)), f"they ran as {ran}"
+
+
 def test_the_median_of_the_repeats(impl):
     costs = {"off": iter([9.0, 8.0, 70.0]), "on": iter([2.0, 50.0, 3.0])}
     arms = impl.run_arms(lambda settings: (next(costs[settings["a"]]), 0), switches(impl, "a"), repeats=3)
     assert arms == {(0,): 9.0, (1,): 3.0}, "one interrupted run must not decide an arm"
+    costs = {"off": iter([9.0, 8.0]), "on": iter([2.0, 3.0])}
+    arms = impl.run_arms(lambda settings: (next(costs[settings["a"]]), 0), switches(impl, "a"), repeats=2)
+    assert arms == {(0,): 8.5, (1,): 2.5}, "the median of two lies between them"
 
 
 def test_settings_do_not_leak_from_arm_to_arm(impl):
@@ -208,6 +221,8 @@ def test_settings_do_not_leak_from_arm_to_arm(impl):
         map(repr, map(sorted, map(dict.items, wanted)))
     )
     assert on == {"a": "on", "more": 5}, "a technique was changed"
+    impl.run_arms(lambda settings: (float(len(settings)), settings.clear()), techniques[:1], repeats=2)
+    assert on == {"a": "on", "more": 5}, "what a run does to its settings was done to the technique"
 
 
 def test_other_tokens_stop_the_ablation(impl):
@@ -218,6 +233,21 @@ def test_other_tokens_stop_the_ablation(impl):
         ValueError, match=r"arm \(\d, \d\) gave another answer than arm \(\d, \d\): an ablation compares"
     ):
         impl.run_arms(run, switches(impl, "a", "b"))
+
+
+@pytest.mark.parametrize("odd", [1, 3, 6])
+def test_the_first_other_answer_is_named(impl, odd):
+    """Also where an arm answers otherwise only when it runs again."""
+    ran = []
+
+    def run(settings):
+        ran.append(tuple(int(settings[name] == "on") for name in "ab"))
+        return 1.0, len(ran) - 1 >= odd
+
+    with pytest.raises(ValueError, match="gave another answer than arm") as caught:
+        impl.run_arms(run, switches(impl, "a", "b"), repeats=3)
+    assert f"arm {ran[odd]} gave another answer than arm {ran[0]}: an ablation compares equal work" in str(caught.value)
+    assert len(ran) == odd + 1, f"it went on for {len(ran) - odd - 1} runs more, and none of them could count"
 
 
 def test_counters_of_the_engine(impl):
