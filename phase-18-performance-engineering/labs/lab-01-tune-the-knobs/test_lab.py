@@ -90,12 +90,12 @@ def test_prompts_share_nothing(impl):
     """Prefix caching is on by default. This looks like *Prompts out of one letter* where 125 stands for 257."""
     on, off = (run(impl, W, enable_prefix_caching=flag) for flag in (True, False))
     assert numbers(on) == numbers(off) == (24, 257, [0, 0, 0])
-    crowd = [(tick, 9, 1) for tick in (0, 1) for _ in range(150)]
+    crowd = [(tick, 9, 1) for tick, number in ((0, 44), (1, 256)) for _ in range(number)]
     for size, flag in ((4, True), (4, False), (1, True)):
-        pool = {"num_blocks": 2000, "block_size": size, "enable_prefix_caching": flag}
-        found = run(impl, crowd, max_num_seqs=150, **pool)
-        assert numbers(found)[:2] == (2, 1350), (
-            f"150 prompts of 9 tokens are 1350 tokens in each of two steps, got {found.max_step_tokens}; blocks hold "
+        pool = {"num_blocks": 4000, "block_size": size, "enable_prefix_caching": flag, "max_num_seqs": 256}
+        found = run(impl, crowd, budget=4096, **pool)
+        assert numbers(found)[:2] == (2, 2304), (
+            f"256 prompts of 9 tokens are 2304 tokens in the second step, got {found.max_step_tokens}; blocks hold "
             f"{size}" + ", and more requests come than the model has tokens" * (size == 1)
         )
 
