@@ -189,6 +189,8 @@ class StreamHub:
             raise ValueError(f"Idempotency-Key {key!r} was used with another request")
         if answer is None:
             answer = self._start(list(prompt_token_ids), copy.deepcopy(params), key)
+        elif key is not None:
+            self._by_key[key] = self._by_key.pop(key)
         answer.alone = 0
         return Stream()._reads(self, answer, offset)
 

@@ -27,6 +27,7 @@ def answer_of(prompt=PROMPT, max_tokens=TOKENS):
 
 
 ANSWER = answer_of()
+STRANGE = min(set(range(256)) - set(ANSWER))
 
 
 def computed(engine):
@@ -104,6 +105,22 @@ def test_as_early_as_it_is_complete(impl):
         "the second CR ends the line; a LF may come and says nothing new"
     )
     assert decoder.feed(b"\ndata: b\n") == [] and decoder.feed(b"\n") == [("", "b")]
+
+
+@pytest.mark.parametrize(
+    ("wire", "wanted"),
+    [
+        ("data: a\u2028b\x0bc\x0cd\x85e\x1cf\n\n", [("", "a\u2028b\x0bc\x0cd\x85e\x1cf")]),
+        ("data: behind \n\n", [("", "behind ")]),
+        ("data: a\n: ping\ndata: b\n\n", [("", "a\nb")]),
+        ("data: 1: 2\n\ndata:3\n\n", [("", "1: 2"), ("", "3")]),
+        ("Data: x\ndata : y\n data: z\n\n", []),
+        ("id: 7\ndata: a\n\nid\ndata: b\n\n", [("7", "a"), ("", "b")]),
+    ],
+)
+def test_lines_as_they_are(impl, wire, wanted):
+    """Three line ends and no others, nothing stripped but one space, names to the letter."""
+    assert decoded(impl, [wire.encode()]) == wanted
 
 
 def test_broken_bytes(impl):
@@ -254,7 +271,7 @@ def test_leaving_frees_blocks(impl):
     assert not engine.has_unfinished_requests() and hub.pump() is False
 
 
-@pytest.mark.parametrize(("settings", "grace"), [({}, 8), ({"grace_steps": 3}, 3)])
+@pytest.mark.parametrize(("settings", "grace"), [({}, 8), ({"grace_steps": 3}, 3), ({"grace_steps": 0}, 0)])
 def test_leaving_with_a_key(impl, settings, grace):
     engine = LLMEngine()
     hub = impl.StreamHub(engine, **settings)
@@ -326,14 +343,40 @@ def test_keys_are_bounded(impl, settings, kept):
     assert computed(engine) == made + 2, "and no more: a server that keeps every key runs out of memory"
 
 
+@pytest.mark.parametrize("key", ["k", ""])
+def test_a_key_that_is_opened_again_is_among_the_last(impl, key):
+    engine = LLMEngine()
+    hub = impl.StreamHub(engine, max_keys=2)
+    for each in (key, "other", key, "third"):
+        read_all(hub, hub.open(PROMPT, params(2), key=each))
+    made = computed(engine)
+    for each in ("third", key):
+        assert read_all(hub, hub.open(PROMPT, params(2), key=each))[0] == ANSWER[:2]
+    assert computed(engine) == made, f"the two that were opened last are {key!r} and 'third'"
+    read_all(hub, hub.open(PROMPT, params(2), key="other"))
+    assert computed(engine) == made + 2, "three answers are kept, and max_keys is 2"
+
+
+def test_the_same_prompt_in_another_sequence(impl):
+    engine = LLMEngine()
+    hub = impl.StreamHub(engine)
+    for prompt in (tuple(PROMPT), list(PROMPT), bytes(PROMPT)):
+        assert read_all(hub, hub.open(prompt, params(8), key="k"))[0] == ANSWER[:8]
+    assert computed(engine) == 8, "the same tokens are the same request"
+
+
 def test_arguments_are_copied(impl):
     hub = impl.StreamHub(LLMEngine())
-    prompt, mine = list(PROMPT), params(8)
+    prompt, mine = list(PROMPT), params(8, stop_token_ids=[STRANGE])
+    assert STRANGE not in ANSWER
     stream = hub.open(prompt, mine, key="k")
     prompt.append(7)
     mine.max_tokens = 3
+    mine.stop_token_ids.append(ANSWER[4])
     assert read_all(hub, stream)[0] == ANSWER[:8]
-    assert hub.open(PROMPT, params(8), key="k").read().finish_reason == "length"
+    again = params(8, stop_token_ids=[STRANGE])
+    assert hub.open(PROMPT, again, key="k").read().finish_reason == "length"
+    assert again == params(8, stop_token_ids=[STRANGE]), "the parameters were changed"
 
 
 def test_what_the_engine_refuses(impl):
