@@ -137,7 +137,7 @@ def serve(engine: LLMEngine, listener: Any) -> Server:
 
     What must hold: all calls of the engine come from one thread. No client waits for another: neither for her answer,
     nor for her reading. A client who leaves ends her request, and her blocks are free. Without work nothing runs. A bad
-    request harms nobody. Behind `close` no thread is left.
+    request harms nobody. Nothing is kept of a request that is over. Behind `close` no thread is left.
     """
     front = _Front(engine, listener)
     return Server(listener, front.threads, front.stop)

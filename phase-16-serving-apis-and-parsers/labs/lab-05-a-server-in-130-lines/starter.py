@@ -95,6 +95,6 @@ def serve(engine: LLMEngine, listener: Any) -> Server:
 
     What must hold: all calls of the engine come from one thread. No client waits for another: neither for her answer,
     nor for her reading. A client who leaves ends her request, and her blocks are free. Without work nothing runs. A bad
-    request harms nobody. Behind `close` no thread is left.
+    request harms nobody. Nothing is kept of a request that is over. Behind `close` no thread is left.
     """
     raise NotImplementedError("a server for many clients at once, in front of one engine")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -22,8 +24,8 @@ LONG = 400  # tokens of a client who takes her time
 class Watch:
     """An engine that notes who calls it. There is no end token among its 256, so answers have the length asked for."""
 
-    def __init__(self):
-        self.inner = LLMEngine(ToyModel(vocab_size=256), tokenizer=ByteTokenizer())
+    def __init__(self, **settings):
+        self.inner = LLMEngine(ToyModel(vocab_size=256), tokenizer=ByteTokenizer(), **settings)
         self.threads, self.steps, self.looks, self.overlaps, self.inside = {}, 0, 0, 0, 0
         self.pause, self.gate = 0.0, threading.Event()  # seconds a step takes at least; steps wait for the gate
         self.gate.set()
@@ -70,9 +72,9 @@ def body(prompt="Hello", max_tokens=20, **more):
 
 
 @contextlib.contextmanager
-def running(impl, kind="serve"):
+def running(impl, kind="serve", **settings):
     """(engine, listener) of a server of the learner's; it is closed behind the test."""
-    engine, listener = Watch(), wire.Listener()
+    engine, listener = Watch(**settings), wire.Listener()
     server = getattr(impl, kind)(engine, listener)
     try:
         yield engine, listener
@@ -267,6 +269,64 @@ def test_leaving_frees_blocks(impl, stream):
         assert listener.connect().ask(body()).response()[0] == 200
 
 
+@pytest.mark.parametrize("kind", ["serve_blocking", "serve"])
+def test_who_has_left_is_in_nobodys_answer(impl, kind):
+    with running(impl, kind) as (engine, listener):
+        engine.pause = 0.001
+        client = listener.connect().ask(body("A", 1900, stream=True))
+        assert client.read_until(b"data: ")
+        client.leave()
+        answer = json.loads(listener.connect().ask(body()).response()[1])
+        assert answer["choices"][0]["text"] == text_of("Hello", 20), "what the one who left had asked for goes on"
+
+
+def test_leaving_the_queue(impl):
+    """Of a request that waits for a seat there is no output, and so nothing to send that would fail."""
+    with running(impl, max_num_seqs=1) as (engine, listener):
+        engine.pause = 0.002
+        first = listener.connect().ask(body("A", 1900, stream=True))
+        assert first.read_until(b"data: ")
+        second = listener.connect().ask(body("B", 3))
+        assert soon(lambda: engine.inner.get_num_unfinished_requests() == 2)
+        second.leave()
+        assert soon(lambda: engine.inner.get_num_unfinished_requests() == 1) and engine.steps < 1850, (
+            "B has left, and waits for A's seat nevertheless"
+        )
+        first.leave()
+
+
+def test_a_slow_engine_sends_nothing_twice(impl):
+    with running(impl) as (engine, listener):
+        engine.pause = 0.12
+        choices = [
+            each["choices"][0] for each in events(listener.connect().ask(body("A", 2, stream=True)).response()[1])
+        ]
+        assert "".join(each["text"] for each in choices) == text_of("A", 2)
+        assert len(choices) <= 2, f"{len(choices)} events, and two outputs: {choices}"
+
+
+def test_nothing_is_kept_of_what_is_over(impl):
+    connections, asked = [], 40
+
+    class Noting(wire.Listener):
+        def accept(self):
+            if (connection := super().accept()) is not None:
+                connections.append(weakref.ref(connection))
+            return connection
+
+    listener = Noting()
+    server = impl.serve(Watch(), listener)
+    try:
+        for _ in range(asked):
+            assert listener.connect().ask(body(max_tokens=1)).response()[0] == 200
+        assert soon(lambda: gc.collect() >= 0 and sum(each() is not None for each in connections) < 20), (
+            f"{sum(each() is not None for each in connections)} connections of {asked} are still held by something"
+        )
+        assert len(server.threads) < 20, f"{len(server.threads)} threads for {asked} requests that are over"
+    finally:
+        server.close()
+
+
 def test_without_work_nothing_runs(impl):
     with running(impl) as (engine, listener):
         assert listener.connect().ask(body()).response()[0] == 200
@@ -275,17 +335,52 @@ def test_without_work_nothing_runs(impl):
         before = engine.looks
         time.sleep(0.2)
         assert engine.looks - before < 20, f"{engine.looks - before} looks at an engine that has nothing to do"
+        lazy = listener.connect().ask(body("A", LONG, stream=True))
+        assert lazy.read_until(b"data: ") and soon(lambda: engine.used == 0)
+        time.sleep(0.05)
+        before = engine.looks
+        time.sleep(0.1)
+        assert engine.looks - before < 20, f"{engine.looks - before} looks while one who has all her tokens has to read"
+        assert lazy.read_until(b"[DONE]")
 
 
 def test_close_ends_everything(impl):
     before = set(threading.enumerate())
     with running(impl) as (engine, listener):
         engine.pause = 0.001
-        silent, busy = listener.connect(), listener.connect().ask(body("A", 1900, stream=True))
+        silent, waiting = listener.connect(), listener.connect().ask(body("B", 1900))
+        busy = listener.connect().ask(body("A", 1900, stream=True))
         assert busy.read_until(b"data: ")
     left = [each.name for each in set(threading.enumerate()) - before if each.is_alive()]
     assert left == [], f"threads that are left: {left}"
-    assert engine.used == 0 and not busy.read_until(b"[DONE]") and not silent.read_until(b"x")
+    assert engine.used == 0 and not busy.read_until(b"[DONE]")
+    assert not silent.read_until(b"x") and not waiting.read_until(b"length")
+
+
+def test_close_in_the_moment_of_a_connection(impl):
+    """`accept` has taken a connection when the server is closed, and gives it a moment after."""
+
+    class Late(wire.Listener):
+        taken, closed = threading.Event(), threading.Event()
+
+        def accept(self):
+            if (connection := super().accept()) is not None:
+                self.taken.set()
+                self.closed.wait(20)
+                time.sleep(0.1)
+            return connection
+
+        def close(self):
+            super().close()
+            self.closed.set()
+
+    before, listener = set(threading.enumerate()), Late()
+    server = impl.serve(Watch(), listener)
+    silent = listener.connect()
+    assert listener.taken.wait(20)
+    server.close()
+    left = [each.name for each in set(threading.enumerate()) - before if each.is_alive()]
+    assert left == [] and not silent.read_until(b"x"), f"threads that are left: {left}"
 
 
 def test_over_tcp(impl):
