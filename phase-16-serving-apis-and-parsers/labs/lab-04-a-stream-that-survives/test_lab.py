@@ -251,8 +251,10 @@ def test_coming_back_after_the_end(impl, key):
 
 @pytest.mark.parametrize(("key", "last"), [("k", "garbage"), ("k", "-1"), ("k", "²"), ("k", ""), (None, "3")])
 def test_an_id_of_no_event(impl, key, last):
+    engine = LLMEngine()
     with pytest.raises(ValueError, match=f"last_event_id '{last}' is of no event"):
-        impl.StreamHub(LLMEngine()).open(PROMPT, params(), key=key, last_event_id=last)
+        impl.StreamHub(engine).open(PROMPT, params(), key=key, last_event_id=last)
+    assert not engine.has_unfinished_requests(), "she was refused, and her request is computed nevertheless"
 
 
 # ---- leaving -------------------------------------------------------------------------------------------------------
@@ -347,8 +349,11 @@ def test_keys_are_bounded(impl, settings, kept):
 def test_a_key_that_is_opened_again_is_among_the_last(impl, key):
     engine = LLMEngine()
     hub = impl.StreamHub(engine, max_keys=2)
-    for each in (key, "other", key, "third"):
+    for each in (key, "other", key):
         read_all(hub, hub.open(PROMPT, params(2), key=each))
+    with pytest.raises(ValueError, match="Idempotency-Key 'other' was used with another request"):
+        hub.open(PROMPT, params(3), key="other")  # who is refused has opened nothing
+    read_all(hub, hub.open(PROMPT, params(2), key="third"))
     made = computed(engine)
     for each in ("third", key):
         assert read_all(hub, hub.open(PROMPT, params(2), key=each))[0] == ANSWER[:2]

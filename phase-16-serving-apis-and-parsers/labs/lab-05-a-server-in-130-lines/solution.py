@@ -99,7 +99,7 @@ def parse_request(body: bytes) -> tuple[str, SamplingParams, bool]:
     try:
         return prompt, SamplingParams(max_tokens=max_tokens, temperature=temperature), stream
     except (ValueError, TypeError, OverflowError) as error:
-        raise BadRequest(str(error), "temperature" if "temperature" in str(error) else "max_tokens") from None
+        raise BadRequest(str(error), "max_tokens" if "max_tokens" in str(error) else "temperature") from None
 
 
 def serve_blocking(engine: LLMEngine, listener: Any) -> Server:

@@ -116,6 +116,8 @@ BAD = [
     ({"prompt": "x", "temperature": "hot"}, "temperature must be a number, got 'hot'", "temperature"),
     ({"prompt": "x", "temperature": False}, "temperature must be a number, got False", "temperature"),
     ({"prompt": "x", "temperature": -1}, "temperature", "temperature"),
+    ({"prompt": "x", "temperature": 10**400}, "", "temperature"),
+    (body(max_tokens=10**40), "max_tokens", "max_tokens"),
     (body(stream="yes"), "stream must be true or false, got 'yes'", "stream"),
     (body(max_tokenz=3), "unknown field 'max_tokenz'", "max_tokenz"),
 ]
@@ -346,15 +348,19 @@ def test_without_work_nothing_runs(impl):
 
 def test_close_ends_everything(impl):
     before = set(threading.enumerate())
-    with running(impl) as (engine, listener):
+    with running(impl, max_num_seqs=1) as (engine, listener):
         engine.pause = 0.001
-        silent, waiting = listener.connect(), listener.connect().ask(body("B", 1900))
         busy = listener.connect().ask(body("A", 1900, stream=True))
         assert busy.read_until(b"data: ")
+        waiting = listener.connect().ask(body("B", 3))
+        assert soon(lambda: engine.inner.get_num_unfinished_requests() == 2)
+        silent = listener.connect()
     left = [each.name for each in set(threading.enumerate()) - before if each.is_alive()]
     assert left == [], f"threads that are left: {left}"
     assert engine.used == 0 and not busy.read_until(b"[DONE]")
-    assert not silent.read_until(b"x") and not waiting.read_until(b"length")
+    assert not silent.read_until(b"x") and not waiting.read_until(b"length"), (
+        "whoever waits is let go, for words or for a seat"
+    )
 
 
 def test_close_in_the_moment_of_a_connection(impl):
