@@ -171,7 +171,10 @@ def test_a_stream_is_the_answer_in_pieces(impl, kind):
 def test_other_routes(impl, kind):
     with running(impl, kind) as (_, listener):
         assert listener.connect().ask(b"", "GET", "/health").response()[0] == 200
-        for method, path in (("GET", "/v1/completions"), ("POST", "/v1/nothing"), ("GET", "/")):
+        for method, path in (
+            ("GET", "/v1/completions"), ("POST", "/v1/nothing"), ("GET", "/"), ("POST", "/health"),
+            ("POST", "/v1/completions/more"),
+        ):  # fmt: skip
             status, data = listener.connect().ask(body(), method, path).response()
             assert (status, json.loads(data)["error"]["type"]) == (404, "NotFoundError")
 
