@@ -41,6 +41,7 @@ def resolve_runner(config: EngineConfig, resolved: ResolvedModel, folder: str | 
             config.convert in ("auto", "none"), "convert", config.convert, "'auto' or 'none' with runner='generate'"
         )
         return
+    require(config.platform.supports_pooling, "device", config.device, "'cpu' with runner='pooling'")
     convert = config.convert
     if convert == "auto":
         convert = "none" if pools else by_name[1] if by_name[0] == "pooling" else "embed"

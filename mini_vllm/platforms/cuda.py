@@ -32,6 +32,7 @@ class CudaPlatform(Platform):
 
     device_type: ClassVar[str] = "cuda"
     default_async_scheduling: ClassVar[bool] = True
+    supports_pooling: ClassVar[bool] = False
 
     def check_available(self) -> None:
         """torch, Triton and a GPU."""

@@ -18,6 +18,7 @@ class Platform:
     device_type: ClassVar[str]
     """"cpu" or "cuda": the name that torch has for it."""
     default_async_scheduling: ClassVar[bool] = False
+    supports_pooling: ClassVar[bool] = True
 
     def check_available(self) -> None:
         """Raises ValueError, with the reason, where this machine has no such device or lacks what drives it."""

@@ -42,7 +42,7 @@ class GPUWorker(Worker):
         if not self.model.num_layers:
             raise ValueError(f"device={self.config.device!r} needs a checkpoint, got {type(self.model).__name__}")
         refuse_unknown(self.model)
-        max_len = self.config.resolve_max_model_len(self.resolved_model.max_model_len)
+        max_len = self.config.resolve_max_model_len(*self.resolved_model.lengths)
         self.program = CudaDecoder(self.model, self.device, self.device_dtype, max_len)
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:

@@ -141,6 +141,7 @@ def test_a_nan_ends_its_own_request(expected: list[list[int]]) -> None:
         ({"device": "torch", "tensor_parallel_size": 2}, "tensor_parallel_size=2 is not there with device='torch'"),
         ({"device": "torch", "quantization": "int8"}, "quantization='int8' is not there with device='torch'"),
         ({"device": "torch", "kv_cache_dtype": "fp8"}, "kv_cache_dtype='fp8' is not there with device='torch'"),
+        ({"device": "torch", "convert": "embed"}, "device must be 'cpu' with runner='pooling', got 'torch'"),
         ({"device": "torch", "dtype": "float64"}, "dtype must be one of auto, .* on a GPU, got 'float64'"),
     ],
     ids=str,
