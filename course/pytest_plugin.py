@@ -35,6 +35,7 @@ from course.loop.outcomes import Outcomes, fitted, remember
 MARKERS = (
     "gpu: needs an NVIDIA GPU (skipped without one)",
     "slow: long replays and property runs; left out of the README's second line",
+    "maintainer: the tests of the machinery itself (checkers, grader, website); left out of the README's second line",
     "needs_torch: needs torch, transformers, triton, tokenizers or the like (skipped without them)",
     "real_vllm: needs the CPU build of the pinned release (`course vllm`)",
     "provided: tests what starter.py brings along, so it passes there too",

@@ -25,6 +25,8 @@ from course.labs import Lab, LabError, find_labs, lab_folders, lab_of
 from course.tests import submissions as made
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 
+pytestmark = pytest.mark.maintainer
+
 LAB, OTHER = (lab for folder in (FIRST, SECOND) if (lab := lab_of(folder)) is not None)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="isolation needs Linux")
 FAST = Settings(limits=Limits(test_seconds=0.5, lab_seconds=4, memory_mb=256, stops=1))
