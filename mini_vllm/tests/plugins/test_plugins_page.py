@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +16,23 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.distributed import shared_memory
 from mini_vllm.models import registry
 from mini_vllm.tests.helpers import POCKET
+from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 from mini_vllm.tests.plugins.packages import PAGE, ROOT, blocks_of_the_page, install_the_pages_package
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
 ASK = "import sys; from mini_vllm.tests.plugins import test_plugins_page as page; page.main(*sys.argv[1:])"
 needs_pocket = pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
 needs_ranks = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank: Linux on x86-64")
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The page's package, and a checkpoint for its model."""
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page's package, and a tiny checkpoint for its model."""
     folder = install_the_pages_package(tmp_path_factory.mktemp("mychip"))
-    least_likely = shutil.copytree(POCKET, folder / "least-likely")
-    config = json.loads((least_likely / "config.json").read_text())
-    (least_likely / "config.json").write_text(json.dumps({**config, "architectures": ["LeastLikelyForCausalLM"]}))
-    yield folder
+    config = save_tiny("llama", folder / "tiny") / "config.json"
+    said = json.loads(config.read_text())
+    config.write_text(json.dumps({**said, "architectures": ["LeastLikelyForCausalLM"]}))
+    return folder
 
 
 def run(work: Path, *command: str, **env: str) -> str:
@@ -66,41 +65,38 @@ def known(model: object) -> str:
 def main(folder: str, settings: str) -> None:
     """In a process of its own: an engine over the checkpoint, and who computed what."""
     llm = LLM(folder, num_blocks=64, **json.loads(settings))
-    tokens = llm.generate("The scheduler", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    tokens = llm.generate({"prompt_token_ids": [5, 6, 7]}, GREEDY, use_tqdm=False)[0].outputs[0].token_ids
     told = llm.apply_model(known) if "tensor_parallel_size" in settings else []
-    print(json.dumps({"tokens": tokens, "told": told, "pid": os.getpid()}))
+    device = llm.llm_engine.config.device
+    print(json.dumps({"tokens": tokens, "told": told, "pid": os.getpid(), "device": device}))
 
 
 @pytest.fixture(scope="module")
 def expected(work: Path) -> list[int]:
-    return json.loads(run(work, "-c", ASK, "least-likely", "{}"))["tokens"]
+    return json.loads(run(work, "-c", ASK, "tiny", "{}"))["tokens"]
 
 
-@needs_pocket
 @needs_ranks
 def test_a_spawned_rank_knows_the_model(work: Path, expected: list[int]) -> None:
-    answer = json.loads(run(work, "-c", ASK, "least-likely", '{"tensor_parallel_size": 2}'))
+    answer = json.loads(run(work, "-c", ASK, "tiny", '{"tensor_parallel_size": 2}'))
     first, second = (told.split() for told in answer["told"])
     assert first[:2] == second[:2] == ["mychip.model", "True"]
     assert int(first[2]) == answer["pid"] != int(second[2])
     assert answer["tokens"] == expected
 
 
-@needs_pocket
-def test_a_core_of_its_own_knows_it_and_the_platform(work: Path, expected: list[int]) -> None:
+@pytest.mark.parametrize("chips", [pytest.param("0", marks=pytest.mark.slow), "1"])
+def test_a_core_of_its_own_knows_it_and_the_platform(work: Path, expected: list[int], chips: str) -> None:
     pytest.importorskip("zmq")
-    settings = '{"enable_multiprocessing": true}'
-    for env in ({}, {"MYCHIP": "1"}):
-        assert json.loads(run(work, "-c", ASK, "least-likely", settings, **env))["tokens"] == expected
+    answer = json.loads(run(work, "-c", ASK, "tiny", '{"enable_multiprocessing": true}', MYCHIP=chips))
+    assert answer["tokens"] == expected and answer["device"] == ("cpu", "mychip")[int(chips)]
 
 
-@needs_pocket
 def test_who_is_not_allowed_is_not_there(work: Path) -> None:
     with pytest.raises(AssertionError, match="architecture 'LeastLikelyForCausalLM' is not supported"):
-        run(work, "-c", ASK, "least-likely", "{}", MINI_VLLM_PLUGINS="mychip")
+        run(work, "-c", ASK, "tiny", "{}", MINI_VLLM_PLUGINS="mychip")
 
 
-@needs_pocket
 def test_the_platform_refuses_what_the_chip_has_not(work: Path) -> None:
     with pytest.raises(AssertionError, match="kv_cache_dtype must be 'auto' with device='mychip', got 'int8'"):
-        run(work, "-c", ASK, "least-likely", '{"kv_cache_dtype": "int8"}', MYCHIP="1")
+        run(work, "-c", ASK, "tiny", '{"kv_cache_dtype": "int8"}', MYCHIP="1")
