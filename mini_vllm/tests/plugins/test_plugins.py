@@ -15,6 +15,7 @@ from mini_vllm.compilation.registry import compiled_form, register_compiled_form
 from mini_vllm.models import registry
 from mini_vllm.models.registry import get_model_class, register_model
 from mini_vllm.plugins import DEFAULT_PLUGINS_GROUP, load_general_plugins, load_plugins_by_group
+from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 from mini_vllm.tests.plugins.conftest import Installed
 from mini_vllm.tests.plugins.packages import ROOT
@@ -223,6 +224,21 @@ def test_a_wrong_table_is_refused_by_name(installed: Installed, function: str, w
     model = object.__new__(outsider.Own)
     with pytest.raises((TypeError, ValueError, OSError), match=words):
         compiled_form(model)
+
+
+@pytest.mark.needs_torch
+def test_a_form_for_torchs_device_takes_its_arguments(fresh: None) -> None:
+    pytest.importorskip("torch")
+    from mini_vllm import LLM
+    from mini_vllm.compilation.cuda_fused import CudaDecoder
+    from mini_vllm.models.llama import LlamaForCausalLM
+
+    class Own(CudaDecoder):
+        """The same."""
+
+    register_compiled_form(LlamaForCausalLM, Own, "torch")
+    worker = LLM(str(POCKET), device="torch").llm_engine.engine_core.model_executor.driver_worker
+    assert type(worker.program) is Own
 
 
 def test_to_take_a_form_of_ours_away_is_a_warning(installed: Installed, caplog: pytest.LogCaptureFixture) -> None:

@@ -59,7 +59,8 @@ def test_the_page_says_what_its_package_prints(work: Path) -> None:
 
 def known(model: object) -> str:
     """In a worker: who computes here, and whether the package is known."""
-    return f"{type(model).__module__} {'LeastLikelyForCausalLM' in registry._MODELS} {os.getpid()}"
+    names = registry._MODELS.get("LeastLikelyForCausalLM"), "mychip.platform" in sys.modules
+    return f"{type(model).__module__} {names[0]} {names[1]} {os.getpid()}"
 
 
 def main(folder: str, settings: str) -> None:
@@ -78,10 +79,11 @@ def expected(work: Path) -> list[int]:
 
 @needs_ranks
 def test_a_spawned_rank_knows_the_model(work: Path, expected: list[int]) -> None:
-    answer = json.loads(run(work, "-c", ASK, "tiny", '{"tensor_parallel_size": 2}'))
+    """And the platform, which names the rank's class of worker, is asked there too."""
+    answer = json.loads(run(work, "-c", ASK, "tiny", '{"tensor_parallel_size": 2}', MYCHIP="1"))
     first, second = (told.split() for told in answer["told"])
-    assert first[:2] == second[:2] == ["mychip.model", "True"]
-    assert int(first[2]) == answer["pid"] != int(second[2])
+    assert first[:3] == second[:3] == ["mychip.model", "mychip.model:LeastLikelyForCausalLM", "True"]
+    assert int(first[3]) == answer["pid"] != int(second[3])
     assert answer["tokens"] == expected
 
 
