@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,6 +91,20 @@ def test_what_a_plugin_raises_goes_up_every_time(installed: Installed, caplog: p
             EngineArgs()
         assert "Plugin licensed failed: OSError('no licence')" in caplog.text
     assert not plugins.plugins_loaded
+
+
+def test_a_core_of_its_own_runs_them_before_it_reads_its_setup(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("zmq")
+    from mini_vllm.engine import core_proc
+
+    wire = Mock()
+    monkeypatch.setattr(core_proc, "Wire", lambda addresses: wire)
+    installed("def start(): raise OSError('no licence')", general={"licensed": "start"})
+    with pytest.raises(SystemExit):
+        core_proc.EngineCoreProc.run_engine_core(io.BytesIO(pickle.dumps(("addresses", 1))))
+    assert wire.send_start.call_args.args[:3] == (core_proc.EngineCoreProc.FAILED, "builtins.OSError", "no licence")
 
 
 def test_two_of_one_name_are_a_warning(installed: Installed, caplog: pytest.LogCaptureFixture) -> None:

@@ -94,6 +94,10 @@ def test_a_core_of_its_own_knows_it_and_the_platform(work: Path, expected: list[
     assert answer["tokens"] == expected and answer["device"] == ("cpu", "mychip")[int(chips)]
 
 
+def test_a_look_at_the_checkpoint_knows_it_too(work: Path) -> None:
+    assert "LeastLikelyForCausalLM" in run(work, "-m", "mini_vllm.entrypoints.cli.main", "info", "tiny")
+
+
 def test_who_is_not_allowed_is_not_there(work: Path) -> None:
     with pytest.raises(AssertionError, match="architecture 'LeastLikelyForCausalLM' is not supported"):
         run(work, "-c", ASK, "tiny", "{}", MINI_VLLM_PLUGINS="mychip")
