@@ -20,7 +20,7 @@ from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
-from mini_vllm.platforms import get_platform
+from mini_vllm.platforms import default_device, get_platform
 from mini_vllm.platforms.interface import Platform
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import require_memory
@@ -54,7 +54,8 @@ class EngineConfig:
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
     (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
     a step in which no rank gets on for so long is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
-    `device`: "cpu", "cuda", or "torch", which is the code for "cuda" on a CPU, for tests (`platforms/`).
+    `device`: "cpu", "cuda", "torch", which is the code for "cuda" on a CPU, for tests, or the name of a platform
+    plug-in (`platforms/`); by default that of the plug-in whose device is there, else "cpu".
     """
 
     block_size: int = CacheConfig.block_size
@@ -115,10 +116,10 @@ class EngineConfig:
     trust_remote_code: bool = ModelConfig.trust_remote_code
     revision: str | None = ModelConfig.revision
     served_model_name: str | list[str] | None = ModelConfig.served_model_name
-    device: str = "cpu"
+    device: str = ""
 
     def __post_init__(self) -> None:
-        self.device = self.device or "cpu"
+        self.device = self.device or default_device()
         if self.async_scheduling is None:
             self.async_scheduling = self.platform.default_async_scheduling
         for each in fields(self):
@@ -263,6 +264,6 @@ class EngineConfig:
                 f"allow {needed * kv_bytes_per_block} bytes{shorter}"
             )
         named = f"kv_cache_memory_bytes={shown(memory)}"
-        in_here = kv_bytes_per_block if self.device != "cuda" else 0
+        in_here = kv_bytes_per_block if self.platform.kv_cache_in_host_memory else 0
         require_memory(named, num_blocks * (in_here + _BYTES_PER_BLOCK), "ask for less")
         return num_blocks

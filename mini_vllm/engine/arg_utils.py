@@ -15,6 +15,7 @@ from typing import Any
 from mini_vllm.config.compilation import split_compilation_config
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
+from mini_vllm.plugins import load_general_plugins
 from mini_vllm.utils.checks import did_you_mean
 
 _ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "max_cudagraph_capture_size"}
@@ -99,6 +100,11 @@ class EngineArgs:
     revision: str | None = None
     served_model_name: str | list[str] | None = None
     device: str | None = None
+
+    def __post_init__(self) -> None:
+        """A plug-in may bring what the arguments name. Upstream: upstream/vllm/engine/arg_utils.py:747 — calls
+        `load_general_plugins`."""
+        load_general_plugins()
 
     def create_engine_config(self) -> EngineConfig:
         """The checked settings. Raises ValueError naming the argument, its value and what is allowed.

@@ -142,10 +142,11 @@ class Worker:
             max_model_len=c.resolve_max_model_len(*self.resolved_model.lengths),
             seed=c.seed,
             kv_cache_dtype=c.kv_cache_dtype,
-            attention_backend=self.parts.attention or c.attention_backend,
+            attention_backend=self.parts.attention or c.platform.get_attn_backend_cls(c.attention_backend),
             group=self.group,
             enforce_eager=c.enforce_eager,
             kv_cache_config=kv_cache_config,
+            platform=c.platform,
         )
         self.model_runner.lora_manager = self.lora_manager
         if c.speculative_config is not None:
