@@ -276,15 +276,15 @@ class EngineCore:
         cudagraph_stats, expert_load = self.model_executor.get_stats()
         return SchedulerStats(
             num_running_reqs=len(self.scheduler.running),
-            num_waiting_reqs=len(self.scheduler.waiting) + len(self.scheduler.skipped_waiting),
+            num_waiting_reqs=self.scheduler.num_waiting_reqs,
             kv_cache_usage=self.kv_cache_manager.usage,
             prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
             num_steps=self.num_steps,
             num_scheduled_tokens=self.num_scheduled_tokens,
-            num_preemptions=self.scheduler.table.num_preemptions,
+            num_preemptions=self.scheduler.num_preemptions,
             cudagraph_stats=cudagraph_stats,
             expert_load=expert_load,
-            spec_decoding_stats=drafts and drafts.spec_decoding_stats,
+            spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
         )
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:

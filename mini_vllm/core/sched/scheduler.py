@@ -260,6 +260,16 @@ class Scheduler:
         """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended."""
         return self.table.finish_requests(request_ids, finished_status)
 
+    @property
+    def num_waiting_reqs(self) -> int:
+        """Requests without blocks."""
+        return len(self.waiting) + len(self.skipped_waiting)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a request was preempted since the scheduler was made."""
+        return self.table.num_preemptions
+
     def has_unfinished_requests(self) -> bool:
         """True while a request waits or runs."""
         return bool(self.requests)

@@ -27,6 +27,7 @@ import vllm.v1.request  # noqa: E402, F401  # the installed one; below only `tes
 
 sys.path.append(str(ROOT / "upstream"))
 
+from mini_vllm import request as our_request  # noqa: E402
 from mini_vllm.config.scheduler import SchedulerConfig  # noqa: E402
 from mini_vllm.config.speculative import SpeculativeConfig  # noqa: E402
 from mini_vllm.core import (  # noqa: E402
@@ -36,7 +37,6 @@ from mini_vllm.core import (  # noqa: E402
     kv_cache_utils,
     sliding_window_manager,
 )
-from mini_vllm import request as our_request  # noqa: E402
 from mini_vllm.core.sched import async_scheduler, request_table, scheduler, step_plan, utils  # noqa: E402
 from mini_vllm.core.sched.drafts import Drafts  # noqa: E402
 from mini_vllm.distributed import kv_events  # noqa: E402
