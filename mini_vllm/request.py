@@ -186,21 +186,13 @@ class Request:
         in_flight = self.num_output_placeholders
         return in_flight > 0 and self.num_computed_tokens + 2 - in_flight >= self.num_prompt_tokens + self.max_tokens
 
-    @property
-    def is_blocked(self) -> bool:
-        """True while the request waits for more than room: its grammar is being compiled.
-
-        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1606 — `_is_blocked_waiting_status`.
-        """
-        return self.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-
     def try_promote(self) -> bool:
         """True where the request waits for nothing but room, now. A grammar that cannot be compiled has no more to wait
         for: the request is admitted, and ends with the error of its grammar when its prompt is computed.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:2103 — `_try_promote_blocked_waiting_request`.
         """
-        if self.is_blocked:
+        if self.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
             assert self.structured_output_request is not None
             if not self.structured_output_request.is_grammar_ready:
                 return False
@@ -215,18 +207,12 @@ class Request:
         if not self.output_token_ids:  # preempted before its first token: the last start counts
             self.num_cached_tokens = num_computed_tokens
 
-    def discard_in_flight(self) -> None:
-        """Forget what a step in flight has promised. One is in flight, whatever it promised: with drafts that is
-        several tokens, and the pinned release drops as many steps."""
-        self.async_tokens_to_discard = min(self.num_output_placeholders, 1)
-        self.num_output_placeholders = 0
-
     def make_output(
         self, new_token_ids: list[int], logprobs: Any = None, prompt_logprobs: Any = None, pooling_output: Any = None
     ) -> EngineCoreOutput:
         """What a step gave for this request: see `EngineCoreOutput`. The events are taken from it."""
         return EngineCoreOutput(
-            self.request_id, new_token_ids, logprobs, self.get_finished_reason(), self.stop_reason,
+            self.request_id, new_token_ids, logprobs, _FINISHED_REASON_MAP.get(self.status), self.stop_reason,
             self.num_cached_tokens, self.num_preemptions, self.take_events() if self.events else None,
             prompt_logprobs, pooling_output,
         )  # fmt: skip

@@ -305,8 +305,8 @@ BROKEN = {
     ),
     "an admitted request has no hits in its table": (
         "core/sched/scheduler.py",
-        "step.admit(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))",
-        "step.admit(request, num_new_tokens, new_blocks)",
+        "step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))",
+        "step.add(request, num_new_tokens, new_blocks)",
         r"vLLM 0\.22\.1 +mini_vllm\nnew ",
     ),
     "one token too many is planned": (

@@ -30,6 +30,7 @@ from mini_vllm.metrics.stats import SchedulerStats
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.engine import make_structured_output_manager
+from mini_vllm.worker import lora_model_runner_mixin as lora_calls
 from mini_vllm.worker.worker import WorkerParts
 
 _MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
@@ -250,25 +251,25 @@ class EngineCore:
 
     def check_lora(self, lora_request: LoRARequest) -> None:
         """Raise what reading an adapter would raise; nothing is kept of one that is not there yet."""
-        self.model_executor.collective_rpc("check_lora", args=(lora_request,))
+        self.model_executor.collective_rpc(lora_calls.check_lora, args=(lora_request,))
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora`)."""
         if lora_request.load_inplace and not self.reset_prefix_cache():
             raise RuntimeError("an adapter can be read again (load_inplace) only while no request runs")
-        return self.model_executor.collective_rpc("add_lora", args=(lora_request,))[0]
+        return self.model_executor.collective_rpc(lora_calls.add_lora, args=(lora_request,))[0]
 
     def remove_lora(self, lora_id: int) -> bool:
         """See `LLMEngine.remove_lora`."""
-        return self.model_executor.collective_rpc("remove_lora", args=(lora_id,))[0]
+        return self.model_executor.collective_rpc(lora_calls.remove_lora, args=(lora_id,))[0]
 
     def list_loras(self) -> set[int]:
         """See `LLMEngine.list_loras`."""
-        return self.model_executor.collective_rpc("list_loras")[0]
+        return self.model_executor.collective_rpc(lora_calls.list_loras)[0]
 
     def pin_lora(self, lora_id: int) -> bool:
         """See `LLMEngine.pin_lora`."""
-        return self.model_executor.collective_rpc("pin_lora", args=(lora_id,))[0]
+        return self.model_executor.collective_rpc(lora_calls.pin_lora, args=(lora_id,))[0]
 
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now: as upstream's `Scheduler.make_stats`."""

@@ -200,13 +200,8 @@ class LLMEngine(FrontEnd):
         return self.core_client.call_utility("reset_prefix_cache", reset_running_requests)
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Read an adapter before anybody asks for it; False where it is there.
-
-        With `load_inplace` it is read again. What the prefix cache holds was computed with the old one, so it is
-        forgotten; while requests run that is refused.
-
-        Raises:
-            ValueError: what is wrong with it. RuntimeError: requests run.
+        """Read an adapter before anybody asks for it; False where it is there. With `load_inplace` it is read again,
+        and what the prefix cache holds is forgotten: it was computed with the old one. RuntimeError: requests run.
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:394 — `LLMEngine.add_lora`.
         """

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from mini_vllm.worker.input_batch import InputBatch
+    from mini_vllm.worker.worker import Worker
 
 
 class LoRAModelRunnerMixin:
@@ -34,3 +36,37 @@ class LoRAModelRunnerMixin:
         failed = self.lora_manager.set_active_adapters(wanted, np.repeat(ids, counts))
         names = zip(input_batch.req_ids, ids.tolist(), strict=True) if failed else ()
         self.lora_errors = {request_id: failed[lora_id] for request_id, lora_id in names if lora_id in failed}
+
+
+def check_lora(worker: Worker, lora_request: LoRARequest) -> None:
+    """Raise what reading an adapter would raise; nothing is kept of one that is not there yet. This and the following
+    are called in every worker (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
+    manager = _manager(worker)
+    if lora_request.load_inplace or lora_request.lora_int_id not in manager.list_adapters():
+        manager.load_adapter(lora_request)
+
+
+def add_lora(worker: Worker, lora_request: LoRARequest) -> bool:
+    """Read an adapter and give it a slot; False where it was there."""
+    return _manager(worker).add_adapter(lora_request)
+
+
+def remove_lora(worker: Worker, lora_id: int) -> bool:
+    """Forget an adapter; False where it was not there."""
+    return _manager(worker).remove_adapter(lora_id)
+
+
+def list_loras(worker: Worker) -> set[int]:
+    """Numbers of the adapters in memory."""
+    return _manager(worker).list_adapters()
+
+
+def pin_lora(worker: Worker, lora_id: int) -> bool:
+    """Keep an adapter in its slot, whatever comes."""
+    return _manager(worker).pin_adapter(lora_id)
+
+
+def _manager(worker: Worker) -> LRUCacheWorkerLoRAManager:
+    if worker.lora_manager is None:
+        raise RuntimeError("LoRA is not enabled. Use enable_lora=True to enable LoRA.")
+    return worker.lora_manager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
@@ -24,10 +24,6 @@ from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.model_runner import ModelRunner
-
-if TYPE_CHECKING:
-    from mini_vllm.lora.request import LoRARequest
-    from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 
 R = TypeVar("R")
 
@@ -202,35 +198,6 @@ class Worker:
         """
         assert self.model_runner.drafts is not None
         return self.model_runner.drafts.take_draft_token_ids()
-
-    def _loras(self) -> LRUCacheWorkerLoRAManager:
-        if self.lora_manager is None:
-            raise RuntimeError("LoRA is not enabled. Use enable_lora=True to enable LoRA.")
-        return self.lora_manager
-
-    def check_lora(self, lora_request: LoRARequest) -> None:
-        """Raise what reading an adapter would raise; nothing is kept of one that is not there yet."""
-        if lora_request.load_inplace or lora_request.lora_int_id not in self._loras().list_adapters():
-            self._loras().load_adapter(lora_request)
-
-    def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Read an adapter and give it a slot; False where it was there.
-
-        Upstream: upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`.
-        """
-        return self._loras().add_adapter(lora_request)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter; False where it was not there."""
-        return self._loras().remove_adapter(lora_id)
-
-    def list_loras(self) -> set[int]:
-        """Numbers of the adapters in memory."""
-        return self._loras().list_adapters()
-
-    def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter in its slot, whatever comes."""
-        return self._loras().pin_adapter(lora_id)
 
     def get_stats(self) -> tuple[Any, Any]:
         """What only the worker sees: the graphs' `CUDAGraphStats` and the model's `ExpertLoad`, each None without."""

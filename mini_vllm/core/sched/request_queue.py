@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from mini_vllm.request import Request
 
@@ -31,10 +31,6 @@ class FCFSRequestQueue:
         """Put a preempted request before all others."""
         self._queue.appendleft(request)
 
-    def prepend_requests(self, requests: Sequence[Request]) -> None:
-        """Put requests before all others, in their order."""
-        self._queue.extendleft(reversed(requests))
-
     def remove_requests(self, requests: set[Request]) -> None:
         """Drop these requests, wherever they stand."""
         self._queue = deque(request for request in self._queue if request not in requests)
@@ -57,11 +53,6 @@ class PriorityRequestQueue:
         heapq.heappush(self._heap, request)
 
     prepend_request = add_request
-
-    def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Queue each at its place."""
-        for request in requests:
-            self.add_request(request)
 
     def peek_request(self) -> Request:
         """The next request, left in place."""
@@ -96,8 +87,7 @@ def create_request_queue(policy: str) -> RequestQueue:
 
 
 def select_waiting_queue(waiting: RequestQueue, skipped_waiting: RequestQueue) -> RequestQueue:
-    """The queue whose first request is to be looked at next: of those passed over before, unless the policy has an
-    order of its own. Empty where both are.
+    """Whose first request is to be looked at next: those passed over come first, unless the policy has its own order.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:1619 — `_select_waiting_queue_for_scheduling`.
     """
@@ -107,10 +97,7 @@ def select_waiting_queue(waiting: RequestQueue, skipped_waiting: RequestQueue) -
 
 
 def choose_victim(running: list[Request], policy: str) -> int:
-    """The place of the running request that the policy can best spare.
-
-    Upstream: upstream/vllm/v1/core/sched/scheduler.py:456 — "if self.policy == SchedulingPolicy.PRIORITY:".
-    """
+    """The place of the running request that the policy can best spare."""
     if policy != "priority":
         return len(running) - 1
     # Of equals the last: the pinned release takes the first, and two of them can preempt each other for ever.

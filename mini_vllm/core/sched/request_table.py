@@ -17,8 +17,7 @@ from mini_vllm.request import Request, RequestStatus
 
 
 class RequestTable:
-    """All unfinished requests, and the queues that they stand in. The scheduler has the same lists and queues, so
-    they are changed in place.
+    """All unfinished requests, and the queues that they stand in, which are changed in place: the scheduler has them.
 
     Args:
         scheduling_policy: order of `waiting`, "fcfs" or "priority".
@@ -52,7 +51,8 @@ class RequestTable:
         self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
         self.requests[request.request_id] = request
         request.record_event(EngineCoreEventType.QUEUED)
-        (self.skipped_waiting if request.is_blocked else self.waiting).add_request(request)
+        blocked = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        (self.skipped_waiting if blocked else self.waiting).add_request(request)
 
     def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
         """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended.
@@ -103,4 +103,6 @@ class RequestTable:
         while self.running:
             request = self.running.pop()
             self.preempt_request(request)
-            request.discard_in_flight()
+            # One step is in flight. With drafts it promises several tokens; the pinned release drops so many steps.
+            request.async_tokens_to_discard = min(request.num_output_placeholders, 1)
+            request.num_output_placeholders = 0

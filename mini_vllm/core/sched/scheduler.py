@@ -108,7 +108,8 @@ class Scheduler:
                     index -= 1
                 if step.preempted[-1] is request:
                     return
-            step.add_running(request, num_new_tokens, new_blocks)
+            step.running.append(request)
+            step.add(request, num_new_tokens, new_blocks)
             if drafts is not None and request.spec_token_ids:
                 drafts.schedule(step, request)
             index += 1
@@ -127,7 +128,8 @@ class Scheduler:
                 passed_over.append(queue.pop_request())
             elif not self._admit(queue, step):
                 break
-        self.skipped_waiting.prepend_requests(passed_over)
+        for request in reversed(passed_over):
+            self.skipped_waiting.prepend_request(request)
 
     def _admit(self, queue: RequestQueue, step: StepPlan) -> bool:
         """Admit the first of a queue; False where it does not fit, which ends the phase: nobody overtakes it.
@@ -146,7 +148,8 @@ class Scheduler:
         self.running.append(queue.pop_request())
         if self.lora is not None:
             self.lora.take_slot(request)
-        step.admit(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
+        (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
+        step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
         request.start(num_hit_tokens)
         return True
 
@@ -170,7 +173,7 @@ class Scheduler:
         for request_id, num_tokens in output.num_scheduled_tokens.items():
             request = self.requests[request_id]
             request.num_computed_tokens += num_tokens
-            num_tokens_due = request.num_tokens + request.num_output_placeholders
+            num_tokens_due = len(request.all_token_ids) + request.num_output_placeholders
             request.is_prefill_chunk = request.num_computed_tokens < num_tokens_due
             if request.structured_output_request is not None and not request.is_prefill_chunk:
                 output.has_structured_output_requests = True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm.request import Request
 
 
 @dataclass(slots=True)
@@ -37,16 +37,6 @@ class StepPlan:
     def cuts(self, num_new_tokens: int) -> bool:
         """Whether the budget, and not a request's own cap, leaves it less than it lacks."""
         return min(num_new_tokens, self.long_prefill_token_threshold or num_new_tokens) > self.token_budget
-
-    def add_running(self, request: Request, num_new_tokens: int, new_blocks: KVCacheBlocks) -> None:
-        """Let a running request go on."""
-        self.running.append(request)
-        self.add(request, num_new_tokens, new_blocks)
-
-    def admit(self, request: Request, num_new_tokens: int, blocks: KVCacheBlocks) -> None:
-        """Let a waiting request begin, or begin again after a preemption; `blocks` are all of its blocks."""
-        (self.resumed if request.status == RequestStatus.PREEMPTED else self.new).append(request)
-        self.add(request, num_new_tokens, blocks)
 
     def add(self, request: Request, num_new_tokens: int, new_blocks: KVCacheBlocks) -> None:
         """Give `num_new_tokens` of the budget to a request."""

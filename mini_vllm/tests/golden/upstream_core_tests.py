@@ -359,7 +359,7 @@ def main() -> int:
     helper.Scheduler, helper.AsyncScheduler = scheduler_maker(OurScheduler), scheduler_maker(OurAsyncScheduler)
     for module in (scheduler, async_scheduler, request_table, step_plan, utils, our_request):
         module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
-    words = ("will_reach_max_tokens", "is_blocked", "try_promote", "start", "discard_in_flight", "make_output")
+    words = ("will_reach_max_tokens", "try_promote", "start", "make_output")
     for word in words:  # what ours says of itself
         setattr(Request, word, vars(our_request.Request)[word])
     plugin = Plugin()

@@ -160,7 +160,8 @@ class LabScheduler(Scheduler):
         while len(self.skipped_waiting):
             request = self.skipped_waiting.pop_request()
             (self.waiting.prepend_request if request.try_promote() else passed_over.append)(request)
-        self.skipped_waiting.prepend_requests(passed_over)
+        for request in reversed(passed_over):
+            self.skipped_waiting.prepend_request(request)
 
     def _schedule_waiting(self, step: StepPlan) -> None:
         """Done already."""
