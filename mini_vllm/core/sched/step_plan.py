@@ -32,7 +32,7 @@ class StepPlan:
         threshold = self.long_prefill_token_threshold
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
-        return min(num_new_tokens, self.token_budget)
+        return num_new_tokens if num_new_tokens < self.token_budget else self.token_budget
 
     def cuts(self, num_new_tokens: int) -> bool:
         """Whether the budget, and not a request's own cap, leaves it less than it lacks."""
