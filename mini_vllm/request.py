@@ -9,9 +9,9 @@ import enum
 import itertools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreRequest, FinishReason
+from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -185,6 +185,37 @@ class Request:
         """True when tokens in flight are sure to end the request: another step for it would be wasted."""
         in_flight = self.num_output_placeholders
         return in_flight > 0 and self.num_computed_tokens + 2 - in_flight >= self.num_prompt_tokens + self.max_tokens
+
+    def try_promote(self) -> bool:
+        """True where the request waits for nothing but room, now. A grammar that cannot be compiled has no more to wait
+        for: the request is admitted, and ends with the error of its grammar when its prompt is computed.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:2103 — `_try_promote_blocked_waiting_request`.
+        """
+        if self.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            assert self.structured_output_request is not None
+            if not self.structured_output_request.is_grammar_ready:
+                return False
+            self.status = RequestStatus.WAITING
+        return True
+
+    def start(self, num_computed_tokens: int) -> None:
+        """The request has been admitted: it runs, with a head start of `num_computed_tokens` from the prefix cache."""
+        self.status = RequestStatus.RUNNING
+        self.record_event(EngineCoreEventType.SCHEDULED)
+        self.num_computed_tokens = num_computed_tokens
+        if not self.output_token_ids:  # preempted before its first token: the last start counts
+            self.num_cached_tokens = num_computed_tokens
+
+    def make_output(
+        self, new_token_ids: list[int], logprobs: Any = None, prompt_logprobs: Any = None, pooling_output: Any = None
+    ) -> EngineCoreOutput:
+        """What a step gave for this request: see `EngineCoreOutput`. The events are taken from it."""
+        return EngineCoreOutput(
+            self.request_id, new_token_ids, logprobs, _FINISHED_REASON_MAP.get(self.status), self.stop_reason,
+            self.num_cached_tokens, self.num_preemptions, self.take_events() if self.events else None,
+            prompt_logprobs, pooling_output,
+        )  # fmt: skip
 
     def append_output_token_ids(self, token_id: int) -> None:
         """Append one sampled token, and the hash of the block that it may have filled."""

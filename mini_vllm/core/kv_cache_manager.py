@@ -7,6 +7,7 @@ Upstream twin: `vllm/v1/core/kv_cache_manager.py`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
@@ -15,7 +16,7 @@ from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_vllm.core.kv_cache_groups import make_kv_cache_config
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
-from mini_vllm.distributed.kv_events import KVCacheEvent
+from mini_vllm.distributed.kv_events import EventPublisher, KVCacheEvent, KVEventBatch
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.metrics.stats import PrefixCacheStats
 from mini_vllm.request import Request
@@ -59,15 +60,11 @@ class KVCacheManager:
         max_num_batched_tokens: of a step; unset, a request may take its whole prompt at once.
         enable_kv_cache_events: write down what becomes findable and what no longer is (`take_events`).
         use_eagle: a prefix hit leaves its last block out.
-
-    Attributes:
         expects_drafts: a step may end behind tokens that exist only after it, so that a request with room may have
             full blocks that nobody can find yet.
 
     Upstream: upstream/vllm/v1/core/kv_cache_manager.py:110 — `KVCacheManager`.
     """
-
-    expects_drafts = False
 
     def __init__(
         self,
@@ -81,6 +78,7 @@ class KVCacheManager:
         max_num_batched_tokens: int | None = None,
         enable_kv_cache_events: bool = False,
         use_eagle: bool = False,
+        expects_drafts: bool = False,
     ) -> None:
         if kv_cache_config is None:
             if num_blocks is None or block_size is None:
@@ -90,7 +88,7 @@ class KVCacheManager:
             kv_cache_config = make_kv_cache_config(num_blocks, block_size)
         self.kv_cache_config, self.max_model_len = kv_cache_config, max_model_len
         self.max_num_batched_tokens = max_model_len if max_num_batched_tokens is None else max_num_batched_tokens
-        self.enable_caching = enable_caching
+        self.enable_caching, self.expects_drafts = enable_caching, expects_drafts and enable_caching
         self.block_pool = (block_pool or BlockPool)(kv_cache_config.num_blocks, enable_caching)
         if enable_kv_cache_events:
             if not isinstance(self.block_pool, BlockPool):
@@ -288,3 +286,9 @@ class KVCacheManager:
     def take_events(self) -> list[KVCacheEvent]:
         """What became findable, and what no longer is, since the last call; empty unless events are enabled."""
         return self.block_pool.take_events() if isinstance(self.block_pool, BlockPool) else []
+
+    def publish_events(self, publisher: EventPublisher) -> None:
+        """Send what became findable in this step, and what no longer is, if anything."""
+        events = self.take_events()
+        if events:
+            publisher.publish(KVEventBatch(time.time(), events))

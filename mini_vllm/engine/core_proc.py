@@ -48,8 +48,7 @@ class EngineCoreProc(EngineCore):
     READY, FAILED = b"READY", b"FAILED"
 
     def __init__(self, wire: Wire, setup: CoreSetup) -> None:
-        super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs))
-        self.tokenizer = setup.tokenizer
+        super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs), setup.tokenizer)
         self.wire = wire
         self.input_queue: queue.SimpleQueue[tuple[EngineCoreRequestType, Any, int]] = queue.SimpleQueue()
         self.shutdown_requested = False

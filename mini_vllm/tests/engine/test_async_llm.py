@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from mini_vllm import LLM, EngineDeadError, RequestOutputKind, SamplingParams
-from mini_vllm.engine import async_llm
+from mini_vllm.engine import output_handler
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, idle, in_loop
@@ -164,7 +164,7 @@ def test_the_event_loop_goes_on_while_the_model_computes(elsewhere):
 @BOTH
 def test_outputs_are_handled_in_chunks(elsewhere, monkeypatch):
     """With chunks of one, other tasks get a turn between two outputs of the same step."""
-    monkeypatch.setattr(async_llm, "OUTPUT_PROC_CHUNK_SIZE", 1)
+    monkeypatch.setattr(output_handler, "OUTPUT_PROC_CHUNK_SIZE", 1)
     sizes = []
 
     async def body(llm):

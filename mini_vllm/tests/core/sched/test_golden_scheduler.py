@@ -82,7 +82,7 @@ def test_the_replay_would_notice(mutation, monkeypatch):
             victim = self.running.pop(0)
             if victim.request_id in step.num_scheduled_tokens:
                 step.remove(victim)
-            self._preempt_request(victim)
+            self.table.preempt_request(victim)
             step.preempted.append(victim)
             return 0
 
