@@ -143,8 +143,7 @@ class EngineArgs:
 
         Upstream: upstream/vllm/engine/arg_utils.py:1537 — `EngineArgs.from_cli_args`.
         """
-        names = [each.name for each in dataclasses.fields(cls)]
-        return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+        return cls(**{f.name: getattr(args, f.name) for f in dataclasses.fields(cls) if hasattr(args, f.name)})
 
     def as_kwargs(self) -> dict[str, Any]:
         """What differs from the defaults, as keyword arguments of `LLM`."""

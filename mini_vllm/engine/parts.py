@@ -97,5 +97,6 @@ def parts_from_labs(with_labs: str | Sequence[str] | EngineParts | None) -> Engi
     if isinstance(with_labs, EngineParts):
         return with_labs
     if not (isinstance(with_labs, Sequence) and with_labs and all(isinstance(x, str) for x in with_labs)):
-        raise ValueError(f"with_labs must be 'all' or a list of strings such as ['02-01'], got {with_labs!r}")
+        said = "must be a string or a list of strings, such as 'all' or ['02-01']"
+        raise ValueError(f"with_labs {said}, got {with_labs!r}")
     return load_provider(ENGINE_PARTS_GROUP, "with_labs")(with_labs)
