@@ -213,6 +213,12 @@ def test_sampling_times_every_setting_with_and_without_candidates(monkeypatch: p
     assert sampling.whole_rows(np.eye(2, 50, dtype=np.float32), metadata).shape == (2,)
 
 
+@pytest.mark.slow
+def test_sampling_times_every_setting_on_the_small_vocabulary() -> None:
+    """The run of the test above, on the 4,096 tokens of `--quick`."""
+    assert [(row["vocabulary"], row["logits"]) for row in sampling.run(quick=True)] == [(4096, "flat"), (4096, "peaked")]
+
+
 class ArmOfPaper:
     """An arm that is up at once, unless it is told to fail; every step is written down."""
 
