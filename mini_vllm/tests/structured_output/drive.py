@@ -7,6 +7,7 @@ nearest to its end, which `EndDistances` knows.
 
 import functools
 import random
+import time
 
 import numpy as np
 
@@ -24,6 +25,13 @@ from mini_vllm.tokenizers.byte import ByteTokenizer
 def pocket_vocabulary() -> TokenVocabulary:
     resolved, tokenizer, _ = resolve_model(str(POCKET), None, EngineConfig())
     return token_vocabulary(tokenizer, resolved.vocab_size, resolved.eos_token_ids)
+
+
+def wait_for_grammars(engine) -> None:
+    """Until every grammar is compiled, in its thread: before a test counts steps or looks at what they plan."""
+    states = [request.structured_output_request for request in engine.scheduler.requests.values()]
+    while not all(state is None or state.is_grammar_ready for state in states):
+        time.sleep(0.001)
 
 
 def byte_vocabulary() -> TokenVocabulary:

@@ -13,7 +13,7 @@ from mini_vllm.structured_output.backend_types import StructuredOutputOptions, T
 from mini_vllm.structured_output.jump_forward import JumpForward
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.tests.helpers import POCKET
-from mini_vllm.tests.structured_output.drive import backend, pocket_vocabulary
+from mini_vllm.tests.structured_output.drive import backend, pocket_vocabulary, wait_for_grammars
 
 SCHEMA = {
     "type": "object",
@@ -109,6 +109,7 @@ def test_forced_tokens_cost_one_chunk():
     """What a step tells is what the next one computes; the last piece, with the end, is never computed."""
     engine = make(JUMPS).llm_engine
     engine.add_request("a", questions()[0], params())
+    wait_for_grammars(engine)
     plans, schedule = [], engine.scheduler.schedule
     engine.scheduler.schedule = lambda: plans.append(schedule()) or plans[-1]
     told = []
@@ -163,6 +164,7 @@ def test_a_reset_in_the_middle():
     engine = make(JUMPS).llm_engine
     expected = make(PLAIN).generate(questions()[0], params(1), use_tqdm=False)[0].outputs[0].token_ids
     engine.add_request("a", questions()[0], params(1))
+    wait_for_grammars(engine)
     for step in range(100):
         if step in (2, 4):
             engine.reset_prefix_cache(reset_running_requests=True)
@@ -184,6 +186,7 @@ def test_every_key_is_there_that_is_read():
                 temperature=1.0, seed=n, max_tokens=60, structured_outputs=StructuredOutputsParams(choice=choices)
             )
             engine.add_request(str(n), "tell me which one", wanted)
+        wait_for_grammars(engine)
         last = {}
         while engine.has_unfinished_requests():
             last.update({output.request_id: output.outputs[0].text for output in engine.step()})
@@ -197,6 +200,7 @@ def toy(config, wanted, prompt="tell me", count=6):
     engine = LLMEngine(structured_outputs_config=config, max_num_seqs=count)
     for n in range(count):
         engine.add_request(str(n), prompt, SamplingParams(seed=n, max_tokens=60, **wanted))
+    wait_for_grammars(engine)
     last = {}
     while engine.has_unfinished_requests():
         last.update({output.request_id: output.outputs[0].text for output in engine.step()})
