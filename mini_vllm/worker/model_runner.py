@@ -288,5 +288,5 @@ def _compiled(model: Any, platform: Platform) -> Any:
     """The fast form of a model, or the model itself where there is none."""
     form = platform.compiled_form(model)
     if form is None:
-        warning_once(__name__, f"{type(model).__name__} has no compiled form: it is used as with enforce_eager=True")
+        warning_once(__name__, f"{type(model).__name__} has no compiled form: its plain form is used")
     return form or model
