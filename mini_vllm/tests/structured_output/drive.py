@@ -27,11 +27,24 @@ def pocket_vocabulary() -> TokenVocabulary:
     return token_vocabulary(tokenizer, resolved.vocab_size, resolved.eos_token_ids)
 
 
-def wait_for_grammars(engine) -> None:
-    """Until every grammar is compiled, in its thread: before a test counts steps or looks at what they plan."""
-    states = [request.structured_output_request for request in engine.scheduler.requests.values()]
-    while not all(state is None or state.is_grammar_ready for state in states):
+def wait_for_grammar(request) -> None:
+    """Until its grammar is compiled, in its thread."""
+    state = request.structured_output_request
+    while not (state is None or state.is_grammar_ready):
         time.sleep(0.001)
+
+
+def wait_for_grammars(engine) -> None:
+    """Before a test counts steps, or looks at what they plan."""
+    for request in engine.scheduler.requests.values():
+        wait_for_grammar(request)
+
+
+def compile_at_once(engine) -> None:
+    """From now on a request comes to the scheduler with its grammar: one that waits for it leaves the pool to the
+    others, and nobody has to be preempted."""
+    add_request = engine.scheduler.add_request
+    engine.scheduler.add_request = lambda request: wait_for_grammar(request) or add_request(request)
 
 
 def byte_vocabulary() -> TokenVocabulary:

@@ -13,7 +13,7 @@ from mini_vllm.structured_output.backend_types import StructuredOutputOptions, T
 from mini_vllm.structured_output.jump_forward import JumpForward
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.tests.helpers import POCKET
-from mini_vllm.tests.structured_output.drive import backend, pocket_vocabulary, wait_for_grammars
+from mini_vllm.tests.structured_output.drive import backend, compile_at_once, pocket_vocabulary, wait_for_grammars
 
 SCHEMA = {
     "type": "object",
@@ -78,6 +78,7 @@ def plain():
 )
 def test_the_same_tokens_however_it_is_scheduled(plain, settings):
     llm = make(JUMPS, **settings)
+    compile_at_once(llm.llm_engine)
     assert run(llm) == plain
     assert run(llm) == plain  # what is cached now was written by jumps
     assert jumps_of(llm).num_jumps >= 24
