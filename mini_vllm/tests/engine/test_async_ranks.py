@@ -77,6 +77,7 @@ async def running(llm, count):
     return tasks
 
 
+@pytest.mark.slow
 @needs_ranks
 def test_streams_aborts_nan_and_two_shutdowns(folder):
     """NaN in one of three requests ends that one alone, whatever its neighbours."""

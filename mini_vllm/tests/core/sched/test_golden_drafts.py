@@ -26,7 +26,7 @@ def first_difference(seed):
     return parted
 
 
-@pytest.mark.parametrize("part", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, PARTS))])
+@pytest.mark.parametrize("part", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, PARTS))])
 def test_every_decision_equals_real_vllm(part):
     for seed in range(part, len(golden()["traces"]), PARTS):
         difference = first_difference(seed)
