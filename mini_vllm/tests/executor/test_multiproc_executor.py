@@ -291,9 +291,8 @@ def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tm
     assert run([str(file), folder]).returncode == 0  # and what the script defines can be called there
 
 
-@pytest.mark.parametrize(
-    "signum", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
     """Killed, or interrupted as by Ctrl-C in a terminal (the whole group), in the midst of its work."""
     file = tmp_path / "script.py"
