@@ -1,4 +1,4 @@
-"""The example connector, but loads end some steps later, in the background, and blocks are kept a while after the end."""
+"""The example connector, but loads end some steps later, in the background, and blocks are kept a while."""
 
 from __future__ import annotations
 
