@@ -184,7 +184,7 @@ class EngineCore:
             if self.config.speculative_config is not None:
                 self.scheduler.update_draft_token_ids_in_output(self.model_executor.take_draft_token_ids(), deferred)
             self.batch_queue.appendleft((deferred, self._sample(deferred)))
-        if not self.has_requests():
+        if not self.scheduler.has_unfinished_requests() and self.scheduler.connector is None:
             self.batch_queue.clear()  # only wasted steps are left in flight
         return outputs
 
@@ -220,8 +220,8 @@ class EngineCore:
         num_tokens = scheduler_output.total_num_scheduled_tokens
         self.num_steps += num_tokens > 0
         self.num_scheduled_tokens += num_tokens
-        waits = self.scheduler.has_unfinished_requests() and not self.scheduler.skipped_waiting
-        stuck = num_tokens == 0 and waits
+        waits = self.scheduler.has_unfinished_requests() and not self.scheduler.has_finished_requests()
+        stuck = num_tokens == 0 and waits and not self.scheduler.skipped_waiting
         self._num_empty_steps = self._num_empty_steps + 1 if stuck else 0
         if self._num_empty_steps > _MAX_EMPTY_STEPS:
             raise RuntimeError(

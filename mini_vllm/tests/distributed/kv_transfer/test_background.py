@@ -4,6 +4,7 @@ others run, blocks are kept after the end, an abort meets a load under way, a fi
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.tests.distributed.kv_transfer import background_connector
 from mini_vllm.tests.distributed.kv_transfer.background_connector import BackgroundConnector
 from mini_vllm.tests.helpers import POCKET
 
@@ -19,7 +20,7 @@ def make(folder, policy="fail", **settings):
         "kv_role": "kv_both", "kv_load_failure_policy": policy,
         "kv_connector_extra_config": {"shared_storage_path": str(folder)},
     }  # fmt: skip
-    return LLM(str(POCKET), kv_transfer_config=transfer, num_blocks=48, **settings)
+    return LLM(str(POCKET), kv_transfer_config=transfer, **{"num_blocks": 48, **settings})
 
 
 def drain(core):
@@ -96,6 +97,19 @@ def test_an_abort_while_it_loads(plain, tmp_path):
     assert core.num_blocks - 1 - core.kv_cache_manager.block_pool.get_num_free_blocks() == held
     assert drain(core) > 0
     assert tokens_of(serve(llm)) == plain
+
+
+def test_a_request_that_waits_for_blocks_that_are_sent_is_not_stuck(tmp_path, monkeypatch):
+    monkeypatch.setattr(background_connector, "STEPS", 25)
+    llm = make(tmp_path, num_blocks=6)
+    engine = llm.llm_engine
+    ended = []
+    for name in "ab":
+        engine.add_request(name, "one two three four five six seven eight nine ten " + name, GREEDY)
+    while len(ended) < 2:
+        ended += [output.request_id for output in engine.step() if output.finished]
+    assert ended == ["a", "b"] and engine.engine_core.num_steps < 25
+    drain(engine.engine_core)
 
 
 def test_a_core_in_a_process_of_its_own(plain, tmp_path):
