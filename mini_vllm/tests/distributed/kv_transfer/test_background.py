@@ -101,7 +101,7 @@ def test_an_abort_while_it_loads(plain, tmp_path):
 
 def test_a_request_that_waits_for_blocks_that_are_sent_is_not_stuck(tmp_path, monkeypatch):
     monkeypatch.setattr(background_connector, "STEPS", 25)
-    llm = make(tmp_path, num_blocks=6)
+    llm = make(tmp_path, num_blocks=4)
     engine = llm.llm_engine
     ended = []
     for name in "ab":
