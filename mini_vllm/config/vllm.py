@@ -9,6 +9,7 @@ from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
 from mini_vllm.config.kv_events import KVEventsConfig
+from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
@@ -42,6 +43,8 @@ class EngineConfig:
     VLLM_BATCH_INVARIANT=1 makes the logits of a request independent of its neighbours, bit for bit, and implies it
     (`layers/batch_invariant.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
+    `kv_transfer_config`: who brings keys and values from elsewhere (`config/kv_transfer.py`); a `KVTransferConfig`
+    after the checks, or None.
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `reasoning_config`: what marks a model's thinking (`config/reasoning.py`).
     `runner`, `convert`, `pooler_config`: whether tokens or vectors come out, and how (`config/pooler.py`).
@@ -90,6 +93,7 @@ class EngineConfig:
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
+    kv_transfer_config: Any = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
     runner: str = ModelConfig.runner
@@ -126,6 +130,9 @@ class EngineConfig:
             if getattr(self, each.name) is None:  # None means the default, as upstream
                 factory = each.default_factory
                 setattr(self, each.name, each.default if factory is MISSING else factory())
+        self.kv_transfer_config = transfer = KVTransferConfig.of(self.kv_transfer_config)
+        if transfer is not None:
+            transfer.check_engine(self)
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.scheduler = SchedulerConfig(
             **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if f.name != "runner_type"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_coordinator import get_kv_cache_coordinator
@@ -137,22 +137,26 @@ class KVCacheManager:
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
         full_sequence_must_fit: bool = False,
     ) -> KVCacheBlocks | None:
         """Give the request slots for `num_new_tokens` more tokens, or refuse and give nothing.
 
-            | computed before | hits | new tokens | lookahead |
-                                     ^-- slots are needed for these two
+            | computed before | hits | to be loaded | new tokens | lookahead |
+                                     ^-- slots are needed for these three
 
         What has left a sliding window goes back to the pool first, even if the answer is a refusal then.
         Full blocks are made findable here, before their content is computed. That is safe because the forward pass
         of a step writes the keys and values of all its tokens before it reads any.
 
         Args:
-            num_new_tokens: tokens to compute in this step (at least 1).
+            num_new_tokens: tokens to compute in this step (at least 1; 0 where some are to be loaded).
             num_new_computed_tokens, new_computed_blocks: what `get_computed_blocks` found, for a request that holds
                 no blocks yet. `request.num_computed_tokens` does not count them yet.
             num_lookahead_tokens: slots for draft tokens beyond them.
+            num_external_computed_tokens: tokens after the hits whose keys and values a KV connector brings.
+            delay_cache_blocks: make nothing findable yet: they come later.
             full_sequence_must_fit: refuse unless *all* tokens of the request fit, not only those of this step.
 
         Returns:
@@ -163,7 +167,7 @@ class KVCacheManager:
 
         Upstream: upstream/vllm/v1/core/kv_cache_manager.py:236 — `KVCacheManager.allocate_slots`.
         """
-        if num_new_tokens < 1:
+        if num_new_tokens < 1 and not num_external_computed_tokens:
             raise ValueError(f"num_new_tokens must be at least 1, got {num_new_tokens}")
         if (
             new_computed_blocks is None
@@ -175,20 +179,21 @@ class KVCacheManager:
         hits = self.empty_kv_cache_blocks if new_computed_blocks is None else new_computed_blocks
         if request_id in self.req_to_blocks and any(hits.blocks):
             raise ValueError(f"request {request_id!r} already holds blocks and cannot take prefix hits")
-        computed = request.num_computed_tokens + num_new_computed_tokens
+        local = request.num_computed_tokens + num_new_computed_tokens
+        computed = min(local + num_external_computed_tokens, self.max_model_len)
         num_tokens = computed + num_new_tokens
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
         if full_sequence_must_fit and not self._fits(request, hits, computed):
             return None
         if coordinator.recycles:
-            coordinator.remove_skipped_blocks(request_id, min(computed, self.max_model_len))
+            coordinator.remove_skipped_blocks(request_id, computed)
         needed = coordinator.get_num_blocks_to_allocate(request_id, num_slots, hits.blocks, computed)
         if needed > self.block_pool.get_num_free_blocks():
             return None
-        if hits is not self.empty_kv_cache_blocks:
-            coordinator.allocate_new_computed_blocks(request_id, hits.blocks, computed)
+        if hits is not self.empty_kv_cache_blocks or num_external_computed_tokens:
+            coordinator.allocate_new_computed_blocks(request_id, hits.blocks, local, num_external_computed_tokens)
         new_blocks = self._wrap(coordinator.allocate_new_blocks(request_id, num_slots))
-        if self.enable_caching:
+        if self.enable_caching and not delay_cache_blocks:
             coordinator.cache_blocks(request, min(num_tokens, len(request.all_token_ids)))
         return new_blocks
 
@@ -219,7 +224,7 @@ class KVCacheManager:
         """Whether the free blocks are enough for all tokens that the request has."""
         num_tokens = min(request.num_tokens, self.max_model_len)
         needed = self.coordinator.get_num_blocks_to_allocate(
-            request.request_id, num_tokens, hits.blocks, min(num_computed_tokens, self.max_model_len), True
+            request.request_id, num_tokens, hits.blocks, num_computed_tokens, True
         )
         return needed <= self.block_pool.get_num_free_blocks()
 
@@ -287,8 +292,8 @@ class KVCacheManager:
         """What became findable, and what no longer is, since the last call; empty unless events are enabled."""
         return self.block_pool.take_events() if isinstance(self.block_pool, BlockPool) else []
 
-    def publish_events(self, publisher: EventPublisher) -> None:
-        """Send what became findable in this step, and what no longer is, if anything."""
-        events = self.take_events()
+    def publish_events(self, publisher: EventPublisher, more: Any = None) -> None:
+        """Send what became findable in this step, and what no longer is, if anything. more: has events of its own."""
+        events = [*self.take_events(), *(() if more is None else more.take_events())]
         if events:
             publisher.publish(KVEventBatch(time.time(), events))

@@ -73,6 +73,7 @@ class EngineArgs:
     disable_hybrid_kv_cache_manager: bool | None = None
     stream_interval: int | None = None
     kv_events_config: dict[str, Any] | Any = None
+    kv_transfer_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
     reasoning_config: dict[str, Any] | Any = None

@@ -20,6 +20,7 @@ from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.drafts import Drafts
 from mini_vllm.core.sched.lora_slots import LoRASlots
 from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.remote_kv import RemoteKV
 from mini_vllm.distributed.kv_event_publisher import make_event_publisher
 from mini_vllm.engine import EngineCoreOutput, EngineCoreReadyResponse, EngineCoreRequest
 from mini_vllm.engine.parts import EngineParts
@@ -76,9 +77,9 @@ class EngineCore:
         self.structured_output_manager = grammars
         self.scheduler = parts.scheduler(
             config.scheduler, self.kv_cache_manager, self.max_model_len,
-            structured_output_manager=grammars,
-            drafts=None if speculative is None else Drafts(speculative, grammars),
+            structured_output_manager=grammars, drafts=None if speculative is None else Drafts(speculative, grammars),
             lora=None if config.lora is None else LoRASlots(config.lora.max_loras),
+            connector=RemoteKV.of(config, self.kv_cache_manager),
             kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
         )  # fmt: skip
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
@@ -183,7 +184,7 @@ class EngineCore:
             if self.config.speculative_config is not None:
                 self.scheduler.update_draft_token_ids_in_output(self.model_executor.take_draft_token_ids(), deferred)
             self.batch_queue.appendleft((deferred, self._sample(deferred)))
-        if not self.scheduler.has_unfinished_requests():
+        if not self.scheduler.has_unfinished_requests() and self.scheduler.connector is None:
             self.batch_queue.clear()  # only wasted steps are left in flight
         return outputs
 
@@ -219,8 +220,8 @@ class EngineCore:
         num_tokens = scheduler_output.total_num_scheduled_tokens
         self.num_steps += num_tokens > 0
         self.num_scheduled_tokens += num_tokens
-        waits = self.scheduler.has_unfinished_requests() and not self.scheduler.skipped_waiting
-        stuck = num_tokens == 0 and waits
+        waits = self.scheduler.has_unfinished_requests() and not self.scheduler.has_finished_requests()
+        stuck = num_tokens == 0 and waits and not self.scheduler.skipped_waiting
         self._num_empty_steps = self._num_empty_steps + 1 if stuck else 0
         if self._num_empty_steps > _MAX_EMPTY_STEPS:
             raise RuntimeError(
@@ -273,8 +274,7 @@ class EngineCore:
 
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now: as upstream's `Scheduler.make_stats`."""
-        drafts = self.scheduler.drafts
-        cudagraph_stats, expert_load = self.model_executor.get_stats()
+        drafts, (cudagraph_stats, expert_load) = self.scheduler.drafts, self.model_executor.get_stats()
         return SchedulerStats(
             num_running_reqs=len(self.scheduler.running),
             num_waiting_reqs=self.scheduler.num_waiting_reqs,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
     from mini_vllm.sample.logits_processor import LogitsProcessors
     from mini_vllm.worker.draft_runner import DraftRunner
+    from mini_vllm.worker.kv_connector import ActiveKVConnector
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class ModelRunner(LoRAModelRunnerMixin):
         attention_backend: name in `mini_vllm.attention.backends.registry`, or a class; None: the selector's choice.
         group: the ranks that share every layer, where the model is one rank's part.
         enforce_eager: run the model file as it stands, not its compiled form. platform: has the latter; None: the CPU.
-        kv_cache_config: the KV cache groups; None: one of full attention.
+        kv_cache_config: the KV cache groups; None: one of full attention. kv_connector: stands around attention.
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs, drafts: None,
@@ -89,9 +90,10 @@ class ModelRunner(LoRAModelRunnerMixin):
         enforce_eager: bool = False,
         kv_cache_config: KVCacheConfig | None = None,
         platform: Platform | None = None,
+        kv_connector: ActiveKVConnector | None = None,
     ) -> None:
         self.model, self.sampler, self.group, self.block_size = model, sampler, group, block_size
-        self.platform = platform or get_platform("cpu")
+        self.platform, self.kv_connector = platform or get_platform("cpu"), kv_connector
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
         groups = kv_cache_config.kv_cache_groups if kv_cache_config else []
@@ -129,6 +131,8 @@ class ModelRunner(LoRAModelRunnerMixin):
         use_mla = getattr(model, "use_mla", False)
         self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype, use_mla)
         self.attention = make_grouped_attention(groups, model, self.kv_cache, backend, kv_cache_dtype, enforce_eager)
+        if self.kv_connector is not None:
+            self.attention = self.kv_connector.around(self.attention, self.kv_cache, model.num_layers)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.

@@ -103,7 +103,7 @@ class Drafts:
         """
         for request_id, token_ids in zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True):
             request = requests.get(request_id)
-            if request is not None:
+            if request is not None and not request.is_finished():
                 request.spec_token_ids = [] if request.is_prefill_chunk else self._legal_drafts(request, token_ids)
 
     def update_draft_token_ids_in_output(
@@ -117,7 +117,7 @@ class Drafts:
         for request_id, token_ids in zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True):
             request = requests.get(request_id)
             num_scheduled = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
-            if request is None or not num_scheduled:
+            if request is None or request.is_finished() or not num_scheduled:
                 continue
             legal = self._legal_drafts(request, token_ids[:num_scheduled])
             if num_invalid := num_scheduled - len(legal):

@@ -9,11 +9,15 @@ Upstream twin: `vllm/v1/core/sched/scheduler.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.request_queue import RequestQueue, create_request_queue
 from mini_vllm.engine import EngineCoreEventType
 from mini_vllm.request import Request, RequestStatus
+
+if TYPE_CHECKING:
+    from mini_vllm.core.sched.remote_kv import RemoteKV
 
 
 class RequestTable:
@@ -22,6 +26,7 @@ class RequestTable:
     Args:
         scheduling_policy: order of `waiting`, "fcfs" or "priority".
         kv_cache_manager: has the blocks of those that run.
+        connector: may keep the blocks of a request that has ended; until they are sent it stays in `requests`.
 
     Attributes:
         requests: all unfinished requests by id.
@@ -31,8 +36,10 @@ class RequestTable:
         finished_req_ids: ended since the last plan; the next one tells the model runner.
     """
 
-    def __init__(self, scheduling_policy: str, kv_cache_manager: KVCacheManager) -> None:
-        self.kv_cache_manager = kv_cache_manager
+    def __init__(
+        self, scheduling_policy: str, kv_cache_manager: KVCacheManager, connector: RemoteKV | None = None
+    ) -> None:
+        self.kv_cache_manager, self.connector = kv_cache_manager, connector
         self.requests: dict[str, Request] = {}
         self.waiting: RequestQueue = create_request_queue(scheduling_policy)
         self.skipped_waiting: RequestQueue = create_request_queue(scheduling_policy)
@@ -53,6 +60,13 @@ class RequestTable:
         request.record_event(EngineCoreEventType.QUEUED)
         blocked = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         (self.skipped_waiting if blocked else self.waiting).add_request(request)
+        if self.connector is not None:
+            self.connector.connector.on_new_request(request)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self.waiting) + len(self.skipped_waiting) + len(self.running)
 
     def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
         """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended.
@@ -60,11 +74,13 @@ class RequestTable:
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1779 — `Scheduler.finish_requests`.
         """
         ids = [request_ids] if isinstance(request_ids, str) else list(dict.fromkeys(request_ids))
-        requests = [self.requests[request_id] for request_id in ids if request_id in self.requests]
+        found = [self.requests[request_id] for request_id in ids if request_id in self.requests]
+        requests = [request for request in found if not request.is_finished()]
         self.leave_queues(set(requests))
         for request in requests:
+            is_loading = self.connector is not None and self.connector.stop_waiting(request)
             request.status = finished_status
-            self.free_request(request)
+            self.free_request(request, is_loading)
         return [request.request_id for request in requests]
 
     def leave_queues(self, gone: set[Request]) -> None:
@@ -75,13 +91,24 @@ class RequestTable:
             self.waiting.remove_requests(gone)
             self.skipped_waiting.remove_requests(gone)
 
-    def free_request(self, request: Request) -> None:
-        """Give a request's blocks back and forget it; the model runner will be told.
+    def free_request(self, request: Request, delay_free_blocks: bool = False) -> dict[str, Any] | None:
+        """Give the blocks of a request that has ended back and forget it; the model runner will be told. Where they are
+        still loaded into or sent from, that is done later. What its output says to whoever goes on with it elsewhere.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1842 — `_free_request`.
         """
-        self.kv_cache_manager.free(request)
+        kv_transfer_params = None
+        if self.connector is not None:
+            is_kept, kv_transfer_params = self.connector.request_finished(request)
+            delay_free_blocks = delay_free_blocks or is_kept
         self.finished_req_ids.add(request.request_id)
+        if not delay_free_blocks:
+            self.forget(request)
+        return kv_transfer_params
+
+    def forget(self, request: Request) -> None:
+        """Nobody needs the blocks any more."""
+        self.kv_cache_manager.free(request)
         del self.requests[request.request_id]
 
     def preempt_request(self, request: Request) -> None:
@@ -104,5 +131,5 @@ class RequestTable:
             request = self.running.pop()
             self.preempt_request(request)
             # One step is in flight. With drafts it promises several tokens; the pinned release drops so many steps.
-            request.async_tokens_to_discard = min(request.num_output_placeholders, 1)
+            request.async_tokens_to_discard += min(request.num_output_placeholders, 1)
             request.num_output_placeholders = 0

@@ -26,6 +26,7 @@ from mini_vllm.request import Request, RequestStatus
 if TYPE_CHECKING:
     from mini_vllm.core.sched.drafts import Drafts
     from mini_vllm.core.sched.lora_slots import LoRASlots
+    from mini_vllm.core.sched.remote_kv import RemoteKV
     from mini_vllm.distributed.kv_events import EventPublisher
     from mini_vllm.structured_output import StructuredOutputManager
 
@@ -34,10 +35,10 @@ class Scheduler:
     """Plans each step and takes in its results.
 
     Args:
-        config: limits and policy. kv_cache_manager: gives the slots; may refuse.
-        max_model_len: cap on the tokens of one request.
-        structured_output_manager: grammars. drafts: speculation. lora: slots for adapters. kv_event_publisher: tells
-            what the prefix cache gained and lost. check_stop: whether the token just appended ends its request.
+        config: limits and policy. kv_cache_manager: gives the slots; may refuse. max_model_len: tokens of one request.
+        structured_output_manager: grammars. drafts: speculation. lora: slots for adapters. connector: keys and values
+            from elsewhere. kv_event_publisher: tells what the prefix cache gained and lost. check_stop: whether the
+            token just appended ends its request.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:64 — `Scheduler`, `:329` — `schedule`, `:951` —
     `_update_after_schedule`, `:1259` — `get_grammar_bitmask`, `:1283` — `update_from_output`, `:1691` —
@@ -45,25 +46,19 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        config: SchedulerConfig,
-        kv_cache_manager: KVCacheManager,
-        max_model_len: int,
-        *,
-        structured_output_manager: StructuredOutputManager | None = None,
-        drafts: Drafts | None = None,
-        lora: LoRASlots | None = None,
-        kv_event_publisher: EventPublisher | None = None,
-        check_stop: Callable[[Request, int], bool] = check_stop,
-    ) -> None:
+        self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int, *,
+        structured_output_manager: StructuredOutputManager | None = None, drafts: Drafts | None = None,
+        lora: LoRASlots | None = None, connector: RemoteKV | None = None,
+        kv_event_publisher: EventPublisher | None = None, check_stop: Callable[[Request, int], bool] = check_stop,
+    ) -> None:  # fmt: skip
         assert config.max_num_seqs is not None
         self.config, self.kv_cache_manager, self.max_model_len = config, kv_cache_manager, max_model_len
         self.structured_output_manager, self.drafts, self.lora = structured_output_manager, drafts, lora
-        self.kv_event_publisher, self.check_stop = kv_event_publisher, check_stop
+        self.connector, self.kv_event_publisher, self.check_stop = connector, kv_event_publisher, check_stop
         self.max_num_running_reqs = config.max_num_seqs
         self.max_num_scheduled_tokens = config.max_num_batched_tokens if drafts is None else drafts.token_budget(config)
         self.prev_step_scheduled_req_ids: set[str] = set()
-        self.table = table = RequestTable(config.scheduling_policy, kv_cache_manager)
+        self.table = table = RequestTable(config.scheduling_policy, kv_cache_manager, connector)
         # Its parts under upstream's names: the same objects, changed in place and never replaced.
         self.requests, self.waiting, self.skipped_waiting = table.requests, table.waiting, table.skipped_waiting
         self.running, self.finished_req_ids = table.running, table.finished_req_ids
@@ -81,6 +76,8 @@ class Scheduler:
         output = step.make_output(set(self.finished_req_ids), self.prev_step_scheduled_req_ids)
         self.prev_step_scheduled_req_ids = set(output.num_scheduled_tokens)
         self.finished_req_ids.clear()
+        if self.connector is not None:
+            self.connector.plan(output)
         self._update_after_schedule(output)
         return output
 
@@ -115,8 +112,9 @@ class Scheduler:
             index += 1
 
     def _schedule_waiting(self, step: StepPlan) -> None:
-        """Second phase: admit while budget, seats and blocks last; who waits for a grammar or a slot is passed over."""
+        """Second phase: admit while budget, seats and blocks last; who waits for more than that is passed over."""
         passed_over: list[Request] = []
+        admit = self._admit if self.connector is None else partial(self.connector.admit, self, passed_over)
         if self.lora is not None:
             self.lora.note_running(step)
         while step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
@@ -124,9 +122,10 @@ class Scheduler:
             if not queue:
                 break
             request = queue.peek_request()
-            if not request.try_promote() or (self.lora is not None and not self.lora.has_slot(request)):
+            is_ready = request.try_promote() and (self.connector is None or self.connector.try_promote(request))
+            if not is_ready or (self.lora is not None and not self.lora.has_slot(request)):
                 passed_over.append(queue.pop_request())
-            elif not self._admit(queue, step):
+            elif not admit(queue, step):
                 break
         for request in reversed(passed_over):
             self.skipped_waiting.prepend_request(request)
@@ -142,16 +141,20 @@ class Scheduler:
         num_new_tokens = step.clamp(num_missing_tokens)
         if not self.config.enable_chunked_prefill and step.cuts(num_missing_tokens):
             return False
-        whole = self.config.scheduler_reserve_full_isl
-        if self.kv_cache_manager.allocate_slots(request, num_new_tokens, num_hit_tokens, hits, 0, whole) is None:
+        whole, allocate_slots = self.config.scheduler_reserve_full_isl, self.kv_cache_manager.allocate_slots
+        if allocate_slots(request, num_new_tokens, num_hit_tokens, hits, full_sequence_must_fit=whole) is None:
             return False
-        self.running.append(queue.pop_request())
+        self.start(queue.pop_request(), step, num_new_tokens, num_hit_tokens)
+        return True
+
+    def start(self, request: Request, step: StepPlan, num_new_tokens: int, num_computed_tokens: int) -> None:
+        """Let a request run that has slots."""
+        self.running.append(request)
         if self.lora is not None:
             self.lora.take_slot(request)
         (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
         step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))
-        request.start(num_hit_tokens)
-        return True
+        request.start(num_computed_tokens)
 
     def _preempt_one(self, step: StepPlan) -> int:
         """Preempt the request that the policy can best spare; returns the place it had in `running`."""
@@ -189,9 +192,10 @@ class Scheduler:
         ended: set[Request] = set()
         drafts, find = self.drafts, self.requests.get
         rows = dict(zip(model_output.req_ids, range(len(model_output.req_ids)), strict=True))
+        void = () if self.connector is None else self.connector.begin_update(self, output, model_output)
         for request_id in output.num_scheduled_tokens:
             request = find(request_id)
-            if request is None:
+            if request is None or request.is_finished() or request_id in void:
                 continue
             if request_id in model_output.errors:
                 self._fail(request, model_output.errors[request_id])
@@ -207,18 +211,20 @@ class Scheduler:
                     assert self.structured_output_manager is not None
                     advance = self.structured_output_manager.advance
                     new_token_ids, has_stopped = advance(request, new_token_ids, self._append_forced)
-            prompt_logprobs = model_output.prompt_logprobs_dict.get(request_id)
+            prompt_logprobs, kv_transfer_params = model_output.prompt_logprobs_dict.get(request_id), None
             if has_stopped:
                 ended.add(request)
-                self.table.free_request(request)
+                kv_transfer_params = self.table.free_request(request)
             elif not new_token_ids and prompt_logprobs is None:
                 continue
             logprobs = model_output.logprobs[rows[request_id]][: len(new_token_ids)] if model_output.logprobs else None
-            outputs.append(request.make_output(new_token_ids, logprobs or None, prompt_logprobs))
+            outputs.append(request.make_output(new_token_ids, logprobs or None, prompt_logprobs, kv_transfer_params))
         if ended:
             self.table.leave_queues(ended)
+        if self.connector is not None:
+            outputs += self.connector.end_update(self, model_output, void)
         if self.kv_event_publisher is not None:
-            self.kv_cache_manager.publish_events(self.kv_event_publisher)
+            self.kv_cache_manager.publish_events(self.kv_event_publisher, self.connector)
         return outputs
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
@@ -275,16 +281,20 @@ class Scheduler:
 
     def has_unfinished_requests(self) -> bool:
         """True while a request waits or runs."""
-        return bool(self.requests)
+        return self.table.num_unfinished > 0
 
     def has_finished_requests(self) -> bool:
-        """True while the model runner has not been told of a request that ended."""
-        return bool(self.finished_req_ids)
+        """True while the model runner has not been told of a request that ended, or blocks of one are still sent."""
+        return bool(self.finished_req_ids) or len(self.requests) > self.table.num_unfinished
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget all cached contents; False, and nothing done, while requests hold blocks. `reset_running_requests`:
-        the running ones are preempted first, last one first, so that they come back in their order."""
+        the running ones are preempted first, last one first, so that they come back in their order. `reset_connector`:
+        what a KV connector has stored is forgotten too."""
         if reset_running_requests:
             self.table.preempt_all()
             self.prev_step_scheduled_req_ids = set()
-        return self.kv_cache_manager.reset_prefix_cache()
+        is_done = self.kv_cache_manager.reset_prefix_cache()
+        if self.connector is not None:
+            return self.connector.after_reset(is_done, reset_running_requests, reset_connector)
+        return is_done and not reset_connector

@@ -68,7 +68,7 @@ class Replay:
     def __init__(self, workload):
         config = workload.config
         self.workload = workload
-        self.scheduler = make_scheduler(config, **self.held(config))
+        self.scheduler = self.make_scheduler()
         self.in_flight = deque()
         hash_block = get_block_hasher(get_hash_fn_by_name("sha256")) if "groups" in config else None
         size = self.scheduler.kv_cache_manager.hash_block_size
@@ -79,6 +79,10 @@ class Replay:
     def held(self, config):
         """What the scheduler holds beside its limits and the cache."""
         return {}
+
+    def make_scheduler(self):
+        """For the settings of the workload."""
+        return make_scheduler(self.workload.config, **self.held(self.workload.config))
 
     def step(self, index):
         scheduler = self.scheduler
@@ -121,31 +125,38 @@ class Replay:
 
     def before(self, index):
         for arrival in self.workload.arrivals[index]:
-            params = SamplingParams(
-                max_tokens=arrival.max_tokens,
-                stop_token_ids=arrival.stop_token_ids,
-                ignore_eos=arrival.ignore_eos,
-                **self.more_params(arrival),
-            )
-            params.skip_reading_prefix_cache = arrival.skip_reading
-            params.update_from_generation_config([], EOS)
-            self.add(
-                Request(
-                    arrival.request_id,
-                    arrival.prompt,
-                    params,
-                    arrival_time=arrival_time(arrival),
-                    cache_salt=arrival.salt,
-                    priority=arrival.priority,
-                    block_hasher=self.hasher,
-                    lora_request=self.lora_request(arrival),
-                )
-            )
+            self.add(self.make_request(arrival))
         abort, reset = self.workload.aborts[index], self.workload.resets[index]
         if abort is not None and self.scheduler.requests:
-            self.scheduler.finish_requests(pick(list(self.scheduler.requests), abort), RequestStatus.FINISHED_ABORTED)
+            self.abort(abort)
         if reset is not None:
-            self.scheduler.reset_prefix_cache(reset_running_requests=reset)
+            self.reset(reset)
+
+    def make_request(self, arrival):
+        params = SamplingParams(
+            max_tokens=arrival.max_tokens,
+            stop_token_ids=arrival.stop_token_ids,
+            ignore_eos=arrival.ignore_eos,
+            **self.more_params(arrival),
+        )
+        params.skip_reading_prefix_cache = arrival.skip_reading
+        params.update_from_generation_config([], EOS)
+        return Request(
+            arrival.request_id,
+            arrival.prompt,
+            params,
+            arrival_time=arrival_time(arrival),
+            cache_salt=arrival.salt,
+            priority=arrival.priority,
+            block_hasher=self.hasher,
+            lora_request=self.lora_request(arrival),
+        )
+
+    def abort(self, number):
+        self.scheduler.finish_requests(pick(list(self.scheduler.requests), number), RequestStatus.FINISHED_ABORTED)
+
+    def reset(self, running_too):
+        self.scheduler.reset_prefix_cache(reset_running_requests=running_too)
 
     def more_params(self, arrival):
         """None without grammars."""

@@ -233,6 +233,7 @@ class _Adapted:
             logprobs=None,
             errors={},
             prompt_logprobs_dict={},
+            kv_connector_output=result.kv_connector_output,
         )
         drafts = getattr(plan, "scheduled_spec_decode_tokens", None) or {}
         ours = SimpleNamespace(
@@ -351,20 +352,30 @@ class Plugin:
             self.results[name] = "fails: " + str(report.longrepr).strip().splitlines()[-1][:150]
 
 
-def main() -> int:
-    """argv: parts of `test_NAME.py`; prints a line a test."""
+def adapt() -> None:
+    """Upstream's requests with what ours say of themselves, and upstream's words for their states in our modules."""
     from vllm.v1.request import Request, RequestStatus
 
-    helper: Any = importlib.import_module("tests.v1.core.utils")
-    helper.Scheduler, helper.AsyncScheduler = scheduler_maker(OurScheduler), scheduler_maker(OurAsyncScheduler)
     for module in (scheduler, async_scheduler, request_table, step_plan, utils, our_request):
         module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
-    words = ("will_reach_max_tokens", "try_promote", "start", "make_output")
-    for word in words:  # what ours says of itself
+    for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
         setattr(Request, word, vars(our_request.Request)[word])
+
+
+def main() -> int:
+    """argv: parts of `test_NAME.py`; prints a line a test."""
+    helper: Any = importlib.import_module("tests.v1.core.utils")
+    helper.Scheduler, helper.AsyncScheduler = scheduler_maker(OurScheduler), scheduler_maker(OurAsyncScheduler)
+    adapt()
     plugin = Plugin()
     files = [f"{ROOT}/upstream/tests/v1/core/test_{name}.py" for name in sys.argv[1:] or FILES]
     pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", *files], plugins=[plugin])
+    report(plugin)
+    return 0
+
+
+def report(plugin: Plugin) -> None:
+    """A line a test, and how many there are of each kind."""
     for name, result in plugin.results.items():
         print(f"{name} | {result}")
     counts: dict[str, int] = {}
@@ -372,7 +383,6 @@ def main() -> int:
         kind = result if result.startswith(("passes", "does")) else result.partition(":")[0].partition(" ")[0]
         counts[kind] = counts.get(kind, 0) + 1
     print(counts)
-    return 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def make_drafts(**request):
     given = {
         "request_id": "a", "num_tokens": 5, "num_computed_tokens": 4, "num_output_placeholders": 0,
         "spec_token_ids": [], "is_prefill_chunk": False, "structured_output_request": None,
-        "sampling_params": SimpleNamespace(ignore_eos=False), **request,
+        "sampling_params": SimpleNamespace(ignore_eos=False), "is_finished": lambda: False, **request,
     }  # fmt: skip
     return Drafts(SpeculativeConfig(3, "ngram")), SimpleNamespace(**given)
 

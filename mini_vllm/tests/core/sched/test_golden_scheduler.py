@@ -21,7 +21,8 @@ def first_difference(workload, trace):
     return first_parting(Replay(workload), trace)
 
 
-@pytest.mark.parametrize("group", [pytest.param(n, marks=pytest.mark.slow) for n in range(GROUPS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
 def test_every_decision_equals_real_vllm(group):
     traces = golden()["traces"]
     for seed in range(group, len(traces), GROUPS):
