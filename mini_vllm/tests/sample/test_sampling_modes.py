@@ -17,7 +17,7 @@ from mini_vllm.tests.golden import sampling_mode_cases as cases
 from mini_vllm.tests.helpers import GOLDEN, POCKET
 
 TIE = 1e-4
-QUICK = {("raw_logits", "ngram"), ("processed_logprobs", "none"), ("several tokens", "none")}
+QUICK = {("raw_logits", "ngram"), ("processed_logprobs", "none")}
 
 
 @functools.lru_cache(maxsize=1)
@@ -62,13 +62,10 @@ def same_entries(mine, theirs):
     return len(theirs)
 
 
-def ask(llm, rows, **more):
-    prompts = [prompt for prompt in cases.PROMPTS for _ in rows]
-    params = [
-        SamplingParams(logprobs=cases.LOGPROBS, ignore_eos=True, **{**row, **more})
-        for _ in cases.PROMPTS
-        for row in rows
-    ]
+def ask(llm, rows, prompts=cases.PROMPTS, **more):
+    asked = [(prompt, row) for prompt in prompts for row in rows]
+    params = [SamplingParams(logprobs=cases.LOGPROBS, ignore_eos=True, **{**row, **more}) for _, row in asked]
+    prompts = [prompt for prompt, _ in asked]
     return [output.outputs[0] for output in llm.generate(prompts, params, use_tqdm=False)]
 
 
@@ -145,19 +142,28 @@ def test_settings_are_checked_at_the_door(given, message):
 @pytest.mark.parametrize(("marks", "method"), slow_unless_quick(cases.THINKING, ["none", "ngram", "draft_model"]))
 def test_thinking_ends_as_upstream_ends_it(marks, method):
     """With drafts too as upstream does without: what it does with drafts is the next test's."""
+    check_thinking(marks, method)
+
+
+def test_some_thinking_ends_as_upstream_ends_it():
+    """The same on fewer answers: two prompts, that open the thinking and that do not, under three budgets."""
+    check_thinking("several tokens", "none", every=2, upto=12)
+
+
+def check_thinking(marks, method, every=1, upto=None):
     golden = recorded()["thinking"][marks]["none"]
     llm = engine(reasoning_config=cases.THINKING[marks], speculative_config=drafts(method))
     asked = [(prompt, budget) for prompt in cases.THINKING_PROMPTS for budget in cases.BUDGETS]
-    answers = iter(golden)
-    for temperature in (0.0,) if drafts(method) else (0.0, 0.6):
+    halves = [golden[: len(asked)], golden[len(asked) :]]
+    asked = asked[:upto:every]
+    for temperature, half in zip((0.0,) if drafts(method) else (0.0, 0.6), halves, strict=False):
         params = [
             SamplingParams(temperature=temperature, top_k=1, seed=1, max_tokens=cases.THINKING_TOKENS, ignore_eos=True,
                            thinking_token_budget=budget)
             for _, budget in asked
         ]  # fmt: skip
         outputs = llm.generate([prompt for prompt, _ in asked], params, use_tqdm=False)
-        for (prompt, budget), output in zip(asked, outputs, strict=True):
-            theirs = next(answers)
+        for (prompt, budget), output, theirs in zip(asked, outputs, half[:upto:every], strict=True):
             near = next((i for i, gap in enumerate(theirs["gaps"]) if gap < TIE), cases.THINKING_TOKENS)
             mine = list(output.outputs[0].token_ids)
             assert mine[:near] == theirs["token_ids"][:near], (prompt, budget, temperature)

@@ -53,7 +53,7 @@ def check(name, chosen):
 
 @pytest.mark.parametrize("name", ["ngram", "draft_model", "eagle", "medusa"])
 def test_tokens_and_counts_are_the_real_ones(name):
-    assert check(name, range(2, 6)) == 0
+    assert check(name, (2, 4)) == 0
 
 
 @pytest.mark.slow

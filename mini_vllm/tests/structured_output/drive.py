@@ -7,6 +7,7 @@ nearest to its end, which `EndDistances` knows.
 
 import functools
 import random
+import time
 
 import numpy as np
 
@@ -24,6 +25,26 @@ from mini_vllm.tokenizers.byte import ByteTokenizer
 def pocket_vocabulary() -> TokenVocabulary:
     resolved, tokenizer, _ = resolve_model(str(POCKET), None, EngineConfig())
     return token_vocabulary(tokenizer, resolved.vocab_size, resolved.eos_token_ids)
+
+
+def wait_for_grammar(request) -> None:
+    """Until its grammar is compiled, in its thread."""
+    state = request.structured_output_request
+    while not (state is None or state.is_grammar_ready):
+        time.sleep(0.001)
+
+
+def wait_for_grammars(engine) -> None:
+    """Before a test counts steps, or looks at what they plan."""
+    for request in engine.scheduler.requests.values():
+        wait_for_grammar(request)
+
+
+def compile_at_once(engine) -> None:
+    """From now on a request comes to the scheduler with its grammar: one that waits for it leaves the pool to the
+    others, and nobody has to be preempted."""
+    add_request = engine.scheduler.add_request
+    engine.scheduler.add_request = lambda request: wait_for_grammar(request) or add_request(request)
 
 
 def byte_vocabulary() -> TokenVocabulary:

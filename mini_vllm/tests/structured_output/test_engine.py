@@ -14,7 +14,7 @@ from mini_vllm.structured_output.backend_mini import MiniBackend
 from mini_vllm.structured_output.utils import apply_grammar_bitmask, choice_as_grammar, convert_lark_to_ebnf
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.tests.helpers import POCKET
-from mini_vllm.tests.structured_output.drive import matches
+from mini_vllm.tests.structured_output.drive import compile_at_once, matches, wait_for_grammars
 
 SCHEMA = {
     "type": "object",
@@ -80,6 +80,7 @@ def test_every_kind_is_obeyed(plain):
 )
 def test_the_same_texts_however_it_is_scheduled(plain, settings):
     llm = LLM(str(POCKET), **settings)
+    compile_at_once(llm.llm_engine)
     assert run(llm) == plain
     if "num_blocks" in settings:
         assert llm.llm_engine.stats.num_preemptions > 0
@@ -235,6 +236,7 @@ def test_reset_preempts_and_the_grammar_goes_on():
         engine = LLMEngine(str(POCKET), **settings)
         expected = one(engine, params(KINDS[1])).text
         engine.add_request("a", "Hello", params(KINDS[1]))
+        wait_for_grammars(engine)
         for step in range(100):
             if step in (3, 6):
                 engine.reset_prefix_cache(reset_running_requests=True)

@@ -13,7 +13,7 @@ from mini_vllm.structured_output.backend_types import StructuredOutputOptions, T
 from mini_vllm.structured_output.jump_forward import JumpForward
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.tests.helpers import POCKET
-from mini_vllm.tests.structured_output.drive import backend, pocket_vocabulary
+from mini_vllm.tests.structured_output.drive import backend, compile_at_once, pocket_vocabulary, wait_for_grammars
 
 SCHEMA = {
     "type": "object",
@@ -45,7 +45,7 @@ def run(llm, wanted=None):
     """Tokens, texts and reasons; one request has no grammar."""
     wanted = wanted or [params(n) for n in range(6)]
     free = SamplingParams(temperature=0.7, seed=5, max_tokens=17)
-    outputs = llm.generate([*questions(), "Tell me a joke."], [*wanted, free], use_tqdm=False)
+    outputs = llm.generate([*questions()[: len(wanted)], "Tell me a joke."], [*wanted, free], use_tqdm=False)
     return [(o.token_ids, o.text, o.finish_reason) for output in outputs for o in output.outputs]
 
 
@@ -78,6 +78,7 @@ def plain():
 )
 def test_the_same_tokens_however_it_is_scheduled(plain, settings):
     llm = make(JUMPS, **settings)
+    compile_at_once(llm.llm_engine)
     assert run(llm) == plain
     assert run(llm) == plain  # what is cached now was written by jumps
     assert jumps_of(llm).num_jumps >= 24
@@ -109,6 +110,7 @@ def test_forced_tokens_cost_one_chunk():
     """What a step tells is what the next one computes; the last piece, with the end, is never computed."""
     engine = make(JUMPS).llm_engine
     engine.add_request("a", questions()[0], params())
+    wait_for_grammars(engine)
     plans, schedule = [], engine.scheduler.schedule
     engine.scheduler.schedule = lambda: plans.append(schedule()) or plans[-1]
     told = []
@@ -133,15 +135,28 @@ def both():
     return make(PLAIN), make(JUMPS)
 
 
-@pytest.mark.parametrize(
+ENDS = pytest.mark.parametrize(
     "more",
     [*({"max_tokens": n} for n in (1, 2, 5, 9)), {"min_tokens": 20}, {"min_tokens": 30}, {"ignore_eos": True},
      {"stop_token_ids": [361]}, {"presence_penalty": 0.5}],
     ids=str,
 )  # fmt: skip
+
+
+def check_the_end(both, more, count):
+    one, other = (run(llm, [params(n, **more) for n in range(count)]) for llm in both)
+    assert len(one) == count + 1 and one == other
+
+
+@ENDS
 def test_what_ends_a_request_ends_it_in_the_middle_of_a_jump(both, more):
-    one, other = (run(llm, [params(n, **more) for n in range(6)]) for llm in both)
-    assert one == other
+    check_the_end(both, more, 2)
+
+
+@pytest.mark.slow
+@ENDS
+def test_what_ends_six_requests_ends_them_in_the_middle_of_a_jump(both, more):
+    check_the_end(both, more, 6)
 
 
 @pytest.mark.parametrize("more", [{"stop": '"col'}, {"stop": 'day": "T', "include_stop_str_in_output": True}], ids=str)
@@ -163,6 +178,7 @@ def test_a_reset_in_the_middle():
     engine = make(JUMPS).llm_engine
     expected = make(PLAIN).generate(questions()[0], params(1), use_tqdm=False)[0].outputs[0].token_ids
     engine.add_request("a", questions()[0], params(1))
+    wait_for_grammars(engine)
     for step in range(100):
         if step in (2, 4):
             engine.reset_prefix_cache(reset_running_requests=True)
@@ -184,6 +200,7 @@ def test_every_key_is_there_that_is_read():
                 temperature=1.0, seed=n, max_tokens=60, structured_outputs=StructuredOutputsParams(choice=choices)
             )
             engine.add_request(str(n), "tell me which one", wanted)
+        wait_for_grammars(engine)
         last = {}
         while engine.has_unfinished_requests():
             last.update({output.request_id: output.outputs[0].text for output in engine.step()})
@@ -197,6 +214,7 @@ def toy(config, wanted, prompt="tell me", count=6):
     engine = LLMEngine(structured_outputs_config=config, max_num_seqs=count)
     for n in range(count):
         engine.add_request(str(n), prompt, SamplingParams(seed=n, max_tokens=60, **wanted))
+    wait_for_grammars(engine)
     last = {}
     while engine.has_unfinished_requests():
         last.update({output.request_id: output.outputs[0].text for output in engine.step()})
