@@ -37,11 +37,20 @@ def expected(folder):
     return tokens(LLM(folder, num_blocks=64), PROMPTS)
 
 
-@pytest.fixture
-def llm(folder):
+@pytest.fixture(scope="module")
+def shared(folder):
+    """Two ranks for all tests that leave them alive."""
     made = make(folder)
     yield made
     made.llm_engine.engine_core.shutdown()
+
+
+@pytest.fixture
+def llm(shared):
+    """Idle, with nothing in its cache and nothing put into its ranks: before a test and after it."""
+    yield shared
+    shared.llm_engine.collective_rpc(in_workers.restore)
+    assert not shared.llm_engine.has_unfinished_requests() and shared.llm_engine.reset_prefix_cache()
 
 
 def make(folder, **args):
