@@ -120,7 +120,6 @@ def test_a_failure_after_the_last_meeting_ends_the_step_too(llm, expected, rank)
     assert tokens(llm, PROMPTS) == expected
 
 
-@pytest.mark.slow
 def test_odd_errors_and_answers_come_across(llm, expected):
     rpc = llm.llm_engine.collective_rpc
     with pytest.raises(RuntimeError, match=r"rank 1 .* failed in raise_unpicklable: Odd: from inside"):
@@ -327,7 +326,6 @@ def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
         assert errors.splitlines()[-1] == "KeyboardInterrupt" and errors.count("Traceback") == 1
 
 
-@pytest.mark.slow
 def test_ctrl_c_in_the_midst_of_a_step_leaves_a_working_engine(llm, expected):
     llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 0.2))
     for delay in (0.01, 0.1, 0.25):
