@@ -308,7 +308,9 @@ BROKEN = {
     "an admitted request has no hits in its table": (
         "core/sched/scheduler.py",
         "step.add(request, num_new_tokens, self.kv_cache_manager.get_blocks(request.request_id))",
-        "step.add(request, num_new_tokens, new_blocks)",
+        "held, size = self.kv_cache_manager.get_blocks(request.request_id), self.kv_cache_manager.block_size\n"
+        "        new = tuple(group[num_computed_tokens // size :] for group in held.blocks)\n"
+        "        step.add(request, num_new_tokens, type(held)(new))",
         r"vLLM 0\.22\.1 +mini_vllm\nnew ",
     ),
     "one token too many is planned": (

@@ -189,6 +189,7 @@ def test_prefix_caching_and_preemption_change_nothing(name: str) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_ranks_keep_quantized_caches_of_their_own() -> None:
     params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     prompts = [{"prompt_token_ids": [1, 20 + i, 30, 40]} for i in range(6)]

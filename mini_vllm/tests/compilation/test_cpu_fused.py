@@ -143,6 +143,7 @@ def test_threads(folder: Path, three_threads: None) -> None:
     compare(model, (150, 517, 1100))
 
 
+@pytest.mark.slow
 @needs_ranks
 @pytest.mark.parametrize("quantization", ALL_ONLINE_SLOWLY)
 def test_two_ranks(folder: Path, quantization: str | None) -> None:
@@ -166,6 +167,7 @@ def test_nf4_with_double_quantization_on_two_ranks(tmp_path: Path) -> None:
     same_as_one_rank(save_tiny("llama", tmp_path), (1, 33), 64 * 200, **how)
 
 
+@pytest.mark.slow
 @needs_ranks
 def test_many_tiles_between_two_meetings(tmp_path: Path) -> None:
     elements = cpu_scratch.exchange_elements(64)

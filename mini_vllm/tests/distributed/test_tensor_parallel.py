@@ -95,6 +95,7 @@ def test_steps_of_many_tiles(folder):
     assert tokens(make(folder, **args), prompts, params) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "mistral-window"))]
 )
@@ -107,6 +108,7 @@ def test_same_answers_as_real_vllm(name, tmp_path):
         compare(answer, output.outputs[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_AND_PIECEWISE"])
 def test_every_rank_has_its_own_graphs(folder, mode):
     args = {"cudagraph_mode": mode, "cudagraph_capture_sizes": [2, 4, 8]}

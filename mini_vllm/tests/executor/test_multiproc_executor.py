@@ -267,6 +267,7 @@ def run(command, stdin=None, **kwargs):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["file", "stdin", pytest.param("command", marks=pytest.mark.slow)])
 def test_a_script_needs_no_guard_and_ends_without_a_word(folder, expected, tmp_path, way):
     """Workers do not import it; "once" would be there twice. Nothing is said on stderr at the end."""

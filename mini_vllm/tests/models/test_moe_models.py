@@ -48,6 +48,7 @@ def test_a_dense_model_has_none() -> None:
     assert LLM(num_blocks=16).llm_engine.stats.expert_load is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
 @pytest.mark.parametrize(
     ("name", "answers"),

@@ -166,6 +166,7 @@ def test_two_tokens_have_the_targets_joint_law_in_every_setting(name):
     check_law(name, 60_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", ["the law of another draft", "recovered from p"])
 def test_the_law_would_notice(mutation, monkeypatch):
     """Two slips that leave every token plausible. (To take drawn drafts for certain ones is none: fewer are kept.)"""

@@ -227,6 +227,7 @@ def test_a_budget_needs_marks_and_may_be_unbounded():
     assert texts[0] == texts[1] != texts[2] and marks["reasoning_end_str"] in texts[2]
 
 
+@pytest.mark.slow
 def test_a_preempted_thinker_ends_where_it_would_have():
     """Computed anew in a pool that is too small, and counted anew."""
     marks = cases.THINKING["several tokens"]

@@ -93,6 +93,7 @@ GREEDY = [
 """Rows without a choice: those that draw have one token left."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [NGRAM, DRAFT], ids=["ngram", "draft_model"])
 def test_the_answers_of_pocket_are_those_without_drafts(spec):
     params = [SamplingParams(**{"temperature": 0.0, "seed": 1, "max_tokens": 16, **each}) for each in GREEDY]

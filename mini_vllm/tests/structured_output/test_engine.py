@@ -86,6 +86,7 @@ def test_the_same_texts_however_it_is_scheduled(plain, settings):
         assert llm.llm_engine.stats.num_preemptions > 0
 
 
+@pytest.mark.slow
 def test_the_same_texts_on_two_ranks_and_in_a_core_of_its_own(plain):
     llm = LLM(str(POCKET), tensor_parallel_size=2)
     try:

@@ -92,9 +92,9 @@ def test_a_signal_drains_all(tmp_path):
         body = {**BODY, "max_tokens": 100, "ignore_eos": True, "stream": True}
         with client.stream("POST", "/v1/completions", json=body) as stream:
             lines = stream.iter_lines()
-            next(lines)
+            first = next(lines)  # on a busy machine it may bring all tokens
             child.send_signal(signal.SIGTERM)
-            events = [line[6:] for line in lines if line]
+            events = [line[6:] for line in (first, *lines) if line]
         assert events[-1] == "[DONE]"
         assert json.loads(events[-2])["choices"][0]["finish_reason"] == "length"
         assert child.wait(WAIT_S) == 0, log.read_text()

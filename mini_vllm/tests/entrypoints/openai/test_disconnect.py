@@ -33,6 +33,7 @@ def wait_for_requests(server, count):
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_a_client_that_leaves_ends_its_request(server, stream):
     connection = post(server, "/v1/completions", {**LONG, "stream": stream, "n": 2, "temperature": 1})
