@@ -1,6 +1,7 @@
 """Many streams in one event loop, with the core in a thread and in a process of its own."""
 
 import asyncio
+import collections
 import gc
 
 import pytest
@@ -17,7 +18,7 @@ pytest.importorskip("msgspec")
 
 
 @BOTH
-def test_twenty_streams_at_once(elsewhere):
+def test_twenty_streams_at_once(run):
     prompts = [f"prompt number {at}" for at in range(20)]
     params = [greedy(max_tokens=3 + at, logprobs=1) for at in range(20)]
     expected = [output.outputs[0] for output in LLM(Trapped(), num_blocks=256).generate(prompts, params)]
@@ -29,7 +30,7 @@ def test_twenty_streams_at_once(elsewhere):
             found[kind] = await asyncio.gather(*jobs)
         return found
 
-    for kind, streams in in_loop(elsewhere, body).items():
+    for kind, streams in run(body).items():
         for outputs, wanted in zip(streams, expected, strict=True):
             _is_stream_of(kind, outputs, wanted)
 
@@ -47,7 +48,7 @@ def _is_stream_of(kind, outputs, wanted):
 
 
 @BOTH
-def test_several_completions_come_as_they_are_made(elsewhere):
+def test_several_completions_come_as_they_are_made(run):
     params = SamplingParams(n=3, seed=5, max_tokens=6, ignore_eos=True)
     [expected] = LLM(Trapped(), num_blocks=64).generate("hello", params)
 
@@ -56,7 +57,7 @@ def test_several_completions_come_as_they_are_made(elsewhere):
         [whole] = await collect(llm, "a", params=params, output_kind=RequestOutputKind.FINAL_ONLY)
         return streamed, whole
 
-    streamed, whole = in_loop(elsewhere, body)
+    streamed, whole = run(body)
     assert [c.token_ids for c in whole.outputs] == [c.token_ids for c in expected.outputs]
     for index, completion in enumerate(expected.outputs):
         mine = [c for output in streamed for c in output.outputs if c.index == index]
@@ -64,22 +65,25 @@ def test_several_completions_come_as_they_are_made(elsewhere):
 
 
 @BOTH
-def test_a_stop_string_ends_the_request_in_the_core(elsewhere):
+def test_a_stop_string_ends_the_request_in_the_core(run_slowly):
     [plain] = LLM(Trapped(), num_blocks=64).generate("hello", greedy(max_tokens=30))
     stop = plain.outputs[0].text[8:10]
 
     async def body(llm):
+        before = (await llm.get_stats()).num_steps
         outputs = await collect(llm, "a", params=greedy(max_tokens=LONG, stop=[stop]))
-        return outputs[-1].outputs[0], await idle(llm)
+        return outputs[-1].outputs[0], (await idle(llm)).num_steps - before
 
-    completion, stats = in_loop(elsewhere, body)
+    completion, num_steps = run_slowly(body)
     assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
-    assert stats.num_steps < LONG / 2
+    assert num_steps < LONG / 2
 
 
 @BOTH
-def test_a_consumer_that_leaves_ends_its_request(elsewhere):
+def test_a_consumer_that_leaves_ends_its_request(run_slowly):
     async def body(llm):
+        before = await llm.get_stats()
+        before = before.num_steps, collections.Counter(before.finished)
         async for output in llm.generate("hello", greedy(max_tokens=LONG), "left"):
             assert not output.finished
             break
@@ -93,19 +97,20 @@ def test_a_consumer_that_leaves_ends_its_request(elsewhere):
         with pytest.raises(asyncio.CancelledError):
             await task
         gc.collect()
-        return await idle(llm)
+        stats = await idle(llm)
+        return stats.num_steps - before[0], collections.Counter(stats.finished) - before[1]
 
-    stats = in_loop(elsewhere, body)
-    assert stats.finished == {"abort": 3} and stats.num_steps < LONG
+    num_steps, finished = run_slowly(body)
+    assert finished == {"abort": 3} and num_steps < LONG
 
 
 @BOTH
-def test_an_abort_gives_the_consumer_a_last_output(elsewhere):
+def test_an_abort_gives_the_consumer_a_last_output(run_slowly):
     async def body(llm):
         await llm.abort("nobody")
         await llm.abort(["nobody", "nobody else"])
         task = asyncio.create_task(collect(llm, "a", params=greedy(max_tokens=LONG)))
-        parent = asyncio.create_task(collect(llm, "p", params=SamplingParams(n=2, max_tokens=LONG, ignore_eos=True)))
+        parent = asyncio.create_task(collect(llm, "p", params=SamplingParams(n=2, max_tokens=40, ignore_eos=True)))
         while len(llm.output_processor.request_states) < 3:
             await asyncio.sleep(0)
         await llm.abort(["a", "nobody", "p"])
@@ -115,11 +120,11 @@ def test_an_abort_gives_the_consumer_a_last_output(elsewhere):
         assert children[-1].finished
         await idle(llm)
 
-    in_loop(elsewhere, body)
+    run_slowly(body)
 
 
 @BOTH
-def test_an_id_in_use_again_after_an_abort(elsewhere):
+def test_an_id_in_use_again_after_an_abort(run):
     expected = LLM(Trapped(), num_blocks=64).generate("other", greedy(max_tokens=5))[0].outputs[0].token_ids
 
     async def body(llm):
@@ -130,12 +135,12 @@ def test_an_id_in_use_again_after_an_abort(elsewhere):
             outputs = await collect(llm, "a", "other", greedy(max_tokens=5))
             assert outputs[-1].outputs[0].token_ids == expected
 
-    in_loop(elsewhere, body)
+    run(body)
 
 
 @pytest.mark.slow
 @BOTH
-def test_a_slow_consumer_gets_everything_at_once(elsewhere):
+def test_a_slow_consumer_gets_everything_at_once(run):
     async def body(llm):
         pieces = []
         async for output in llm.generate("hello", greedy(max_tokens=200), "slow", output_kind=RequestOutputKind.DELTA):
@@ -144,7 +149,7 @@ def test_a_slow_consumer_gets_everything_at_once(elsewhere):
                 await collect(llm, "fast", params=greedy(max_tokens=250))
         return pieces
 
-    pieces = in_loop(elsewhere, body)
+    pieces = run(body)
     [expected] = LLM(Trapped(), num_blocks=64).generate("hello", greedy(max_tokens=200))
     assert [t for ids in pieces for t in ids] == expected.outputs[0].token_ids and len(pieces) == 2
 

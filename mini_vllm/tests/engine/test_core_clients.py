@@ -47,6 +47,39 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(scope="module")
+def engines():
+    """Elsewhere or not -> an engine for all tests that leave it idle."""
+    made = {at: LLMEngine(Trapped(), enable_multiprocessing=at, **SETTINGS["roomy"]) for at in (False, True)}
+    yield made
+    for engine in made.values():
+        engine.shutdown()
+
+
+@pytest.fixture
+def pair(engines):
+    """Both, idle and with nothing in their caches."""
+    for engine in engines.values():
+        empty(engine)
+    yield list(engines.values())
+    for engine in engines.values():
+        empty(engine)
+
+
+@pytest.fixture
+def engine(engines, elsewhere):
+    empty(engines[elsewhere])
+    yield engines[elsewhere]
+    empty(engines[elsewhere])
+
+
+def empty(engine):
+    """A core elsewhere may be in the midst of a step of what has been aborted."""
+    assert not engine.has_unfinished_requests()
+    while not engine.reset_prefix_cache():
+        engine.step()
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_generate_gives_the_same_outputs_and_the_same_counts(name):
     results, counts = [], []
@@ -92,15 +125,13 @@ def stream(engine, kind):
     return outputs
 
 
-def test_steps_give_the_same_streams():
-    settings = {"num_blocks": 256, "block_size": 4, "max_model_len": 200}
-    engines = [LLMEngine(Trapped(), enable_multiprocessing=elsewhere, **settings) for elsewhere in (False, True)]
+def test_steps_give_the_same_streams(pair):
     for kind in RequestOutputKind:
-        here, there = (stream(engine, kind) for engine in engines)
+        here, there = (stream(engine, kind) for engine in pair)
         assert list(here) == list(there)
         for request_id, outputs in here.items():
             assert [seen(o) for o in outputs] == [seen(o) for o in there[request_id]]
-        assert all(engine.reset_prefix_cache() for engine in engines)
+        assert all(engine.reset_prefix_cache() for engine in pair)
 
 
 @BOTH
@@ -137,11 +168,13 @@ def test_priorities_are_obeyed(elsewhere):
 
 @BOTH
 def test_aborts_in_mid_stream_and_the_id_in_use_again(elsewhere):
-    engine = LLMEngine(num_blocks=64, block_size=4, enable_multiprocessing=elsewhere)
-    expected = LLM(num_blocks=64).generate("other", greedy(max_tokens=5))[0].outputs[0].token_ids
+    """A step takes 20 ms: a core elsewhere must not come to the end of them all while this process has to wait."""
+    sizes = {"num_blocks": 1024, "block_size": 4, "max_model_len": 2000}
+    engine = LLMEngine(Trapped(slow=True), enable_multiprocessing=elsewhere, **sizes)
+    expected = LLM(Trapped(), num_blocks=64).generate("other", greedy(max_tokens=5))[0].outputs[0].token_ids
     for turn in range(5):
         for name in "abc":
-            engine.add_request(name, "hello", greedy(max_tokens=200))
+            engine.add_request(name, "hello", greedy(max_tokens=1900))
         while engine.get_num_unfinished_requests() == 3 and not engine.step():
             pass
         outputs = engine.abort_request(["b", "nobody", "a"])
@@ -158,8 +191,7 @@ def test_aborts_in_mid_stream_and_the_id_in_use_again(elsewhere):
 
 
 @BOTH
-def test_aborting_a_parent_ends_its_children(elsewhere):
-    engine = LLMEngine(num_blocks=64, enable_multiprocessing=elsewhere)
+def test_aborting_a_parent_ends_its_children(engine):
     engine.add_request("p", "hello", SamplingParams(n=3, max_tokens=1000, ignore_eos=True, seed=1))
     engine.step()
     assert engine.get_num_unfinished_requests() == 1 and len(engine.output_processor.request_states) == 3
@@ -187,8 +219,7 @@ def test_the_same_errors(elsewhere):
 
 
 @BOTH
-def test_nothing_to_do_is_an_empty_list(elsewhere):
-    engine = LLMEngine(num_blocks=8, enable_multiprocessing=elsewhere)
+def test_nothing_to_do_is_an_empty_list(engine):
     assert engine.step() == [] and engine.step() == [] and engine.abort_request("nobody") == []
     engine.check_health(timeout=60.0)
 

@@ -237,9 +237,8 @@ def script(more, **kwargs):
     return process, int(process.stdout.readline())
 
 
-@pytest.mark.slow
 @posix
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
+@pytest.mark.parametrize("how", [signal.SIGKILL, *slowly(signal.SIGTERM)], ids=lambda s: s.name)
 def test_a_front_end_that_dies_takes_its_core_along(how):
     process, pid = script("time.sleep(1000)")
     process.send_signal(how)

@@ -42,9 +42,14 @@ TRAPS = {
 
 
 class Trapped(ToyModel):
-    """See `TRAPS`. A trap goes off in a step that computes the character; "~" slows every step of its request."""
+    """See `TRAPS`. A trap goes off in a step that computes the character; "~" slows that step and all after it.
 
-    slow = False
+    slow: from the start.
+    """
+
+    def __init__(self, slow: bool = False) -> None:
+        super().__init__()
+        self.slow = slow
 
     def forward(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
         for character, trap in TRAPS.items():

@@ -24,6 +24,19 @@ def on_token(worker: Any, token: int, layer: int, act: Any) -> None:
 
         return original(input_ids, positions, attend)
 
+    replace_forward(runner, forward)
+
+
+def restore(worker: Any) -> None:
+    """What the functions of this module have put into the rank is gone."""
+    runner = worker.model_runner
+    runner.forward = vars(runner).pop("untouched_forward", runner.forward)
+    vars(runner.sampler).pop("forward", None)
+
+
+def replace_forward(runner: Any, forward: Any) -> None:
+    """Until `restore`."""
+    vars(runner).setdefault("untouched_forward", runner.forward)
     runner.forward = forward
 
 
@@ -80,7 +93,7 @@ def sleep_on(worker: Any, token: int, rank: int, seconds: float) -> None:
         return original(input_ids, positions, attend)
 
     original = worker.model_runner.forward
-    worker.model_runner.forward = forward
+    replace_forward(worker.model_runner, forward)
 
 
 def batch_of(worker: Any) -> Any:

@@ -37,11 +37,20 @@ def expected(folder):
     return tokens(LLM(folder, num_blocks=64), PROMPTS)
 
 
-@pytest.fixture
-def llm(folder):
+@pytest.fixture(scope="module")
+def shared(folder):
+    """Two ranks for all tests that leave them alive."""
     made = make(folder)
     yield made
     made.llm_engine.engine_core.shutdown()
+
+
+@pytest.fixture
+def llm(shared):
+    """Idle, with nothing in its cache and nothing put into its ranks: before a test and after it."""
+    yield shared
+    shared.llm_engine.collective_rpc(in_workers.restore)
+    assert not shared.llm_engine.has_unfinished_requests() and shared.llm_engine.reset_prefix_cache()
 
 
 def make(folder, **args):
@@ -111,7 +120,6 @@ def test_a_failure_after_the_last_meeting_ends_the_step_too(llm, expected, rank)
     assert tokens(llm, PROMPTS) == expected
 
 
-@pytest.mark.slow
 def test_odd_errors_and_answers_come_across(llm, expected):
     rpc = llm.llm_engine.collective_rpc
     with pytest.raises(RuntimeError, match=r"rank 1 .* failed in raise_unpicklable: Odd: from inside"):
@@ -319,7 +327,6 @@ def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
         assert errors.splitlines()[-1] == "KeyboardInterrupt" and errors.count("Traceback") == 1
 
 
-@pytest.mark.slow
 def test_ctrl_c_in_the_midst_of_a_step_leaves_a_working_engine(llm, expected):
     llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 0.2))
     for delay in (0.01, 0.1, 0.25):
