@@ -137,7 +137,8 @@ class AsyncLLM(FrontEnd):
             self.output_processor.add_request(child.request_id, mine, kind, parent, index, queue)
         try:
             for child in children:
-                await self.core_client.add_request_async(child)
+                if child.request_id in self.output_processor.request_states:  # not aborted while the others were sent
+                    await self.core_client.add_request_async(child)
         except BaseException:
             await self.abort(request_id)
             raise

@@ -107,10 +107,11 @@ def test_a_consumer_that_leaves_ends_its_request(run_slowly):
 @BOTH
 def test_an_abort_gives_the_consumer_a_last_output(run_slowly):
     async def body(llm):
+        before = (await llm.get_stats()).num_steps
         await llm.abort("nobody")
         await llm.abort(["nobody", "nobody else"])
         task = asyncio.create_task(collect(llm, "a", params=greedy(max_tokens=LONG)))
-        parent = asyncio.create_task(collect(llm, "p", params=SamplingParams(n=2, max_tokens=40, ignore_eos=True)))
+        parent = asyncio.create_task(collect(llm, "p", params=SamplingParams(n=2, max_tokens=LONG, ignore_eos=True)))
         while len(llm.output_processor.request_states) < 3:
             await asyncio.sleep(0)
         await llm.abort(["a", "nobody", "p"])
@@ -118,7 +119,7 @@ def test_an_abort_gives_the_consumer_a_last_output(run_slowly):
         outputs, children = await task, await parent
         assert outputs[-1].finished and outputs[-1].outputs[0].finish_reason == "abort"
         assert children[-1].finished
-        await idle(llm)
+        assert (await idle(llm)).num_steps - before < LONG / 2, "the core has heard of all aborts"
 
     run_slowly(body)
 
