@@ -76,13 +76,20 @@ def test_tokens_do_not_depend_on_the_backend_nor_on_the_graphs(pocket: Any, data
         assert generate(make(pocket, attention_backend=backend, **args), prompts, params) == expected, (backend, args)
 
 
+CHUNKS: dict[str, Any] = {"num_blocks": 200, "block_size": 5, "max_num_seqs": 8, "max_num_batched_tokens": 32}
+
+
+@pytest.fixture(scope="module")
+def without_graphs(tiny: Any) -> list[list[int]]:
+    return generate(LLM(tiny, **CHUNKS), *ragged(1, vocab=500))
+
+
 @pytest.mark.parametrize("backend", PRIORITIES)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_pair_of_backend_and_mode(tiny: Any, backend: str, mode: str) -> None:
+def test_every_pair_of_backend_and_mode(tiny: Any, without_graphs: Any, backend: str, mode: str) -> None:
     """A model with a sliding window, prompts in chunks, blocks of five."""
-    args = {"num_blocks": 200, "block_size": 5, "max_num_seqs": 8, "max_num_batched_tokens": 32}
+    args, expected = CHUNKS, without_graphs
     prompts, params = ragged(1, vocab=500)
-    expected = generate(LLM(tiny, **args), prompts, params)
     if (backend, mode) == ("dense", "FULL"):
         with pytest.raises(ValueError, match="not supported with dense backend"):
             make(tiny, attention_backend=backend, cudagraph_mode=mode, **args)
@@ -123,19 +130,31 @@ def test_experts_count_no_padding(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", ["paged_online", "split_kv"])
+def test_some_answers_are_those_of_real_vllm(backend: str, tmp_path: Any) -> None:
+    """Every fifth, and graphs of the sizes of such a batch."""
+    replay(backend, tmp_path, every=5, max_num_seqs=16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["paged_online", "split_kv"])
 def test_same_answers_as_real_vllm(backend: str, tmp_path: Any) -> None:
+    replay(backend, tmp_path)
+
+
+def replay(backend: str, tmp_path: Any, every: int = 1, **more: Any) -> None:
     """Recorded from the release; float32, so that a near tie may end a comparison (see `test_golden_vllm.py`)."""
     golden = load("llama")
     graphs = {"cudagraph_mode": "FULL_AND_PIECEWISE", "attention_backend": backend}
-    llm = make(str(checkpoint("llama", tmp_path)), **golden["engine_args"], **graphs)
-    params = [SamplingParams(**answer["params"]) for answer in golden["answers"]]
-    prompts = [{"prompt_token_ids": answer["prompt_token_ids"]} for answer in golden["answers"]]
+    llm = make(str(checkpoint("llama", tmp_path)), **{**golden["engine_args"], **graphs, **more})
+    answers = golden["answers"][::every]
+    params = [SamplingParams(**answer["params"]) for answer in answers]
+    prompts = [{"prompt_token_ids": answer["prompt_token_ids"]} for answer in answers]
     compared = [
         compare(answer, output.outputs[0])
-        for answer, output in zip(golden["answers"], llm.generate(prompts, params, use_tqdm=False), strict=True)
+        for answer, output in zip(answers, llm.generate(prompts, params, use_tqdm=False), strict=True)
     ]
     steps, ties = (sum(column) for column in zip(*compared, strict=True))
-    assert steps > 500 and ties <= 0.01 * steps
+    assert steps > 500 / every and ties <= 0.01 * steps
     assert llm.llm_engine.stats.cudagraph.num_paddings > 0
 
 
@@ -185,9 +204,19 @@ def test_one_token_prompts_count_as_decodes(tiny: Any) -> None:
     assert llm.llm_engine.stats.cudagraph.by_size() == [("FULL", 2, 3, 6, 0)]
 
 
+@pytest.mark.slow
+def test_capture_of_every_size_writes_nothing_to_the_kv_cache(tiny: Any) -> None:
+    capture_writes_nothing(tiny)
+
+
 def test_capture_writes_nothing_to_the_kv_cache(tiny: Any) -> None:
+    capture_writes_nothing(tiny, max_num_seqs=8, max_num_batched_tokens=64)
+
+
+def capture_writes_nothing(tiny: Any, **limits: Any) -> None:
     for backend in ("paged_gather", "paged_online", "split_kv"):
-        llm = make(tiny, num_blocks=64, cudagraph_mode="FULL_AND_PIECEWISE", attention_backend=backend)
+        llm = make(tiny, num_blocks=64, cudagraph_mode="FULL_AND_PIECEWISE", attention_backend=backend, **limits)
+        assert llm.llm_engine.stats.cudagraph.num_graphs > 0
         assert not llm.llm_engine.engine_core.model_runner.kv_cache.data.any()
 
 
@@ -229,7 +258,7 @@ def test_nothing_is_captured_after_the_start(tiny: Any) -> None:
 
 def test_stepping_down_is_said(tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        llm = make(tiny, num_blocks=64, cudagraph_mode="FULL", attention_backend="split_kv")
+        llm = make(tiny, num_blocks=64, max_num_seqs=8, cudagraph_mode="FULL", attention_backend="split_kv")
     graphs = llm.llm_engine.engine_core.model_runner.graphs
     assert graphs.mode is CUDAGraphMode.FULL_AND_PIECEWISE and graphs.asked_mode is CUDAGraphMode.FULL
     assert graphs.warnings == [record.getMessage() for record in caplog.records]

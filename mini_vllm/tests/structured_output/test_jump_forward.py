@@ -45,7 +45,7 @@ def run(llm, wanted=None):
     """Tokens, texts and reasons; one request has no grammar."""
     wanted = wanted or [params(n) for n in range(6)]
     free = SamplingParams(temperature=0.7, seed=5, max_tokens=17)
-    outputs = llm.generate([*questions(), "Tell me a joke."], [*wanted, free], use_tqdm=False)
+    outputs = llm.generate([*questions()[: len(wanted)], "Tell me a joke."], [*wanted, free], use_tqdm=False)
     return [(o.token_ids, o.text, o.finish_reason) for output in outputs for o in output.outputs]
 
 
@@ -135,15 +135,28 @@ def both():
     return make(PLAIN), make(JUMPS)
 
 
-@pytest.mark.parametrize(
+ENDS = pytest.mark.parametrize(
     "more",
     [*({"max_tokens": n} for n in (1, 2, 5, 9)), {"min_tokens": 20}, {"min_tokens": 30}, {"ignore_eos": True},
      {"stop_token_ids": [361]}, {"presence_penalty": 0.5}],
     ids=str,
 )  # fmt: skip
+
+
+def check_the_end(both, more, count):
+    one, other = (run(llm, [params(n, **more) for n in range(count)]) for llm in both)
+    assert len(one) == count + 1 and one == other
+
+
+@ENDS
 def test_what_ends_a_request_ends_it_in_the_middle_of_a_jump(both, more):
-    one, other = (run(llm, [params(n, **more) for n in range(6)]) for llm in both)
-    assert one == other
+    check_the_end(both, more, 2)
+
+
+@pytest.mark.slow
+@ENDS
+def test_what_ends_six_requests_ends_them_in_the_middle_of_a_jump(both, more):
+    check_the_end(both, more, 6)
 
 
 @pytest.mark.parametrize("more", [{"stop": '"col'}, {"stop": 'day": "T', "include_stop_str_in_output": True}], ids=str)

@@ -20,7 +20,7 @@ from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.structured_output.drive import adversarial_text, backend, grammar_of, matches, pocket_vocabulary
 from mini_vllm.tests.structured_output.random_schemas import HARD, random_schema, with_definitions
 
-FAST, MANY, POCKET_MANY = 40, 2400, 400
+FAST, MANY, POCKET_MANY = 16, 2424, 400
 KEYWORDS = Path(__file__).resolve().parents[3] / "phase-12-structured-outputs" / "captured" / "keywords.json"
 
 
