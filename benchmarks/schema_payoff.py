@@ -91,7 +91,8 @@ def costs(repeats: int) -> list[dict[str, Any]]:
     llm.generate("Hello", params, use_tqdm=False)  # compiles, and makes the manager
     scheduler = llm.llm_engine.scheduler
     scheduler.get_grammar_bitmask = clock.around(scheduler.get_grammar_bitmask)
-    scheduler._accept_in_grammar = clock.around(scheduler._accept_in_grammar)
+    manager = scheduler.structured_output_manager
+    manager.advance = clock.around(manager.advance)
     model_runner.apply_grammar_bitmask = clock.around(model_runner.apply_grammar_bitmask)
     for seats in SEATS:
         whole, part = [], []

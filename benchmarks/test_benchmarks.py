@@ -204,12 +204,20 @@ def test_what_counts_as_a_whole_story_and_which_number_is_an_answer() -> None:
     assert [decoding_payoff.number_in(text) for text in ("16 a block: 9 blocks.", "none")] == ["9", ""]
 
 
-def test_sampling_times_every_setting_with_and_without_candidates() -> None:
+def test_sampling_times_every_setting_with_and_without_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "SMALL", 512)
     flat, peaked = sampling.run(quick=True)
     assert set(flat["ms"]) == set(peaked["ms"]) >= {"greedy", "top_k=50", "top_k=50, whole rows", "equal", "different"}
     assert len({str(sampling.different(row)) for row in range(sampling.ROWS)}) == sampling.ROWS
     metadata = sampling.metadata_of([{"top_k": 3}] * 2, 50)
     assert sampling.whole_rows(np.eye(2, 50, dtype=np.float32), metadata).shape == (2,)
+
+
+@pytest.mark.slow
+def test_sampling_times_every_setting_on_the_small_vocabulary() -> None:
+    """The run of the test above, on the 4,096 tokens of `--quick`."""
+    found = [(row["vocabulary"], row["logits"]) for row in sampling.run(quick=True)]
+    assert found == [(4096, "flat"), (4096, "peaked")]
 
 
 class ArmOfPaper:

@@ -8,7 +8,7 @@
   (``course.failures.story``: got, expected, the README's claim, a changed signature, the loop that never ends) instead
   of a traceback; ``--tb=long`` or any other ``--tb`` brings the tracebacks back, the stories below them;
 * one cause is shown once, and after a loop that never ends the other tests of the lab are not run;
-* one line per lab at the end.
+* one line per lab at the end, and one per thing that is missing here and that tests wait for.
 
 ``COURSE_DURATIONS=FILE`` writes what the tests cost (``course.durations``).
 ``COURSE_REPORT=FILE`` writes every lab test's outcome as JSON; ``COURSE_NO_RECORD=1`` records nothing."""
@@ -27,7 +27,7 @@ import pytest
 
 from course import labs
 from course.durations import Recorder
-from course.failures import shown, story, teach
+from course.failures import left_out, shown, story, teach
 from course.failures.late import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401 (hooks)
 from course.fixtures import greedy, real_run  # noqa: F401 (fixtures)
 from course.loop.outcomes import Outcomes, fitted, remember
@@ -35,6 +35,7 @@ from course.loop.outcomes import Outcomes, fitted, remember
 MARKERS = (
     "gpu: needs an NVIDIA GPU (skipped without one)",
     "slow: long replays and property runs; left out of the README's second line",
+    "maintainer: the tests of the machinery itself (checkers, grader, website); left out of the README's second line",
     "needs_torch: needs torch, transformers, triton, tokenizers or the like (skipped without them)",
     "real_vllm: needs the CPU build of the pinned release (`course vllm`)",
     "provided: tests what starter.py brings along, so it passes there too",
@@ -239,11 +240,21 @@ class LabReporter:
             listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
             count = f"{len(names)} more red {'tests' if len(names) > 1 else 'test'}"
             terminalreporter.line(f"{count}: {listed} (course test {lab.split()[0]} --full)")
+        self._tell_what_was_left_out(terminalreporter)
         lines = self.outcomes.lines()
         if lines:
             terminalreporter.section(f"labs ({labs.wanted_impl()}.py)")
         for line in lines:
             terminalreporter.line(f"{line} (so far)" if self.early else line)
+
+    def _tell_what_was_left_out(self, terminalreporter: Any) -> None:
+        """In a line a remedy, where pytest would list more tests than anybody reads; `-rs` asks for the list."""
+        skipped = terminalreporter.stats.get("skipped", [])
+        if len(skipped) <= left_out.FEW or "s" in self.config.option.reportchars:
+            return
+        terminalreporter.reportchars = terminalreporter.reportchars.replace("s", "")
+        for line in left_out.told(report.longrepr[2] for report in skipped):
+            terminalreporter.line(line)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workerinput"):

@@ -52,6 +52,7 @@ REFERENCE = (
     "docs/tuning.md",
     "docs/gpu.md",
     "docs/add-a-model.md",
+    "docs/plugins.md",
     "docs/parity.md",
     "docs/parsers.md",
     "docs/milestones.md",

@@ -6,7 +6,7 @@ Upstream twins: `vllm/outputs.py` (results), `vllm/v1/outputs.py` (`ModelRunnerO
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from mini_vllm.logprobs import PromptLogprobs, SampleLogprobs
 from mini_vllm.metrics.stats import RequestStateStats
 
 if TYPE_CHECKING:
+    from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorWorkerMetadata
     from mini_vllm.lora.request import LoRARequest
 
 
@@ -48,7 +49,8 @@ class RequestOutput:
     `num_cached_tokens` is the number of prompt tokens that came from the prefix cache at first admission. `metrics` is
     None where the engine was told `disable_log_stats`. `prompt_logprobs`, where asked for, has an entry for each token
     of the prompt: None for the first, which nothing predicts, then a dict as in `CompletionOutput.logprobs`.
-    `lora_request` is its adapter. There is no encoder.
+    `lora_request` is its adapter. There is no encoder. `kv_transfer_params`, at the end: what a KV connector has to say
+    to whoever goes on with the request elsewhere; there it is `SamplingParams.extra_args["kv_transfer_params"]`.
 
     Upstream: upstream/vllm/outputs.py:85 — `RequestOutput`.
     """
@@ -64,7 +66,7 @@ class RequestOutput:
     lora_request: LoRARequest | None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
-    kv_transfer_params: None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Take a later output of the same request into this one.
@@ -98,6 +100,30 @@ def _join(completion: CompletionOutput, later: CompletionOutput) -> None:
 
 
 @dataclass(slots=True)
+class KVConnectorOutput:
+    """What the worker's half of a KV connector reports of a step.
+
+    `finished_sending`, `finished_recving`: ids of requests whose transfers in the background have ended.
+    `invalid_block_ids`: blocks that were to be filled and were not. `kv_connector_worker_meta` and `kv_cache_events`:
+    for the scheduler's half alone. `expected_finished_count`: of how many ranks an end is expected; 0: of all.
+
+    Upstream: upstream/vllm/v1/outputs.py:195 — `KVConnectorOutput`.
+    """
+
+    finished_sending: set[str] | None = None
+    finished_recving: set[str] | None = None
+    kv_cache_events: Any = None
+    kv_connector_worker_meta: KVConnectorWorkerMetadata | None = None
+    invalid_block_ids: set[int] = field(default_factory=set)
+    expected_finished_count: int = 0
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to say."""
+        found = self.finished_sending, self.finished_recving, self.kv_cache_events, self.invalid_block_ids
+        return not any(found) and not self.kv_connector_worker_meta
+
+
+@dataclass(slots=True)
 class ModelRunnerOutput:
     """What one forward pass and sampling gave, aligned with `req_ids`.
 
@@ -116,6 +142,7 @@ class ModelRunnerOutput:
     prompt_logprobs_dict: dict[str, list[dict[int, tuple[float, int]] | None]] = field(default_factory=dict)
     pooler_output: dict[str, np.ndarray] = field(default_factory=dict)
     """Of a runner that pools: the results of prompts that ended in the step. Upstream: a list along `req_ids`."""
+    kv_connector_output: KVConnectorOutput | None = None
 
 
 @dataclass(slots=True)

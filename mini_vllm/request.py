@@ -9,9 +9,9 @@ import enum
 import itertools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreRequest, FinishReason
+from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -25,18 +25,19 @@ _serial = itertools.count()
 class RequestStatus(enum.IntEnum):
     """States of a request. The order matters: everything after PREEMPTED has finished.
 
-    Upstream: upstream/vllm/v1/request.py:315 — `RequestStatus`, which has two more waiting states and one more end.
+    Upstream: upstream/vllm/v1/request.py:315 — `RequestStatus`, which has one more waiting state and one more end.
     """
 
     WAITING = 1
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = 2
-    RUNNING = 3
-    PREEMPTED = 4
-    FINISHED_STOPPED = 5
-    FINISHED_LENGTH_CAPPED = 6
-    FINISHED_ABORTED = 7
-    FINISHED_ERROR = 8
-    FINISHED_REPETITION = 9
+    WAITING_FOR_REMOTE_KVS = 3
+    RUNNING = 4
+    PREEMPTED = 5
+    FINISHED_STOPPED = 6
+    FINISHED_LENGTH_CAPPED = 7
+    FINISHED_ABORTED = 8
+    FINISHED_ERROR = 9
+    FINISHED_REPETITION = 10
 
     def __str__(self) -> str:
         return self.name
@@ -102,7 +103,7 @@ class Request:
         self.arrival_time = arrival_time
         self.priority = priority
         self.cache_salt, self.lora_request = cache_salt, lora_request
-        self.skip_reading_prefix_cache = bool(getattr(sampling_params, "skip_reading_prefix_cache", None))
+        self.kv_transfer_params = (getattr(sampling_params, "extra_args", None) or {}).get("kv_transfer_params")
         self.serial = next(_serial)
 
         self.status = RequestStatus.WAITING
@@ -185,6 +186,42 @@ class Request:
         """True when tokens in flight are sure to end the request: another step for it would be wasted."""
         in_flight = self.num_output_placeholders
         return in_flight > 0 and self.num_computed_tokens + 2 - in_flight >= self.num_prompt_tokens + self.max_tokens
+
+    def try_promote(self) -> bool:
+        """True where the request waits for nothing but room, now. A grammar that cannot be compiled has no more to wait
+        for: the request is admitted, and ends with the error of its grammar when its prompt is computed.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:2103 — `_try_promote_blocked_waiting_request`.
+        """
+        if self.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            assert self.structured_output_request is not None
+            if not self.structured_output_request.is_grammar_ready:
+                return False
+            self.status = RequestStatus.WAITING
+        return True
+
+    def start(self, num_computed_tokens: int) -> None:
+        """The request has been admitted: it runs, with a head start of `num_computed_tokens` from the prefix cache."""
+        self.status = RequestStatus.RUNNING
+        self.record_event(EngineCoreEventType.SCHEDULED)
+        self.set_head_start(num_computed_tokens)
+
+    def set_head_start(self, num_computed_tokens: int) -> None:
+        """Count so many tokens as computed: they are in the pool, or a KV connector loads them."""
+        if not self.output_token_ids and not self.num_computed_tokens:
+            self.num_cached_tokens = num_computed_tokens  # preempted before its first token: the last start counts
+        self.num_computed_tokens = num_computed_tokens
+
+    def make_output(
+        self, new_token_ids: list[int], logprobs: Any = None, prompt_logprobs: Any = None,
+        kv_transfer_params: dict[str, Any] | None = None, pooling_output: Any = None,
+    ) -> EngineCoreOutput:  # fmt: skip
+        """What a step gave for this request: see `EngineCoreOutput`. The events are taken from it."""
+        return EngineCoreOutput(
+            self.request_id, new_token_ids, logprobs, _FINISHED_REASON_MAP.get(self.status), self.stop_reason,
+            self.num_cached_tokens, self.num_preemptions, self.take_events() if self.events else None,
+            prompt_logprobs, pooling_output, kv_transfer_params,
+        )  # fmt: skip
 
     def append_output_token_ids(self, token_id: int) -> None:
         """Append one sampled token, and the hash of the block that it may have filled."""

@@ -18,8 +18,8 @@ from rich.markdown import Markdown
 
 from course.labs import ROOT, Lab, LabError, find_labs, lab_of, stubs
 from course.loop import hints, record
+from course.loop.ask import ask
 from course.loop.outcomes import digest, fitted, recall
-from mini_vllm.entrypoints.cli.ask import ask
 
 if TYPE_CHECKING:
     from course.loop.follow import Starter

@@ -15,6 +15,7 @@ from course.labs import COURSE, IMPLS, ROOT, LabError, load, stubs, tomllib, wan
 from course.plugs.guards import GuardedPool, Watch, guarded_hash, guarded_stop
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.engine.parts import EngineParts, PartError, make_scheduler
+from mini_vllm.plugins.engine_parts import ENGINE_PARTS_GROUP, register
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,9 @@ def engine_parts(with_labs: str | Sequence[str] = "all", *, quiet: bool = False,
     return made
 
 
+register(ENGINE_PARTS_GROUP, engine_parts)
+
+
 def waiting(found: Iterable[tuple[str, str]]) -> str:
     """(lab, part) of what is not written, lab by lab: ``01-05 stop conditions; 02-01 block hash, block pool``."""
     labs: dict[str, list[str]] = {}
@@ -202,11 +206,11 @@ def _make_pool(part: Part, pools: list[GuardedPool], num_blocks: int, enable_cac
     return pools[-1]
 
 
-def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_len: int) -> Any:
+def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_len: int, **held: Any) -> Any:
     if setting := part.plug.unlike(config):  # whoever calls without an engine has not asked `_fit`
         _ours(part, say, setting)
-        return make_scheduler(config, manager, max_model_len)
-    return part.glue.LabScheduler(part.module.schedule_step, part.watch, config, manager, max_model_len)
+        return make_scheduler(config, manager, max_model_len, **held)
+    return part.glue.LabScheduler(part.module.schedule_step, part.watch, config, manager, max_model_len, **held)
 
 
 def _make_attention(part: Part, say: Any, kv_cache: Any, num_heads: int, sliding_windows: Sequence[int | None]) -> Any:

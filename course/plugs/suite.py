@@ -28,9 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     def scheduler(*args: Any) -> Any:
         made = parts()
-        instance = made.scheduler(*args)
-        instance.check_stop = made.check_stop
-        return instance
+        return made.scheduler(*args, check_stop=made.check_stop)
 
     _set("engine.core", EngineParts=parts)
     _set("engine.front_end", parts_from_labs=parts)

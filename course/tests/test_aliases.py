@@ -10,6 +10,8 @@ from course.loop import relocate
 from course.tests.moved_fixtures import house
 from mini_vllm import moved
 
+pytestmark = pytest.mark.maintainer
+
 ALIASES = {
     "import mini_vllm.pool as p  # it\np.hash_block(1), p.LIMIT, p.Block\n": (
         "import mini_vllm.core.pool as p  # it\nfrom mini_vllm.core.utils import hash_block\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.maintainer
+
 
 @pytest.mark.parametrize("found", [np.zeros(0), np.zeros((0, 3)), [np.zeros(0)]])
 def test_an_empty_array_is_not_close(found: object) -> None:

@@ -12,6 +12,8 @@ import pytest
 from course.labs import ROOT, LabError, functions, stub_message
 from course.workspace import build
 
+pytestmark = pytest.mark.maintainer
+
 ALL = [(phase.number, one) for phase in build.phase_builds().values() for one in phase.builds]
 
 

@@ -14,6 +14,8 @@ from course.pages.citations import check_page, pinned_tree
 from course.upstream import bump, bump_report, fetch, release
 from course.upstream.fetch import UpstreamError
 
+pytestmark = pytest.mark.maintainer
+
 OLD = '''"""Blocks."""
 LIMIT = 3
 

@@ -10,6 +10,8 @@ from course.tests import test_carry_moved as former
 from course.tests.test_carry_moved import NEXT, edit, run, work
 from course.workspace import build
 
+pytestmark = pytest.mark.maintainer
+
 root = former.root
 KNOWN = pytest.mark.parametrize("root", ["history"], indirect=True)  # the engine's former text is there
 HELPERS = {

@@ -13,6 +13,8 @@ from course.labs import LabError
 from course.tests.moved_fixtures import FORMER_POOL, FORMER_TEST, house
 from course.workspace import build
 
+pytestmark = pytest.mark.maintainer
+
 TEST = "mini_vllm/tests/core/test_pool.py::test_take"
 BUILDS = (
     build.Build("mini_vllm.core.pool:Pool.take", "Take n blocks.", (TEST,)),

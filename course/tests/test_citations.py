@@ -1,35 +1,15 @@
-"""Every citation against the pinned release; and the checker itself, against a small tree of its own."""
+"""The checker of citations, against a small tree of its own. What the course cites: test_course.py."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from course.labs import ROOT
 from course.pages import citations
-from course.pages.markdown import files, parse
+from course.pages.markdown import parse
 
-TREE = citations.pinned_tree()
-needs_tree = pytest.mark.skipif(TREE is None, reason="upstream/ is absent: run `course upstream`")
-
-
-@needs_tree
-@pytest.mark.parametrize("path", citations.citing_files(), ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_citations_say_what_stands_there(path: Path) -> None:
-    assert TREE is not None
-    problems = citations.check_file(path, TREE)
-    assert not problems, "\n" + "\n".join(map(str, problems))
-
-
-def test_no_line_of_the_pinned_release_is_named_without_its_root() -> None:
-    loose = re.compile(r"(?<![\w/])(?:vllm|csrc|tests|docs|examples)/[\w./+-]+\.(?:py|cu|cuh|h|cpp|rs|md):\d")
-    paths = [p for suffix in (".md", ".py") for p in files(ROOT, suffix)]
-    for path in [p for p in paths if p.relative_to(ROOT).parts[0] != "course"]:  # its tests have trees of their own
-        found = [line for line in path.read_text().splitlines() if loose.search(line) and "<!-- upstream: " not in line]
-        assert not found, f"{path.relative_to(ROOT)}: {found[0].strip()}: write upstream/PATH:LINE, which is checked"
-
+pytestmark = pytest.mark.maintainer
 
 SOURCE = '''"""A module."""
 LIMIT = 3

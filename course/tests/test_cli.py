@@ -21,6 +21,8 @@ from course.pages import shape
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 from course.workspace import build
 
+pytestmark = pytest.mark.maintainer
+
 runner = CliRunner()
 
 

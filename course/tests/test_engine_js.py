@@ -40,7 +40,8 @@ def node_is_old() -> bool:
     return int((re.match(r"v(\d+)", version) or [0, 0])[1]) < 18
 
 
-pytestmark = pytest.mark.skipif(node_is_old(), reason="needs node 18 or later (apt install nodejs)")
+needs_node = pytest.mark.skipif(node_is_old(), reason="needs node 18 or later (apt install nodejs)")
+pytestmark = [pytest.mark.maintainer, needs_node]
 
 
 def node(*jobs: dict[str, Any]) -> list[Any]:

@@ -11,6 +11,8 @@ from course.contract.mutants import Mutant, mutants
 from course.labs import LabError, lab_of
 from course.tests.conftest import FIRST, SECOND
 
+pytestmark = pytest.mark.maintainer
+
 SOURCE = """def ladder(top, x=1):
     a = "ä"; rungs = [1, 2, *range(1, top + 1)]
     if x < 1 or top < 1:

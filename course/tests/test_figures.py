@@ -9,6 +9,8 @@ import pytest
 from course.labs import ROOT
 from course.verify import compare_pictures, picture_scripts
 
+pytestmark = pytest.mark.maintainer
+
 
 @pytest.mark.parametrize("script", picture_scripts(), ids=lambda script: script.parent.name)
 def test_figures_are_current(script: Path) -> None:

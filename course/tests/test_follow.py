@@ -11,6 +11,8 @@ from course.tests import test_relocate
 from course.tests.conftest import FIRST, SECOND, SOLUTION
 from course.tests.test_relocate import OLD
 
+pytestmark = pytest.mark.maintainer
+
 home = test_relocate.home
 
 

@@ -9,6 +9,8 @@ import pytest
 from course.labs import ROOT
 from course.pages import glossary_check
 
+pytestmark = pytest.mark.maintainer
+
 GLOSSARY = """# Glossary
 
 Themes: [paged memory](#paged-memory) ·

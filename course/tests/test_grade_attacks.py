@@ -18,6 +18,8 @@ from course.tests.attacks import HELD, INSIDE, LET_RUN, REVIEW
 from course.tests.conftest import SOLUTION, STARTER
 from course.tests.test_grade import FAST, linux, run
 
+pytestmark = pytest.mark.maintainer
+
 
 def rows_of(grades: Grades) -> dict[str, LabResult]:
     return {row.submission: row for row in grades.rows}

@@ -13,6 +13,8 @@ from course.tests.honest import HANDS, STYLES, by_hand
 from course.tests.test_grade import linux
 from course.tests.test_language import FOR_A_HUMAN, language
 
+pytestmark = pytest.mark.maintainer
+
 LABS = [lab for lab in all_labs() if lab.number not in FOR_A_HUMAN]
 NAMES = list(STYLES)
 

@@ -26,6 +26,8 @@ from course.pages.markdown import read
 from course.tests.conftest import FIRST, SOLUTION, STARTER
 from course.tests.test_grade import FAST, LAB, OTHER, attack, linux, run
 
+pytestmark = pytest.mark.maintainer
+
 
 def test_settings(tmp_path: Path) -> None:
     path = tmp_path / "class.toml"

@@ -16,6 +16,8 @@ from course.labs import Lab, all_labs, find_labs
 from course.tests.test_grade import linux
 from course.tests.test_language import language
 
+pytestmark = pytest.mark.maintainer
+
 (LAB,) = find_labs("01-05")
 LABS = [lab for lab in all_labs() if "mini_vllm" in lab.allowed_imports]
 DATA = set(WORDS["further"]["mini_vllm"].split())

@@ -16,6 +16,8 @@ from course.tests import submissions as made
 from course.tests.conftest import SOLUTION
 from course.tests.test_grade import FAST, attack, linux, run
 
+pytestmark = pytest.mark.maintainer
+
 
 @linux
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import pytest
 from course.labs import ROOT
 from mini_vllm import LLM, SamplingParams
 
+pytestmark = pytest.mark.maintainer
+
 CARDS = re.findall(r"<pre>(.*?)</pre>", (ROOT / "docs/overrides/hero.html").read_text(encoding="utf-8"), re.S)
 
 

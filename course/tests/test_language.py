@@ -12,6 +12,8 @@ from course.grade.language import Language
 from course.labs import Lab, all_labs, find_labs
 from course.tests.attacks import GIVEN, HELD, REVIEW
 
+pytestmark = pytest.mark.maintainer
+
 REFERENCE = (
     '"""A lab."""\n\nfrom __future__ import annotations\n\nimport numpy as np\n\n\ndef f(x):\n    return np.sum(x)\n'
 )

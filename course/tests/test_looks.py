@@ -11,6 +11,8 @@ from course.labs import Lab, LabError, lab_of
 from course.loop import hints, learner, looks, outcomes, record
 from course.tests.conftest import FIRST, SOLUTION, STARTER, Run
 
+pytestmark = pytest.mark.maintainer
+
 README = """# Lab
 
 ## Hints

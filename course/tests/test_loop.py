@@ -19,6 +19,8 @@ from course.labs import ROOT, LabError, lab_folders, lab_of
 from course.loop import gitwork, hints, learner, record, sidebyside, watch
 from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER, TESTS
 
+pytestmark = pytest.mark.maintainer
+
 README = """# Lab
 
 ## What the tests prove

@@ -16,6 +16,8 @@ from course.plugs.milestone import SUITE, TESTS, Milestone
 from course.plugs.milestone_checks import CHECKS, checks_for
 from course.tests.test_plugs import PARTS, all_present, source, wrong  # noqa: F401
 
+pytestmark = pytest.mark.maintainer
+
 FEW = 4
 
 

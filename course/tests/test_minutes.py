@@ -12,6 +12,8 @@ from course.contract import minutes
 from course.labs import ROOT, Lab, lab_folders, lab_of
 from course.tests.conftest import FIRST, SECOND
 
+pytestmark = pytest.mark.maintainer
+
 HEAD = "# Lab 00-01\n\n| | |\n|---|---|\n| **Time** | {} |\n\n{}\n"
 INDEX = "# Labs\n\n### 01 · The cache `[CPU-OK]` · {} minutes\n\n### 02 · Another `[CPU-OK]` · 5 minutes\n"
 TABLE = """[phase-00-foundations.lab-01-kv-cache-speedup]

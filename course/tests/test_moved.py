@@ -13,6 +13,8 @@ import pytest
 from course.tests.moved_fixtures import TABLE, house
 from mini_vllm import moved
 
+pytestmark = pytest.mark.maintainer
+
 ASK = """\
 import importlib.util, json, sys
 

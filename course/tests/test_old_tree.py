@@ -8,6 +8,8 @@ import pytest
 from course.labs import ROOT, edited_starters
 from mini_vllm import moved
 
+pytestmark = pytest.mark.maintainer
+
 MOVES = moved.read()
 GONE = sorted((old for old in MOVES.modules if MOVES.file(old) is None), key=len, reverse=True)
 OLD = re.compile(

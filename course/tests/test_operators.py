@@ -12,6 +12,8 @@ import pytest
 
 from course.contract.mutants import Mutant, mutants
 
+pytestmark = pytest.mark.maintainer
+
 SOURCE = '''
 import numpy as np
 

@@ -1,5 +1,4 @@
-"""Every page of the repository: links, executed blocks, shape, leftovers; and the checks themselves, on pages that
-are wrong on purpose."""
+"""The python blocks of every page run; and the checks of pages themselves, on pages that are wrong on purpose."""
 
 from __future__ import annotations
 
@@ -9,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from course.labs import ROOT, lab_folders
+from course.labs import ROOT
 from course.pages import glossary_check, shape, snippets
 from course.pages.markdown import Problem, parse, read, slug
+
+pytestmark = pytest.mark.maintainer
 
 
 def named(path: Path) -> str:
@@ -23,36 +24,9 @@ def clean(problems: Iterable[Problem]) -> None:
     assert not found, f"\n{found}"
 
 
-@pytest.mark.parametrize("path", shape.all_pages(), ids=named)
-def test_links_lead_somewhere(path: Path) -> None:
-    clean(shape.check_links(read(path)))
-
-
 @pytest.mark.parametrize("path", [p for p in shape.all_pages() if snippets.steps(read(p))], ids=named)
 def test_python_blocks_run(path: Path) -> None:
     clean(snippets.run_page(read(path)))
-
-
-def test_every_exception_has_its_reason() -> None:
-    clean([problem for path in shape.all_pages() for problem in snippets.check_marks(read(path))])
-
-
-def test_no_leftovers() -> None:
-    clean([problem for path in shape.text_files() for problem in shape.check_leftovers(path)])
-
-
-@pytest.mark.parametrize("folder", shape.phases(), ids=named)
-def test_phase_has_the_common_shape(folder: Path) -> None:
-    clean(shape.check_phase(folder))
-
-
-@pytest.mark.parametrize("folder", lab_folders(), ids=named)
-def test_lab_has_the_common_shape(folder: Path) -> None:
-    clean(shape.check_lab_folder(folder))
-
-
-def test_glossary_defines_each_term_once() -> None:
-    clean(glossary_check.check_terms(read(ROOT / "GLOSSARY.md")))
 
 
 # the checks themselves

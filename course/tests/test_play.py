@@ -21,6 +21,8 @@ from mini_vllm import decode_e4m3, quantize_fp8, quantize_grouped, quantize_per_
 from mini_vllm.layers.quantization.nf4 import dequantize_nf4, quantize_nf4
 from mini_vllm.layers.quantization.utils.fp8_utils import encode_e4m3
 
+pytestmark = pytest.mark.maintainer
+
 PLAY = ROOT / "docs" / "play"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node (apt install nodejs)")

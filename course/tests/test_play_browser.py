@@ -11,7 +11,7 @@ import pytest
 from course.labs import ROOT
 from course.tests.site_fixtures import Site, needs, the_site
 
-pytestmark = needs
+pytestmark = [pytest.mark.maintainer, *needs]
 DATA = sorted((ROOT / "docs/play/data").glob("*.json"))
 ANSWERS: dict[str, dict[str, Any]] = {p.stem: json.loads(p.read_text(encoding="utf-8"))["answers"] for p in DATA}
 TOTAL = sum(map(len, ANSWERS.values()))

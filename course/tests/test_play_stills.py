@@ -7,7 +7,11 @@ import re
 import struct
 import sys
 
+import pytest
+
 from course.labs import ROOT
+
+pytestmark = pytest.mark.maintainer
 
 PAGE = ROOT / "docs" / "play.md"
 STILLS = ROOT / "docs" / "play" / "stills"

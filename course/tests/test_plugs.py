@@ -23,6 +23,8 @@ from mini_vllm.distributed import shared_memory
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 
+pytestmark = pytest.mark.maintainer
+
 POCKET = ROOT / "models" / "pocket"
 PARTS = [plug.part for plug in plugs.PLUGS]
 ONE_RANK = [plug.part for plug in plugs.PLUGS if "tensor_parallel_size" in plug.only]

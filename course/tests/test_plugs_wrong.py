@@ -14,6 +14,8 @@ from course.tests.test_plugs import PARTS, POCKET, all_present, generate, source
 from mini_vllm import LLM, LLMEngine
 from mini_vllm.engine.parts import PartError
 
+pytestmark = pytest.mark.maintainer
+
 WRONG = {
     "pool-hands-out-twice": (
         "02-01",

@@ -11,6 +11,8 @@ from course import labs
 from course.labs import Lab, LabError
 from course.tests.conftest import FIRST, SECOND, STARTER, Run
 
+pytestmark = pytest.mark.maintainer
+
 LABS = "phase-00-foundations/labs"
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 
 from course.labs import ROOT, tomllib
 from mini_vllm import (
@@ -22,6 +23,8 @@ from mini_vllm import (
     pad_to_capture_size,
 )
 from mini_vllm.spec_decode.ngram_proposer import find_longest_matched_ngram_and_propose_tokens
+
+pytestmark = pytest.mark.maintainer
 
 
 def right(section: str) -> str:

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from course.labs import ROOT
 from mini_vllm.entrypoints.cli.main import app
 
+pytestmark = pytest.mark.maintainer
+
 SVG = "{http://www.w3.org/2000/svg}"
 MAX_BYTES = 300_000
 

@@ -13,6 +13,8 @@ from course.tests.conftest import FIRST, SECOND, SOLUTION, STARTER
 from course.tests.moved_fixtures import house
 from mini_vllm import moved
 
+pytestmark = pytest.mark.maintainer
+
 OLD = "from mini_vllm.pool import Pool\n"
 
 CASES = {

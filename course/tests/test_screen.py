@@ -25,6 +25,8 @@ from course.plugs import payoff
 from course.tests.conftest import FIRST, SOLUTION, STARTER
 from course.tests.test_plugs import wrong  # noqa: F401
 
+pytestmark = pytest.mark.maintainer
+
 if sys.platform != "win32":
     import pty
     import termios

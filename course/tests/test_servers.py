@@ -16,6 +16,8 @@ import pytest
 from course.contract import zygote
 from course.labs import ROOT
 
+pytestmark = pytest.mark.maintainer
+
 WORKS = "import sys\nprint('hello', *sys.argv[1:])\nsys.exit(4)\n"
 HANGS = """import subprocess, sys, time
 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -22,6 +22,8 @@ from mini_vllm import LLMEngine, SamplingParams
 from mini_vllm.core.sched.trace import record
 from mini_vllm.entrypoints.cli.main import app
 
+pytestmark = pytest.mark.maintainer
+
 WIDGETS = ROOT / "docs" / "widgets"
 
 

@@ -17,7 +17,7 @@ import pytest
 from course.labs import ROOT
 from course.tests.site_fixtures import Site, needs, the_site, web
 
-pytestmark = needs
+pytestmark = [pytest.mark.maintainer, *needs]
 AXE = Path(os.environ.get("AXE_CORE", ROOT / ".venv-axe/node_modules/axe-core/axe.min.js"))
 PAGES = web.PAGES | {
     "phase 00": "phase-00-foundations/00-guide/",  # three widgets, formulas

@@ -16,7 +16,7 @@ import pytest
 from course.labs import ROOT, all_labs
 from course.tests.site_fixtures import Site, needs, the_site
 
-pytestmark = needs
+pytestmark = [pytest.mark.maintainer, *needs]
 PHASE_03 = "phase-03-continuous-batching-scheduler"
 PAGES = ("", "docs/play/", "phase-00-foundations/00-guide/", f"{PHASE_03}/00-guide/", f"{PHASE_03}/01-deep-dive/",
          f"{PHASE_03}/labs/lab-04-preemption/", "GLOSSARY/", "labs/")  # fmt: skip

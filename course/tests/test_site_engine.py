@@ -14,7 +14,7 @@ from course.labs import ROOT
 from course.tests.site_fixtures import Site, needs, the_site
 from course.tests.test_site_access import AXE, RUN_AXE
 
-pytestmark = needs
+pytestmark = [pytest.mark.maintainer, *needs]
 PAGE, WEIGHTS = "docs/browser/", "models/pocket/model.safetensors"
 PRESS = "[...document.querySelectorAll('mv-engine button')].find((one) => one.textContent === arguments[0]).click()"
 

@@ -19,6 +19,8 @@ from course.labs import ROOT, all_labs
 from course.pages.citations import Citation, check_citation, pinned_tree
 from course.pages.markdown import read
 
+pytestmark = pytest.mark.maintainer
+
 
 @pytest.fixture(scope="module")
 def site_map() -> ModuleType:

@@ -13,6 +13,8 @@ from course.pages.shape import all_pages
 sys.path.insert(0, str(ROOT / "docs"))
 import site_math
 
+pytestmark = pytest.mark.maintainer
+
 
 def test_dollars_and_code_are_no_formulas() -> None:
     text = "It costs $0.60, the price is $1.00. `$HOME` and `$x$`. a$b$c, \\$x$. $y_i$ and ($z$), $n$-th. $ x $"

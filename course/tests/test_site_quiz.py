@@ -15,6 +15,8 @@ import pytest
 
 from course.labs import ROOT
 
+pytestmark = pytest.mark.maintainer
+
 GUIDES = sorted(ROOT.glob("phase-[0-9][0-9]-*/00-guide.md"))
 NO_LESSON = re.compile(r"Contents|(\d+\.\d+ )?(What to do now|What you do now|Now do it)")
 """Headings of sections that teach nothing: a list of contents, and the way to the labs."""

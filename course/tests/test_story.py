@@ -15,6 +15,8 @@ from course.labs import LabError, load
 from course.tests.conftest import FIRST, SECOND, SOLUTION, TESTS, Run
 from course.tests.test_loop import README
 
+pytestmark = pytest.mark.maintainer
+
 LIMIT = "import pytest\npytestmark = pytest.mark.timeout(1)\n" + TESTS
 
 

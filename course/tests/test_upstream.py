@@ -16,6 +16,8 @@ from rich.console import Console
 from course.upstream import fetch
 from course.upstream.fetch import PIN, Pin, Unreachable, UpstreamError
 
+pytestmark = pytest.mark.maintainer
+
 FILES = {"vllm/v1/request.py": "class Request: ...\n", "vllm/__init__.py": "", "README.md": "# vLLM\n"}
 
 

@@ -17,6 +17,8 @@ from course.pages import provenance
 from course.pages.markdown import Problem
 from course.tests.conftest import FIRST, SECOND
 
+pytestmark = pytest.mark.maintainer
+
 ENTRY = {"machine": "a machine", "date": "2026-01-02", "versions": {"python": "3.11"}, "commands": {"a.json": "run a"}}
 
 

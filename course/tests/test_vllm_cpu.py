@@ -15,7 +15,7 @@ from course import labs
 from course.upstream import vllm_cpu
 from course.upstream.vllm_cpu import LOCK, VllmError
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the CPU build is for Linux")
+pytestmark = [pytest.mark.maintainer, pytest.mark.skipif(sys.platform == "win32", reason="the CPU build is for Linux")]
 
 
 @pytest.fixture

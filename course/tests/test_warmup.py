@@ -11,6 +11,8 @@ from mini_vllm import LLM
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import PartError
 
+pytestmark = pytest.mark.maintainer
+
 SAMPLE = ", ".join(f"{name} (00-03)" for name in ("softmax", "apply_top_k", "apply_top_p", "sample"))
 MISSED = f"not exercised: {SAMPLE}, BlockPool.evict_blocks (02-01)\n"
 WRONG = {

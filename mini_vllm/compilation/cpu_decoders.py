@@ -74,10 +74,15 @@ class PostNormLayerForm:
 
 
 class FusedPostNorm(FusedLlama):
-    """Gemma 2, Gemma 3, OLMo 2. The last has one norm over all heads, which two ranks have not on one side: for them
-    there is no compiled form (`compiled_form`)."""
+    """Gemma 2, Gemma 3, OLMo 2."""
 
     layer_form: Any = PostNormLayerForm
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        """OLMo 2 has one norm over all heads, which of several ranks none has on its side: not for them."""
+        alone = model.context.group is None or isinstance(model.model.norm, GemmaRMSNorm)
+        return alone and super().supports(model)
 
     def __init__(self, model: Any) -> None:
         self.ropes = list(dict.fromkeys(layer.self_attn.rotary_emb for layer in model.model.layers))

@@ -69,6 +69,11 @@ class FusedDecoder(ABC):
         self.workspaces = [Workspace(model.dtype) for _ in range(num_threads())]
         self._scratch = Scratch(self, 0)
 
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        """Whether this form computes that model: not where positions turn a part of each head alone."""
+        return not any(rope.is_partial for rope in model.context.ropes.values())
+
     @abstractmethod
     def lay_out(self, tile: Tile) -> None:
         """Scratch for a tile, beyond what all decoders need."""

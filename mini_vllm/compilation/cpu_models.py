@@ -1,24 +1,18 @@
-"""The compiled form of each architecture, and the one function that decides whether a model has one.
+"""Compiled forms of Llama and its kin, of EAGLE's head and of OPT. Which model has which: `compilation/registry.py`.
 
 Upstream has no twin: there one compiler serves every model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mini_vllm.compilation.cpu_fused import FusedDecoder, Product
 from mini_vllm.compilation.cpu_scratch import Tile
-from mini_vllm.models.llama import LlamaForCausalLM, MistralForCausalLM
-from mini_vllm.models.llama_eagle import EagleLlamaForCausalLM, Identity
-from mini_vllm.models.mixtral import MixtralForCausalLM, MixtralMoE
-from mini_vllm.models.opt import OPTForCausalLM
-from mini_vllm.models.qwen2 import Qwen2ForCausalLM
-from mini_vllm.models.qwen3 import Qwen3ForCausalLM
-from mini_vllm.models.qwen3_moe import Qwen3MoeForCausalLM
+from mini_vllm.models.llama_eagle import Identity
+from mini_vllm.models.mixtral import MixtralMoE
 from mini_vllm.platforms.cpu.kernels import RotaryPairs, layer_norm, rms_norm, rms_norm_heads, rotate, silu_and_mul
 from mini_vllm.utils.arrays import Array
 
@@ -190,40 +184,3 @@ class FusedOPT(FusedDecoder):
 
 def _columns(norm: Any) -> tuple[Array, Array]:
     return norm.weight[:, None], norm.bias[:, None]
-
-
-FORMS: dict[type, Callable[[Any], FusedDecoder]] = {
-    **dict.fromkeys((LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM), FusedLlama),
-    **dict.fromkeys((MixtralForCausalLM, Qwen3MoeForCausalLM), FusedLlama),
-    OPTForCausalLM: FusedOPT,
-    EagleLlamaForCausalLM: FusedEagle,
-}
-
-
-def compiled_form(model: Any) -> FusedDecoder | None:
-    """The compiled form of a model; None where there is none: the toy model, a registered one, one's own subclass.
-
-    Upstream: upstream/vllm/compilation/decorators.py:331 — `_support_torch_compile` — wraps a class, by decorator.
-    """
-    form = FORMS.get(type(model)) or _late_form(model)
-    if form is None or any(rope.is_partial for rope in model.context.ropes.values()):
-        return None
-    return form(model)
-
-
-def _late_form(model: Any) -> Callable[[Any], FusedDecoder] | None:
-    """Of the architectures whose files are imported when asked for."""
-    from mini_vllm.compilation import cpu_decoders as forms
-    from mini_vllm.models.gemma2 import Gemma2ForCausalLM
-    from mini_vllm.models.gemma3 import Gemma3ForCausalLM
-    from mini_vllm.models.granite import GraniteForCausalLM
-    from mini_vllm.models.olmo2 import Olmo2ForCausalLM
-    from mini_vllm.models.phi3 import Phi3ForCausalLM
-
-    if type(model) is Olmo2ForCausalLM and model.context.group is not None:
-        return None
-    late: dict[type, Callable[[Any], FusedDecoder]] = {
-        Phi3ForCausalLM: FusedLlama, GraniteForCausalLM: forms.FusedGranite, Olmo2ForCausalLM: forms.FusedPostNorm,
-        Gemma2ForCausalLM: forms.FusedPostNorm, Gemma3ForCausalLM: forms.FusedPostNorm,
-    }  # fmt: skip
-    return late.get(type(model))

@@ -9,6 +9,7 @@ from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
 from mini_vllm.config.kv_events import KVEventsConfig
+from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
@@ -20,7 +21,7 @@ from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
-from mini_vllm.platforms import get_platform
+from mini_vllm.platforms import default_device, get_platform
 from mini_vllm.platforms.interface import Platform
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import require_memory
@@ -42,6 +43,8 @@ class EngineConfig:
     VLLM_BATCH_INVARIANT=1 makes the logits of a request independent of its neighbours, bit for bit, and implies it
     (`layers/batch_invariant.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
+    `kv_transfer_config`: who brings keys and values from elsewhere (`config/kv_transfer.py`); a `KVTransferConfig`
+    after the checks, or None.
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `reasoning_config`: what marks a model's thinking (`config/reasoning.py`).
     `runner`, `convert`, `pooler_config`: whether tokens or vectors come out, and how (`config/pooler.py`).
@@ -54,7 +57,8 @@ class EngineConfig:
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
     (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
     a step in which no rank gets on for so long is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
-    `device`: "cpu", "cuda", or "torch", which is the code for "cuda" on a CPU, for tests (`platforms/`).
+    `device`: "cpu", "cuda", "torch", which is the code for "cuda" on a CPU, for tests, or the name of a platform
+    plug-in (`platforms/`); by default that of the plug-in whose device is there, else "cpu".
     """
 
     block_size: int = CacheConfig.block_size
@@ -89,6 +93,7 @@ class EngineConfig:
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
+    kv_transfer_config: Any = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
     runner: str = ModelConfig.runner
@@ -115,16 +120,19 @@ class EngineConfig:
     trust_remote_code: bool = ModelConfig.trust_remote_code
     revision: str | None = ModelConfig.revision
     served_model_name: str | list[str] | None = ModelConfig.served_model_name
-    device: str = "cpu"
+    device: str = ""
 
     def __post_init__(self) -> None:
-        self.device = self.device or "cpu"
+        self.device = self.device or default_device()
         if self.async_scheduling is None:
             self.async_scheduling = self.platform.default_async_scheduling
         for each in fields(self):
             if getattr(self, each.name) is None:  # None means the default, as upstream
                 factory = each.default_factory
                 setattr(self, each.name, each.default if factory is MISSING else factory())
+        self.kv_transfer_config = transfer = KVTransferConfig.of(self.kv_transfer_config)
+        if transfer is not None:
+            transfer.check_engine(self)
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.scheduler = SchedulerConfig(
             **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if f.name != "runner_type"}
@@ -263,6 +271,6 @@ class EngineConfig:
                 f"allow {needed * kv_bytes_per_block} bytes{shorter}"
             )
         named = f"kv_cache_memory_bytes={shown(memory)}"
-        in_here = kv_bytes_per_block if self.device != "cuda" else 0
+        in_here = kv_bytes_per_block if self.platform.kv_cache_in_host_memory else 0
         require_memory(named, num_blocks * (in_here + _BYTES_PER_BLOCK), "ask for less")
         return num_blocks

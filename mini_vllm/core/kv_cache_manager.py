@@ -7,15 +7,16 @@ Upstream twin: `vllm/v1/core/kv_cache_manager.py`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_vllm.core.kv_cache_groups import make_kv_cache_config
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
-from mini_vllm.distributed.kv_events import KVCacheEvent
+from mini_vllm.distributed.kv_events import EventPublisher, KVCacheEvent, KVEventBatch
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.metrics.stats import PrefixCacheStats
 from mini_vllm.request import Request
@@ -59,15 +60,11 @@ class KVCacheManager:
         max_num_batched_tokens: of a step; unset, a request may take its whole prompt at once.
         enable_kv_cache_events: write down what becomes findable and what no longer is (`take_events`).
         use_eagle: a prefix hit leaves its last block out.
-
-    Attributes:
         expects_drafts: a step may end behind tokens that exist only after it, so that a request with room may have
             full blocks that nobody can find yet.
 
     Upstream: upstream/vllm/v1/core/kv_cache_manager.py:110 — `KVCacheManager`.
     """
-
-    expects_drafts = False
 
     def __init__(
         self,
@@ -81,6 +78,7 @@ class KVCacheManager:
         max_num_batched_tokens: int | None = None,
         enable_kv_cache_events: bool = False,
         use_eagle: bool = False,
+        expects_drafts: bool = False,
     ) -> None:
         if kv_cache_config is None:
             if num_blocks is None or block_size is None:
@@ -90,7 +88,7 @@ class KVCacheManager:
             kv_cache_config = make_kv_cache_config(num_blocks, block_size)
         self.kv_cache_config, self.max_model_len = kv_cache_config, max_model_len
         self.max_num_batched_tokens = max_model_len if max_num_batched_tokens is None else max_num_batched_tokens
-        self.enable_caching = enable_caching
+        self.enable_caching, self.expects_drafts = enable_caching, expects_drafts and enable_caching
         self.block_pool = (block_pool or BlockPool)(kv_cache_config.num_blocks, enable_caching)
         if enable_kv_cache_events:
             if not isinstance(self.block_pool, BlockPool):
@@ -139,22 +137,26 @@ class KVCacheManager:
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
         full_sequence_must_fit: bool = False,
     ) -> KVCacheBlocks | None:
         """Give the request slots for `num_new_tokens` more tokens, or refuse and give nothing.
 
-            | computed before | hits | new tokens | lookahead |
-                                     ^-- slots are needed for these two
+            | computed before | hits | to be loaded | new tokens | lookahead |
+                                     ^-- slots are needed for these three
 
         What has left a sliding window goes back to the pool first, even if the answer is a refusal then.
         Full blocks are made findable here, before their content is computed. That is safe because the forward pass
         of a step writes the keys and values of all its tokens before it reads any.
 
         Args:
-            num_new_tokens: tokens to compute in this step (at least 1).
+            num_new_tokens: tokens to compute in this step (at least 1; 0 where some are to be loaded).
             num_new_computed_tokens, new_computed_blocks: what `get_computed_blocks` found, for a request that holds
                 no blocks yet. `request.num_computed_tokens` does not count them yet.
             num_lookahead_tokens: slots for draft tokens beyond them.
+            num_external_computed_tokens: tokens after the hits whose keys and values a KV connector brings.
+            delay_cache_blocks: make nothing findable yet: they come later.
             full_sequence_must_fit: refuse unless *all* tokens of the request fit, not only those of this step.
 
         Returns:
@@ -165,7 +167,7 @@ class KVCacheManager:
 
         Upstream: upstream/vllm/v1/core/kv_cache_manager.py:236 — `KVCacheManager.allocate_slots`.
         """
-        if num_new_tokens < 1:
+        if num_new_tokens < 1 and not num_external_computed_tokens:
             raise ValueError(f"num_new_tokens must be at least 1, got {num_new_tokens}")
         if (
             new_computed_blocks is None
@@ -177,20 +179,21 @@ class KVCacheManager:
         hits = self.empty_kv_cache_blocks if new_computed_blocks is None else new_computed_blocks
         if request_id in self.req_to_blocks and any(hits.blocks):
             raise ValueError(f"request {request_id!r} already holds blocks and cannot take prefix hits")
-        computed = request.num_computed_tokens + num_new_computed_tokens
+        local = request.num_computed_tokens + num_new_computed_tokens
+        computed = min(local + num_external_computed_tokens, self.max_model_len)
         num_tokens = computed + num_new_tokens
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
         if full_sequence_must_fit and not self._fits(request, hits, computed):
             return None
         if coordinator.recycles:
-            coordinator.remove_skipped_blocks(request_id, min(computed, self.max_model_len))
+            coordinator.remove_skipped_blocks(request_id, computed)
         needed = coordinator.get_num_blocks_to_allocate(request_id, num_slots, hits.blocks, computed)
         if needed > self.block_pool.get_num_free_blocks():
             return None
-        if hits is not self.empty_kv_cache_blocks:
-            coordinator.allocate_new_computed_blocks(request_id, hits.blocks, computed)
+        if hits is not self.empty_kv_cache_blocks or num_external_computed_tokens:
+            coordinator.allocate_new_computed_blocks(request_id, hits.blocks, local, num_external_computed_tokens)
         new_blocks = self._wrap(coordinator.allocate_new_blocks(request_id, num_slots))
-        if self.enable_caching:
+        if self.enable_caching and not delay_cache_blocks:
             coordinator.cache_blocks(request, min(num_tokens, len(request.all_token_ids)))
         return new_blocks
 
@@ -221,7 +224,7 @@ class KVCacheManager:
         """Whether the free blocks are enough for all tokens that the request has."""
         num_tokens = min(request.num_tokens, self.max_model_len)
         needed = self.coordinator.get_num_blocks_to_allocate(
-            request.request_id, num_tokens, hits.blocks, min(num_computed_tokens, self.max_model_len), True
+            request.request_id, num_tokens, hits.blocks, num_computed_tokens, True
         )
         return needed <= self.block_pool.get_num_free_blocks()
 
@@ -288,3 +291,9 @@ class KVCacheManager:
     def take_events(self) -> list[KVCacheEvent]:
         """What became findable, and what no longer is, since the last call; empty unless events are enabled."""
         return self.block_pool.take_events() if isinstance(self.block_pool, BlockPool) else []
+
+    def publish_events(self, publisher: EventPublisher, more: Any = None) -> None:
+        """Send what became findable in this step, and what no longer is, if anything. more: has events of its own."""
+        events = [*self.take_events(), *(() if more is None else more.take_events())]
+        if events:
+            publisher.publish(KVEventBatch(time.time(), events))

@@ -16,10 +16,8 @@ from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_utils import (
     BlockHashListWithBlockSize,
     KVCacheBlock,
-    generate_block_hash_extra_keys,
     make_block_hash_with_group_id,
 )
-from mini_vllm.distributed.kv_events import MEDIUM_GPU, BlockStored, maybe_convert_block_hash
 from mini_vllm.kv_cache_interface import KVCacheSpec
 from mini_vllm.request import Request
 from mini_vllm.utils.math_utils import cdiv
@@ -91,16 +89,23 @@ class SingleTypeKVCacheManager(ABC):
         return num_new + sum(block.ref_cnt == 0 and not block.is_null for block in wanted)
 
     def allocate_new_computed_blocks(
-        self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock], num_computed_tokens: int
-    ) -> None:
-        """Start a request's table with its prefix hits; null blocks stand for what it can do without."""
+        self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int,
+        num_external_computed_tokens: int = 0,
+    ) -> None:  # fmt: skip
+        """Start a request's table with its prefix hits, and new blocks for the tokens that a KV connector loads after
+        them; null blocks stand for what it can do without.
+        """
         if request_id in self.num_cached_block:
             return
-        num_skipped = self.get_num_skipped_tokens(num_computed_tokens) // self.block_size
+        num_tokens = num_local_computed_tokens + num_external_computed_tokens
+        num_skipped_tokens = self.get_num_skipped_tokens(num_tokens)
+        num_skipped = num_skipped_tokens // self.block_size
         hits = new_computed_blocks[num_skipped:]
         self.block_pool.touch(hits)
-        self.req_to_blocks[request_id] = [*[self._null_block] * num_skipped, *hits]
+        blocks = self.req_to_blocks[request_id] = [*[self._null_block] * num_skipped, *hits]
         self.num_cached_block[request_id] = num_skipped + len(hits)
+        if num_external_computed_tokens and num_tokens - (num_skipped and num_skipped_tokens) > 0:
+            blocks.extend(self.block_pool.get_new_blocks(cdiv(num_tokens, self.block_size) - len(blocks)))
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Lengthen the table to `num_tokens` slots; returns the new blocks.
@@ -144,34 +149,14 @@ class SingleTypeKVCacheManager(ABC):
         else:
             self.block_pool.cache_full_blocks(hashes, blocks, start, stop)
         if self._has_events:
-            self._write_down(request, hashes, start, stop, mask)
+            from mini_vllm.core.kv_cache_event_writer import write_down
+
+            write_down(self, request, hashes, start, stop, mask)
         self.num_cached_block[request.request_id] = stop
 
     def _cache_block_mask(self, start: int, stop: int, alignment_tokens: int) -> list[bool] | None:
         """Which of the blocks `start` to `stop` can ever be part of a hit; None: all of them."""
         return None
-
-    def _write_down(
-        self, request: Request, hashes: Sequence[bytes], start: int, stop: int, mask: list[bool] | None
-    ) -> None:
-        """The event (upstream/vllm/v1/core/block_pool.py:211 — `BlockPool.cache_full_blocks` — has it in the pool)."""
-        size, blocks = self.block_size, self.req_to_blocks[request.request_id]
-        stored = [i for i in range(start, stop) if not blocks[i].is_null and (mask is None or mask[i - start])]
-        spec = self.kv_cache_spec
-        event = BlockStored(
-            block_hashes=[maybe_convert_block_hash(hashes[i]) for i in stored],
-            parent_block_hash=maybe_convert_block_hash(hashes[start - 1]) if start else None,
-            token_ids=request.all_token_ids[start * size : stop * size],
-            block_size=size,
-            lora_id=None if request.lora_request is None else request.lora_request.lora_int_id,
-            medium=MEDIUM_GPU,
-            lora_name=None if request.lora_request is None else request.lora_request.lora_name,
-            extra_keys=[generate_block_hash_extra_keys(request, i * size) for i in stored] or None,
-            group_idx=self.kv_cache_group_id,
-            kv_cache_spec_kind=spec.kind.value,
-            kv_cache_spec_sliding_window=getattr(spec, "sliding_window", None) if self.recycles else None,
-        )
-        self.block_pool.kv_event_queue.append(event)
 
     def free(self, request_id: str) -> None:
         """Give the request's blocks back, last block first, so that the tail of a sequence is reused first.

@@ -100,6 +100,7 @@ class EngineCoreOutput:
     events: list[EngineCoreEvent] | None = None
     new_prompt_logprobs_tensors: list[dict[int, tuple[float, int]] | None] | None = None
     pooling_output: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
 
     @property
     def finished(self) -> bool:

@@ -42,13 +42,13 @@ _REFUSED = {
         mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
         mamba_block_size mamba_cache_mode=none mamba_backend=triton enable_mamba_cache_stochastic_rounding
         mamba_cache_philox_rounds=0 gdn_prefill_backend""",
-    "phase 15 brings KV transfer, offload and sleep": """
-        kv_transfer_config kv_offloading_size kv_offloading_backend=native cpu_offload_gb cpu_offload_params
+    "phase 15 brings offload and sleep": """
+        kv_offloading_size kv_offloading_backend=native cpu_offload_gb cpu_offload_params
         offload_backend=auto offload_group_size offload_num_in_group=1 offload_prefetch_step=1 offload_params
         enable_sleep_mode enable_cumem_allocator weight_transfer_config""",
     "the server answers in text": "tokens_only",
-    "phase 17 brings platforms, and workers of one's own": """
-        worker_cls=auto worker_extension_cls additional_config model_impl=auto override_attention_dtype""",
+    "a platform plug-in names the workers' class: docs/plugins.md": "worker_cls=auto",
+    "nothing here asks for it": "worker_extension_cls additional_config model_impl=auto override_attention_dtype",
     "phase 18 brings profiles and traces; `LLM.get_metrics` counts now": """
         profiler_config otlp_traces_endpoint collect_detailed_traces kv_cache_metrics kv_cache_metrics_sample=0.01
         enable_layerwise_nvtx_tracing enable_mfu_metrics enable_logging_iteration_details

@@ -15,6 +15,7 @@ from typing import Any
 from mini_vllm.config.compilation import split_compilation_config
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
+from mini_vllm.plugins import load_general_plugins
 from mini_vllm.utils.checks import did_you_mean
 
 _ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "max_cudagraph_capture_size"}
@@ -72,6 +73,7 @@ class EngineArgs:
     disable_hybrid_kv_cache_manager: bool | None = None
     stream_interval: int | None = None
     kv_events_config: dict[str, Any] | Any = None
+    kv_transfer_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
     reasoning_config: dict[str, Any] | Any = None
@@ -99,6 +101,11 @@ class EngineArgs:
     revision: str | None = None
     served_model_name: str | list[str] | None = None
     device: str | None = None
+
+    def __post_init__(self) -> None:
+        """A plug-in may bring what the arguments name. Upstream: upstream/vllm/engine/arg_utils.py:747 — calls
+        `load_general_plugins`."""
+        load_general_plugins()
 
     def create_engine_config(self) -> EngineConfig:
         """The checked settings. Raises ValueError naming the argument, its value and what is allowed.
@@ -137,8 +144,7 @@ class EngineArgs:
 
         Upstream: upstream/vllm/engine/arg_utils.py:1537 — `EngineArgs.from_cli_args`.
         """
-        names = [each.name for each in dataclasses.fields(cls)]
-        return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+        return cls(**{f.name: getattr(args, f.name) for f in dataclasses.fields(cls) if hasattr(args, f.name)})
 
     def as_kwargs(self) -> dict[str, Any]:
         """What differs from the defaults, as keyword arguments of `LLM`."""

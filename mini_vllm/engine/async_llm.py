@@ -22,8 +22,7 @@ from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
-from mini_vllm.engine.lora_calls import AsyncLoRACalls
-from mini_vllm.engine.output_processor import OutputProcessor
+from mini_vllm.engine.output_handler import Death, handle_outputs
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.lora.request import LoRARequest
@@ -35,11 +34,8 @@ from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 if TYPE_CHECKING:
     from mini_vllm.engine.shared_core import SharedCore
 
-OUTPUT_PROC_CHUNK_SIZE = 128
-"""Outputs turned into text before other tasks get their turn (upstream: `VLLM_V1_OUTPUT_PROC_CHUNK_SIZE`)."""
 
-
-class AsyncLLM(AsyncLoRACalls, FrontEnd):
+class AsyncLLM(FrontEnd):
     """An engine for concurrent streams; belongs to the event loop in which it is first used.
 
     Args:
@@ -73,7 +69,7 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         **engine_args: Any,
     ) -> None:
         self.output_handler: asyncio.Task[None] | None = None
-        self._death = _Death()
+        self._death = Death()
         config = EngineConfig.from_args(**engine_args)
         super().__init__(model, tokenizer, with_labs, enable_multiprocessing, True, config, shared_core)
 
@@ -122,7 +118,9 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
             raise self.dead_error
         processed = self.input_processor.process_inputs(prompt, params)
         if lora_request is not None:
-            processed.lora_request = await self.check_lora(lora_request)
+            if self.lora_registry.is_new(lora_request):
+                await self._ask("check_lora", lora_request)
+            processed.lora_request = self.lora_registry.note(lora_request)
         if not self.core_client.ready.fits_any:
             size = len(processed.prompt_token_ids), processed.params.max_tokens
             await self.core_client.call_utility_async("check_fits", *size)
@@ -211,7 +209,7 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
         Upstream: upstream/vllm/v1/engine/async_llm.py:637 — `AsyncLLM._run_output_handler`.
         """
         if self.output_handler is None:
-            handler = _handle_outputs(self.core_client, self.output_processor, self._death)
+            handler = handle_outputs(self.core_client, self.output_processor, self._death)
             self.output_handler = asyncio.create_task(handler, name="output_handler")
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -232,6 +230,25 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes; False, and nothing done, while requests run and are not to be reset."""
         return await self._ask("reset_prefix_cache", reset_running_requests)
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/async_llm.py:948 — `AsyncLLM.add_lora`)."""
+        self.lora_registry.is_new(lora_request)
+        added = await self._ask("add_lora", lora_request)
+        self.lora_registry.note(lora_request)
+        return added
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """See `LLMEngine.remove_lora`."""
+        return await self._ask("remove_lora", lora_id)
+
+    async def list_loras(self) -> set[int]:
+        """See `LLMEngine.list_loras`."""
+        return await self._ask("list_loras")
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """See `LLMEngine.pin_lora`."""
+        return await self._ask("pin_lora", lora_id)
 
     async def check_health(self, timeout: float = 10.0) -> None:
         """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life within `timeout` s.
@@ -262,39 +279,3 @@ class AsyncLLM(AsyncLoRACalls, FrontEnd):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.shutdown()
-
-
-class _Death:
-    """Shared by an `AsyncLLM` and its output handler: why the core is gone, or None."""
-
-    error: BaseException | None = None
-
-
-async def _handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: _Death) -> None:
-    """The output handler: to its collector with each output, in chunks, so that other tasks get their turn."""
-    try:
-        while True:
-            outputs = await client.get_output_async()
-            for start in range(0, len(outputs.outputs), OUTPUT_PROC_CHUNK_SIZE):
-                if start:
-                    await asyncio.sleep(0)
-                chunk = outputs.outputs[start : start + OUTPUT_PROC_CHUNK_SIZE]
-                chunk = client.drop_stale(chunk, outputs.num_inputs)
-                _, reqs_to_abort = processor.process_outputs(chunk, outputs.timestamp)
-                if reqs_to_abort:  # a stop string is known only here
-                    await client.abort_requests_async(reqs_to_abort)
-    except BaseException as error:
-        if death.error is None:
-            death.error = _as_death(error)
-        processor.propagate_error(death.error)
-        if isinstance(error, asyncio.CancelledError):
-            raise
-
-
-def _as_death(error: BaseException) -> BaseException:
-    if isinstance(error, EngineDeadError):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        return EngineDeadError("the event loop to which it belonged has ended")
-    (dead := EngineDeadError(f"{type(error).__name__}: {error}")).__cause__ = error
-    return dead

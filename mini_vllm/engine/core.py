@@ -17,16 +17,21 @@ from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
+from mini_vllm.core.sched.drafts import Drafts
+from mini_vllm.core.sched.lora_slots import LoRASlots
 from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.remote_kv import RemoteKV
 from mini_vllm.distributed.kv_event_publisher import make_event_publisher
 from mini_vllm.engine import EngineCoreOutput, EngineCoreReadyResponse, EngineCoreRequest
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.kv_cache_interface import KVCacheConfig
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.stats import SchedulerStats
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.engine import make_structured_output_manager
+from mini_vllm.worker import lora_model_runner_mixin as lora_calls
 from mini_vllm.worker.worker import WorkerParts
 
 _MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
@@ -40,14 +45,14 @@ class EngineCore:
         model: a `ResolvedModel`, or an object that obeys the contract of `models/interfaces_base.py`.
         config: checked engine arguments.
         parts: what it is put together from; by default ours.
-
-    Attributes:
         tokenizer: for grammars alone, which need the bytes of tokens; None: the checkpoint's own.
 
     Upstream: upstream/vllm/v1/engine/core.py:94 — `EngineCore`.
     """
 
-    def __init__(self, model: Any, config: EngineConfig, parts: EngineParts | None = None) -> None:
+    def __init__(
+        self, model: Any, config: EngineConfig, parts: EngineParts | None = None, tokenizer: Any = None
+    ) -> None:
         parts = parts or EngineParts()
         self.config = config
         self.parts = parts = parts.fit(parts, config)
@@ -61,28 +66,27 @@ class EngineCore:
         )
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks
-        caching = config.enable_prefix_caching
+        caching, speculative = config.enable_prefix_caching, config.speculative_config
         self.kv_cache_manager = KVCacheManager(
-            kv_cache_config=self.kv_cache_config,
-            enable_caching=caching,
-            max_model_len=self.max_model_len,
-            block_pool=parts.block_pool,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            kv_cache_config=self.kv_cache_config, enable_caching=caching, max_model_len=self.max_model_len,
+            block_pool=parts.block_pool, max_num_batched_tokens=config.max_num_batched_tokens,
             enable_kv_cache_events=config.kv_events.enable_kv_cache_events,
-            use_eagle=config.speculative_config is not None and config.speculative_config.use_eagle(),
-        )
-        self.scheduler = parts.scheduler(config.scheduler, self.kv_cache_manager, self.max_model_len)
-        self.scheduler.check_stop = parts.check_stop
-        if config.speculative_config is not None:
-            self.scheduler.use_drafts(config.speculative_config)
-        self.scheduler.max_loras = 0 if config.lora is None else config.lora.max_loras
-        self.scheduler.kv_event_publisher = make_event_publisher(config.kv_events)
+            use_eagle=speculative is not None and speculative.use_eagle(), expects_drafts=speculative is not None,
+        )  # fmt: skip
+        grammars = make_structured_output_manager(config, self.resolved_model, tokenizer, parts.jump_forward)
+        self.structured_output_manager = grammars
+        self.scheduler = parts.scheduler(
+            config.scheduler, self.kv_cache_manager, self.max_model_len,
+            structured_output_manager=grammars, drafts=None if speculative is None else Drafts(speculative, grammars),
+            lora=None if config.lora is None else LoRASlots(config.lora.max_loras),
+            connector=RemoteKV.of(config, self.kv_cache_manager),
+            kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
+        )  # fmt: skip
         self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
         hash_block_tokens = parts.hash_block_tokens or config.cache.get_block_hasher()
         self.block_hasher = get_request_block_hasher(config.block_size, hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
-        self.tokenizer: Any = None
         parts.on_start(self)
 
     def _initialize_kv_caches(self) -> KVCacheConfig:
@@ -125,14 +129,8 @@ class EngineCore:
         """
         made = Request.from_engine_core_request(request, self.block_hasher)
         if made.use_structured_output:
-            self._grammar_init(made)
+            self.structured_output_manager.grammar_init(made)
         return made
-
-    def _grammar_init(self, request: Request) -> None:
-        """Start to compile a request's grammar. Upstream: upstream/vllm/v1/engine/core.py:815 — "grammar_init(req)"."""
-        if self.scheduler.structured_output_manager is None:
-            self.scheduler.structured_output_manager = make_structured_output_manager(self)
-        self.scheduler.structured_output_manager.grammar_init(request)
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
@@ -186,7 +184,7 @@ class EngineCore:
             if self.config.speculative_config is not None:
                 self.scheduler.update_draft_token_ids_in_output(self.model_executor.take_draft_token_ids(), deferred)
             self.batch_queue.appendleft((deferred, self._sample(deferred)))
-        if not self.scheduler.has_unfinished_requests():
+        if not self.scheduler.has_unfinished_requests() and self.scheduler.connector is None:
             self.batch_queue.clear()  # only wasted steps are left in flight
         return outputs
 
@@ -222,8 +220,8 @@ class EngineCore:
         num_tokens = scheduler_output.total_num_scheduled_tokens
         self.num_steps += num_tokens > 0
         self.num_scheduled_tokens += num_tokens
-        waits = self.scheduler.has_unfinished_requests() and not self.scheduler.skipped_waiting
-        stuck = num_tokens == 0 and waits
+        waits = self.scheduler.has_unfinished_requests() and not self.scheduler.has_finished_requests()
+        stuck = num_tokens == 0 and waits and not self.scheduler.skipped_waiting
         self._num_empty_steps = self._num_empty_steps + 1 if stuck else 0
         if self._num_empty_steps > _MAX_EMPTY_STEPS:
             raise RuntimeError(
@@ -249,24 +247,34 @@ class EngineCore:
         self.kv_cache_manager.check_fits(num_prompt_tokens, max_tokens)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while requests hold blocks.
-
-        Upstream: upstream/vllm/v1/engine/core.py:631 — `EngineCore.reset_prefix_cache`.
-        """
+        """See `LLMEngine.reset_prefix_cache` (upstream/vllm/v1/engine/core.py:631 — `reset_prefix_cache`)."""
         return self.scheduler.reset_prefix_cache(reset_running_requests)
 
-    def call_lora(self, method: str, *args: Any) -> Any:
-        """A worker's method for adapters, by name (upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora`)."""
-        from mini_vllm.worker.lora_model_runner_mixin import call_lora
+    def check_lora(self, lora_request: LoRARequest) -> None:
+        """Raise what reading an adapter would raise; nothing is kept of one that is not there yet."""
+        self.model_executor.collective_rpc(lora_calls.check_lora, args=(lora_request,))
 
-        return self.model_executor.collective_rpc(call_lora, args=(method, *args))[0]
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora`)."""
+        if lora_request.load_inplace and not self.reset_prefix_cache():
+            raise RuntimeError("an adapter can be read again (load_inplace) only while no request runs")
+        return self.model_executor.collective_rpc(lora_calls.add_lora, args=(lora_request,))[0]
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """See `LLMEngine.remove_lora`."""
+        return self.model_executor.collective_rpc(lora_calls.remove_lora, args=(lora_id,))[0]
+
+    def list_loras(self) -> set[int]:
+        """See `LLMEngine.list_loras`."""
+        return self.model_executor.collective_rpc(lora_calls.list_loras)[0]
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """See `LLMEngine.pin_lora`."""
+        return self.model_executor.collective_rpc(lora_calls.pin_lora, args=(lora_id,))[0]
 
     def make_stats(self) -> SchedulerStats:
-        """Counts since the core was made, and what waits and runs now.
-
-        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1968 — `Scheduler.make_stats`.
-        """
-        cudagraph_stats, expert_load = self.model_executor.get_stats()
+        """Counts since the core was made, and what waits and runs now: as upstream's `Scheduler.make_stats`."""
+        drafts, (cudagraph_stats, expert_load) = self.scheduler.drafts, self.model_executor.get_stats()
         return SchedulerStats(
             num_running_reqs=len(self.scheduler.running),
             num_waiting_reqs=self.scheduler.num_waiting_reqs,
@@ -277,23 +285,16 @@ class EngineCore:
             num_preemptions=self.scheduler.num_preemptions,
             cudagraph_stats=cudagraph_stats,
             expert_load=expert_load,
-            spec_decoding_stats=self.scheduler.spec_decoding_stats,
+            spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
         )
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:
-        """Start a profile of this core and its ranks, or stop it and give its events (`profiler/wrapper.py`).
-
-        Upstream: upstream/vllm/v1/engine/core.py:613 — `EngineCore.profile`.
-        """
+        """Start or stop a profile (upstream/vllm/v1/engine/core.py:613 — `EngineCore.profile`)."""
         from mini_vllm.profiler.wrapper import profile_core
 
         return profile_core(self, is_start)
 
     def shutdown(self) -> None:
-        """End the processes that this core started, if any.
-
-        Upstream: upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`.
-        """
+        """End what this core started (upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`)."""
         self.model_executor.shutdown()
-        if self.scheduler.structured_output_manager is not None:
-            self.scheduler.structured_output_manager.clear_backend()
+        self.structured_output_manager.clear_backend()

@@ -31,6 +31,7 @@ from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.core_wire import LINGER_MS, Wire
 from mini_vllm.engine.parts import parts_from_labs
 from mini_vllm.engine.utils import CoreSetup, watch_front_end
+from mini_vllm.plugins import load_general_plugins
 from mini_vllm.serial_utils import MsgpackDecoder
 
 PING = "ping"
@@ -47,8 +48,7 @@ class EngineCoreProc(EngineCore):
     READY, FAILED = b"READY", b"FAILED"
 
     def __init__(self, wire: Wire, setup: CoreSetup) -> None:
-        super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs))
-        self.tokenizer = setup.tokenizer
+        super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs), setup.tokenizer)
         self.wire = wire
         self.input_queue: queue.SimpleQueue[tuple[EngineCoreRequestType, Any, int]] = queue.SimpleQueue()
         self.shutdown_requested = False
@@ -57,12 +57,14 @@ class EngineCoreProc(EngineCore):
     def run_engine_core(stream: BinaryIO) -> None:
         """The process from start to end: setup from `stream`, the handshake, the loop, and how it ended.
 
-        Upstream: upstream/vllm/v1/engine/core.py:1093 — `EngineCoreProc.run_engine_core`.
+        Upstream: upstream/vllm/v1/engine/core.py:1093 — `EngineCoreProc.run_engine_core`, and `:108` — calls
+        `load_general_plugins`.
         """
         addresses, parent = pickle.load(stream)
         wire = Wire(addresses)
         core: EngineCoreProc | None = None
         try:
+            load_general_plugins()  # before anything is looked up that one of them brings
             setup = pickle.load(stream)
             watch_front_end(parent, lambda: core.request_shutdown() if core else os._exit(1))
             core = EngineCoreProc(wire, setup)

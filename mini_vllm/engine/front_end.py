@@ -60,8 +60,7 @@ class FrontEnd:
                 core_setup(config, self.resolved_model, with_labs, tokenizer), asyncio_mode, shared_core
             )
         else:
-            core = EngineCore(self.resolved_model, config, parts_from_labs(with_labs))
-            core.tokenizer = self.tokenizer
+            core = EngineCore(self.resolved_model, config, parts_from_labs(with_labs), self.tokenizer)
             self.core_client = _make_inproc_client(core, asyncio_mode)
         ready = self.core_client.ready
         self.max_model_len = ready.max_model_len

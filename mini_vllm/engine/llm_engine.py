@@ -14,7 +14,6 @@ from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
-from mini_vllm.engine.lora_calls import LoRACalls
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric, get_metrics_snapshot
@@ -24,7 +23,7 @@ from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.checks import require
 
 
-class LLMEngine(LoRACalls, FrontEnd):
+class LLMEngine(FrontEnd):
     """Prompts in, text out, one step at a time.
 
     Args:
@@ -106,7 +105,9 @@ class LLMEngine(LoRACalls, FrontEnd):
         """Tokenize and check everything that can be checked before queueing; an adapter's files too, when it is new."""
         processed = self.input_processor.process_inputs(prompt, params)
         if lora_request is not None:
-            processed.lora_request = self.check_lora(lora_request)
+            if self.lora_registry.is_new(lora_request):
+                self.core_client.call_utility("check_lora", lora_request)
+            processed.lora_request = self.lora_registry.note(lora_request)
         self.core_client.check_fits(len(processed.prompt_token_ids), processed.params.max_tokens)
         return processed
 
@@ -197,6 +198,29 @@ class LLMEngine(LoRACalls, FrontEnd):
             reset_connector is False, "reset_connector", reset_connector, "False so far: phase 15 brings connectors"
         )
         return self.core_client.call_utility("reset_prefix_cache", reset_running_requests)
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter before anybody asks for it; False where it is there. With `load_inplace` it is read again,
+        and what the prefix cache holds is forgotten: it was computed with the old one. RuntimeError: requests run.
+
+        Upstream: upstream/vllm/v1/engine/llm_engine.py:394 — `LLMEngine.add_lora`.
+        """
+        self.lora_registry.is_new(lora_request)
+        added = self.core_client.call_utility("add_lora", lora_request)
+        self.lora_registry.note(lora_request)
+        return added
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; False where it was not there. A request that asks for it reads it again."""
+        return self.core_client.call_utility("remove_lora", lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters in memory."""
+        return self.core_client.call_utility("list_loras")
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in its slot."""
+        return self.core_client.call_utility("pin_lora", lora_id)
 
     def check_health(self, timeout: float = 10.0) -> None:
         """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life in `timeout` s."""

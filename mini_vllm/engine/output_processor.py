@@ -52,6 +52,7 @@ class RequestState:
     stream_interval: int = 1
     num_shown: int = 0
     pooled: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         params = self.processed.params
@@ -66,7 +67,7 @@ class RequestState:
     def take(self, output: EngineCoreOutput) -> str | None:
         """Take in new tokens; returns the stop string that they complete, if any."""
         self.token_ids.extend(output.new_token_ids)
-        self.pooled = output.pooling_output
+        self.pooled, self.kv_transfer_params = output.pooling_output, output.kv_transfer_params
         if self.logprobs_processor is not None:
             self.logprobs_processor.update_from_output(output)
         if self.detokenizer is None:
@@ -101,16 +102,11 @@ class RequestState:
                     return None
                 outputs = [self.parent.finished[i] for i in range(self.parent.n)]
         return RequestOutput(
-            self.parent.request_id if self.parent else self.request_id,
-            self.processed.prompt,
-            self.processed.prompt_token_ids,
-            outputs,
-            finished,
-            self.num_cached_tokens,
-            self.metrics if self.log_stats else None,
-            self._prompt_logprobs(),
-            self.processed.lora_request,
-        )
+            self.parent.request_id if self.parent else self.request_id, self.processed.prompt,
+            self.processed.prompt_token_ids, outputs, finished, self.num_cached_tokens,
+            self.metrics if self.log_stats else None, self._prompt_logprobs(), self.processed.lora_request,
+            kv_transfer_params=self.kv_transfer_params,
+        )  # fmt: skip
 
     def _pooling_output(self, finish_reason: FinishReason | None, stop_reason: Any) -> PoolingRequestOutput:
         data = None if self.pooled is None else np.asarray(self.pooled)

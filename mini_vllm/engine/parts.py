@@ -3,7 +3,8 @@
 Upstream has plug points of its own for the same need: the scheduler's class is a setting
 (upstream/vllm/v1/core/sched/interface.py:36 — `SchedulerInterface`), attention backends and platforms are registered.
 
-Nothing here knows the course. `parts_from_labs` asks it, when somebody wants lab code in the engine, and only then.
+Nothing here knows the course. `parts_from_labs` asks whoever is installed as `mini_vllm.engine_parts` (an entry point,
+see `plugins`), when somebody wants lab code in the engine, and only then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.core.sched.utils import check_stop
+from mini_vllm.plugins.engine_parts import ENGINE_PARTS_GROUP, load_provider
 from mini_vllm.request import Request
 from mini_vllm.sample.sampler import Sampler
 
@@ -36,14 +38,16 @@ class PartError(RuntimeError):
         self.part, self.lab, self.rule = part, lab, rule
 
 
-def make_scheduler(config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int) -> Scheduler:
-    """Our scheduler for these settings."""
+def make_scheduler(
+    config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int, **held: Any
+) -> Scheduler:
+    """Our scheduler for these settings; `held`: what it holds beside them, by the names of `Scheduler`."""
     if config.runner_type == "pooling":
         from mini_vllm.core.sched.pooling_scheduler import PoolingScheduler
 
-        return PoolingScheduler(config, kv_cache_manager, max_model_len)
+        return PoolingScheduler(config, kv_cache_manager, max_model_len, **held)
     scheduler_class = AsyncScheduler if config.async_scheduling else Scheduler
-    return scheduler_class(config, kv_cache_manager, max_model_len)
+    return scheduler_class(config, kv_cache_manager, max_model_len, **held)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class EngineParts:
     Attributes:
         block_pool: (num_blocks, enable_caching) -> a `BlockPool`.
         hash_block_tokens: hashes a full block; None: ours, of `core/kv_cache_utils.py`.
-        scheduler: (config, kv_cache_manager, max_model_len) -> a `Scheduler`.
+        scheduler: (config, kv_cache_manager, max_model_len, **held) -> a `Scheduler`; `held`: as its keywords.
         check_stop: (request, max_model_len) -> whether the request has ended.
         model: (model, its folder or None, config) -> the model that is served.
         sampler: () -> a `Sampler`.
@@ -66,7 +70,7 @@ class EngineParts:
 
     block_pool: Callable[[int, bool], Any] = BlockPool
     hash_block_tokens: Callable[..., bytes] | None = None
-    scheduler: Callable[[SchedulerConfig, KVCacheManager, int], Scheduler] = make_scheduler
+    scheduler: Callable[..., Scheduler] = make_scheduler
     check_stop: Callable[[Request, int], bool] = check_stop
     model: Callable[[Any, str | None, Any], Any] = lambda model, folder, config: model
     sampler: Callable[[], Sampler] = Sampler
@@ -85,22 +89,14 @@ def parts_from_labs(with_labs: str | Sequence[str] | EngineParts | None) -> Engi
             "solution" takes the references instead. None: our own parts; ready-made parts are handed back.
 
     Raises:
-        ImportError: the course is not installed.
+        ImportError: nobody provides them, or the provider cannot be loaded; the message says what to run.
         ValueError: a name that is no lab with a plug.
     """
     if with_labs is None:
         return EngineParts()
     if isinstance(with_labs, EngineParts):
         return with_labs
-    is_list = isinstance(with_labs, Sequence) and len(with_labs) > 0 and all(isinstance(x, str) for x in with_labs)
-    if not is_list:
+    if not (isinstance(with_labs, Sequence) and with_labs and all(isinstance(x, str) for x in with_labs)):
         said = "must be a string or a list of strings, such as 'all' or ['02-01']"
         raise ValueError(f"with_labs {said}, got {with_labs!r}")
-    try:
-        from course.plugs.parts import engine_parts
-    except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] == "course":
-            message = "with_labs needs the course beside the engine: run inside a clone of the repository"
-            raise ImportError(message) from None
-        raise
-    return engine_parts(with_labs)
+    return load_provider(ENGINE_PARTS_GROUP, "with_labs")(with_labs)

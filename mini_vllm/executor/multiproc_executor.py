@@ -37,6 +37,7 @@ from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.worker import Worker
+from mini_vllm.worker.worker_base import make_worker
 
 _START_S = 60.0
 _GOODBYE_S = 2.0
@@ -88,7 +89,7 @@ class MultiprocExecutor(Executor):
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = Replies(self.workers, self.group, self.counters)
             self._replies.expect(0, "load_model", self._patience)
-            self._worker = Worker(config, self.resolved_model, self.group)
+            self._worker = make_worker(config, self.resolved_model, self.group)
             self._worker.init_device()
             self._worker.load_model()
             self._replies.collect(0, loading=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.executor.abstract import Executor, Method
 from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.worker.worker_base import make_worker
 
 if TYPE_CHECKING:
     from mini_vllm.worker.worker import Worker
@@ -18,7 +19,7 @@ class UniProcExecutor(Executor):
     _worker: Worker
 
     def _init_executor(self) -> None:
-        self._worker = self.config.platform.get_worker_cls()(self.config, self.resolved_model, parts=self.parts)
+        self._worker = make_worker(self.config, self.resolved_model, parts=self.parts)
         self._worker.init_device()
         self._worker.load_model()
 

@@ -68,10 +68,10 @@ class WorkerProc:
                 self._call(self.number, partial(self._run, call), reply)
 
     def _load(self, settings: bytes) -> None:
-        from mini_vllm.worker.worker import Worker
+        from mini_vllm.worker.worker_base import make_worker
 
         config, resolved_model = pickle.loads(settings)
-        self.worker = Worker(config, resolved_model, self.group, progress=self._count_tensors)
+        self.worker = make_worker(config, resolved_model, self.group, progress=self._count_tensors)
         self.worker.init_device()
         self.worker.load_model()
 

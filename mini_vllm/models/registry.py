@@ -1,6 +1,7 @@
 """Architecture name (as in `config.json`) -> class, imported when asked for.
 
-A package outside this one adds an architecture with `register_model`: docs/add-a-model.md.
+A package outside this one adds an architecture with `register_model` (docs/add-a-model.md), in every process as a
+plug-in (docs/plugins.md).
 Upstream twin: `vllm/model_executor/models/registry.py`.
 """
 
@@ -9,9 +10,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from mini_vllm.logger import init_logger
 from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, KeyTable
+from mini_vllm.utils.checks import shown
+from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 
-_MODELS: dict[str, tuple[str, str] | type] = {
+logger = init_logger(__name__)
+
+_MODELS: dict[str, tuple[str, str] | type | str] = {
     "LlamaForCausalLM": ("llama", "LlamaForCausalLM"),
     "MistralForCausalLM": ("llama", "MistralForCausalLM"),
     "Qwen2ForCausalLM": ("qwen2", "Qwen2ForCausalLM"),
@@ -48,11 +54,28 @@ def get_supported_archs() -> list[str]:
     return sorted(_MODELS)
 
 
-def register_model(architecture: str, model_class: type, keys: KeyTable | None = None) -> None:
-    """Add an architecture, or replace one. keys: which keys its `config.json` may have; None: they are known.
+def register_model(architecture: str, model_class: type | str, keys: KeyTable | None = None) -> None:
+    """Add an architecture, or replace one, which is a warning.
+
+    Args:
+        model_class: a class, or "package.module:Class", which is imported when a checkpoint asks for it.
+        keys: which keys its `config.json` may have; None: they are known.
+
+    Raises:
+        TypeError, ValueError: the argument, its value and what is allowed.
 
     Upstream: upstream/vllm/model_executor/models/registry.py:963 — `_ModelRegistry.register_model`.
     """
+    if not isinstance(architecture, str):
+        raise TypeError(f"architecture must be a string, got {shown(architecture)}")
+    if not isinstance(model_class, type | str):
+        raise TypeError(f"model_class must be a class or 'package.module:Class', got {shown(model_class)}")
+    if isinstance(model_class, str) and not all(model_class.partition(":")[::2]):
+        raise ValueError(f"model_class must be a class or 'package.module:Class', got {shown(model_class)}")
+    if not isinstance(keys, KeyTable | None):
+        raise TypeError(f"keys must be a KeyTable or None, got {shown(keys)}")
+    if _MODELS.get(architecture, model_class) != model_class:
+        logger.warning("Model architecture %s is already registered, and is replaced by %s", architecture, model_class)
     _MODELS[architecture] = model_class
     if keys is not None:
         ARCHITECTURES[architecture] = keys
@@ -70,7 +93,7 @@ def get_model_class(architecture: str) -> Any:
     if isinstance(entry, tuple):
         module, name = entry
         return getattr(importlib.import_module(f"mini_vllm.models.{module}"), name)
-    return entry
+    return resolve_obj_by_qualname(entry) if isinstance(entry, str) else entry
 
 
 def defaults_of(architecture: str) -> tuple[str, str]:

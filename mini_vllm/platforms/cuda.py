@@ -30,9 +30,11 @@ KV_DEFAULT = CacheConfig.kv_cache_memory_bytes
 class CudaPlatform(Platform):
     """Upstream: upstream/vllm/platforms/cuda.py:162 — `CudaPlatformBase`."""
 
+    device_name: ClassVar[str] = "cuda"
     device_type: ClassVar[str] = "cuda"
     default_async_scheduling: ClassVar[bool] = True
     supports_pooling: ClassVar[bool] = False
+    kv_cache_in_host_memory: ClassVar[bool] = False
 
     def check_available(self) -> None:
         """torch, Triton and a GPU."""
@@ -49,6 +51,10 @@ class CudaPlatform(Platform):
         if model_config.dtype not in DEVICE_DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DEVICE_DTYPES)} on a GPU, got {model_config.dtype!r}")
         return "float32"
+
+    def device_dtype(self, dtype: str) -> str:
+        """torch's name of the numbers that the device computes in."""
+        return DEVICE_DTYPES[dtype]
 
     def check_and_update_config(self, config: EngineConfig) -> None:
         """What the GPU's runner has not: each refused by name."""
@@ -67,7 +73,7 @@ class CudaPlatform(Platform):
             if value:
                 raise ValueError(f"{name}={value!r} is not there with device={config.device!r}: use device='cpu'")
         asked = config.gpu_memory_utilization, config.num_blocks
-        if self.device_type == "cuda" and asked == (None, None) and config.kv_cache_memory_bytes == KV_DEFAULT:
+        if not self.kv_cache_in_host_memory and asked == (None, None) and config.kv_cache_memory_bytes == KV_DEFAULT:
             config.gpu_memory_utilization = DEFAULT_SHARE
 
     def get_worker_cls(self) -> type[Any]:
@@ -75,6 +81,16 @@ class CudaPlatform(Platform):
         from mini_vllm.worker.gpu.worker import GPUWorker
 
         return GPUWorker
+
+    def support_static_graph_mode(self) -> bool:
+        """Upstream: upstream/vllm/platforms/cuda.py:553 — `CudaPlatformBase.support_static_graph_mode`."""
+        return True
+
+    def empty_cache(self) -> None:
+        """What torch keeps."""
+        import torch
+
+        torch.cuda.empty_cache()
 
     def memory_for_kv_cache(self, share: float, workers: Any) -> int | None:
         """What a step of the largest size leaves of that share of the GPU's memory."""
@@ -85,12 +101,25 @@ class TorchCpuPlatform(CudaPlatform):
     """The runner, the compiled form and the sampler of `CudaPlatform` on a CPU: torch's operations in the place of
     Triton's kernels, no graphs. Slow, and no use but to test them where there is no GPU."""
 
+    device_name: ClassVar[str] = "torch"
     device_type: ClassVar[str] = "cpu"
+    kv_cache_in_host_memory: ClassVar[bool] = True
 
     def check_available(self) -> None:
         """torch."""
         if importlib.util.find_spec("torch") is None:
             raise ValueError("device='torch' needs the package torch: pip install -e '.[torch]'")
+
+    def device_dtype(self, dtype: str) -> str:
+        """ "auto" is float32 here."""
+        return "float32" if dtype == "auto" else super().device_dtype(dtype)
+
+    def support_static_graph_mode(self) -> bool:
+        """No."""
+        return False
+
+    def empty_cache(self) -> None:
+        """Nothing is kept."""
 
     def memory_for_kv_cache(self, share: float, workers: Any) -> int | None:
         """As on the CPU."""

@@ -10,6 +10,6 @@ Who guesses: the text itself (`ngram_proposer.py`), a small model (`draft_model.
 model's own hidden states (`eagle.py`), heads side by side on one of them (`medusa.py`), a class of one's own.
 
 What is said is what would have been said without guesses: with greedy sampling token for token, else in law. The
-scheduler's part is `core/sched/draft_gate.py`, the sampler's `sample/rejection_sampler.py`, the runner's
+scheduler's part is `core/sched/drafts.py`, the sampler's `sample/rejection_sampler.py`, the runner's
 `worker/draft_runner.py`; nobody enters them without `speculative_config`. Upstream twin: `vllm/v1/spec_decode/`.
 """

@@ -61,17 +61,14 @@ class SpecDecodeBaseProposer:
         shape = (model.num_layers, num_blocks, self.block_size, model.num_kv_heads, model.head_dim)
         self.kv_cache = make_kv_cache(*shape, model.dtype, vllm_config.kv_cache_dtype)
         eager = vllm_config.enforce_eager
-        self.attention = make_attention(
-            model, self.kv_cache, vllm_config.attention_backend, vllm_config.kv_cache_dtype, eager
-        )
+        backend = vllm_config.platform.get_attn_backend_cls(vllm_config.attention_backend)
+        self.attention = make_attention(model, self.kv_cache, backend, vllm_config.kv_cache_dtype, eager)
         self._enforce_eager = eager
 
     @cached_property
     def _program(self) -> Any:
         """What runs: the compiled form of the model where it has one."""
-        from mini_vllm.compilation.cpu_models import compiled_form
-
-        return (None if self._enforce_eager else compiled_form(self.model)) or self.model
+        return (None if self._enforce_eager else self.runner.platform.compiled_form(self.model)) or self.model
 
     @property
     def batch(self) -> InputBatch:

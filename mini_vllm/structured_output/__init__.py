@@ -13,6 +13,7 @@ threads (upstream does for more than 128 requests; in Python they would wait for
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -22,16 +23,17 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
+from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
     StructuredOutputGrammar,
     StructuredOutputOptions,
     TokenVocabulary,
 )
-from mini_vllm.structured_output.reasoning import load_reasoning_parser
+from mini_vllm.structured_output.reasoning import ReasoningParser, load_reasoning_parser
 
 if TYPE_CHECKING:
-    from mini_vllm.request import Request
     from mini_vllm.structured_output.backend_mini import MiniGrammar
     from mini_vllm.structured_output.jump_forward import JumpForward
 
@@ -45,9 +47,8 @@ class StructuredOutputManager:
         config: which backend, and how.
         max_num_seqs: rows of the bitmask, times 1 + `num_speculative_tokens`.
         make_vocabulary: called once, with the first grammar. make_tokenizer: for a reasoning parser.
-
-    Attributes:
-        jump_forward: writes down what is forced; None: nobody does.
+        make_jump_forward: makes what writes down what is forced; None: nobody does. All three are called when they are
+            first needed: an engine that meets no grammar has paid for an empty object.
 
     Upstream: upstream/vllm/v1/structured_output/__init__.py:36 — `StructuredOutputManager`.
     """
@@ -59,15 +60,25 @@ class StructuredOutputManager:
         make_vocabulary: Callable[[], TokenVocabulary],
         make_tokenizer: Callable[[], Any] = lambda: None,
         num_speculative_tokens: int = 0,
+        make_jump_forward: Callable[[], JumpForward] | None = None,
     ) -> None:
         self.config, self.max_num_rows = config, max_num_seqs * (1 + num_speculative_tokens)
         self.num_speculative_tokens = num_speculative_tokens
         self.backend: StructuredOutputBackend | None = None
         self._make_vocabulary, self._make_tokenizer = make_vocabulary, make_tokenizer
+        self._make_jump_forward = make_jump_forward
         self._grammar_bitmask: np.ndarray | None = None
-        self.reasoner_cls = load_reasoning_parser(config.reasoning_parser, config.reasoning_parser_plugin)
-        self.jump_forward: JumpForward | None = None
         self.executor = ThreadPoolExecutor(max(1, ((os.cpu_count() or 1) + 1) // 2), "grammar")
+
+    @functools.cached_property
+    def reasoner_cls(self) -> type[ReasoningParser] | None:
+        """Says where thinking ends; None: nobody thinks."""
+        return load_reasoning_parser(self.config.reasoning_parser, self.config.reasoning_parser_plugin)
+
+    @functools.cached_property
+    def jump_forward(self) -> JumpForward | None:
+        """Writes down what is forced; None: nobody does."""
+        return None if self._make_jump_forward is None else self._make_jump_forward()
 
     def grammar_init(self, request: Request) -> None:
         """Start to compile the grammar of a request that has one; the scheduler asks when it is there.
@@ -83,6 +94,16 @@ class StructuredOutputManager:
     def _create_grammar(self, request: Request) -> StructuredOutputGrammar:
         assert self.backend is not None and request.structured_output_request is not None
         return self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
+
+    def grammar_output(self, requests: dict[str, Request], output: SchedulerOutput) -> GrammarOutput | None:
+        """The bitmask of a step, for those of its requests that have a grammar; None where there are none."""
+        ids = [request_id for request_id in output.num_scheduled_tokens if self._fills_row(requests.get(request_id))]
+        bitmask = self.grammar_bitmask(requests, ids, output.scheduled_spec_decode_tokens)
+        return None if bitmask is None else GrammarOutput(ids, bitmask)
+
+    @staticmethod
+    def _fills_row(request: Request | None) -> bool:
+        return request is not None and request.use_structured_output and not request.is_prefill_chunk
 
     def grammar_bitmask(
         self,
@@ -143,11 +164,28 @@ class StructuredOutputManager:
             if not behind_draft:  # else it is an error only if the draft is accepted: what is sampled here is rejected
                 state.error = error
 
-    def accept_tokens(self, request: Request, token_ids: list[int]) -> str | None:
-        """Go on by what was sampled. Returns why the request has to end with an error, None where all is well.
+    def advance(
+        self, request: Request, new_token_ids: list[int], append: Callable[[Request, list[int]], list[int]]
+    ) -> tuple[list[int], bool]:
+        """Let the grammar of a request go on by its new tokens; they, and whether the request ends. It may end with an
+        error, and then without them, or, under `ignore_eos`, because its grammar has ended (upstream samples one token
+        more and calls it an error). Forced tokens join them: `append` gives them to the request, and the next step
+        computes them with the last one that was sampled, in one chunk (upstream has no jumps, see `jump_forward.py`).
 
-        Upstream does this in upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:1416 — "should_advance(request)".
         """
+        error = self._accept_tokens(request, new_token_ids)
+        if error is not None:  # its keys and values are those of its tokens, and may be found by others
+            request.status, request.stop_reason = RequestStatus.FINISHED_ERROR, error
+            return [], True
+        if not request.is_finished() and (forced := self.forced_tokens(request)):
+            new_token_ids = new_token_ids + append(request, forced)
+        if not request.is_finished() and self.is_terminated(request):
+            request.status = RequestStatus.FINISHED_STOPPED
+        return new_token_ids, request.is_finished()
+
+    def _accept_tokens(self, request: Request, token_ids: list[int]) -> str | None:
+        """Go on by what was sampled. Returns why the request has to end with an error, None where all is well."""
         state = request.structured_output_request
         if state is None:
             return None

@@ -14,13 +14,12 @@ from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.structured_output import StructuredOutputManager
 from mini_vllm.structured_output.backend_types import TokenVocabulary
-from mini_vllm.structured_output.jump_forward import JumpForward
 from mini_vllm.structured_output.request import get_structured_output_key
-from mini_vllm.structured_output.specs import compile_spec
-from mini_vllm.structured_output.vocabulary import token_vocabulary
 
 if TYPE_CHECKING:
-    from mini_vllm.engine.core import EngineCore
+    from mini_vllm.config.resolved_model import ResolvedModel
+    from mini_vllm.config.vllm import EngineConfig
+    from mini_vllm.structured_output.jump_forward import JumpForward
 
 
 def validate_structured_outputs(params: SamplingParams, config: StructuredOutputsConfig, tokenizer: Any) -> None:
@@ -51,6 +50,8 @@ def validate_structured_outputs(params: SamplingParams, config: StructuredOutput
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"structured_outputs.json cannot be written as JSON: {error}") from None
     if config.resolved_backend == "mini":
+        from mini_vllm.structured_output.specs import compile_spec
+
         kind = request_type.name.lower()
         try:
             compile_spec(request_type, spec, not config.disable_any_whitespace)
@@ -58,26 +59,39 @@ def validate_structured_outputs(params: SamplingParams, config: StructuredOutput
             raise ValueError(f"structured_outputs.{kind} cannot be used: {error}") from None
 
 
-def make_structured_output_manager(core: EngineCore) -> StructuredOutputManager:
-    """The manager of a core, made with its first grammar."""
+def make_structured_output_manager(
+    config: EngineConfig, model: ResolvedModel, tokenizer: Any = None, make_jump_forward: Any = None
+) -> StructuredOutputManager:
+    """The manager of a core. What compiles grammars is imported, and the vocabulary read, with the first of them.
 
-    def tokenizer() -> Any:
-        if core.tokenizer is None or isinstance(core.tokenizer, str | Path):
-            from mini_vllm.model_loader.checkpoint import resolve_model
+    Args:
+        tokenizer: None, or a path: the checkpoint's own, or the one that stands there. It is read when it is needed.
+        make_jump_forward: (vocabulary, tokenizer) -> a `JumpForward`; None: ours.
+    """
 
-            core.tokenizer = resolve_model(core.resolved_model.model, core.tokenizer, core.config)[1]
-        return core.tokenizer
+    @functools.cache
+    def read_tokenizer() -> Any:
+        if tokenizer is not None and not isinstance(tokenizer, str | Path):
+            return tokenizer
+        from mini_vllm.model_loader.checkpoint import resolve_model
 
-    model, config = core.resolved_model, core.config
-    assert config.max_num_seqs is not None
-    drafts = config.speculative_config
+        return resolve_model(model.model, tokenizer, config)[1]
 
     @functools.cache
     def vocabulary() -> TokenVocabulary:
-        return token_vocabulary(tokenizer(), model.vocab_size, model.eos_token_ids)
+        from mini_vllm.structured_output.vocabulary import token_vocabulary
 
+        return token_vocabulary(read_tokenizer(), model.vocab_size, model.eos_token_ids)
+
+    def jump_forward() -> JumpForward:
+        from mini_vllm.structured_output.jump_forward import JumpForward
+
+        return (make_jump_forward or JumpForward)(vocabulary(), read_tokenizer())
+
+    assert config.max_num_seqs is not None
+    drafts, wanted = config.speculative_config, config.structured_outputs
     num_drafts = 0 if drafts is None else drafts.num_speculative_tokens
-    manager = StructuredOutputManager(config.structured_outputs, config.max_num_seqs, vocabulary, tokenizer, num_drafts)
-    if config.structured_outputs.jump_forward:
-        manager.jump_forward = (core.parts.jump_forward or JumpForward)(vocabulary(), tokenizer())
-    return manager
+    return StructuredOutputManager(
+        wanted, config.max_num_seqs, vocabulary, read_tokenizer, num_drafts,
+        jump_forward if wanted.jump_forward else None,
+    )  # fmt: skip

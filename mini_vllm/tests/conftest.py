@@ -23,7 +23,7 @@ def _load_tokenizer(folder):
 
 @pytest.fixture(autouse=True, scope="session")
 def _tokenizers_are_read_once():
-    """Engines get them; `mini_vllm.tokenizers.registry.load_tokenizer`, which the tests of loading call, stays as it is."""
+    """Engines get them; `tokenizers.registry.load_tokenizer`, which the tests of loading call, stays as it is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "load_tokenizer", _load_tokenizer)
         yield

@@ -71,6 +71,7 @@ def check_pool(pool: BlockPool) -> None:
 def check_scheduler(scheduler: Scheduler) -> None:
     """Queues, states, block tables and reference counts agree."""
     manager = scheduler.kv_cache_manager
+    assert scheduler.running is scheduler.table.running and scheduler.waiting is scheduler.table.waiting
     check_pool(manager.block_pool)
     waiting = list(scheduler.waiting)
     assert {r.request_id for r in scheduler.running} | {r.request_id for r in waiting} == set(scheduler.requests)

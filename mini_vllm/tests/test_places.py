@@ -38,27 +38,45 @@ def exceptions() -> dict[str, list[str]]:
 FILES, EXCEPTIONS = our_files(), exceptions()
 
 
-@needs_tree
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_stands_where_upstreams_stands_or_is_listed(name):
+def fault_of_file(name: str) -> str:
+    """What is wrong with the place of a file; "" where nothing is."""
     found = twins(name)
     if name in EXCEPTIONS:
         explained = len(found) == 1 and EXCEPTIONS[name]
-        assert not explained, f"the rule explains {name} ({found[0]}): take its row away, or say that it has no twin"
-        return
-    assert len(found) == 1, f"the rule gives {found} for {name}: move it, or give it a row in docs/places.md"
+        return f"the rule explains {name} ({found[0]}): take its row away, or say it has no twin" if explained else ""
+    if len(found) != 1:
+        return f"the rule gives {found} for {name}: move it, or give it a row in docs/places.md"
     doc = ast.get_docstring(ast.parse((ROOT / "mini_vllm" / name).read_text(encoding="utf-8"))) or ""
-    assert found[0].removesuffix("__init__.py").rstrip("/") in doc, (
-        f"the docstring of {name} must name its twin, {found[0]}"
-    )
+    named = found[0].removesuffix("__init__.py").rstrip("/") in doc
+    return "" if named else f"the docstring of {name} must name its twin, {found[0]}"
+
+
+def fault_of_row(name: str) -> str:
+    """What is wrong with a row of the page; "" where nothing is."""
+    if name not in FILES:
+        return f"docs/places.md lists {name}, which is not there"
+    missing = [place for place in EXCEPTIONS[name] if not (UPSTREAM / place).exists()]
+    return f"the row of {name} names {missing}, which vLLM does not have" if missing else ""
 
 
 @needs_tree
-@pytest.mark.parametrize("name", EXCEPTIONS)
-def test_a_row_is_of_a_file_and_its_twins_exist(name):
-    assert name in FILES, f"docs/places.md lists {name}, which is not there"
-    missing = [place for place in EXCEPTIONS[name] if not (UPSTREAM / place).exists()]
-    assert not missing, f"the row of {name} names {missing}, which vLLM does not have"
+def test_a_file_stands_where_upstreams_stands_or_is_listed():
+    faults = list(filter(None, map(fault_of_file, FILES)))
+    assert not faults, "\n".join(faults)
+
+
+@needs_tree
+def test_a_row_is_of_a_file_and_its_twins_exist():
+    faults = list(filter(None, map(fault_of_row, EXCEPTIONS)))
+    assert not faults, "\n".join(faults)
+
+
+@needs_tree
+def test_what_stands_elsewhere_is_noticed(monkeypatch):
+    assert "move it, or give it a row" in fault_of_file("core/nowhere.py")
+    monkeypatch.setitem(EXCEPTIONS, "core/block_pool.py", ["vllm/v1/core/nowhere.py"])
+    assert "the rule explains core/block_pool.py" in fault_of_file("core/block_pool.py")
+    assert "names ['vllm/v1/core/nowhere.py']" in fault_of_row("core/block_pool.py")
 
 
 def test_the_page_has_rows():

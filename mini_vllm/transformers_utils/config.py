@@ -7,12 +7,11 @@ Upstream twin: `vllm/transformers_utils/config.py` and `vllm/config/model.py`.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.transformers_utils.config_encoder import POOLING_ARCHITECTURES
+from mini_vllm.transformers_utils.config_encoder import ENCODERS, LIKE
 from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, IGNORABLE, KeyTable
 from mini_vllm.transformers_utils.config_keys_decoders import DECODERS
 from mini_vllm.transformers_utils.config_moe import MoEConfig
@@ -20,8 +19,22 @@ from mini_vllm.transformers_utils.config_parser import ConfigError, ConfigParser
 from mini_vllm.transformers_utils.config_rope import RopeConfig
 from mini_vllm.utils.json_files import load_json_object
 
-ARCHITECTURES.update(DECODERS)
-ALL_ARCHITECTURES = ChainMap(ARCHITECTURES, POOLING_ARCHITECTURES)
+
+def known_architectures() -> list[str]:
+    """Names that `config.json` may have, sorted; those of `register_model` are among them."""
+    return sorted({*ARCHITECTURES, *DECODERS, *ENCODERS, *LIKE})
+
+
+def key_table(architecture: str) -> KeyTable:
+    """The keys of an architecture. What `register_model` was given comes first, whenever it was given.
+
+    Raises KeyError where nobody knows the name.
+    """
+    for tables in (ARCHITECTURES, DECODERS, ENCODERS):
+        if architecture in tables:
+            return tables[architecture]
+    like = LIKE[architecture]
+    return replace(key_table(like), like=like)
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ class HFConfig:
     @property
     def table(self) -> KeyTable:
         """The keys of this architecture."""
-        return ALL_ARCHITECTURES[self.architecture]
+        return key_table(self.architecture)
 
     @property
     def sliding_window(self) -> int | None:
@@ -151,12 +164,12 @@ def read_generation_config(folder: str | Path, missing_is_fine: bool = False) ->
 
 def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
     names = raw.get("architectures")
-    known = ", ".join(sorted(ALL_ARCHITECTURES))
+    known = known_architectures()
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise ConfigError(f"config.json: architectures must name one of {known}, got {names!r}")
-    if names[0] not in ALL_ARCHITECTURES:
-        raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {known}")
-    return ALL_ARCHITECTURES[names[0]], names[0]
+        raise ConfigError(f"config.json: architectures must name one of {', '.join(known)}, got {names!r}")
+    if names[0] not in known:
+        raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {', '.join(known)}")
+    return key_table(names[0]), names[0]
 
 
 def _check_keys(raw: dict[str, Any], table: KeyTable, architecture: str) -> None:

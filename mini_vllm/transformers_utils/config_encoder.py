@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, KeyTable
+from mini_vllm.transformers_utils.config_keys import KeyTable
 
 _SIZES = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
           "intermediate_size"}  # fmt: skip
@@ -42,26 +41,24 @@ _MODERNBERT = KeyTable(
     is_encoder=True,
 )  # fmt: skip
 
-POOLING_ARCHITECTURES: dict[str, KeyTable] = {
+ENCODERS: dict[str, KeyTable] = {
     "BertModel": _BERT,
     "BertForSequenceClassification": _BERT,
     "HF_ColBERT": _BERT,
     "ModernBertModel": _MODERNBERT,
     "ModernBertForSequenceClassification": _MODERNBERT,
-    **{
-        name: replace(ARCHITECTURES[like], like=like)
-        for name, like in {
-            "LlamaModel": "LlamaForCausalLM",
-            "MistralModel": "MistralForCausalLM",
-            "Qwen2Model": "Qwen2ForCausalLM",
-            "Qwen3Model": "Qwen3ForCausalLM",
-            "LlamaForSequenceClassification": "LlamaForCausalLM",
-            "MistralForSequenceClassification": "MistralForCausalLM",
-            "Qwen2ForSequenceClassification": "Qwen2ForCausalLM",
-            "Qwen3ForSequenceClassification": "Qwen3ForCausalLM",
-            "Qwen2ForRewardModel": "Qwen2ForCausalLM",
-            "Qwen2ForProcessRewardModel": "Qwen2ForCausalLM",
-        }.items()
-    },
 }
-"""Upstream knows the suffixes: upstream/vllm/config/model.py:1919 — `_SUFFIX_TO_DEFAULTS`."""
+LIKE = {
+    "LlamaModel": "LlamaForCausalLM",
+    "MistralModel": "MistralForCausalLM",
+    "Qwen2Model": "Qwen2ForCausalLM",
+    "Qwen3Model": "Qwen3ForCausalLM",
+    "LlamaForSequenceClassification": "LlamaForCausalLM",
+    "MistralForSequenceClassification": "MistralForCausalLM",
+    "Qwen2ForSequenceClassification": "Qwen2ForCausalLM",
+    "Qwen3ForSequenceClassification": "Qwen3ForCausalLM",
+    "Qwen2ForRewardModel": "Qwen2ForCausalLM",
+    "Qwen2ForProcessRewardModel": "Qwen2ForCausalLM",
+}
+"""A model that pools -> the language model whose keys it has.
+Upstream knows the suffixes: upstream/vllm/config/model.py:1919 — `_SUFFIX_TO_DEFAULTS`."""

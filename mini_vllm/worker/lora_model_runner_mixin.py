@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.lora.request import LoRARequest
-
 if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from mini_vllm.worker.input_batch import InputBatch
+    from mini_vllm.worker.worker import Worker
 
 
 class LoRAModelRunnerMixin:
@@ -32,38 +32,41 @@ class LoRAModelRunnerMixin:
         counts = [num_scheduled_tokens[request_id] for request_id in input_batch.req_ids]
         ids = np.array([0 if request is None else request.lora_int_id for request in rows], np.int64)
         wanted = dict.fromkeys(request for request in rows if request is not None)
-        failed = self._manager().set_active_adapters(wanted, np.repeat(ids, counts))
+        assert self.lora_manager is not None
+        failed = self.lora_manager.set_active_adapters(wanted, np.repeat(ids, counts))
         names = zip(input_batch.req_ids, ids.tolist(), strict=True) if failed else ()
         self.lora_errors = {request_id: failed[lora_id] for request_id, lora_id in names if lora_id in failed}
 
-    def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Read an adapter and give it a slot; False where it was there."""
-        return self._manager().add_adapter(lora_request)
 
-    def check_lora(self, lora_request: LoRARequest) -> None:
-        """Raise what reading an adapter would raise; nothing is kept of one that is not there yet."""
-        manager = self._manager()
-        if lora_request.load_inplace or lora_request.lora_int_id not in manager.list_adapters():
-            manager.load_adapter(lora_request)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter; False where it was not there."""
-        return self._manager().remove_adapter(lora_id)
-
-    def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter in its slot, whatever comes."""
-        return self._manager().pin_adapter(lora_id)
-
-    def list_loras(self) -> set[int]:
-        """Numbers of the adapters in memory."""
-        return self._manager().list_adapters()
-
-    def _manager(self) -> LRUCacheWorkerLoRAManager:
-        if self.lora_manager is None:
-            raise RuntimeError("LoRA is not enabled. Use enable_lora=True to enable LoRA.")
-        return self.lora_manager
+def check_lora(worker: Worker, lora_request: LoRARequest) -> None:
+    """Raise what reading an adapter would raise; nothing is kept of one that is not there yet. This and the following
+    are called in every worker (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
+    manager = _manager(worker)
+    if lora_request.load_inplace or lora_request.lora_int_id not in manager.list_adapters():
+        manager.load_adapter(lora_request)
 
 
-def call_lora(worker: Any, method: str, *args: Any) -> Any:
-    """One of the methods above, by name (upstream/vllm/v1/worker/gpu_worker.py:931 — `Worker.add_lora`)."""
-    return getattr(worker.model_runner, method)(*args)
+def add_lora(worker: Worker, lora_request: LoRARequest) -> bool:
+    """Read an adapter and give it a slot; False where it was there."""
+    return _manager(worker).add_adapter(lora_request)
+
+
+def remove_lora(worker: Worker, lora_id: int) -> bool:
+    """Forget an adapter; False where it was not there."""
+    return _manager(worker).remove_adapter(lora_id)
+
+
+def list_loras(worker: Worker) -> set[int]:
+    """Numbers of the adapters in memory."""
+    return _manager(worker).list_adapters()
+
+
+def pin_lora(worker: Worker, lora_id: int) -> bool:
+    """Keep an adapter in its slot, whatever comes."""
+    return _manager(worker).pin_adapter(lora_id)
+
+
+def _manager(worker: Worker) -> LRUCacheWorkerLoRAManager:
+    if worker.lora_manager is None:
+        raise RuntimeError("LoRA is not enabled. Use enable_lora=True to enable LoRA.")
+    return worker.lora_manager

@@ -23,6 +23,8 @@ from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_vllm.kv_oracle import oracle_rows
 from mini_vllm.logger import warning_once
 from mini_vllm.outputs import ModelRunnerOutput
+from mini_vllm.platforms import get_platform
+from mini_vllm.platforms.interface import Platform
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.utils.arrays import Array
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
     from mini_vllm.sample.logits_processor import LogitsProcessors
     from mini_vllm.worker.draft_runner import DraftRunner
+    from mini_vllm.worker.kv_connector import ActiveKVConnector
 
 
 @dataclass(slots=True)
@@ -58,8 +61,8 @@ class ModelRunner(LoRAModelRunnerMixin):
         dtype: attention computes in it; by default the model's. seed: of requests that have none of their own.
         attention_backend: name in `mini_vllm.attention.backends.registry`, or a class; None: the selector's choice.
         group: the ranks that share every layer, where the model is one rank's part.
-        enforce_eager: run the model file as it stands, not its compiled form.
-        kv_cache_config: the KV cache groups; None: one of full attention.
+        enforce_eager: run the model file as it stands, not its compiled form. platform: has the latter; None: the CPU.
+        kv_cache_config: the KV cache groups; None: one of full attention. kv_connector: stands around attention.
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs, drafts: None,
@@ -86,8 +89,11 @@ class ModelRunner(LoRAModelRunnerMixin):
         group: TensorParallelGroup | None = None,
         enforce_eager: bool = False,
         kv_cache_config: KVCacheConfig | None = None,
+        platform: Platform | None = None,
+        kv_connector: ActiveKVConnector | None = None,
     ) -> None:
         self.model, self.sampler, self.group, self.block_size = model, sampler, group, block_size
+        self.platform, self.kv_connector = platform or get_platform("cpu"), kv_connector
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
         groups = kv_cache_config.kv_cache_groups if kv_cache_config else []
@@ -118,13 +124,15 @@ class ModelRunner(LoRAModelRunnerMixin):
     ) -> None:  # fmt: skip
         """What computes a model with layers: its compiled form, or itself; the cache, and attention over it."""
         model = self.model
-        program = model if enforce_eager else _compiled(model)
+        program = model if enforce_eager else _compiled(model, self.platform)
         self.forward, self.compute_logits = program.forward, program.compute_logits
         num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
         shape = (num_layers, num_blocks, self.block_size, model.num_kv_heads, model.head_dim)
         use_mla = getattr(model, "use_mla", False)
         self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype, use_mla)
         self.attention = make_grouped_attention(groups, model, self.kv_cache, backend, kv_cache_dtype, enforce_eager)
+        if self.kv_connector is not None:
+            self.attention = self.kv_connector.around(self.attention, self.kv_cache, model.num_layers)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Compute what the plan says and park the logits for `sample_tokens`.
@@ -280,12 +288,9 @@ class ModelRunner(LoRAModelRunnerMixin):
                 self.kv_cache.clear_blocks(self.input_batch.block_table.held_blocks(row))
 
 
-def _compiled(model: Any) -> Any:
-    """The fast form of a model, or the model itself where there is none; imported where it is wanted."""
-    from mini_vllm.compilation.cpu_models import compiled_form
-
-    form = compiled_form(model)
+def _compiled(model: Any, platform: Platform) -> Any:
+    """The fast form of a model, or the model itself where there is none."""
+    form = platform.compiled_form(model)
     if form is None:
-        warning_once(__name__, f"{type(model).__name__} has no compiled form: its plain form is used, as with "
-                     "enforce_eager=True")  # fmt: skip
+        warning_once(__name__, f"{type(model).__name__} has no compiled form: its plain form is used")
     return form or model

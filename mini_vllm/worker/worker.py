@@ -23,6 +23,7 @@ from mini_vllm.layers.batch_invariant import require_batch_invariant, vllm_is_ba
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.kv_connector import make_kv_connector
 from mini_vllm.worker.model_runner import ModelRunner
 
 R = TypeVar("R")
@@ -142,17 +143,20 @@ class Worker:
             max_model_len=c.resolve_max_model_len(*self.resolved_model.lengths),
             seed=c.seed,
             kv_cache_dtype=c.kv_cache_dtype,
-            attention_backend=self.parts.attention or c.attention_backend,
+            attention_backend=self.parts.attention or c.platform.get_attn_backend_cls(c.attention_backend),
             group=self.group,
             enforce_eager=c.enforce_eager,
             kv_cache_config=kv_cache_config,
+            platform=c.platform,
+            kv_connector=make_kv_connector(c, kv_cache_config),
         )
         self.model_runner.lora_manager = self.lora_manager
         if c.speculative_config is not None:
             from mini_vllm.worker.draft_runner import DraftRunner
 
             self.model_runner.drafts = DraftRunner(self.model_runner, c, self.draft_model)
-        watch = self.model.num_layers == 0 and c.runner_type == "generate" if c.kv_oracle is None else c.kv_oracle
+        toy = self.model.num_layers == 0 and c.runner_type == "generate" and c.kv_transfer_config is None
+        watch = toy if c.kv_oracle is None else c.kv_oracle
         custom = c.model_config.logits_processors
         if has_custom_logitsprocs(custom):
             self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
@@ -182,14 +186,16 @@ class Worker:
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:781 — `Worker.execute_model`.
         """
-        self.model_runner.execute_model(scheduler_output)
+        run, kv_connector = self.model_runner.execute_model, self.model_runner.kv_connector
+        run(scheduler_output) if kv_connector is None else kv_connector.execute_model(run, scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
         """Sample from the logits of `execute_model`; the same tokens on every rank, as each has all logits.
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:775 — `Worker.sample_tokens`.
         """
-        return self.model_runner.sample_tokens(grammar_output)
+        output, kv_connector = self.model_runner.sample_tokens(grammar_output), self.model_runner.kv_connector
+        return output if kv_connector is None else kv_connector.report(output)
 
     def take_draft_token_ids(self) -> DraftTokenIds:
         """Drafts for the next step, of an engine that makes them.
@@ -219,4 +225,6 @@ class Worker:
         """An answer is enough."""
 
     def shutdown(self) -> None:
-        """Nothing is held that does not go with the process or the object."""
+        """Let a KV connector go; nothing else is held that does not go with the process or the object."""
+        if (connector := getattr(getattr(self, "model_runner", None), "kv_connector", None)) is not None:
+            connector.kv_connector.shutdown()

@@ -10,7 +10,7 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from models.training import frames, stories, words
@@ -59,7 +59,7 @@ class Term:
         """The first sentence of the answer."""
         return re.split(r"(?<=[.!?]) (?=[A-Z`])", self.answer)[0]
 
-    @property
+    @cached_property
     def clue(self) -> str | None:
         """The first sentence without the term, starting with its verb; None where that does not work."""
         rest = self.first_sentence.removeprefix(self.article.capitalize()).lstrip("`")

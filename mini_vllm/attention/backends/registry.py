@@ -12,8 +12,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from mini_vllm.utils.import_utils import resolve_obj_by_qualname
+
 DEFAULT_BACKEND = "paged_gather"
-_BACKENDS: dict[str, tuple[str, str] | type] = {
+_BACKENDS: dict[str, tuple[str, str] | type | str] = {
     "paged_gather": ("paged_gather", "PagedGatherBackend"),
     "paged_online": ("paged_online", "PagedOnlineBackend"),
     "split_kv": ("split_kv", "SplitKVBackend"),
@@ -23,8 +25,9 @@ _BACKENDS: dict[str, tuple[str, str] | type] = {
 }
 
 
-def register_backend(name: str, backend_class: type) -> None:
-    """Add a backend, or replace one. A new one is never chosen by itself, only by name.
+def register_backend(name: str, backend_class: type | str) -> None:
+    """Add a backend, or replace one: a class, or "package.module.Class", imported when it is asked for. A new one is
+    never chosen by itself, only by name: by the engine argument, or by a platform.
 
     Upstream: upstream/vllm/v1/attention/backends/registry.py:203 — `register_backend`.
     """
@@ -32,17 +35,18 @@ def register_backend(name: str, backend_class: type) -> None:
 
 
 def get_attention_backend(name: Any = None) -> Any:
-    """The backend class of that name; None: the default; a class (or whatever makes a backend) is handed back.
+    """The backend class of that name, which may be "package.module.Class"; None: the default; a class (or whatever
+    makes a backend) is handed back.
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
     """
     if callable(name):
         return name
-    entry = _BACKENDS.get(name or DEFAULT_BACKEND)
+    entry = _BACKENDS.get(name or DEFAULT_BACKEND, name if isinstance(name, str) and "." in name else None)
     if entry is None:
         raise ValueError(f"attention_backend must be one of {', '.join(sorted(_BACKENDS))}, got {name!r}")
     if isinstance(entry, tuple):
         module, class_name = entry
         return getattr(importlib.import_module(f"mini_vllm.attention.backends.{module}"), class_name)
-    return entry
+    return resolve_obj_by_qualname(entry) if isinstance(entry, str) else entry

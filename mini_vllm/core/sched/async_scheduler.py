@@ -23,14 +23,15 @@ class AsyncScheduler(Scheduler):
         """Promise a token to every request that this step brings up to date."""
         super()._update_after_schedule(output)
         drafts = output.scheduled_spec_decode_tokens
+        placeholders = [] if self.drafts is None else [-1] * self.drafts.num_spec_tokens
         for request_id in output.num_scheduled_tokens:
             request = self.requests[request_id]
             if not request.is_prefill_chunk:
                 if request.structured_output_request is not None and request.num_output_placeholders > 0:
                     output.pending_structured_output_tokens = True
                 request.num_output_placeholders += 1 + len(drafts.get(request_id, ())) if drafts else 1
-                if self.num_spec_tokens:
-                    request.spec_token_ids = [-1] * self.num_spec_tokens
+                if placeholders:
+                    request.spec_token_ids = placeholders.copy()
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:
         """Put tokens in the place of their placeholders; only now can a block they fill be found by others.

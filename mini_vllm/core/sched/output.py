@@ -14,6 +14,7 @@ import numpy as np
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorMetadata
     from mini_vllm.lora.request import LoRARequest
 
 
@@ -75,6 +76,8 @@ class SchedulerOutput:
     """The grammar of such a row waits for a token that is still in flight (async scheduling)."""
     num_invalid_spec_tokens: dict[str, int] = field(default_factory=dict)
     """Drafts that a grammar forbade after they had been scheduled (async scheduling)."""
+    kv_connector_metadata: KVConnectorMetadata | None = None
+    """What a KV connector loads and saves in this step."""
 
 
 @dataclass(slots=True)

@@ -32,12 +32,9 @@ class PoolingScheduler(Scheduler):
                 request.status = RequestStatus.FINISHED_STOPPED
             else:
                 continue
-            self._free_request(request)
-            outputs.append(EngineCoreOutput(
-                request_id, [], None, request.get_finished_reason(), request.stop_reason, request.num_cached_tokens,
-                request.num_preemptions, request.take_events() if request.events else None, pooling_output=pooled,
-            ))  # fmt: skip
-        self.running = [request for request in self.running if not request.is_finished()]
+            self.table.free_request(request)
+            outputs.append(request.make_output([], pooling_output=pooled))
+        self.running[:] = [request for request in self.running if not request.is_finished()]
         if self.kv_event_publisher is not None:
-            self._publish_events(self.kv_event_publisher)
+            self.kv_cache_manager.publish_events(self.kv_event_publisher)
         return outputs

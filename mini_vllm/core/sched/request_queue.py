@@ -84,3 +84,21 @@ def create_request_queue(policy: str) -> RequestQueue:
     if policy == "priority":
         return PriorityRequestQueue()
     raise ValueError(f"scheduling_policy must be 'fcfs' or 'priority', got {policy!r}")
+
+
+def select_waiting_queue(waiting: RequestQueue, skipped_waiting: RequestQueue) -> RequestQueue:
+    """Whose first request is to be looked at next: those passed over come first, unless the policy has its own order.
+
+    Upstream: upstream/vllm/v1/core/sched/scheduler.py:1619 — `_select_waiting_queue_for_scheduling`.
+    """
+    if isinstance(waiting, PriorityRequestQueue) and waiting and skipped_waiting:
+        return waiting if waiting.peek_request() < skipped_waiting.peek_request() else skipped_waiting
+    return skipped_waiting or waiting
+
+
+def choose_victim(running: list[Request], policy: str) -> int:
+    """The place of the running request that the policy can best spare."""
+    if policy != "priority":
+        return len(running) - 1
+    # Of equals the last: the pinned release takes the first, and two of them can preempt each other for ever.
+    return max(reversed(range(len(running))), key=lambda index: (running[index].priority, running[index].arrival_time))

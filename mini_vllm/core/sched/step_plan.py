@@ -11,12 +11,14 @@ from mini_vllm.request import Request
 
 @dataclass(slots=True)
 class StepPlan:
-    """What has been given out so far. `token_budget` is what is left.
+    """What has been given out so far. `token_budget` is what is left, `long_prefill_token_threshold` what one request
+    gets of it at most (0: all).
 
     Upstream keeps these as local variables of `Scheduler.schedule`.
     """
 
     token_budget: int
+    long_prefill_token_threshold: int = 0
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
     running: list[Request] = field(default_factory=list)
@@ -24,6 +26,17 @@ class StepPlan:
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+
+    def clamp(self, num_new_tokens: int) -> int:
+        """Tokens for one request in this step: what it lacks, its own cap, and what is left of the budget."""
+        threshold = self.long_prefill_token_threshold
+        if 0 < threshold < num_new_tokens:
+            num_new_tokens = threshold
+        return num_new_tokens if num_new_tokens < self.token_budget else self.token_budget
+
+    def cuts(self, num_new_tokens: int) -> bool:
+        """Whether the budget, and not a request's own cap, leaves it less than it lacks."""
+        return min(num_new_tokens, self.long_prefill_token_threshold or num_new_tokens) > self.token_budget
 
     def add(self, request: Request, num_new_tokens: int, new_blocks: KVCacheBlocks) -> None:
         """Give `num_new_tokens` of the budget to a request."""

@@ -35,6 +35,7 @@ def info(
     from mini_vllm.attention.selector import explain
     from mini_vllm.kv_cache_interface import get_kv_quant_mode
     from mini_vllm.model_loader.hub import get_checkpoint_folder
+    from mini_vllm.plugins import load_general_plugins
     from mini_vllm.transformers_utils.config import HFConfig
 
     name = c.find_model(model)
@@ -43,6 +44,7 @@ def info(
     memory = c.parse_bytes(kv_memory)
     assert memory is not None
     folder = get_checkpoint_folder(name)
+    load_general_plugins()  # one of them may know the model
     config = HFConfig.from_folder(folder)
     console = c.out()
     in_memory = memory_of_weights(str(folder), config, quantization)

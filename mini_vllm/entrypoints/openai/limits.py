@@ -5,6 +5,8 @@ Upstream leaves both to a proxy; it bounds headers alone, as this server does to
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from http import HTTPStatus
 
 from fastapi.responses import JSONResponse
@@ -13,6 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorInfo, ErrorResponse
 from mini_vllm.entrypoints.openai.server_utils import GUARDED_PREFIX
+
+LINGER_BYTES, LINGER_SECONDS = 1 << 20, 1.0
+"""What is still read of a body that is refused. Closing a connection on which the client is writing would take the
+answer away from it again."""
 
 
 def _refusal(status: HTTPStatus, message: str, **headers: str) -> JSONResponse:
@@ -34,12 +40,12 @@ class BodySizeMiddleware:
         if said.isdigit() and int(said) > self.limit:
             await self._refuse(scope, receive, send)
             return
-        size, begun = 0, False
+        size, begun, is_whole = 0, False, False
 
         async def counted() -> Message:
-            nonlocal size
+            nonlocal size, is_whole
             message = await receive()
-            size += len(message.get("body", b""))
+            size, is_whole = size + len(message.get("body", b"")), not message.get("more_body", False)
             if size > self.limit:
                 raise _TooLarge
             return message
@@ -53,12 +59,22 @@ class BodySizeMiddleware:
             await self.app(scope, counted, watched)
         except _TooLarge:
             if not begun:
-                await self._refuse(scope, receive, send)
+                await self._refuse(scope, receive, send, is_whole)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, is_whole: bool = False) -> None:
         message = f"The body of the request is larger than {self.limit} bytes."
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_linger(receive, is_whole), LINGER_SECONDS)
         response = _refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, Connection="close")
         await response(scope, receive, send)
+
+
+async def _linger(receive: Receive, is_whole: bool) -> None:
+    """Read on to the end of a body, or as far as `LINGER_BYTES`."""
+    size = 0
+    while not is_whole and size < LINGER_BYTES:
+        message = await receive()
+        size, is_whole = size + len(message.get("body", b"")), not message.get("more_body", False)
 
 
 class _TooLarge(BaseException):

@@ -11,6 +11,7 @@ from mini_vllm.utils.mem_utils import memory_for_kv_cache, resident_memory
 class CpuPlatform(Platform):
     """Upstream: upstream/vllm/platforms/cpu.py:41 — `CpuPlatform`."""
 
+    device_name: ClassVar[str] = "cpu"
     device_type: ClassVar[str] = "cpu"
 
     def get_worker_cls(self) -> type[Any]:

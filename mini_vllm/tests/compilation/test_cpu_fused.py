@@ -11,7 +11,7 @@ import pytest
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.compilation import cpu_fused, cpu_models, cpu_scratch
-from mini_vllm.compilation.cpu_models import compiled_form
+from mini_vllm.compilation.registry import compiled_form
 from mini_vllm.distributed import shared_memory
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.platforms.cpu import threads

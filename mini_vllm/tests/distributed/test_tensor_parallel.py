@@ -48,7 +48,7 @@ def workload(seed):
     return [{"prompt_token_ids": p} for p in prompts], params
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3))])
 def test_same_tokens_as_one_process(folder, seed):
     prompts, params = workload(seed)
     rng = np.random.default_rng(seed)
@@ -162,7 +162,7 @@ def on_ranks(group, work):
     return found
 
 
-@pytest.mark.parametrize("num_elements", [3, 8, 1000])
+@pytest.mark.parametrize("num_elements", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 1000))])
 def test_all_gather_puts_the_arrays_of_all_ranks_side_by_side(num_elements):
     """As many rows at a time as fit, again and again: nobody writes where another still reads."""
     group = TensorParallelGroup(3, num_elements, np.float64)

@@ -12,6 +12,7 @@ from mini_vllm import LLM, EngineArgs, LLMEngine
 from mini_vllm.distributed import shared_memory
 from mini_vllm.engine.arg_refusals import is_upstreams
 from mini_vllm.logger import warning_once
+from mini_vllm.platforms.cpu import platform as cpu_platform
 from mini_vllm.utils import mem_utils
 
 UPSTREAM = Path(__file__).resolve().parents[3] / "upstream" / "vllm"
@@ -88,14 +89,16 @@ def test_gpu_memory_utilization_is_a_share_of_the_machine_less_what_is_held(monk
     total, free = 1 << 40, 1 << 39
     monkeypatch.setattr(mem_utils, "total_memory", lambda: total)
     monkeypatch.setattr(mem_utils, "available_memory", lambda: free)
-    before, share = mem_utils.resident_memory(), 2.0**-9  # 2 GiB
+    counted, real, share = [], cpu_platform.memory_for_kv_cache, 2.0**-9  # 2 GiB
+    monkeypatch.setattr(cpu_platform, "memory_for_kv_cache", lambda s, held: counted.append(held) or real(s, held))
     args = {"gpu_memory_utilization": share, "max_num_seqs": 2, "max_model_len": 64, "tensor_parallel_size": ranks}
     core = LLM(POCKET, **args).llm_engine.engine_core
-    pool = core.num_blocks * 16 * 8 * core.model.num_layers * ranks * core.model.num_kv_heads * core.model.head_dim
-    held = (2 << 30) - pool
-    rest = core.model_executor.collective_rpc(mem_utils.resident_memory)[1:]
+    block = 16 * 8 * core.model.num_layers * ranks * core.model.num_kv_heads * core.model.head_dim
+    held, rest = (2 << 30) - core.num_blocks * block, core.model_executor.collective_rpc(mem_utils.resident_memory)
     core.shutdown()
-    assert before + sum(rest) / 2 < held < before + sum(rest) + (200 << 20)
+    assert 0 <= held - counted[0] < block, "the pool is what the share leaves"
+    assert len(counted) == 1 and len(rest) == ranks
+    assert sum(rest) / 2 < counted[0] < sum(rest) + (200 << 20), "each rank counts, as large as it was then"
     for known, message in (
         ((1 << 30, free), r"gpu_memory_utilization=.* of 1.00 GiB is 0.00 GiB, but the engine holds .* allow more"),
         ((total, 1 << 20), r"gpu_memory_utilization=.* for the KV cache, but 0.00 GiB are free: allow less"),

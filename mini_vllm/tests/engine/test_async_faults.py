@@ -72,6 +72,7 @@ def test_a_killed_core_ends_every_stream():
     in_loop(True, body)
 
 
+@pytest.mark.slow
 @posix
 def test_a_stopped_core_is_noticed(monkeypatch):
     monkeypatch.setattr("mini_vllm.engine.async_mp_client.SILENCE_S", 0.1)
@@ -88,6 +89,7 @@ def test_a_stopped_core_is_noticed(monkeypatch):
     in_loop(True, body)
 
 
+@pytest.mark.slow
 @BOTH
 def test_shutdown_with_requests_in_flight(elsewhere):
     async def body(llm):
@@ -103,6 +105,7 @@ def test_shutdown_with_requests_in_flight(elsewhere):
     in_loop(elsewhere, body)
 
 
+@pytest.mark.slow
 @BOTH
 def test_shutdown_from_another_thread_and_before_any_request(elsewhere):
     async def body(llm):
@@ -118,6 +121,7 @@ def test_shutdown_from_another_thread_and_before_any_request(elsewhere):
     AsyncLLM(num_blocks=8, enable_multiprocessing=elsewhere).shutdown()  # outside of any loop
 
 
+@pytest.mark.slow
 @BOTH
 def test_an_engine_that_nobody_holds_ends(elsewhere):
     async def main():
@@ -135,6 +139,7 @@ def test_an_engine_that_nobody_holds_ends(elsewhere):
     assert threading.active_count() <= before
 
 
+@pytest.mark.slow
 def test_an_engine_belongs_to_one_loop():
     llm = AsyncLLM(num_blocks=8, enable_multiprocessing=True)
     assert asyncio.run(collect(llm, "a"))[-1].finished

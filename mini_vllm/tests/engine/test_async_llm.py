@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from mini_vllm import LLM, EngineDeadError, RequestOutputKind, SamplingParams
-from mini_vllm.engine import async_llm
+from mini_vllm.engine import output_handler
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, idle, in_loop
@@ -133,6 +133,7 @@ def test_an_id_in_use_again_after_an_abort(elsewhere):
     in_loop(elsewhere, body)
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_slow_consumer_gets_everything_at_once(elsewhere):
     async def body(llm):
@@ -148,6 +149,7 @@ def test_a_slow_consumer_gets_everything_at_once(elsewhere):
     assert [t for ids in pieces for t in ids] == expected.outputs[0].token_ids and len(pieces) == 2
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_event_loop_goes_on_while_the_model_computes(elsewhere):
     async def body(llm):
@@ -161,10 +163,11 @@ def test_the_event_loop_goes_on_while_the_model_computes(elsewhere):
     assert in_loop(elsewhere, body) > 40  # 20 steps of 20 ms; a blocked loop would turn once a step
 
 
+@pytest.mark.slow
 @BOTH
 def test_outputs_are_handled_in_chunks(elsewhere, monkeypatch):
     """With chunks of one, other tasks get a turn between two outputs of the same step."""
-    monkeypatch.setattr(async_llm, "OUTPUT_PROC_CHUNK_SIZE", 1)
+    monkeypatch.setattr(output_handler, "OUTPUT_PROC_CHUNK_SIZE", 1)
     sizes = []
 
     async def body(llm):
@@ -209,6 +212,7 @@ def test_the_collector_joins_deltas_and_replaces_the_rest():
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_hundred_streams_that_come_and_go(elsewhere):
     """Some finish, some leave, some are aborted; in the end nobody holds a block, and the finished ones are right."""

@@ -77,6 +77,7 @@ async def running(llm, count):
     return tasks
 
 
+@pytest.mark.slow
 @needs_ranks
 def test_streams_aborts_nan_and_two_shutdowns(folder):
     """NaN in one of three requests ends that one alone, whatever its neighbours."""
@@ -108,7 +109,9 @@ def test_streams_aborts_nan_and_two_shutdowns(folder):
 
 
 @needs_ranks
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)], ids=lambda s: s.name
+)
 def test_a_worker_that_is_killed_or_stopped_ends_every_stream_with_one_named_error(folder, how):
     async def body(llm):
         core = llm.core_client.manager.pid
@@ -167,7 +170,8 @@ asyncio.run(main())
 
 
 @needs_ranks
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_control_c_cancels_the_streams_and_nothing_is_left(folder, ranks):
     """It reaches every process, as from a terminal. Until the loop ends, the engine works."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -99,6 +99,7 @@ def test_a_core_that_dies_in_a_step_says_how(prompt, match):
     assert gone(llm.llm_engine.core_client.manager.pid)
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("call", ["stats", "step", *slowly("abort", "health", "nothing")])
 def test_a_death_that_nobody_was_waiting_for(call):
@@ -118,6 +119,7 @@ def test_a_death_that_nobody_was_waiting_for(call):
     engine.shutdown()
 
 
+@pytest.mark.slow
 @posix
 def test_the_cores_own_words_count_more_than_the_monitors():
     engine = start(Trapped())
@@ -131,6 +133,7 @@ def test_the_cores_own_words_count_more_than_the_monitors():
         engine.step()
 
 
+@pytest.mark.slow
 @posix
 def test_a_stopped_core_is_noticed(monkeypatch):
     monkeypatch.setenv("VLLM_ENGINE_ITERATION_TIMEOUT_S", "1")
@@ -147,6 +150,7 @@ def test_a_stopped_core_is_noticed(monkeypatch):
     assert gone(engine.core_client.manager.pid)
 
 
+@pytest.mark.slow
 @posix
 def test_health_of_a_stopped_core_that_goes_on():
     engine = start()
@@ -233,6 +237,7 @@ def script(more, **kwargs):
     return process, int(process.stdout.readline())
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
 def test_a_front_end_that_dies_takes_its_core_along(how):
@@ -244,6 +249,7 @@ def test_a_front_end_that_dies_takes_its_core_along(how):
     process.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["os._exit(5)", "raise ValueError('x')", *slowly("", "sys.exit(3)")], ids=repr)
 def test_a_front_end_that_ends_takes_its_core_along(more):
     process, pid = script(more)
@@ -253,6 +259,7 @@ def test_a_front_end_that_ends_takes_its_core_along(more):
     assert noise == "" or more.startswith("raise")
 
 
+@pytest.mark.slow
 @posix
 def test_control_c_is_the_front_ends_business():
     """It goes to both processes, as from a terminal; the engine is usable after it."""

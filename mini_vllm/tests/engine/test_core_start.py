@@ -44,9 +44,9 @@ def test_a_core_that_cannot_start_raises_as_in_process(tmp_path):
 @pytest.mark.parametrize(
     ("error", "kind", "match"),
     [
-        (KeyError("x"), KeyError, "x"),
         (ArithmeticError("odd size"), ArithmeticError, "^odd size$"),
-        (SystemExit(4), RuntimeError, "SystemExit: 4"),
+        pytest.param(KeyError("x"), KeyError, "x", marks=pytest.mark.slow),
+        pytest.param(SystemExit(4), RuntimeError, "SystemExit: 4", marks=pytest.mark.slow),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), RuntimeError, "UnicodeDecodeError: 'utf-8' codec can't"),
     ],
     ids=lambda value: type(value).__name__,
@@ -81,6 +81,7 @@ def test_what_cannot_be_sent_is_refused_before_a_process_starts(monkeypatch):
         start(main_model())
 
 
+@pytest.mark.slow
 def test_a_strangers_messages_are_passed_over():
     import zmq
 
@@ -121,6 +122,7 @@ def test_a_request_that_the_core_refuses_ends_with_the_reason():
     assert "request_id 'big' belongs to an unfinished request" in outputs[0].outputs[0].stop_reason
 
 
+@pytest.mark.slow
 def test_two_engines_at_once():
     first, second = start(), start()
     assert first.core_client.manager.pid != second.core_client.manager.pid

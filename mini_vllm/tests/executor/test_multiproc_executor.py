@@ -111,6 +111,7 @@ def test_a_failure_after_the_last_meeting_ends_the_step_too(llm, expected, rank)
     assert tokens(llm, PROMPTS) == expected
 
 
+@pytest.mark.slow
 def test_odd_errors_and_answers_come_across(llm, expected):
     rpc = llm.llm_engine.collective_rpc
     with pytest.raises(RuntimeError, match=r"rank 1 .* failed in raise_unpicklable: Odd: from inside"):
@@ -149,6 +150,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_a_step(folder):
         llm.generate(MARKED, GREEDY, use_tqdm=False)
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_noticed_and_named(folder, expected):
     llm = make(folder, execute_model_timeout_seconds=1.0)
     ids = pids(llm)
@@ -177,6 +179,7 @@ def test_a_worker_that_hangs_is_named_and_one_that_is_only_slow_is_waited_for(fo
         llm.generate([{"prompt_token_ids": [5, 498]}], GREEDY, use_tqdm=False)
 
 
+@pytest.mark.slow
 def test_a_worker_stopped_between_requests_is_noticed_too(folder):
     llm = make(folder, execute_model_timeout_seconds=1.0)
     os.kill(pids(llm)[0], signal.SIGSTOP)
@@ -196,6 +199,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_the_same_error_as_in_one_process(
     assert errors[0] == errors[1]
 
 
+@pytest.mark.slow
 def test_ranks_sleep_between_requests_and_wake_up(llm, expected):
     assert tokens(llm, PROMPTS) == expected
     time.sleep(0.3)
@@ -210,6 +214,7 @@ def cpu_seconds(pid):
     return (int(user) + int(system)) / 100
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_engine_and_nothing_is_left(folder):
     warm = make(folder)
     del warm
@@ -286,9 +291,8 @@ def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tm
     assert run([str(file), folder]).returncode == 0  # and what the script defines can be called there
 
 
-@pytest.mark.parametrize(
-    "signum", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
     """Killed, or interrupted as by Ctrl-C in a terminal (the whole group), in the midst of its work."""
     file = tmp_path / "script.py"
@@ -314,6 +318,7 @@ def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):
         assert errors.splitlines()[-1] == "KeyboardInterrupt" and errors.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_midst_of_a_step_leaves_a_working_engine(llm, expected):
     llm.llm_engine.collective_rpc(in_workers.sleep_on, args=(499, 1, 0.2))
     for delay in (0.01, 0.1, 0.25):

@@ -71,8 +71,8 @@ def stand_in_model(max_position_embeddings: int = 2048) -> Iterator[str]:
         yield folder
 
 
-def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
-    """The real scheduler over a pool without arrays."""
+def make_scheduler(config: dict[str, Any], model_folder: str, kv_transfer_config: Any = None) -> Scheduler:
+    """The real scheduler over a pool without arrays. kv_transfer_config: names a KV connector."""
     model = ModelConfig(
         model=model_folder,
         dtype="float32",
@@ -102,6 +102,7 @@ def make_scheduler(config: dict[str, Any], model_folder: str) -> Scheduler:
         lora_config=LoRAConfig(max_loras=config["loras"]["max_loras"]) if "loras" in config else None,
         speculative_config=make_speculative_config(config, model, parallel, model_folder),
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null") if "groups" in config else None,
+        kv_transfer_config=kv_transfer_config,
     )
     groups = make_groups(config.get("groups", [(None, config["block_size"])]))
     kv_cache_config = KVCacheConfig(config["num_blocks"], [], groups)
@@ -160,7 +161,7 @@ class Recorder:
 
     def __init__(self, workload: Workload, model_folder: str) -> None:
         self.workload = workload
-        self.scheduler = make_scheduler(workload.config, model_folder)
+        self.scheduler = make_scheduler(workload.config, model_folder, self._kv_transfer_config())
         sizes = [block_size for _, block_size in workload.config.get("groups", [(None, workload.config["block_size"])])]
         self.hasher = get_request_block_hasher(math.gcd(*sizes), sha256)
         self.num_sampled: Counter[str] = Counter()
@@ -208,32 +209,39 @@ class Recorder:
 
     def _before(self, index: int) -> None:
         for arrival in self.workload.arrivals[index]:
-            params = SamplingParams(
-                max_tokens=arrival.max_tokens,
-                stop_token_ids=list(arrival.stop_token_ids),
-                ignore_eos=arrival.ignore_eos,
-                skip_reading_prefix_cache=arrival.skip_reading,
-                **self._more_params(arrival),
-            )
-            params.update_from_generation_config({}, EOS)
-            self._add(
-                Request(
-                    request_id=arrival.request_id,
-                    prompt_token_ids=list(arrival.prompt),
-                    sampling_params=params,
-                    pooling_params=None,
-                    arrival_time=arrival_time(arrival),
-                    cache_salt=arrival.salt,
-                    priority=arrival.priority,
-                    lora_request=self._lora_request(arrival),
-                    block_hasher=self.hasher,
-                )
-            )
+            self._add(self._make_request(arrival))
         abort, reset = self.workload.aborts[index], self.workload.resets[index]
         if abort is not None and self.scheduler.requests:
-            self.scheduler.finish_requests(pick(list(self.scheduler.requests), abort), RequestStatus.FINISHED_ABORTED)
+            self._abort(abort)
         if reset is not None:
-            self.scheduler.reset_prefix_cache(reset_running_requests=reset)
+            self._reset(reset)
+
+    def _make_request(self, arrival: Any) -> Request:
+        params = SamplingParams(
+            max_tokens=arrival.max_tokens,
+            stop_token_ids=list(arrival.stop_token_ids),
+            ignore_eos=arrival.ignore_eos,
+            skip_reading_prefix_cache=arrival.skip_reading,
+            **self._more_params(arrival),
+        )
+        params.update_from_generation_config({}, EOS)
+        return Request(
+            request_id=arrival.request_id,
+            prompt_token_ids=list(arrival.prompt),
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=arrival_time(arrival),
+            cache_salt=arrival.salt,
+            priority=arrival.priority,
+            lora_request=self._lora_request(arrival),
+            block_hasher=self.hasher,
+        )
+
+    def _abort(self, number: Any) -> None:
+        self.scheduler.finish_requests(pick(list(self.scheduler.requests), number), RequestStatus.FINISHED_ABORTED)
+
+    def _reset(self, running_too: bool) -> None:
+        self.scheduler.reset_prefix_cache(reset_running_requests=running_too)
 
     def _more_params(self, arrival: Any) -> dict[str, Any]:
         """None without grammars."""
@@ -245,6 +253,10 @@ class Recorder:
 
     def _add(self, request: Request) -> None:
         self.scheduler.add_request(request)
+
+    def _kv_transfer_config(self) -> Any:
+        """None without a connector."""
+        return None
 
     def _update(self, output: Any) -> None:
         """Take in the results of this step, or of the one before when scheduling runs ahead (two batches in flight)."""

@@ -10,6 +10,8 @@ from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.drafts import Drafts
+from mini_vllm.core.sched.lora_slots import LoRASlots
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.distributed.kv_events import to_wire
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
@@ -26,7 +28,7 @@ from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksu
 from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
 
 
-def make_scheduler(config):
+def make_scheduler(config, **held):
     """Our scheduler for the settings of a workload."""
     groups = []
     for i, (window, block_size) in enumerate(config.get("groups", [(None, config["block_size"])])):
@@ -40,6 +42,7 @@ def make_scheduler(config):
         max_num_batched_tokens=config["max_num_batched_tokens"],
         enable_kv_cache_events="groups" in config,
         use_eagle=config.get("drafts", {}).get("method") == "eagle",
+        expects_drafts="drafts" in config,
     )
     limits = SchedulerConfig(
         max_num_batched_tokens=config["max_num_batched_tokens"],
@@ -50,13 +53,13 @@ def make_scheduler(config):
         scheduler_reserve_full_isl=config["reserve"],
         async_scheduling=config["async"],
     )
-    scheduler = (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"])
-    if "loras" in config:
-        scheduler.max_loras = config["loras"]["max_loras"]
     if "drafts" in config:
         method, k = config["drafts"]["method"], config["drafts"]["k"]
-        scheduler.use_drafts(SpeculativeConfig(k, method, None if method == "ngram" else "stand-in"))
-    return scheduler
+        speculative = SpeculativeConfig(k, method, None if method == "ngram" else "stand-in")
+        held["drafts"] = Drafts(speculative, held.get("structured_output_manager"))
+    if "loras" in config:
+        held["lora"] = LoRASlots(config["loras"]["max_loras"])
+    return (AsyncScheduler if config["async"] else Scheduler)(limits, manager, config["max_model_len"], **held)
 
 
 class Replay:
@@ -65,13 +68,21 @@ class Replay:
     def __init__(self, workload):
         config = workload.config
         self.workload = workload
-        self.scheduler = make_scheduler(config)
+        self.scheduler = self.make_scheduler()
         self.in_flight = deque()
         hash_block = get_block_hasher(get_hash_fn_by_name("sha256")) if "groups" in config else None
         size = self.scheduler.kv_cache_manager.hash_block_size
         self.hasher = get_request_block_hasher(size, hash_block) if config["caching"] else None
         self.num_sampled = Counter()
         self.shuffle = random.Random(workload.seed).shuffle
+
+    def held(self, config):
+        """What the scheduler holds beside its limits and the cache."""
+        return {}
+
+    def make_scheduler(self):
+        """For the settings of the workload."""
+        return make_scheduler(self.workload.config, **self.held(self.workload.config))
 
     def step(self, index):
         scheduler = self.scheduler
@@ -114,31 +125,38 @@ class Replay:
 
     def before(self, index):
         for arrival in self.workload.arrivals[index]:
-            params = SamplingParams(
-                max_tokens=arrival.max_tokens,
-                stop_token_ids=arrival.stop_token_ids,
-                ignore_eos=arrival.ignore_eos,
-                **self.more_params(arrival),
-            )
-            params.skip_reading_prefix_cache = arrival.skip_reading
-            params.update_from_generation_config([], EOS)
-            self.add(
-                Request(
-                    arrival.request_id,
-                    arrival.prompt,
-                    params,
-                    arrival_time=arrival_time(arrival),
-                    cache_salt=arrival.salt,
-                    priority=arrival.priority,
-                    block_hasher=self.hasher,
-                    lora_request=self.lora_request(arrival),
-                )
-            )
+            self.add(self.make_request(arrival))
         abort, reset = self.workload.aborts[index], self.workload.resets[index]
         if abort is not None and self.scheduler.requests:
-            self.scheduler.finish_requests(pick(list(self.scheduler.requests), abort), RequestStatus.FINISHED_ABORTED)
+            self.abort(abort)
         if reset is not None:
-            self.scheduler.reset_prefix_cache(reset_running_requests=reset)
+            self.reset(reset)
+
+    def make_request(self, arrival):
+        params = SamplingParams(
+            max_tokens=arrival.max_tokens,
+            stop_token_ids=arrival.stop_token_ids,
+            ignore_eos=arrival.ignore_eos,
+            **self.more_params(arrival),
+        )
+        params.skip_reading_prefix_cache = arrival.skip_reading
+        params.update_from_generation_config([], EOS)
+        return Request(
+            arrival.request_id,
+            arrival.prompt,
+            params,
+            arrival_time=arrival_time(arrival),
+            cache_salt=arrival.salt,
+            priority=arrival.priority,
+            block_hasher=self.hasher,
+            lora_request=self.lora_request(arrival),
+        )
+
+    def abort(self, number):
+        self.scheduler.finish_requests(pick(list(self.scheduler.requests), number), RequestStatus.FINISHED_ABORTED)
+
+    def reset(self, running_too):
+        self.scheduler.reset_prefix_cache(reset_running_requests=running_too)
 
     def more_params(self, arrival):
         """None without grammars."""
@@ -172,9 +190,11 @@ class GroupReplay(Replay):
     """With a list of block ids for each group, and a checksum over free queue and events: as `record_groups.py`."""
 
     def __init__(self, workload):
-        super().__init__(workload)
-        self.scheduler.kv_event_publisher = self
         self.wire = []
+        super().__init__(workload)
+
+    def held(self, config):
+        return {"kv_event_publisher": self}
 
     def publish(self, batch):
         """As a publisher."""
@@ -207,7 +227,7 @@ class DraftReplay(GroupReplay):
 
     def stats(self):
         """As the recording counts."""
-        stats = self.scheduler.spec_decoding_stats
+        stats = self.scheduler.drafts.spec_decoding_stats
         counts = [stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens]
         return [*counts, stats.num_accepted_tokens_per_pos]
 
@@ -235,16 +255,17 @@ class GrammarReplay(GroupReplay):
     """With grammars, compiled when the workload says so, and perhaps drafts: as `record_grammars.py`."""
 
     def __init__(self, workload):
-        super().__init__(workload)
-        config = workload.config
         self.model, self.gate, self.last = grammar_workload.StandIn(workload), grammar_workload.Gate(workload), []
+        super().__init__(workload)
+
+    def held(self, config):
         settings, num_drafts = StructuredOutputsConfig(), config["drafts"]["k"] if "drafts" in config else 0
         vocabulary = TokenVocabulary(list(grammar_workload.TEXTS), [EOS], grammar_workload.VOCAB)
         manager = StructuredOutputManager(settings, config["max_num_seqs"], lambda: vocabulary, lambda: 0, num_drafts)
         manager.executor, manager.backend = self.gate, MiniBackend(settings, vocabulary)
         if config["reasoning"]:
             manager.reasoner_cls = grammar_workload.Reasoner
-        self.scheduler.structured_output_manager = manager
+        return {**super().held(config), "structured_output_manager": manager}
 
     def more_params(self, arrival):
         found = self.workload.config["grammars"].get(arrival.request_id)

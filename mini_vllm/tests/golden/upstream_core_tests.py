@@ -27,6 +27,7 @@ import vllm.v1.request  # noqa: E402, F401  # the installed one; below only `tes
 
 sys.path.append(str(ROOT / "upstream"))
 
+from mini_vllm import request as our_request  # noqa: E402
 from mini_vllm.config.scheduler import SchedulerConfig  # noqa: E402
 from mini_vllm.config.speculative import SpeculativeConfig  # noqa: E402
 from mini_vllm.core import (  # noqa: E402
@@ -36,7 +37,8 @@ from mini_vllm.core import (  # noqa: E402
     kv_cache_utils,
     sliding_window_manager,
 )
-from mini_vllm.core.sched import async_scheduler, request_table, scheduler, utils  # noqa: E402
+from mini_vllm.core.sched import async_scheduler, request_table, scheduler, step_plan, utils  # noqa: E402
+from mini_vllm.core.sched.drafts import Drafts  # noqa: E402
 from mini_vllm.distributed import kv_events  # noqa: E402
 from mini_vllm.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec,
@@ -192,7 +194,7 @@ class _Default(dict):  # type: ignore[type-arg]
 class _Adapted:
     """What our scheduler is asked for and answers in upstream's form; mixed into both of them."""
 
-    spec_decoding_stats: Any
+    drafts: Any
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         need(reset_connector, "a KV connector")
@@ -231,6 +233,7 @@ class _Adapted:
             logprobs=None,
             errors={},
             prompt_logprobs_dict={},
+            kv_connector_output=result.kv_connector_output,
         )
         drafts = getattr(plan, "scheduled_spec_decode_tokens", None) or {}
         ours = SimpleNamespace(
@@ -240,11 +243,12 @@ class _Adapted:
         for request in self.requests.values():  # type: ignore[attr-defined]
             if not hasattr(request, "num_cached_tokens"):  # a test put it there itself
                 request.num_cached_tokens = 0
-        if self.spec_decoding_stats is not None:  # upstream counts a step, ours since the start
-            self.spec_decoding_stats = SpecDecodingStats.new(self.num_spec_tokens)  # type: ignore[attr-defined]
+        drafts = self.drafts
+        if drafts is not None:  # upstream counts a step, ours since the start
+            drafts.spec_decoding_stats = SpecDecodingStats.new(drafts.num_spec_tokens)
         outputs = super().update_from_output(ours, rows)  # type: ignore[misc]
-        stats = self.spec_decoding_stats if self.spec_decoding_stats and self.spec_decoding_stats.num_drafts else None
-        if not outputs and self.spec_decoding_stats is None:
+        stats = drafts.spec_decoding_stats if drafts and drafts.spec_decoding_stats.num_drafts else None
+        if not outputs and drafts is None:
             return {}
         return {0: SimpleNamespace(outputs=outputs, scheduler_stats=SimpleNamespace(spec_decoding_stats=stats))}
 
@@ -280,12 +284,14 @@ def scheduler_maker(kind: type) -> Callable[..., Any]:
             kv_cache_config, longest, block_size, enable_caching=cache.enable_prefix_caching,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             use_eagle=vllm_config.speculative_config is not None and vllm_config.speculative_config.use_eagle(),
+            expects_drafts=vllm_config.speculative_config is not None,
         )  # fmt: skip
         USED.append("Scheduler")
-        made, drafts = kind(ours, manager, longest), vllm_config.speculative_config
-        if drafts is not None:
-            made.use_drafts(SpeculativeConfig(drafts.num_speculative_tokens, drafts.method, drafts.model))
-        return made
+        drafts = vllm_config.speculative_config
+        if drafts is None:
+            return kind(ours, manager, longest)
+        expected = Drafts(SpeculativeConfig(drafts.num_speculative_tokens, drafts.method, drafts.model))
+        return kind(ours, manager, longest, drafts=expected)
 
     return make
 
@@ -346,20 +352,30 @@ class Plugin:
             self.results[name] = "fails: " + str(report.longrepr).strip().splitlines()[-1][:150]
 
 
-def main() -> int:
-    """argv: parts of `test_NAME.py`; prints a line a test."""
+def adapt() -> None:
+    """Upstream's requests with what ours say of themselves, and upstream's words for their states in our modules."""
     from vllm.v1.request import Request, RequestStatus
 
-    from mini_vllm.request import Request as OurRequest
+    for module in (scheduler, async_scheduler, request_table, step_plan, utils, our_request):
+        module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
+    for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
+        setattr(Request, word, vars(our_request.Request)[word])
 
+
+def main() -> int:
+    """argv: parts of `test_NAME.py`; prints a line a test."""
     helper: Any = importlib.import_module("tests.v1.core.utils")
     helper.Scheduler, helper.AsyncScheduler = scheduler_maker(OurScheduler), scheduler_maker(OurAsyncScheduler)
-    for module in (scheduler, async_scheduler, request_table, utils):
-        module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
-    Request.will_reach_max_tokens = OurRequest.will_reach_max_tokens
+    adapt()
     plugin = Plugin()
     files = [f"{ROOT}/upstream/tests/v1/core/test_{name}.py" for name in sys.argv[1:] or FILES]
     pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", *files], plugins=[plugin])
+    report(plugin)
+    return 0
+
+
+def report(plugin: Plugin) -> None:
+    """A line a test, and how many there are of each kind."""
     for name, result in plugin.results.items():
         print(f"{name} | {result}")
     counts: dict[str, int] = {}
@@ -367,7 +383,6 @@ def main() -> int:
         kind = result if result.startswith(("passes", "does")) else result.partition(":")[0].partition(" ")[0]
         counts[kind] = counts.get(kind, 0) + 1
     print(counts)
-    return 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.compilation.cpu_models import compiled_form
+from mini_vllm.compilation.registry import compiled_form
 from mini_vllm.layers.rotary_embedding import inverse_frequencies
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.model_loader.hub import get_checkpoint_folder

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from mini_vllm.compilation.cuda_fused import CudaDecoder, refuse_unknown
+from mini_vllm.compilation.cuda_fused import CudaDecoder
 from mini_vllm.compilation.cuda_ops import DeviceMetadata
+from mini_vllm.compilation.registry import compiled_form_class
 from mini_vllm.kv_cache_interface import AttentionSpec, KVCacheSpec
-from mini_vllm.platforms.cuda import DEVICE_DTYPES
+from mini_vllm.platforms.cuda import CudaPlatform
 from mini_vllm.utils.mem_utils import format_gib
 from mini_vllm.worker.gpu.model_runner import GPUModelRunner
 from mini_vllm.worker.model_runner import ModelRunner
@@ -29,11 +30,10 @@ class GPUWorker(Worker):
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:236 — `Worker.init_device`.
         """
-        self.device = self.config.platform.device_type
-        name = DEVICE_DTYPES[self.config.model_config.dtype]
-        if self.device == "cpu" and self.config.model_config.dtype == "auto":
-            name = "float32"
-        self.device_dtype: torch.dtype = getattr(torch, name)
+        platform = self.config.platform
+        assert isinstance(platform, CudaPlatform)
+        self.device = platform.device_type
+        self.device_dtype: torch.dtype = getattr(torch, platform.device_dtype(self.config.model_config.dtype))
         torch.backends.cuda.matmul.allow_tf32 = False
 
     def load_model(self) -> None:
@@ -41,9 +41,9 @@ class GPUWorker(Worker):
         super().load_model()
         if not self.model.num_layers:
             raise ValueError(f"device={self.config.device!r} needs a checkpoint, got {type(self.model).__name__}")
-        refuse_unknown(self.model)
         max_len = self.config.resolve_max_model_len(*self.resolved_model.lengths)
-        self.program = CudaDecoder(self.model, self.device, self.device_dtype, max_len)
+        form = compiled_form_class(self.model, self.config.device) or CudaDecoder
+        self.program = form(self.model, self.device, self.device_dtype, max_len)
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """As a CPU's, in the device's numbers (float16 has bfloat16's size, and numpy knows it)."""
@@ -99,7 +99,7 @@ class GPUWorker(Worker):
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:572 — `Worker.compile_or_warm_up_model`.
         """
-        if self.device == "cuda" and not self.config.enforce_eager:
+        if self.config.platform.support_static_graph_mode() and not self.config.enforce_eager:
             assert isinstance(self.model_runner, GPUModelRunner)
             self.model_runner.capture_model(self.config.cudagraph_capture_sizes)
 
@@ -107,6 +107,5 @@ class GPUWorker(Worker):
         """Give the device's memory back: weights, cache and graphs."""
         for name in ("model_runner", "program"):
             vars(self).pop(name, None)
-        if self.device == "cuda":
-            gc.collect()
-            torch.cuda.empty_cache()
+        gc.collect()
+        self.config.platform.empty_cache()

@@ -13,7 +13,6 @@ import numpy as np
 
 from course.plugs.guards import Watch
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
-from mini_vllm.core.sched.request_queue import create_request_queue
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.request import Request, RequestStatus
@@ -115,13 +114,13 @@ class LabKV:
 class LabScheduler(Scheduler):
     """Our scheduler with the two phases of a step taken from lab 03-01."""
 
-    def __init__(self, schedule_step: Callable[..., dict[str, int]], watch: Watch, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, schedule_step: Callable[..., dict[str, int]], watch: Watch, *args: Any, **held: Any) -> None:
+        super().__init__(*args, **held)
         self._schedule_step, self.watch = schedule_step, watch
 
     def _schedule_running(self, step: StepPlan) -> None:
         """Both phases: what the learner's function decides, checked and entered into the plan."""
-        self.promote_ready()
+        self._promote_ready()
         running = [LabRequest(request, self) for request in self.running]
         waiting = deque(LabRequest(request, self) for request in self.waiting)
         by_id = {view.request_id: view for view in (*running, *waiting)}
@@ -133,7 +132,7 @@ class LabScheduler(Scheduler):
             self.watch.require(runs, f"preempt({request_id!r}): it is not running", "S5")
             planned = f"preempt({request_id!r}): it has slots of this step already, only the last of running may go"
             self.watch.require(request_id not in kv.granted, planned)
-            self._preempt_request(view.request)
+            self.table.preempt_request(view.request)
             step.preempted.append(view.request)
             waiting.appendleft(view)
 
@@ -148,12 +147,21 @@ class LabScheduler(Scheduler):
             preempt=preempt,
         )
         self._check(plan, running, waiting, kv, step, by_id)
-        self.running = [view.request for view in running]
-        self.waiting = create_request_queue(self.config.scheduling_policy)
+        self.running[:] = [view.request for view in running]
+        self.waiting.remove_requests(set(self.waiting))
         for view in waiting:
             self.waiting.add_request(view.request)
         for request_id, num_tokens in plan.items():
             self._enter(by_id[request_id], int(num_tokens), step, kv)
+
+    def _promote_ready(self) -> None:
+        """Move those whose grammar is ready to the front of `waiting`: the lab knows this queue alone."""
+        passed_over: list[Request] = []
+        while len(self.skipped_waiting):
+            request = self.skipped_waiting.pop_request()
+            (self.waiting.prepend_request if request.try_promote() else passed_over.append)(request)
+        for request in reversed(passed_over):
+            self.skipped_waiting.prepend_request(request)
 
     def _schedule_waiting(self, step: StepPlan) -> None:
         """Done already."""

@@ -20,7 +20,6 @@ import numpy as np
 
 from mini_vllm import LLM
 from mini_vllm.structured_output.backend_types import StructuredOutputBackend, StructuredOutputGrammar
-from mini_vllm.structured_output.engine import make_structured_output_manager
 
 
 class LabGrammar(StructuredOutputGrammar):
@@ -100,11 +99,8 @@ def texts_of(vocabulary: Any) -> list[str]:
 
 
 def manager_of(llm: LLM) -> Any:
-    """The engine's manager of grammars, made if there was none yet, with the vocabulary read."""
-    scheduler = llm.llm_engine.scheduler
-    if scheduler.structured_output_manager is None:
-        scheduler.structured_output_manager = make_structured_output_manager(llm.llm_engine.engine_core)
-    return scheduler.structured_output_manager
+    """The engine's manager of grammars."""
+    return llm.llm_engine.scheduler.structured_output_manager
 
 
 def serve(llm: LLM, start: Any, allowed: Any, step: Any, ends: Any) -> LabBackend:

@@ -207,7 +207,7 @@ def test_steps_as_predicted(impl):
                 engine.gate.clear()
             clients = [listener.connect().ask(body("x" * 20, 100)) for _ in range(8)]
             if kind == "serve":
-                soon(lambda clients=clients: not any(client.up.data for client in clients), 2)
+                soon(lambda clients=clients: not any(client.up.data for client in clients), 8)
                 time.sleep(0.05)  # all have been read; no step is made before this
                 engine.gate.set()
             assert [client.response()[0] for client in clients] == [200] * 8

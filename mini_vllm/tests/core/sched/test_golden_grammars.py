@@ -54,25 +54,23 @@ MUTATIONS = (
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_replay_would_notice(mutation, monkeypatch):
+    from mini_vllm.core.sched import scheduler
     from mini_vllm.core.sched.async_scheduler import AsyncScheduler
-    from mini_vllm.core.sched.grammar_gate import GrammarGate
-    from mini_vllm.core.sched.request_table import RequestTable
     from mini_vllm.structured_output import StructuredOutputManager
     from mini_vllm.structured_output.backend_mini import MiniGrammar
 
     if mutation == "nobody passes by":
-        original = RequestTable._next_waiting_queue
+        original = scheduler.select_waiting_queue
 
-        def next_waiting_queue(self, passed_over):
-            queue = original(self, passed_over)
-            return None if passed_over else queue
+        def select_waiting_queue(waiting, skipped):
+            first = original(waiting, skipped)
+            return first if first and first.peek_request().try_promote() else type(waiting)()
 
-        monkeypatch.setattr(RequestTable, "_next_waiting_queue", next_waiting_queue)
+        monkeypatch.setattr(scheduler, "select_waiting_queue", select_waiting_queue)
     elif mutation == "a row in the middle of a prompt":
         monkeypatch.setattr(
-            GrammarGate, "_obeys_grammar", lambda self, name: name in self.requests
-            and self.requests[name].use_structured_output
-        )  # fmt: skip
+            StructuredOutputManager, "_fills_row", lambda self, request: bool(request) and request.use_structured_output
+        )
     elif mutation == "the grammar stays behind":
         monkeypatch.setattr(StructuredOutputManager, "should_advance", lambda self, request: False)
     elif mutation == "drafts are not rolled back":

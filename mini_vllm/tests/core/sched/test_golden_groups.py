@@ -23,7 +23,7 @@ def first_difference(seed):
     return first_parting(GroupReplay(make_group_workload(seed, trace["kind"])), trace["steps"])
 
 
-@pytest.mark.parametrize("part", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, PARTS))])
+@pytest.mark.parametrize("part", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, PARTS))])
 def test_every_decision_equals_real_vllm(part):
     for seed in range(part, len(golden()["traces"]), PARTS):
         difference = first_difference(seed)

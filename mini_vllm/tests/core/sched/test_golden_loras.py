@@ -3,7 +3,7 @@ whose cached blocks are found by whom."""
 
 import pytest
 
-from mini_vllm.core.sched.lora_gate import LoRAGate
+from mini_vllm.core.sched.lora_slots import LoRASlots
 from mini_vllm.tests.golden.lora_replay import LoRAReplay
 from mini_vllm.tests.golden.lora_workload import make_lora_workload
 from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
@@ -41,7 +41,7 @@ def test_the_recording_is_wide_enough():
 
 @pytest.mark.parametrize("mutation", ["no limit", "an adapter that runs may not come again", "one slot fewer"])
 def test_the_replay_would_notice(mutation, monkeypatch):
-    original = LoRAGate._has_lora_slot
+    original = LoRASlots.has_slot
 
     def changed(self, request):
         if mutation == "no limit":
@@ -50,6 +50,6 @@ def test_the_replay_would_notice(mutation, monkeypatch):
             return original(self, request) and len(self.scheduled_loras) + 1 < self.max_loras
         return request.lora_request is None or len(self.scheduled_loras) < self.max_loras
 
-    monkeypatch.setattr(LoRAGate, "_has_lora_slot", changed)
+    monkeypatch.setattr(LoRASlots, "has_slot", changed)
 
     assert notices(first_difference, range(20))

@@ -122,7 +122,7 @@ def test_priority_victim_before_the_cursor_skips_nobody():
     victim = add(scheduler, "victim", 7, priority=9, max_tokens=64 - 48)
     for name in ("x", "y"):
         add(scheduler, name, 8, priority=0, max_tokens=8)
-    scheduler.running = [victim, *[scheduler.requests[n] for n in ("x", "y")]]
+    scheduler.running[:] = [victim, *[scheduler.requests[n] for n in ("x", "y")]]
     scheduler.waiting.remove_requests(set(scheduler.running))
     for request in scheduler.running:
         request.status = RequestStatus.RUNNING

@@ -25,6 +25,7 @@ def test_the_recording_is_of_these_cases():
     assert RECORDED["provenance"]["cases sha256"] == record_server.digest(lora_cases.CASES)
 
 
+@pytest.mark.slow
 def test_answers_are_the_real_servers(monkeypatch):
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
     found = []

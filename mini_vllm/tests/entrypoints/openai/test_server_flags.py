@@ -78,8 +78,9 @@ def test_a_body_that_is_too_large(client):
         for _ in range(30):
             yield b" " * 100
 
-    refused = client.post("/v1/completions", content=pieces(), headers={"Content-Type": "application/json"})
-    assert refused.status_code == 413
+    for _ in range(20):  # the answer is not lost while the client is still writing
+        refused = client.post("/v1/completions", content=pieces(), headers={"Content-Type": "application/json"})
+        assert refused.status_code == 413
     assert client.post("/v1/completions", json=SHORT).status_code == 200
 
 

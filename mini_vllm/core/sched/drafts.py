@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
-from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.outputs import DraftTokenIds
@@ -24,54 +24,58 @@ if TYPE_CHECKING:
     from mini_vllm.structured_output import StructuredOutputManager
 
 
-class DraftGate:
-    """A part of `Scheduler`.
+class Drafts:
+    """What the scheduler holds where drafts are expected.
 
-    num_spec_tokens: drafts of a request in a step, at most; 0: nobody makes any. num_lookahead_tokens: slots for the
-    drafter's own keys and values. spec_decoding_stats: counts since the scheduler was made; None without drafts.
+    Args:
+        config: how many drafts, and what their maker needs.
+        structured_output_manager: forbids drafts that break a grammar; None: there are no grammars.
+
+    Attributes:
+        num_spec_tokens: drafts of a request in a step, at most.
+        num_lookahead_tokens: slots for the drafter's own keys and values.
+        spec_decoding_stats: counts since the scheduler was made.
+
+    Upstream: upstream/vllm/v1/core/sched/scheduler.py:213 — "self.num_spec_tokens = self.num_lookahead_tokens".
     """
 
-    num_spec_tokens = 0
-    num_lookahead_tokens = 0
-    spec_decoding_stats: SpecDecodingStats | None = None
-    max_num_scheduled_tokens: int
-    max_num_running_reqs: int
-    requests: dict[str, Request]
-    kv_cache_manager: KVCacheManager
-    structured_output_manager: StructuredOutputManager | None
-
-    def use_drafts(self, config: SpeculativeConfig) -> None:
-        """Expect drafts. Called once, before the first request.
-
-        Raises:
-            ValueError: a drafting pass needs a slot more for each request, and the budget has no room for them.
-
-        Upstream: upstream/vllm/v1/core/sched/scheduler.py:213 — "self.num_spec_tokens = self.num_lookahead_tokens",
-        and upstream/vllm/config/vllm.py:1547 — `VllmConfig._set_max_num_scheduled_tokens`.
-        """
-        new_slots = config.max_num_new_slots_for_drafting * self.max_num_running_reqs
-        if self.max_num_scheduled_tokens <= new_slots:
-            raise ValueError(
-                f"max_num_batched_tokens={self.max_num_scheduled_tokens} must be more than max_num_seqs="
-                f"{self.max_num_running_reqs}: a pass of the draft model has one token more for each request"
-            )
-        self.max_num_scheduled_tokens -= new_slots
-        self.kv_cache_manager.expects_drafts = self.kv_cache_manager.enable_caching
+    def __init__(
+        self, config: SpeculativeConfig, structured_output_manager: StructuredOutputManager | None = None
+    ) -> None:
+        self.structured_output_manager = structured_output_manager
         self.num_spec_tokens, self.num_lookahead_tokens = config.num_speculative_tokens, config.num_lookahead_tokens
+        self.max_num_new_slots_for_drafting = config.max_num_new_slots_for_drafting
         self.spec_decoding_stats = SpecDecodingStats.new(self.num_spec_tokens)
 
-    def _schedule_drafts(self, step: StepPlan, request: Request) -> None:
+    def token_budget(self, config: SchedulerConfig) -> int:
+        """Tokens of a step: a pass of a draft model has one more for each request, and the budget is for both.
+
+        Raises:
+            ValueError: it has no room for them.
+
+        Upstream: upstream/vllm/config/vllm.py:1547 — `VllmConfig._set_max_num_scheduled_tokens`.
+        """
+        assert config.max_num_seqs is not None
+        new_slots = self.max_num_new_slots_for_drafting * config.max_num_seqs
+        if config.max_num_batched_tokens <= new_slots:
+            raise ValueError(
+                f"max_num_batched_tokens={config.max_num_batched_tokens} must be more than max_num_seqs="
+                f"{config.max_num_seqs}: a pass of the draft model has one token more for each request"
+            )
+        return config.max_num_batched_tokens - new_slots
+
+    def schedule(self, step: StepPlan, request: Request) -> None:
         """Note which drafts the tokens just given to a running request hold: the first of them, where not all fit.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:501 — "Speculative decode related.".
         """
-        known = request.num_tokens + request.num_output_placeholders
-        count = step.num_scheduled_tokens[request.request_id] + request.num_computed_tokens - known
+        num_tokens = step.num_scheduled_tokens[request.request_id]
+        count = num_tokens + request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
         if count > 0:
             step.spec_decode_tokens[request.request_id] = request.spec_token_ids[:count]
         request.spec_token_ids = []
 
-    def _take_back_rejected(self, output: SchedulerOutput, request: Request, num_generated: int) -> None:
+    def take_back_rejected(self, output: SchedulerOutput, request: Request, num_generated: int) -> None:
         """Uncount the drafts that were not accepted: `num_generated` tokens are the accepted ones and one of the
         model's own.
 
@@ -88,31 +92,32 @@ class DraftGate:
             request.num_computed_tokens -= num_rejected
         if request.num_output_placeholders > 0:
             request.num_output_placeholders -= num_rejected
-        if self.spec_decoding_stats is not None:
-            num_invalid = output.num_invalid_spec_tokens.get(request.request_id, 0)
-            self.spec_decoding_stats.observe_draft(len(drafts) - num_invalid, num_accepted)
+        num_invalid = output.num_invalid_spec_tokens.get(request.request_id, 0)
+        self.spec_decoding_stats.observe_draft(len(drafts) - num_invalid, num_accepted)
 
-    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+    def update_draft_token_ids(self, requests: dict[str, Request], draft_token_ids: DraftTokenIds) -> None:
         """Take in the drafts for the next step. Of those that a grammar forbids nothing is kept, and a request whose
         prompt is not through has none.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1691 — `Scheduler.update_draft_token_ids`.
         """
         for request_id, token_ids in zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True):
-            request = self.requests.get(request_id)
-            if request is not None:
+            request = requests.get(request_id)
+            if request is not None and not request.is_finished():
                 request.spec_token_ids = [] if request.is_prefill_chunk else self._legal_drafts(request, token_ids)
 
-    def update_draft_token_ids_in_output(self, draft_token_ids: DraftTokenIds, output: SchedulerOutput) -> None:
+    def update_draft_token_ids_in_output(
+        self, requests: dict[str, Request], draft_token_ids: DraftTokenIds, output: SchedulerOutput
+    ) -> None:
         """Put drafts in the place of the placeholders of a step whose sampling was deferred; -1 where a grammar
         forbids them.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1713 — `Scheduler.update_draft_token_ids_in_output`.
         """
         for request_id, token_ids in zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True):
-            request = self.requests.get(request_id)
+            request = requests.get(request_id)
             num_scheduled = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
-            if request is None or not num_scheduled:
+            if request is None or request.is_finished() or not num_scheduled:
                 continue
             legal = self._legal_drafts(request, token_ids[:num_scheduled])
             if num_invalid := num_scheduled - len(legal):

@@ -1,14 +1,10 @@
-"""`course ask`: which places of the course answer a question. Upstream has no twin; the search is in `models/search/`.
-
-It stands here, and is imported where it is used, because the command line of the course has to start fast.
-"""
+"""`course ask`: which places of the course answer a question. The search is in `models/search/`."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from course.labs import ROOT
 
 
 def ask(question: str) -> None:

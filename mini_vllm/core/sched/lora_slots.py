@@ -12,20 +12,21 @@ from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.request import Request
 
 
-class LoRAGate:
-    """A part of `Scheduler`. max_loras: slots; 0: adapters are not enabled. scheduled_loras: numbers of this step's."""
+class LoRASlots:
+    """What the scheduler holds where adapters are enabled. max_loras: slots. scheduled_loras: numbers in this step."""
 
-    max_loras = 0
-    scheduled_loras: set[int]
+    def __init__(self, max_loras: int) -> None:
+        self.max_loras = max_loras
+        self.scheduled_loras: set[int] = set()
 
-    def _note_running_loras(self, step: StepPlan) -> None:
+    def note_running(self, step: StepPlan) -> None:
         """Start the admission: what runs in this step holds its slots.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:534 — "Record the LoRAs in scheduled_running_reqs".
         """
         self.scheduled_loras = {r.lora_request.lora_int_id for r in step.running if r.lora_request is not None}
 
-    def _has_lora_slot(self, request: Request) -> bool:
+    def has_slot(self, request: Request) -> bool:
         """Whether a waiting request's adapter is in the step, or fits into it.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:571 — "the max_loras".
@@ -35,7 +36,7 @@ class LoRAGate:
         scheduled = self.scheduled_loras
         return len(scheduled) < self.max_loras or request.lora_request.lora_int_id in scheduled
 
-    def _take_lora_slot(self, request: Request) -> None:
+    def take_slot(self, request: Request) -> None:
         """The request has been admitted."""
         if request.lora_request is not None:
             self.scheduled_loras.add(request.lora_request.lora_int_id)

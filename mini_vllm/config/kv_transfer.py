@@ -1,0 +1,134 @@
+"""Whether keys and values come from, or go to, somewhere else, and through whom. Upstream twin:
+`vllm/config/kv_transfer.py`."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.config.utils import flag, one_of, whole_number
+from mini_vllm.utils.checks import did_you_mean, is_real, shown
+
+if TYPE_CHECKING:
+    from mini_vllm.config.vllm import EngineConfig
+
+KV_ROLES = ("kv_producer", "kv_consumer", "kv_both")
+KV_LOAD_FAILURE_POLICIES = ("recompute", "fail")
+
+
+@dataclass
+class KVTransferConfig:
+    """`LLM(kv_transfer_config={"kv_connector": "ExampleConnector", "kv_role": "kv_both", …})`, under upstream's names.
+
+    kv_connector: a name that `KVConnectorFactory` knows, or a class of the module kv_connector_module_path. kv_role:
+    "kv_producer" writes, "kv_consumer" reads, "kv_both" does both; a connector may ask, the engine does not.
+    kv_connector_extra_config: settings of the connector's own. kv_load_failure_policy: what becomes of a request
+    whose keys and values could not be loaded, "fail" (it ends with an error) or "recompute" (they are computed here).
+    engine_id: this engine's name among those that transfer; a random one by default. kv_buffer_device,
+    kv_buffer_size (bytes), kv_rank, kv_parallel_size, kv_ip, kv_port, enable_permute_local_kv: for connectors that
+    read them; the engine does not.
+
+    Raises:
+        ValueError: names the key, the value and what is allowed.
+
+    Upstream: upstream/vllm/config/kv_transfer.py:23 — `KVTransferConfig`, whose kv_buffer_device is the platform's.
+    """
+
+    kv_connector: str | None = None
+    engine_id: str | None = None
+    kv_buffer_device: str = "cpu"
+    kv_buffer_size: float = 1e9
+    kv_role: str | None = None
+    kv_rank: int | None = None
+    kv_parallel_size: int = 1
+    kv_ip: str = "127.0.0.1"
+    kv_port: int = 14579
+    kv_connector_extra_config: dict[str, Any] = field(default_factory=dict)
+    kv_connector_module_path: str | None = None
+    enable_permute_local_kv: bool = False
+    kv_load_failure_policy: str = "fail"
+
+    def __post_init__(self) -> None:
+        for name in ("kv_connector", "engine_id", "kv_role", "kv_connector_module_path"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ValueError(f"{name} must be text that is not empty, got {shown(value)}")
+        if self.kv_role is not None:
+            one_of("kv_role", self.kv_role, KV_ROLES)
+        elif self.kv_connector is not None:
+            raise ValueError(f"kv_role must be given with kv_connector={self.kv_connector!r}: one of {KV_ROLES}")
+        one_of("kv_load_failure_policy", self.kv_load_failure_policy, KV_LOAD_FAILURE_POLICIES)
+        if not isinstance(self.kv_connector_extra_config, dict):
+            raise ValueError(f"kv_connector_extra_config must be a dict, got {shown(self.kv_connector_extra_config)}")
+        if not is_real(self.kv_buffer_size) or not self.kv_buffer_size > 0:
+            raise ValueError(f"kv_buffer_size must be a number of bytes above 0, got {shown(self.kv_buffer_size)}")
+        if self.kv_rank is not None:
+            whole_number("kv_rank", self.kv_rank, 0)
+        whole_number("kv_parallel_size", self.kv_parallel_size, 1)
+        whole_number("kv_port", self.kv_port, 1)
+        flag("enable_permute_local_kv", self.enable_permute_local_kv)
+        if self.engine_id is None:
+            self.engine_id = str(uuid.uuid4())
+
+    @classmethod
+    def of(cls, value: KVTransferConfig | dict[str, Any] | None) -> KVTransferConfig | None:
+        """From an engine argument: such an object, a dict of its fields, or None; None where no connector is named."""
+        if value is None or isinstance(value, cls):
+            return value if value is not None and value.kv_connector is not None else None
+        if not isinstance(value, dict):
+            raise ValueError(f"kv_transfer_config must be a dict or a KVTransferConfig, got {shown(value)}")
+        known = [f.name for f in fields(cls)]
+        for name in value:
+            if name not in known:
+                hint = did_you_mean(str(name), known) or "."
+                raise ValueError(f"kv_transfer_config: unknown key {name!r}{hint} Allowed: {', '.join(known)}")
+        return cls.of(cls(**value))
+
+    def check_engine(self, config: EngineConfig) -> None:
+        """Raise ValueError where the engine arguments beside it cannot be served. A connector that knows one KV cache
+        group has all layers in one.
+
+        Upstream: upstream/vllm/config/vllm.py:1440 — "disable_hybrid_kv_cache_manager is None".
+        """
+        from mini_vllm.distributed.kv_transfer.kv_connector.base import supports_hma
+        from mini_vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+        connector = KVConnectorFactory.get_connector_class(self)
+        config.disable_hybrid_kv_cache_manager |= not supports_hma(connector)
+        drafts: Any = config.speculative_config or {}
+        method = drafts.get("method", "draft_model") if isinstance(drafts, dict) else drafts.method
+        graphs = config.cudagraph_mode if not config.enforce_eager else "NONE"
+        for name, value, allowed in (
+            ("device", config.device, "cpu"),
+            ("tensor_parallel_size", config.tensor_parallel_size, 1),
+            ("kv_cache_dtype", config.kv_cache_dtype, "auto"),
+            ("runner", config.runner, ("auto", "generate")),
+            ("cudagraph_mode", graphs, "NONE"),
+            ("kv_oracle", config.kv_oracle, (None, False)),
+            ("speculative_config's method", method if drafts else "ngram", "ngram"),
+        ):
+            if value not in (allowed if isinstance(allowed, tuple) else (allowed,)):
+                raise ValueError(f"{name} must be {allowed!r} with kv_connector={self.kv_connector!r}, got {value!r}")
+
+    @property
+    def is_kv_transfer_instance(self) -> bool:
+        """Whether a connector and a role are given."""
+        return self.kv_connector is not None and self.kv_role is not None
+
+    @property
+    def is_kv_producer(self) -> bool:
+        """Whether keys and values go out."""
+        return self.kv_connector is not None and self.kv_role in ("kv_producer", "kv_both")
+
+    @property
+    def is_kv_consumer(self) -> bool:
+        """Whether keys and values come in."""
+        return self.kv_connector is not None and self.kv_role in ("kv_consumer", "kv_both")
+
+    def get_from_extra_config(self, key: str, default: Any) -> Any:
+        """A setting of the connector's own.
+
+        Upstream: upstream/vllm/config/kv_transfer.py:121 — `KVTransferConfig.get_from_extra_config`.
+        """
+        return self.kv_connector_extra_config.get(key, default)

@@ -1,0 +1,50 @@
+"""The task of an `AsyncLLM` that reads from the core and turns tokens into text. Upstream twin: a function inside
+`AsyncLLM._run_output_handler`, in `vllm/v1/engine/async_llm.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from mini_vllm.engine.core_client import EngineCoreClient
+from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.engine.output_processor import OutputProcessor
+
+OUTPUT_PROC_CHUNK_SIZE = 128
+"""Outputs turned into text before other tasks get their turn (upstream: `VLLM_V1_OUTPUT_PROC_CHUNK_SIZE`)."""
+
+
+class Death:
+    """Shared by an `AsyncLLM` and its output handler: why the core is gone, or None."""
+
+    error: BaseException | None = None
+
+
+async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> None:
+    """The output handler: to its collector with each output, in chunks, so that other tasks get their turn."""
+    try:
+        while True:
+            outputs = await client.get_output_async()
+            for start in range(0, len(outputs.outputs), OUTPUT_PROC_CHUNK_SIZE):
+                if start:
+                    await asyncio.sleep(0)
+                chunk = outputs.outputs[start : start + OUTPUT_PROC_CHUNK_SIZE]
+                chunk = client.drop_stale(chunk, outputs.num_inputs)
+                _, reqs_to_abort = processor.process_outputs(chunk, outputs.timestamp)
+                if reqs_to_abort:  # a stop string is known only here
+                    await client.abort_requests_async(reqs_to_abort)
+    except BaseException as error:
+        if death.error is None:
+            death.error = _as_death(error)
+        processor.propagate_error(death.error)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+
+
+def _as_death(error: BaseException) -> BaseException:
+    if isinstance(error, EngineDeadError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return EngineDeadError("the event loop to which it belonged has ended")
+    (dead := EngineDeadError(f"{type(error).__name__}: {error}")).__cause__ = error
+    return dead

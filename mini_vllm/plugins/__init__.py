@@ -1,0 +1,115 @@
+"""Packages from outside this tree, found by their entry points: docs/plugins.md.
+
+An entry point is a line that a package's installation leaves behind: a group, a name, and the function that it stands
+for. Nothing is scanned before somebody asks for a group, and then once in a process.
+Upstream twin: `vllm/plugins/__init__.py`, which has groups for input processors and statistics too; the group of
+compiled forms is ours alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from mini_vllm.logger import init_logger
+from mini_vllm.utils.checks import shown
+
+logger = init_logger(__name__)
+
+DEFAULT_PLUGINS_GROUP = "mini_vllm.general_plugins"
+"""Run in every process: front end, core, ranks."""
+PLATFORM_PLUGINS_GROUP = "mini_vllm.platform_plugins"
+"""Asked for a platform where `device` is unset or names none of ours: `platforms/__init__.py`."""
+COMPILED_FORMS_GROUP = "mini_vllm.compiled_forms"
+"""Asked where a model is about to be compiled: `compilation/registry.py`."""
+GROUPS = (DEFAULT_PLUGINS_GROUP, PLATFORM_PLUGINS_GROUP, COMPILED_FORMS_GROUP)
+
+plugins_loaded = False
+"""Whether this process has run the general plugins."""
+
+
+@cache
+def _entry_points() -> Any:
+    """All entry points of this process's path. The module that reads them is slow to import, hence late."""
+    from importlib.metadata import entry_points
+
+    return entry_points()
+
+
+def _allowed_plugins() -> list[str] | None:
+    """Names in MINI_VLLM_PLUGINS, which commas separate; None: unset, so all are allowed. Empty: none is.
+
+    Upstream: upstream/vllm/envs.py:1035 — "VLLM_PLUGINS".
+    """
+    names = os.environ.get("MINI_VLLM_PLUGINS")
+    return None if names is None else [name.strip() for name in names.split(",")]
+
+
+def load_plugins_by_group(group: str) -> dict[str, Callable[[], Any]]:
+    """The functions of a group, by the names of their entry points; they are imported, and not called.
+
+    One that cannot be imported is logged and left out. Of two with one name the later stays, and a warning says so
+    (upstream says nothing).
+
+    Raises:
+        TypeError: an entry point that is no function, by its name.
+
+    Upstream: upstream/vllm/plugins/__init__.py:28 — `load_plugins_by_group`.
+    """
+    allowed = _allowed_plugins()
+    plugins: dict[str, Callable[[], Any]] = {}
+    for plugin in _entry_points().select(group=group):
+        if allowed is not None and plugin.name not in allowed:
+            continue
+        try:
+            func = plugin.load()
+        except Exception:
+            logger.exception("Failed to load plugin %s (%s = %s)", plugin.name, group, plugin.value)
+            continue
+        if not callable(func):
+            raise TypeError(f"plugin {plugin.name!r} of {group} must be a function, got {shown(func)}")
+        if plugin.name in plugins:
+            logger.warning("Two plugins of %s are called %s: %s is taken", group, plugin.name, plugin.value)
+        plugins[plugin.name] = func
+    return plugins
+
+
+def load_general_plugins() -> None:
+    """Run the general plugins, once in a process. Every process does, so a plugin must bear to be run again.
+
+    What a plugin raises goes on to the caller, as upstream, and the log has the plugin's name. Then nothing counts as
+    loaded: the next engine meets the same error (upstream's next one starts without the plugin).
+
+    Upstream: upstream/vllm/plugins/__init__.py:69 — `load_general_plugins`.
+    """
+    global plugins_loaded
+    if plugins_loaded:
+        return
+    plugins_loaded = True  # first: a plugin may make an engine's arguments
+    try:
+        _report_unknown_names()
+        for name, func in load_plugins_by_group(DEFAULT_PLUGINS_GROUP).items():
+            call_plugin(name, func)
+    except BaseException:
+        plugins_loaded = False
+        raise
+
+
+def call_plugin(name: str, func: Callable[[], Any]) -> Any:
+    """What a plugin returns. Where it raises, the log says which one it was."""
+    try:
+        return func()
+    except Exception as error:
+        logger.error("Plugin %s failed: %r", name, error)
+        raise
+
+
+def _report_unknown_names() -> None:
+    """A name in MINI_VLLM_PLUGINS that nobody has is most likely misspelt."""
+    found = {plugin.name for group in GROUPS for plugin in _entry_points().select(group=group)}
+    missing = [name for name in _allowed_plugins() or () if name and name not in found]
+    if missing:
+        there = ", ".join(sorted(found)) or "none"
+        logger.warning("MINI_VLLM_PLUGINS names %s; plugins that are there: %s", ", ".join(missing), there)

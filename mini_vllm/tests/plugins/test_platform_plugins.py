@@ -1,0 +1,140 @@
+"""Which platform an engine has: ours by name, or one from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from mini_vllm import EngineConfig
+from mini_vllm.platforms import builtin_platforms, default_device, get_platform
+from mini_vllm.platforms.cpu.platform import CpuPlatform
+from mini_vllm.platforms.interface import Platform
+from mini_vllm.tests.plugins.conftest import Installed
+
+CHIPS = """
+from mini_vllm.platforms.cpu.platform import CpuPlatform
+
+class Chip(CpuPlatform):
+    device_name = "chip"
+    kv_cache_in_host_memory = False
+
+class Broken(CpuPlatform):
+    device_name = "chip"
+    def check_available(self):
+        raise ValueError("device='chip' needs its driver")
+
+def here(): return "outsider.Chip"
+def absent(): return None
+def number(): return 3
+def fails(): raise OSError("no driver")
+def typo(): return "outsider.Chap"
+def bare(): return "Chip"
+def no_platform(): return "pathlib.Path"
+def broken(): return "outsider.Broken"
+"""
+
+
+def test_ours_are_named_and_the_cpu_is_taken_where_nothing_is_said(fresh: None) -> None:
+    assert list(builtin_platforms) == ["cpu", "cuda", "torch"]
+    assert isinstance(get_platform("cpu"), CpuPlatform) and get_platform("cpu") is get_platform("cpu")
+    assert EngineConfig().device == EngineConfig(device=None).device == default_device() == "cpu"
+    with pytest.raises(ValueError, match=r"device must be one of cpu, cuda, torch, got 'cdua'; did you mean 'cuda'\?"):
+        EngineConfig(device="cdua")
+    for odd in (3, ["cpu"]):
+        with pytest.raises(ValueError, match="device must be one of cpu, cuda, torch, got "):
+            get_platform(odd)  # type: ignore[arg-type]
+
+
+def test_one_from_outside_is_taken_before_ours_where_its_device_is_there(installed: Installed) -> None:
+    installed(CHIPS, platform={"chip": "here"})
+    import outsider
+
+    config = EngineConfig()
+    assert config.device == "chip" and type(config.platform) is outsider.Chip
+    assert EngineConfig(device="cpu").platform is get_platform("cpu")
+    with pytest.raises(
+        ValueError, match="device must be one of cpu, cuda, torch, chip, got 'chap'; did you mean 'chip'"
+    ):
+        get_platform("chap")
+
+
+def test_where_the_device_is_absent_it_can_be_asked_for_only_to_be_refused(installed: Installed) -> None:
+    installed(CHIPS, platform={"chip": "absent"})
+    assert EngineConfig().device == "cpu"
+    with pytest.raises(ValueError, match="device='chip': its platform plugin finds no such device on this machine"):
+        get_platform("chip")
+
+
+def test_the_pool_of_a_device_is_not_the_hosts(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`resolve_num_blocks` asks the platform, whatever its name is."""
+    installed(CHIPS, platform={"chip": "here"})
+    asked: list[int] = []
+    monkeypatch.setattr("mini_vllm.config.vllm.require_memory", lambda name, size, advice: asked.append(size))
+    for device in ("chip", "cpu"):
+        EngineConfig(device=device, kv_cache_memory_bytes=1 << 20).resolve_num_blocks(1024, 64)
+    on_chip, on_cpu = asked[1], asked[3]
+    assert on_cpu - on_chip == 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [
+        ("number", TypeError, "platform plugin 'chip' must return the qualified name of a class, or None .*, got 3"),
+        ("typo", ValueError, r"platform plugin 'chip': 'outsider\.Chap' must be package\.module\.Class, and cannot be"),
+        ("bare", ValueError, "platform plugin 'chip': 'Chip' must be package.*no module in it"),
+        ("no_platform", TypeError, "platform plugin 'chip' must name a subclass of Platform, got <class 'pathlib"),
+        ("broken", ValueError, "device='chip' needs its driver"),
+    ],
+)
+def test_a_wrong_one_is_refused_by_name(
+    installed: Installed,
+    function: str,
+    error: type[Exception],
+    words: str,
+) -> None:
+    installed(CHIPS, platform={"chip": function})
+    with pytest.raises(error, match=words):
+        EngineConfig()
+    assert EngineConfig(device="cpu").device == "cpu"
+
+
+def test_it_has_the_name_of_its_entry_point_and_none_of_ours(installed: Installed) -> None:
+    folder = installed(CHIPS, platform={"disk": "here"})
+    with pytest.raises(ValueError, match=r"'disk': Chip\.device_name must be 'disk', got 'chip'"):
+        EngineConfig()
+    from mini_vllm import platforms, plugins
+
+    entry_points = folder / "outsider-1.0.dist-info" / "entry_points.txt"
+    entry_points.write_text("[mini_vllm.platform_plugins]\ncpu = outsider:here\n")
+    for cached in (plugins._entry_points, platforms.platform_plugins):
+        cached.cache_clear()
+    with pytest.raises(ValueError, match="platform plugin 'cpu' must have a name of its own, and none of cpu, cuda"):
+        EngineConfig()
+
+
+def test_one_that_raises_is_absent_and_named(installed: Installed, caplog: pytest.LogCaptureFixture) -> None:
+    installed(CHIPS, platform={"chip": "fails"})
+    assert EngineConfig().device == "cpu"
+    assert "Platform plugin chip failed, so its device counts as absent: OSError('no driver')" in caplog.text
+
+
+def test_two_devices_are_too_many(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mini_vllm import platforms
+
+    installed(CHIPS, platform={"chip": "here", "other": "broken", "third": "absent"})
+    for device in (None, "chip"):
+        with pytest.raises(
+            RuntimeError, match=r"Only one platform plugin can be activated, but got: \['chip', 'other'\]"
+        ):
+            EngineConfig(device=device)
+    assert EngineConfig(device="cpu").device == "cpu"
+    monkeypatch.setenv("MINI_VLLM_PLUGINS", "chip")
+    platforms.platform_plugins.cache_clear()
+    assert EngineConfig().device == "chip"
+
+
+def test_the_base_answers_carefully() -> None:
+    base = Platform()
+    assert base.get_attn_backend_cls("dense") == "dense" and base.get_attn_backend_cls(None) is None
+    assert (
+        not base.support_static_graph_mode() and base.kv_cache_in_host_memory and base.compiled_form(object()) is None
+    )
