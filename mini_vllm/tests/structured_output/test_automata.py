@@ -7,6 +7,8 @@ import time
 import numpy as np
 import pytest
 
+from mini_vllm.structured_output.automata import grammar as grammars
+from mini_vllm.structured_output.automata import rule_automaton
 from mini_vllm.structured_output.automata.expression import GrammarError
 from mini_vllm.structured_output.automata.grammar import Grammar
 from mini_vllm.structured_output.automata.regex_parser import parse_regex
@@ -86,12 +88,27 @@ def test_a_regex_matches_what_re_matches(pattern):
         ("(" * 300 + "a" + ")" * 300, "more than 200 groups"),
         ("a{999999999}", "at most 100000"),
         (r"[^\s\S]", "no text at all"),
-        ("a{99999}b{99999}c{99999}", "more than 200000 states"),
+        pytest.param("a{99999}b{99999}c{99999}", "more than 200000 states", marks=pytest.mark.slow),
         pytest.param("(a|b)*a(a|b){40}", "too ambiguous", marks=pytest.mark.slow),
         pytest.param("(a?){3000}", "too ambiguous", marks=pytest.mark.slow),
     ],
 )
 def test_a_regex_that_cannot_be_is_refused(pattern, words):
+    with pytest.raises(GrammarError, match=words):
+        grammar_of("REGEX", pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [("a{999}b{999}c{999}", "more than 2000 states"), ("(a|b)*a(a|b){40}", "too ambiguous"),
+     ("(a?){300}", "too ambiguous")],
+)  # fmt: skip
+def test_a_regex_beyond_a_lower_limit_is_refused(pattern, words, monkeypatch):
+    """As those above at the real limits, which take seconds; smaller ones are within these too."""
+    monkeypatch.setattr(rule_automaton, "MAX_STATES", 2000)
+    monkeypatch.setattr(grammars, "MAX_STATES", 2000)
+    monkeypatch.setattr(rule_automaton, "MAX_EFFORT", 30_000)
+    grammar_of("REGEX", "a{999}|(a|b)*a(a|b){3}|(a?){30}")
     with pytest.raises(GrammarError, match=words):
         grammar_of("REGEX", pattern)
 
