@@ -28,6 +28,19 @@ from mini_vllm.tests.golden.scheduler_workload import EOS, arrival_time, checksu
 from mini_vllm.utils.hashing import get_block_hasher, get_hash_fn_by_name
 
 
+def limits_of(config):
+    """The limits and the policy of a workload."""
+    return SchedulerConfig(
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_seqs=config["max_num_seqs"],
+        long_prefill_token_threshold=config["threshold"],
+        enable_chunked_prefill=config.get("chunked", True),
+        scheduling_policy=config["policy"],
+        scheduler_reserve_full_isl=config["reserve"],
+        async_scheduling=config["async"],
+    )
+
+
 def make_scheduler(config, **held):
     """Our scheduler for the settings of a workload."""
     groups = []
@@ -44,15 +57,7 @@ def make_scheduler(config, **held):
         use_eagle=config.get("drafts", {}).get("method") == "eagle",
         expects_drafts="drafts" in config,
     )
-    limits = SchedulerConfig(
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_num_seqs=config["max_num_seqs"],
-        long_prefill_token_threshold=config["threshold"],
-        enable_chunked_prefill=config.get("chunked", True),
-        scheduling_policy=config["policy"],
-        scheduler_reserve_full_isl=config["reserve"],
-        async_scheduling=config["async"],
-    )
+    limits = limits_of(config)
     if "drafts" in config:
         method, k = config["drafts"]["method"], config["drafts"]["k"]
         speculative = SpeculativeConfig(k, method, None if method == "ngram" else "stand-in")

@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from mini_vllm.config.kv_transfer import KVTransferConfig
-from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
@@ -24,7 +23,7 @@ from mini_vllm.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutpu
 from mini_vllm.request import RequestStatus
 from mini_vllm.tests.golden.connector_workload import FakeStore, free_name, picks, scheduler_state, short
 from mini_vllm.tests.golden.draft_workload import proposed, verified
-from mini_vllm.tests.golden.replay import GroupReplay
+from mini_vllm.tests.golden.replay import GroupReplay, limits_of
 from mini_vllm.tests.golden.scheduler_workload import sampled_token
 
 STATS = ("requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits")
@@ -97,15 +96,7 @@ def make_connector_scheduler(workload, **held):
         use_eagle=method == "eagle",
         expects_drafts=method is not None,
     )
-    limits = SchedulerConfig(
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_num_seqs=config["max_num_seqs"],
-        long_prefill_token_threshold=config["threshold"],
-        enable_chunked_prefill=config.get("chunked", True),
-        scheduling_policy=config["policy"],
-        scheduler_reserve_full_isl=config["reserve"],
-        async_scheduling=config["async"],
-    )
+    limits = limits_of(config)
     drafts = None
     if method is not None:
         drafts = Drafts(SpeculativeConfig(config["drafts"]["k"], method, None if method == "ngram" else "stand-in"))
