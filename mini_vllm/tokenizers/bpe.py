@@ -13,12 +13,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.tokenizers.pretokenize import (
-    AddedToken,
-    AddedTokenSplitter,
-    UnsupportedTokenizer,
+from mini_vllm.tokenizers.pretokenize import AddedTokenSplitter, UnsupportedTokenizer
+from mini_vllm.tokenizers.tokenizer_json import (
     build_normalizer,
     build_pre_tokenizer,
+    check_decoder,
+    check_model,
+    read_added_tokens,
+    read_merges,
+    read_template,
 )
 
 MAX_CACHED_WORDS = 100_000
@@ -139,16 +142,16 @@ class BPETokenizer:
     def __init__(self, spec: dict[str, Any], special: dict[str, str] | None = None) -> None:
         """spec: a parsed tokenizer.json. special: e.g. {"eos_token": "</s>"}. Raises UnsupportedTokenizer."""
         model = spec["model"]
-        _check_model(model)
-        added = [AddedToken(**_known_fields(entry)) for entry in spec.get("added_tokens") or ()]
+        check_model(model)
+        added = read_added_tokens(spec.get("added_tokens"))
         vocab: dict[str, int] = model["vocab"]
-        self.merger = BPEMerger(vocab, _read_merges(model["merges"]), bool(model.get("ignore_merges")))
+        self.merger = BPEMerger(vocab, read_merges(model["merges"]), bool(model.get("ignore_merges")))
         self.normalize = build_normalizer(spec.get("normalizer"))
         self.splitters = build_pre_tokenizer(spec.get("pre_tokenizer"))
         self._added_raw = AddedTokenSplitter(t for t in added if not t.normalized)
         self._added_normalized = AddedTokenSplitter((t for t in added if t.normalized), self.normalize)
-        self._prefix, self._suffix = _read_template(spec.get("post_processor"), vocab)
-        _check_decoder(spec.get("decoder"))
+        self._prefix, self._suffix = read_template(spec.get("post_processor"), vocab)
+        check_decoder(spec.get("decoder"))
         self._token_to_id = {**vocab, **{t.content: t.id for t in added}}
         self.vocab_size = max(self._token_to_id.values()) + 1
         self._bytes: list[bytes] = [b""] * self.vocab_size
@@ -212,53 +215,6 @@ class BPETokenizer:
     def token_to_id(self, token: str) -> int | None:
         """The id of a token written as in tokenizer.json, or None."""
         return self._token_to_id.get(token)
-
-
-def _check_model(model: dict[str, Any]) -> None:
-    if model.get("type", "BPE") != "BPE":
-        raise UnsupportedTokenizer(f"model type {model.get('type')!r}")
-    for name in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(name):
-            raise UnsupportedTokenizer(f"model option {name}={model[name]!r}")
-
-
-def _known_fields(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in AddedToken.__dataclass_fields__ if name in entry}
-
-
-def _read_merges(merges: Sequence[str | Sequence[str]]) -> Iterable[tuple[str, str]]:
-    """Both spellings: "left right" and ["left", "right"]."""
-    for merge in merges:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        yield left, right
-
-
-def _read_template(spec: dict[str, Any] | None, vocab: dict[str, int]) -> tuple[list[int], list[int]]:
-    """The ids before and after a single text, from the post-processor."""
-    if spec is None or spec["type"] == "ByteLevel":
-        return [], []
-    if spec["type"] == "Sequence":
-        parts = [_read_template(part, vocab) for part in spec["processors"]]
-        # Each later processor wraps what the earlier ones made.
-        return [i for before, _ in reversed(parts) for i in before], [i for _, after in parts for i in after]
-    if spec["type"] != "TemplateProcessing":
-        raise UnsupportedTokenizer(f"post-processor {spec['type']!r}")
-    before: list[int] = []
-    after: list[int] = []
-    side = before
-    for step in spec["single"]:
-        if "Sequence" in step:
-            side = after
-        else:
-            side += spec["special_tokens"][step["SpecialToken"]["id"]]["ids"]
-    return before, after
-
-
-def _check_decoder(spec: dict[str, Any] | None) -> None:
-    parts = (spec or {}).get("decoders", [spec] if spec else [])
-    kinds = [part["type"] for part in parts]
-    if kinds != ["ByteLevel"]:
-        raise UnsupportedTokenizer(f"decoder {kinds or None}")
 
 
 def _token_bytes(token: str) -> bytes:

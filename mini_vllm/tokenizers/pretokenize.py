@@ -8,7 +8,6 @@ library (upstream/vllm/tokenizers/hf.py); the meaning of every field here is tha
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,64 +78,6 @@ class AddedTokenSplitter:
     @staticmethod
     def _is(pattern: str, text: str, at: int) -> bool:
         return 0 <= at < len(text) and compiled(pattern).match(text[at]) is not None
-
-
-def build_normalizer(spec: dict[str, Any] | None) -> Normalizer | None:
-    """The `normalizer` of tokenizer.json as a function; None when texts stay as they are."""
-    if spec is None:
-        return None
-    kind = spec["type"]
-    if kind in ("NFC", "NFD", "NFKC", "NFKD"):
-        return lambda text: unicodedata.normalize(kind, text)
-    if kind == "Lowercase":
-        return str.lower
-    if kind == "Sequence":
-        steps = [step for step in map(build_normalizer, spec["normalizers"]) if step is not None]
-        return _chain(steps) if steps else None
-    raise UnsupportedTokenizer(f"normalizer {kind!r}")
-
-
-def _chain(steps: list[Normalizer]) -> Normalizer:
-    def normalize(text: str) -> str:
-        for step in steps:
-            text = step(text)
-        return text
-
-    return normalize
-
-
-def build_pre_tokenizer(spec: dict[str, Any] | None) -> list[Splitter]:
-    """The `pre_tokenizer` of tokenizer.json as splitters to apply one after the other."""
-    if spec is None:
-        raise UnsupportedTokenizer("a tokenizer without pre-tokenizer is not byte level")
-    parts = spec["pretokenizers"] if spec["type"] == "Sequence" else [spec]
-    if not any(part["type"] == "ByteLevel" for part in parts):
-        raise UnsupportedTokenizer(f"pre-tokenizer {spec['type']!r} without ByteLevel")
-    splitters: list[Splitter] = []
-    for part in parts:
-        splitters += _splitters_of(part)
-    return splitters
-
-
-def _splitters_of(part: dict[str, Any]) -> list[Splitter]:
-    kind = part["type"]
-    if kind == "ByteLevel":
-        prefix = [_prefix_space] if part.get("add_prefix_space", True) else []
-        return prefix + ([split_by(GPT2_PATTERN)] if part.get("use_regex", True) else [])
-    if kind == "Split":
-        if part["behavior"] not in ("Isolated", "Removed"):
-            raise UnsupportedTokenizer(f"Split with behavior {part['behavior']!r}")
-        pattern = part["pattern"].get("Regex") or re.escape(part["pattern"]["String"])
-        if part.get("invert") and part["behavior"] == "Removed":
-            return [compiled(pattern).findall]  # keep the matches, drop what lies between
-        return [split_by(pattern, drop_matches=part["behavior"] == "Removed")]
-    if kind == "Digits":
-        return [split_by(r"\p{N}" if part.get("individual_digits") else r"\p{N}+")]
-    raise UnsupportedTokenizer(f"pre-tokenizer {kind!r}")
-
-
-def _prefix_space(piece: str) -> list[str]:
-    return [piece if piece.startswith(" ") else " " + piece]
 
 
 def split_by(pattern: str, drop_matches: bool = False) -> Splitter:

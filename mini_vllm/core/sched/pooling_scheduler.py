@@ -27,7 +27,7 @@ class PoolingScheduler(Scheduler):
                 continue
             pooled = model_output.pooler_output.get(request_id)
             if request_id in model_output.errors:
-                self._fail(request, model_output.errors[request_id])
+                self.table.fail_request(request, model_output.errors[request_id])
             elif pooled is not None:
                 request.status = RequestStatus.FINISHED_STOPPED
             else:

@@ -125,7 +125,7 @@ class RemoteKV:
         num_computed_tokens, num_new_tokens = request.num_computed_tokens + start.num_tokens, 0
         if not start.in_background:
             num_missing_tokens = request.num_tokens - num_computed_tokens
-            num_new_tokens = step.clamp(num_missing_tokens)
+            num_new_tokens = step.clamp(request, num_computed_tokens, num_missing_tokens)
             if not scheduler.config.enable_chunked_prefill and step.cuts(num_missing_tokens):
                 return False
         new_blocks = self.kv_cache_manager.allocate_slots(

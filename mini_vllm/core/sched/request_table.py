@@ -106,6 +106,11 @@ class RequestTable:
             self.forget(request)
         return kv_transfer_params
 
+    def fail_request(self, request: Request, message: str) -> None:
+        """A request's forward pass went wrong: it ends, and nobody may find what it wrote."""
+        self.kv_cache_manager.evict_after(request, 0)
+        request.status, request.stop_reason = RequestStatus.FINISHED_ERROR, message
+
     def forget(self, request: Request) -> None:
         """Nobody needs the blocks any more."""
         self.kv_cache_manager.free(request)
@@ -133,3 +138,12 @@ class RequestTable:
             # One step is in flight. With drafts it promises several tokens; the pinned release drops so many steps.
             request.async_tokens_to_discard += min(request.num_output_placeholders, 1)
             request.num_output_placeholders = 0
+
+    def reset_prefix_cache(self, reset_running_requests: bool, reset_connector: bool) -> bool:
+        """See `Scheduler.reset_prefix_cache`."""
+        if reset_running_requests:
+            self.preempt_all()
+        is_done = self.kv_cache_manager.reset_prefix_cache()
+        if self.connector is not None:
+            return self.connector.after_reset(is_done, reset_running_requests, reset_connector)
+        return is_done and not reset_connector

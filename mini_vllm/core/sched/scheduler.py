@@ -92,8 +92,9 @@ class Scheduler:
             allocate_slots = partial(allocate_slots, num_lookahead_tokens=drafts.num_lookahead_tokens)
         while index < len(running) and step.token_budget > 0:
             request = running[index]
-            missing = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
-            num_new_tokens = min(step.clamp(missing), last - request.num_computed_tokens)
+            computed = request.num_computed_tokens
+            missing = request.num_tokens_with_spec + request.num_output_placeholders - computed
+            num_new_tokens = step.clamp(request, computed, min(missing, last - computed))
             if num_new_tokens <= 0 or (request.num_output_placeholders and request.will_reach_max_tokens):
                 index += 1
                 continue
@@ -138,7 +139,7 @@ class Scheduler:
         request = queue.peek_request()
         hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
         num_missing_tokens = request.num_tokens - num_hit_tokens
-        num_new_tokens = step.clamp(num_missing_tokens)
+        num_new_tokens = step.clamp(request, num_hit_tokens, num_missing_tokens)
         if not self.config.enable_chunked_prefill and step.cuts(num_missing_tokens):
             return False
         whole, allocate_slots = self.config.scheduler_reserve_full_isl, self.kv_cache_manager.allocate_slots
@@ -198,7 +199,7 @@ class Scheduler:
             if request is None or request.is_finished() or request_id in void:
                 continue
             if request_id in model_output.errors:
-                self._fail(request, model_output.errors[request_id])
+                self.table.fail_request(request, model_output.errors[request_id])
                 new_token_ids, has_stopped = [], True
             else:
                 new_token_ids = model_output.sampled_token_ids[rows[request_id]]
@@ -239,11 +240,6 @@ class Scheduler:
         """Tokens that a grammar leaves no choice about; the runner has not sampled them, so the next plan names all."""
         self.prev_step_scheduled_req_ids.discard(request.request_id)
         return self._update_request_with_output(request, token_ids)[0]
-
-    def _fail(self, request: Request, message: str) -> None:
-        """End a request whose forward pass went wrong; nobody may find what it wrote."""
-        self.kv_cache_manager.evict_after(request, 0)
-        request.status, request.stop_reason = RequestStatus.FINISHED_ERROR, message
 
     def get_grammar_bitmask(self, output: SchedulerOutput) -> GrammarOutput | None:
         """Which tokens may be sampled in this step, for the requests that have a grammar; None where there are none."""
@@ -292,9 +288,5 @@ class Scheduler:
         the running ones are preempted first, last one first, so that they come back in their order. `reset_connector`:
         what a KV connector has stored is forgotten too."""
         if reset_running_requests:
-            self.table.preempt_all()
             self.prev_step_scheduled_req_ids = set()
-        is_done = self.kv_cache_manager.reset_prefix_cache()
-        if self.connector is not None:
-            return self.connector.after_reset(is_done, reset_running_requests, reset_connector)
-        return is_done and not reset_connector
+        return self.table.reset_prefix_cache(reset_running_requests, reset_connector)

@@ -27,8 +27,9 @@ class StepPlan:
     preempted: list[Request] = field(default_factory=list)
     spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
 
-    def clamp(self, num_new_tokens: int) -> int:
-        """Tokens for one request in this step: what it lacks, its own cap, and what is left of the budget."""
+    def clamp(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Tokens for one request in this step, from its token `num_computed_tokens` on: no more than it lacks
+        (`num_new_tokens`), than its own cap, and than what is left of the budget."""
         threshold = self.long_prefill_token_threshold
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold

@@ -15,9 +15,9 @@ from mini_vllm.tokenizers.pretokenize import (
     AddedToken,
     AddedTokenSplitter,
     UnsupportedTokenizer,
-    build_pre_tokenizer,
     split_by,
 )
+from mini_vllm.tokenizers.tokenizer_json import build_pre_tokenizer
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
