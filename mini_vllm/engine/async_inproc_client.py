@@ -29,7 +29,9 @@ class AsyncInprocClient(InprocClient):
         self._num_heard = 0
 
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        """Its turn comes after what waits already. Whoever is cancelled meanwhile does not take it back: an abort whose
+        sender is cancelled a second time, as a server does it, still reaches the core."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, function, *args))
 
     def _event(self) -> asyncio.Event:
         self._work = self._work or asyncio.Event()  # made in the loop that uses it

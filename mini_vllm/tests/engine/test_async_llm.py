@@ -105,6 +105,25 @@ def test_a_consumer_that_leaves_ends_its_request(run_slowly):
 
 
 @BOTH
+def test_a_consumer_that_is_cancelled_twice_ends_its_request(run_slowly):
+    """As a server does it whose client has gone: it cancels again while the abort waits for the step under way."""
+
+    async def body(llm):
+        before = (await llm.get_stats()).num_steps
+        task = asyncio.create_task(collect(llm, "a", params=greedy(max_tokens=LONG)))
+        while (await llm.get_stats()).num_steps == before:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(0)
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+        assert (await idle(llm)).num_steps - before < LONG / 2, "the core has heard of the abort"
+
+    run_slowly(body)
+
+
+@BOTH
 def test_an_abort_gives_the_consumer_a_last_output(run_slowly):
     async def body(llm):
         before = (await llm.get_stats()).num_steps
