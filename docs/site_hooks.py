@@ -47,6 +47,7 @@ REFERENCE = (
     GLOSSARY,
     LABS_PAGE,
     "docs/engine.md",
+    "docs/corridor.md",
     "docs/places.md",
     "docs/serving.md",
     "docs/tuning.md",
