@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-_MASK = (1 << 64) - 1
+
+@lru_cache
+def _weights(size: int) -> np.ndarray:
+    """`[size]` random odd uint64, one a position; a longer array begins with the shorter ones."""
+    return np.random.default_rng(0).integers(0, 1 << 64, size, dtype=np.uint64) | np.uint64(1)
 
 
 class KVMismatchError(RuntimeError):
@@ -53,14 +58,10 @@ def oracle_rows(batch: Any, num_scheduled_tokens: dict[str, int]) -> list[Oracle
 
 
 def history_hashes(token_ids: Sequence[int]) -> np.ndarray:
-    """`[n]` uint64: entry t is a hash of `token_ids[0..t]`, order included."""
-    out = np.empty(len(token_ids), dtype=np.uint64)
-    value = 0xCBF29CE484222325
-    for t, token in enumerate(token_ids):
-        value = ((value ^ (int(token) + 1)) * 0x9E3779B97F4A7C15 + 0x7F4A7C15) & _MASK
-        value ^= value >> 29
-        out[t] = value
-    return out
+    """`[n]` uint64: entry t is a hash of `token_ids[0..t]`, order included: a sum, mod 2**64, of each token and 1 times
+    the random number of its position."""
+    tokens = np.asarray(token_ids, dtype=np.int64).astype(np.uint64)
+    return np.cumsum((tokens + np.uint64(1)) * _weights(1 << len(tokens).bit_length())[: len(tokens)])
 
 
 class KVOracle:

@@ -33,9 +33,14 @@ plugins_loaded = False
 @cache
 def _entry_points() -> Any:
     """All entry points of this process's path. The module that reads them is slow to import, hence late."""
-    from importlib.metadata import entry_points
+    import importlib.metadata
 
-    return entry_points()
+    return importlib.metadata.entry_points()
+
+
+def entry_points(group: str) -> Any:
+    """What is installed under the name of a group: `importlib.metadata.EntryPoints`, read once in a process."""
+    return _entry_points().select(group=group)
 
 
 def _allowed_plugins() -> list[str] | None:
@@ -60,7 +65,7 @@ def load_plugins_by_group(group: str) -> dict[str, Callable[[], Any]]:
     """
     allowed = _allowed_plugins()
     plugins: dict[str, Callable[[], Any]] = {}
-    for plugin in _entry_points().select(group=group):
+    for plugin in entry_points(group):
         if allowed is not None and plugin.name not in allowed:
             continue
         try:
@@ -108,7 +113,7 @@ def call_plugin(name: str, func: Callable[[], Any]) -> Any:
 
 def _report_unknown_names() -> None:
     """A name in MINI_VLLM_PLUGINS that nobody has is most likely misspelt."""
-    found = {plugin.name for group in GROUPS for plugin in _entry_points().select(group=group)}
+    found = {plugin.name for group in GROUPS for plugin in entry_points(group)}
     missing = [name for name in _allowed_plugins() or () if name and name not in found]
     if missing:
         there = ", ".join(sorted(found)) or "none"

@@ -8,8 +8,9 @@ The engine knows the name of a group, and nothing of who fills it.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any
+
+from mini_vllm.plugins import entry_points
 
 ENGINE_PARTS_GROUP = "mini_vllm.engine_parts"
 
@@ -34,7 +35,7 @@ def load_provider(group: str, wanted_by: str) -> Any:
     """
     if group in _REGISTERED:
         return _REGISTERED[group]
-    found = {point.value: point for point in entry_points(group=group)}
+    found = {point.value: point for point in entry_points(group)}
     if not found:
         raise ImportError(
             f"{wanted_by} needs the entry point {group!r}, and nothing that is installed has it. The course has: run "

@@ -13,11 +13,11 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
+from mini_vllm.plugins import entry_points
 from mini_vllm.sample.logits_processor.builtin import (
     LogitBiasLogitsProcessor,
     MinPLogitsProcessor,
@@ -73,7 +73,7 @@ def build_logitsprocs(
 
 def has_custom_logitsprocs(logits_processors: Sequence[str | type[LogitsProcessor]] | None) -> bool:
     """True where an engine has processors besides the built-in ones."""
-    return bool(logits_processors) or bool(entry_points(group=LOGITSPROCS_GROUP))
+    return bool(logits_processors) or bool(entry_points(LOGITSPROCS_GROUP))
 
 
 @lru_cache
@@ -89,7 +89,7 @@ def load_custom_logitsprocs(
 
 def _load_plugins() -> list[type[LogitsProcessor]]:
     loaded = []
-    for point in entry_points(group=LOGITSPROCS_GROUP):
+    for point in entry_points(LOGITSPROCS_GROUP):
         try:
             loaded.append(_checked(point.load(), str(point.value)))
         except Exception as error:

@@ -115,14 +115,17 @@ def test_two_of_one_name_are_a_warning(installed: Installed, caplog: pytest.LogC
     assert f"are called same: {found['same'].__module__}:start is taken" in caplog.text
 
 
-def test_nothing_is_scanned_before_it_is_asked_for() -> None:
+def test_nothing_is_scanned_before_it_is_asked_for_and_then_once() -> None:
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "import importlib.metadata\n"
+        "scan, scans = importlib.metadata.entry_points, []\n"
+        "importlib.metadata.entry_points = lambda **group: scans.append(group) or scan(**group)\n"
         "from mini_vllm import LLM, plugins, platforms\n"
         "from mini_vllm.compilation import registry\n"
-        "print(plugins._entry_points.cache_info().misses)\n"
+        "print(len(scans))\n"
         "LLM('models/pocket'); LLM('models/pocket')\n"
-        "print(plugins._entry_points.cache_info().misses)"
+        "print(len(scans))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "1"]

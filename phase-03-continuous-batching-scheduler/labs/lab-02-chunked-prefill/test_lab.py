@@ -108,8 +108,8 @@ def test_without_the_sampling_guard_the_output_changes(impl, monkeypatch):
 def test_measured_in_one_engine_of_its_own(impl, greedy):
     with pytest.raises(ValueError, match="unknown engine argument"):
         impl.measured_chunks("hello", nonsense=1)
-    chunks, ids = impl.measured_chunks("hello", 600)
-    assert chunks == [5] and ids == greedy("hello", 600), "greedy, and past EOS"
+    chunks, ids = impl.measured_chunks("we", 6)
+    assert chunks == [2] and ids == greedy("we", 6), "greedy, and past EOS, which is its third token"
     assert len(impl.measured_chunks("hello")[1]) == 8, "the default"
 
 

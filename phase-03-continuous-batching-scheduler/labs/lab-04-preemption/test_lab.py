@@ -223,8 +223,8 @@ def test_request_larger_than_pool_is_rejected(impl):
 
 
 def test_greedy_and_past_eos(impl, greedy):
-    (ids,) = impl.run(["ab"], 200, BLOCK, 600)
-    assert ids == greedy("ab", 600)
+    (ids,) = impl.run(["we"], 200, BLOCK, 6)
+    assert ids == greedy("we", 6), "greedy, and past EOS, which is its third token"
 
 
 def test_without_prefix_caching(impl):

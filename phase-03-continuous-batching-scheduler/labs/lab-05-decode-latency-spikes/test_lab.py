@@ -63,8 +63,8 @@ def test_a_storm(impl):
 
 
 def test_no_intruder_no_spike(impl, greedy):
-    costs, ids = impl.decode_step_costs(0, num_intruders=0, max_tokens=600)
-    assert costs == [1] * 599 and ids == greedy("hi", 600), "greedy, and past EOS"
+    costs, ids = impl.decode_step_costs(0, num_intruders=0, max_tokens=120)
+    assert costs == [1] * 119 and ids == greedy("hi", 120), "greedy, and past EOS, which is its token 104"
 
 
 def test_who_takes_part(impl, monkeypatch):

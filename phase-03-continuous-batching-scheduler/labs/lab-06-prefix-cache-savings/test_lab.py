@@ -78,7 +78,7 @@ def test_arguments_reach_the_engine(impl, greedy):
     assert impl.run_and_count([], True) == (0, []), "nobody came"
     with pytest.raises(ValueError, match="KV cache holds 28"):
         impl.run_and_count(PROMPTS[:1], True, num_blocks=8)
-    assert impl.run_and_count(["ab"], False, max_tokens=600) == (2 + 599, [greedy("ab", 600)]), "greedy, past EOS"
+    assert impl.run_and_count(["we"], False, max_tokens=6) == (2 + 5, [greedy("we", 6)]), "greedy, past EOS"
     assert impl.run_and_count(["x" * 1017], False)[0] == 1020, "256 blocks: 255 of four tokens are usable"
     with pytest.raises(ValueError, match="KV cache holds 1020"):
         impl.run_and_count(["x" * 1018], False)

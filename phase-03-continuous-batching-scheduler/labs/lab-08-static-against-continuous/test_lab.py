@@ -14,6 +14,7 @@ from mini_vllm import Request
 
 HERE = Path(__file__).resolve().parent
 COST = json.loads((HERE / "captured" / "step_cost.json").read_text(encoding="utf-8"))
+SEEDS = range(4)
 LIMIT = 2000  # calls in one run: beyond it something runs for ever
 
 
@@ -94,7 +95,7 @@ class Runs(dict):
         return self[key]
 
     def all(self):
-        return [((seed, name), *self[seed, name]) for seed in range(8) for name in ("static", "continuous")]
+        return [((seed, name), *self[seed, name]) for seed in SEEDS for name in ("static", "continuous")]
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +149,7 @@ def test_seats_are_never_exceeded(impl, runs):
 
 
 def test_static_closes_the_door(impl, runs):
-    for seed in range(8):
+    for seed in SEEDS:
         jobs, seats, served = runs[seed, "static"]
         seen, batches = set(), 0
         for number, step in enumerate(served.steps):
@@ -163,7 +164,7 @@ def test_static_closes_the_door(impl, runs):
 
 
 def test_continuous_leaves_no_seat_empty(impl, runs):
-    for seed in range(8):
+    for seed in SEEDS:
         jobs, seats, served = runs[seed, "continuous"]
         started = set()
         for number, step in enumerate(served.steps):
@@ -175,7 +176,7 @@ def test_continuous_leaves_no_seat_empty(impl, runs):
 
 def test_prediction_equals_the_engine(impl):
     """Jobs that nobody has served yet: first the prediction, then the engine."""
-    for seed, name in ((seed, name) for seed in range(20, 28) for name in ("static", "continuous")):
+    for seed, name in ((seed, name) for seed in range(20, 24) for name in ("static", "continuous")):
         jobs, seats = make_jobs(impl, seed)
         got = predict(impl, jobs, policies(impl)[name], seats)
         want = [sum(step.values()) for step in impl.serve(engine(), jobs, policies(impl)[name], seats).steps]
@@ -237,7 +238,7 @@ def test_where_it_vanishes(impl):
 
 
 def test_same_tokens(impl, runs):
-    for seed in range(8):
+    for seed in SEEDS:
         static, continuous = (runs[seed, name][2].token_ids for name in ("static", "continuous"))
         assert static == continuous, f"seed {seed}: a policy changed what was said"
 
@@ -247,7 +248,7 @@ def test_pocket_float64(impl):
 
     pocket = HERE.parents[2] / "models" / "pocket"
     rng = np.random.default_rng(1)
-    jobs = [impl.Job(str(i), tuple(map(int, rng.integers(5, 4000, 3 + i))), 2 + 3 * (i % 3)) for i in range(6)]
+    jobs = [impl.Job(str(i), tuple(map(int, rng.integers(5, 4000, 3 + i))), 1 + 2 * (i % 3)) for i in range(5)]
     alone = LLM(pocket, dtype="float64", enable_prefix_caching=False)
     want = {}
     for job in jobs:
