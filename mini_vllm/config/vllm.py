@@ -89,6 +89,7 @@ class EngineConfig:
     seed: int = ModelConfig.seed
     kv_oracle: bool | None = None
     tensor_parallel_size: int = 1
+    pipeline_parallel_size = 1
     enable_expert_parallel: bool = False
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0

@@ -204,7 +204,7 @@ class KVCacheManager:
         """
         computed, name = request.num_computed_tokens, request.request_id
         last = computed + num_new_tokens
-        if self.expects_drafts and self._lags(request, last):
+        if (self.expects_drafts or request.num_output_placeholders > 1) and self._lags(request, last):
             return False
         for manager in self.coordinator.single_type_managers:
             size, blocks = manager.block_size, manager.req_to_blocks.get(name)
@@ -215,7 +215,7 @@ class KVCacheManager:
         return True
 
     def _lags(self, request: Request, last: int) -> bool:
-        """Accepted drafts have filled blocks that nobody can find yet."""
+        """Accepted drafts, or one of several results in flight, have filled blocks that nobody can find yet."""
         known, name = min(last, len(request.all_token_ids)), request.request_id
         managers = self.coordinator.single_type_managers
         return any(manager.num_cached_block.get(name, 0) < known // manager.block_size for manager in managers)

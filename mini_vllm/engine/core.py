@@ -9,7 +9,6 @@ the front end's way to it, in the same process (the default here) or, with `core
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from mini_vllm.config.resolved_model import ResolvedModel
@@ -23,19 +22,18 @@ from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.remote_kv import RemoteKV
 from mini_vllm.distributed.kv_event_publisher import make_event_publisher
 from mini_vllm.engine import EngineCoreOutput, EngineCoreReadyResponse, EngineCoreRequest
+from mini_vllm.engine.batch_queue import BatchQueue
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.stats import SchedulerStats
-from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.engine import make_structured_output_manager
 from mini_vllm.worker import lora_model_runner_mixin as lora_calls
 from mini_vllm.worker.worker import WorkerParts
 
 _MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
-_BATCH_QUEUE_SIZE = 2
 
 
 class EngineCore:
@@ -82,8 +80,9 @@ class EngineCore:
             connector=RemoteKV.of(config, self.kv_cache_manager),
             kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
         )  # fmt: skip
-        self.batch_queue: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
-        self.step_fn = self.step_with_batch_queue if config.async_scheduling else self.step
+        size = self.model_executor.max_concurrent_batches
+        self.batch_queue = BatchQueue(self, size) if size > 1 else None
+        self.step_fn = self.step if self.batch_queue is None else self.batch_queue.step_with_batch_queue
         hash_block_tokens = parts.hash_block_tokens or config.cache.get_block_hasher()
         self.block_hasher = get_request_block_hasher(config.block_size, hash_block_tokens) if caching else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
@@ -143,72 +142,40 @@ class EngineCore:
         is taken in all the same.
 
         Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default upstream runs
-        `step_with_batch_queue` instead, which plans the next step before the results of this one are there.
+        `step_with_batch_queue` (`batch_queue.py`) instead, which plans the next step before this one has its results.
         """
         if not self.has_requests():
             return []
         scheduler_output = self.scheduler.schedule()
-        model_output = self._run_model(scheduler_output)
-        self._watch_progress(scheduler_output)
+        self.execute(scheduler_output)
+        model_output = self.sample(scheduler_output)
+        self.watch_progress(scheduler_output)
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
         if self.config.speculative_config is not None and scheduler_output.total_num_scheduled_tokens:
             self.scheduler.update_draft_token_ids(self.model_executor.take_draft_token_ids())
         return outputs
 
-    def step_with_batch_queue(self) -> list[EngineCoreOutput]:
-        """As `step`, but a plan is made and sent to the model before the results of the one before are taken in.
-
-        On a GPU the two overlap: while the device computes step n, the CPU takes in step n - 1 and plans n + 1. An
-        end that only the token itself can tell (EOS, a stop id) is noticed one step late; what that step computed for
-        the request is dropped. Here the model runs in the calling thread, so only the order of decisions is upstream's.
-        Where a grammar waits for the token in flight, the forward pass still comes first, and sampling is deferred.
-
-        Upstream: upstream/vllm/v1/engine/core.py:469 — `EngineCore.step_with_batch_queue`.
-        """
-        deferred = None
-        if self.has_requests():
-            scheduler_output = self.scheduler.schedule()
-            if scheduler_output.pending_structured_output_tokens:
-                deferred = scheduler_output
-                self._execute(deferred)
-            else:
-                self.batch_queue.appendleft((scheduler_output, self._run_model(scheduler_output)))
-            self._watch_progress(scheduler_output)
-            room = deferred is None and len(self.batch_queue) < _BATCH_QUEUE_SIZE
-            if scheduler_output.total_num_scheduled_tokens and room:
-                return []
-        if not self.batch_queue:
-            return []
-        outputs = self.scheduler.update_from_output(*self.batch_queue.pop())
-        if deferred is not None:
-            if self.config.speculative_config is not None:
-                self.scheduler.update_draft_token_ids_in_output(self.model_executor.take_draft_token_ids(), deferred)
-            self.batch_queue.appendleft((deferred, self._sample(deferred)))
-        if not self.scheduler.has_unfinished_requests() and self.scheduler.connector is None:
-            self.batch_queue.clear()  # only wasted steps are left in flight
-        return outputs
-
-    def _run_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        self._execute(scheduler_output)
-        return self._sample(scheduler_output)
-
-    def _execute(self, scheduler_output: SchedulerOutput) -> None:
+    def execute(self, scheduler_output: SchedulerOutput) -> None:
+        """Have the model compute a plan. Raises what that raises, and ends the requests of the plan."""
         try:
             self.model_executor.execute_model(scheduler_output)
         except BaseException:
-            self._drop_step(scheduler_output)
+            self.drop_step(scheduler_output)
             raise
 
-    def _sample(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+    def sample(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
+        """The tokens of the plan just executed; `non_block`: as a `PendingOutput`. Raises as `execute`."""
+        executor = self.model_executor
+        sample_tokens = executor.sample_tokens_non_block if non_block else executor.sample_tokens
         try:
             if not scheduler_output.has_structured_output_requests:
-                return self.model_executor.sample_tokens()
-            return self.model_executor.sample_tokens(self.scheduler.get_grammar_bitmask(scheduler_output))
+                return sample_tokens()
+            return sample_tokens(self.scheduler.get_grammar_bitmask(scheduler_output))
         except BaseException:
-            self._drop_step(scheduler_output)
+            self.drop_step(scheduler_output)
             raise
 
-    def _drop_step(self, scheduler_output: SchedulerOutput) -> None:
+    def drop_step(self, scheduler_output: SchedulerOutput) -> None:
         """The model failed or was interrupted: end the requests of this step, and let nobody find their blocks."""
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
             request = self.scheduler.requests.get(request_id)
@@ -216,12 +183,13 @@ class EngineCore:
                 self.kv_cache_manager.evict_after(request, request.num_computed_tokens - num_tokens)
         self.scheduler.finish_requests(list(scheduler_output.num_scheduled_tokens), RequestStatus.FINISHED_ERROR)
 
-    def _watch_progress(self, scheduler_output: SchedulerOutput) -> None:
+    def watch_progress(self, scheduler_output: SchedulerOutput, in_flight: bool = False) -> None:
+        """Count a step. Raises RuntimeError after many empty plans while requests wait and nothing is in flight."""
         num_tokens = scheduler_output.total_num_scheduled_tokens
         self.num_steps += num_tokens > 0
         self.num_scheduled_tokens += num_tokens
         waits = self.scheduler.has_unfinished_requests() and not self.scheduler.has_finished_requests()
-        stuck = num_tokens == 0 and waits and not self.scheduler.skipped_waiting
+        stuck = num_tokens == 0 and waits and not (in_flight or self.scheduler.skipped_waiting)
         self._num_empty_steps = self._num_empty_steps + 1 if stuck else 0
         if self._num_empty_steps > _MAX_EMPTY_STEPS:
             raise RuntimeError(
@@ -232,11 +200,8 @@ class EngineCore:
     def abort_requests(self, request_ids: list[str]) -> None:
         """End these requests now and free their blocks; ids that are unknown are passed over."""
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
-        for _, in_flight in self.batch_queue:  # a later request may take the same id
-            for row, request_id in enumerate(in_flight.req_ids):
-                if request_id in request_ids:
-                    in_flight.sampled_token_ids[row] = []
-                    in_flight.errors.pop(request_id, None)
+        if self.batch_queue is not None:
+            self.batch_queue.forget(request_ids)
 
     def has_requests(self) -> bool:
         """True while there is work, or an ended request of which the model runner has not heard."""

@@ -16,6 +16,7 @@ from typing import Any
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.executor.pending_output import ComputedOutput, PendingOutput
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.worker.worker import WorkerParts
@@ -156,6 +157,18 @@ class Executor(ABC):
         """
         output: ModelRunnerOutput = self.collective_rpc("sample_tokens", args=(grammar_output,))[0]
         return output
+
+    def sample_tokens_non_block(self, grammar_output: GrammarOutput | None = None) -> PendingOutput:
+        """As `sample_tokens`, without waiting where other ranks sample; upstream says `non_block=True`."""
+        return ComputedOutput(self.sample_tokens(grammar_output))
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        """Steps that may be in flight at once.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:257 — `Executor.max_concurrent_batches`.
+        """
+        return 2 if self.config.async_scheduling else 1
 
     def take_draft_token_ids(self) -> DraftTokenIds:
         """Drafts for the next step; every rank has made the same.

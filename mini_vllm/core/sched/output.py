@@ -40,7 +40,8 @@ class CachedRequestData:
     `new_block_ids[i]`, a list for each KV cache group, is to be appended to the block tables, or replaces them where
     the request is in `resumed_req_ids` (it was preempted and its old blocks are gone); None: no new
     block. `all_token_ids` has the tokens of the requests that were not scheduled in the step before: the runner may
-    have dropped their rows.
+    have dropped their rows. `new_token_ids`, of a pipeline: the tokens of the step that exist, for the stages that do
+    not sample; else empty.
 
     Upstream: upstream/vllm/v1/core/sched/output.py:112 — `CachedRequestData`.
     """
@@ -51,6 +52,7 @@ class CachedRequestData:
     num_computed_tokens: list[int] = field(default_factory=list)
     num_output_tokens: list[int] = field(default_factory=list)
     all_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    new_token_ids: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -123,6 +123,7 @@ class RequestTable:
         """
         self.kv_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
+        request.num_awaited_tokens = request.num_tokens + (request.num_computed_tokens >= request.num_tokens)
         request.num_computed_tokens = 0
         request.spec_token_ids = []
         request.num_preemptions += 1
@@ -134,10 +135,13 @@ class RequestTable:
         """Preempt all that run, the last one first, so that they come back in their order."""
         while self.running:
             request = self.running.pop()
+            # A step in flight promises one token; with drafts, several, and then there is but one such step. The pinned
+            # release drops as many steps as there are tokens.
+            stale = min(request.num_output_placeholders, 1 if request.spec_token_ids else 1 << 62)
             self.preempt_request(request)
-            # One step is in flight. With drafts it promises several tokens; the pinned release drops so many steps.
-            request.async_tokens_to_discard += min(request.num_output_placeholders, 1)
+            request.async_tokens_to_discard += stale
             request.num_output_placeholders = 0
+            request.num_awaited_tokens = request.num_awaited_tokens if not stale else 0
 
     def reset_prefix_cache(self, reset_running_requests: bool, reset_connector: bool) -> bool:
         """See `Scheduler.reset_prefix_cache`."""

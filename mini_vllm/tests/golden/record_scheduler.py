@@ -93,7 +93,7 @@ def make_scheduler(config: dict[str, Any], model_folder: str, kv_transfer_config
     )
     cache = CacheConfig(block_size=config["block_size"], enable_prefix_caching=config["caching"])
     cache.num_gpu_blocks = config["num_blocks"]
-    parallel = ParallelConfig()
+    parallel = ParallelConfig(pipeline_parallel_size=config.get("stages", 1))
     vllm_config = VllmConfig(
         scheduler_config=scheduling,
         model_config=model,

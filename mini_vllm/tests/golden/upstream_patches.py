@@ -227,6 +227,85 @@ CONNECTOR_PATCHES = {
 }
 
 
+PIPELINE_PATCHES = {
+    patch.name: patch
+    for patch in (
+        Patch(
+            "what-is-in-flight-lacks-nothing",
+            "Drafts in flight are counted as computed, so that their request lacks fewer than no tokens; it is then "
+            "given that many in the plan.",
+            """\
+            if num_new_tokens == 0:
+                # The request cannot be scheduled because one of the following
+""",
+            """\
+            if num_new_tokens <= 0:
+                # The request cannot be scheduled because one of the following
+""",
+        ),
+        Patch(
+            "one-preempted-is-marked",
+            "A request that is preempted while its token is in flight can be admitted again before the token is there, "
+            "with three batches in flight or more, or after a reset. It then computes and samples the same token "
+            "again, and both are taken. With `async_scheduling` the runner takes the last tokens of its prompt for "
+            "output: the promised ones are counted and are not there.",
+            """\
+        self.kv_cache_manager.free(request)
+        self.encoder_cache_manager.free(request)
+        request.status = RequestStatus.PREEMPTED
+""",
+            """\
+        self.kv_cache_manager.free(request)
+        self.encoder_cache_manager.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request._awaited = request.num_tokens + (request.num_computed_tokens >= request.num_tokens)
+""",
+            "_preempt_request",
+        ),
+        Patch(
+            "one-preempted-waits-for-its-token",
+            "The second half of the one before.",
+            """\
+                if self._is_blocked_waiting_status(
+                    request.status
+                ) and not self._try_promote_blocked_waiting_request(request):
+""",
+            """\
+                if (
+                    request.num_output_placeholders or request.num_tokens < getattr(request, "_awaited", 0)
+                ) or self._is_blocked_waiting_status(
+                    request.status
+                ) and not self._try_promote_blocked_waiting_request(request):
+""",
+        ),
+        Patch(
+            "one-that-waits-can-end",
+            "The third: its token may be its last.",
+            """\
+            self.waiting.remove_requests(stopped_preempted_reqs)
+""",
+            """\
+            self.waiting.remove_requests(stopped_preempted_reqs)
+            self.skipped_waiting.remove_requests(stopped_preempted_reqs)
+""",
+            "update_from_output",
+        ),
+        Patch(
+            "all-in-flight-is-dropped",
+            "A second reset, before the stale results of the first are there, forgets those.",
+            """\
+                request.async_tokens_to_discard = request.num_output_placeholders
+""",
+            """\
+                request.async_tokens_to_discard += request.num_output_placeholders
+                request._awaited = 0 if request.num_output_placeholders else request._awaited
+""",
+            "reset_prefix_cache",
+        ),
+    )
+}
+
+
 @contextmanager
 def applied(scheduler_class: Any, names: Sequence[str]) -> Iterator[None]:
     """While inside, the methods of `scheduler_class` have these patches.
@@ -234,7 +313,7 @@ def applied(scheduler_class: Any, names: Sequence[str]) -> Iterator[None]:
     Raises:
         ValueError: the text to be replaced does not stand in the source exactly once.
     """
-    both = {**PATCHES, **CONNECTOR_PATCHES}
+    both = {**PATCHES, **CONNECTOR_PATCHES, **PIPELINE_PATCHES}
     methods = dict.fromkeys(both[name].method for name in names)
     originals = {method: getattr(scheduler_class, method) for method in methods}
     try:
