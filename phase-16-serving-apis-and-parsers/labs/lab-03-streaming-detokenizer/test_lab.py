@@ -79,7 +79,7 @@ def test_open_bytes(impl, data, length):
 def test_open_bytes_of_all_pairs(impl):
     """All pairs of bytes. This looks like *The lead byte alone* where it is red."""
     for pair in map(bytes, itertools.product(range(256), repeat=2)):
-        wanted = still_open(pair)
+        wanted = 2 if pair in OPEN else int(pair[1:] in OPEN)
         assert impl.open_bytes(pair) == wanted, f"{pair.hex(' ')}: {wanted} bytes can still be completed"
 
 
@@ -253,7 +253,7 @@ def test_both_say_what_the_engine_says(impl):
     tokenizer = llm.get_tokenizer()
     pieces = [tokenizer.id_to_bytes(each) for each in range(tokenizer.vocab_size)]
     prompt, stop = "<|user|>\nTell me a story about a fox and a violin.<|end|>\n<|assistant|>\n", [" the", "."]
-    params = [SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, stop=each) for each in ([], stop)]
+    params = [SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, stop=each) for each in ([], stop)]
     free, cut = (each.outputs[0] for each in llm.generate([prompt] * 2, params, use_tqdm=False))
     detokenizer, buffer, text = impl.StreamingDetokenizer(pieces), impl.StopStrings(stop), ""
     for token in free.token_ids:

@@ -141,9 +141,10 @@ def test_an_endless_event(impl, wire):
 def test_a_million_bytes_by_default(impl):
     """1 << 20, line ends not counted."""
     whole = b"data: " + b"x" * ((1 << 20) - 6)
-    assert impl.EventDecoder().feed(whole + b"\n\n") == [("", "x" * ((1 << 20) - 6))]
+    decoder = impl.EventDecoder()
+    assert decoder.feed(whole) == [], "not one byte too many yet"
     with pytest.raises(ValueError, match="an event of more than 1048576 bytes"):
-        impl.EventDecoder().feed(whole + b"x")
+        decoder.feed(b"x")
 
 
 def test_what_is_encoded_is_decoded(impl):
@@ -387,6 +388,6 @@ def test_arguments_are_copied(impl):
 def test_what_the_engine_refuses(impl):
     engine = LLMEngine()
     hub = impl.StreamHub(engine)
-    with pytest.raises(ValueError, match="prompt has 220000 tokens"):
-        hub.open(PROMPT * 10_000, params(8), key="k")
+    with pytest.raises(ValueError, match="prompt has 4400 tokens"):
+        hub.open(PROMPT * 200, params(8), key="k")
     assert read_all(hub, hub.open(PROMPT, params(8), key="k"))[0] == ANSWER[:8], "the key of a refused request is free"
