@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.lora.lora_weights import LoRALayerWeights
-from mini_vllm.lora.peft_helper import PEFTHelper
+from mini_vllm.lora.peft_helper import CONFIG_NAME, PEFTHelper
 from mini_vllm.lora.utils import parse_fine_tuned_lora_name
 from mini_vllm.model_loader.safetensors_reader import SafetensorsFile
 from mini_vllm.utils.checks import shown
@@ -38,13 +38,15 @@ class LoRAModel:
 
     @classmethod
     def from_local_checkpoint(
-        cls, lora_dir: str | Path, expected: Shapes, peft_helper: PEFTHelper, lora_model_id: int, dtype: Any
-    ) -> LoRAModel:
+        cls, lora_dir: str | Path, expected: Shapes, peft_helper: PEFTHelper, lora_model_id: int, dtype: Any,
+        others: Collection[str] = (),
+    ) -> LoRAModel:  # fmt: skip
         """Read an adapter; all names and shapes are looked at before any weight is.
 
         Args:
             expected: the projections that have buffers.
             dtype: that the factors get.
+            others: the projections and embeddings that have none; an adapter must not want to change them.
 
         Raises:
             FileNotFoundError: the folder has no weights. ValueError: names what does not fit.
@@ -56,7 +58,7 @@ class LoRAModel:
             raise FileNotFoundError(f"{path} is not there: an adapter's weights are expected in {TENSORS_NAME}")
         file = SafetensorsFile(path)
         try:
-            names = _check(file, expected, peft_helper)
+            names = _check(file, expected, others, peft_helper)
             loras = {
                 module: LoRALayerWeights.from_config(
                     module, peft_helper, *(file.read(name).astype(dtype, copy=False) for name in pair)
@@ -81,15 +83,19 @@ def _not_served(modules: list[str]) -> str:
     return ""
 
 
-def _check(file: SafetensorsFile, expected: Shapes, peft_helper: PEFTHelper) -> dict[str, tuple[str, str]]:
-    """Module -> the names of its two tensors."""
+def _check(
+    file: SafetensorsFile, expected: Shapes, others: Collection[str], peft_helper: PEFTHelper
+) -> dict[str, tuple[str, str]]:
+    """Module -> the names of its two tensors; they are the modules that the adapter says it changes, each of them."""
     found: dict[str, dict[bool, str]] = {}
     for name in file.tensors:
         try:
             module, is_lora_a = parse_fine_tuned_lora_name(name)
         except ValueError as error:
             raise ValueError(f"{file.path}: {error}") from None
-        found.setdefault(module, {})[is_lora_a] = name
+        if is_lora_a in (pair := found.setdefault(module, {})):
+            raise ValueError(f"{file.path}: {pair[is_lora_a]!r} and {name!r} are one tensor under two names")
+        pair[is_lora_a] = name
     unexpected = [module for module in found if module not in expected]
     if unexpected:
         kinds = sorted({module.rpartition(".")[2] for module in expected})
@@ -105,4 +111,21 @@ def _check(file: SafetensorsFile, expected: Shapes, peft_helper: PEFTHelper) -> 
             if file.tensors[pair[is_lora_a]].shape != shape:
                 got = file.tensors[pair[is_lora_a]].shape
                 raise ValueError(f"{file.path}: {pair[is_lora_a]} must have shape {shape}, got {got}")
+    _check_targets(file, set(found), {*expected, *others}, peft_helper)
     return {module: (pair[True], pair[False]) for module, pair in found.items()}
+
+
+def _check_targets(file: SafetensorsFile, found: set[str], modules: set[str], peft_helper: PEFTHelper) -> None:
+    """What `target_modules` and the fields beside it select, and what the file holds, are the same set.
+
+    Upstream passes over both differences: upstream/vllm/lora/lora_model.py:167 — `LoRAModel.from_local_checkpoint`.
+    """
+    selected = {module for module in modules if peft_helper.selects(module)}
+    targets = f"target_modules {shown(peft_helper.target_modules)} of {CONFIG_NAME}"
+    if lacking := sorted(selected - found):
+        raise ValueError(f"{file.path}: no tensors for {shown(lacking)}, which {targets} selects{_not_served(lacking)}")
+    if beyond := sorted(found - selected):
+        raise ValueError(f"{file.path}: tensors for {shown(beyond)}, which {targets} does not select")
+    if not found:
+        kinds = sorted({module.rpartition(".")[2] for module in modules})
+        raise ValueError(f"{file.path}: {targets} selects nothing, so that nothing is changed; there are {kinds}")

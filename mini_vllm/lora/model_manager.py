@@ -16,7 +16,7 @@ from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from mini_vllm.lora.lora_model import LoRAModel
 from mini_vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
-from mini_vllm.lora.utils import supports_lora
+from mini_vllm.lora.utils import module_names, supports_lora
 from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.cache import LRUCache
 from mini_vllm.utils.mem_utils import require_memory
@@ -29,6 +29,7 @@ class LRUCacheLoRAModelManager:
 
     Attributes:
         modules: name of a projection -> its buffers. shapes: what an adapter may patch, by the checkpoint's names.
+        others: what it may not: embeddings, and projections without buffers.
         lora_index_to_id: for each slot, the adapter in it.
 
     Raises:
@@ -50,6 +51,7 @@ class LRUCacheLoRAModelManager:
         self.punica_wrapper = PunicaWrapperCPU(slots, rank)
         self.modules = {each.prefix: BaseLinearLayerWithLoRA(each, slots, rank, self.punica_wrapper) for each in layers}
         self.shapes = {name: shape for module in self.modules.values() for name, shape in module.shapes.items()}
+        self.others = module_names(_layers(model)) - set(self.shapes)
         self.dtype = layers[0].dtype
         self.lora_index_to_id: list[int | None] = [None] * slots
         self._registered_adapters: LRUCache[int, LoRAModel] = LRUCache(self.capacity, self.deactivate_adapter)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from mini_vllm.layers.linear import LinearBase
+from mini_vllm.layers.quantization.base_config import shard_names
+from mini_vllm.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 SUPPORTED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "out_proj", "fc1", "fc2")
 """Projections that get buffers. Upstream has wrappers for embeddings, output embeddings and experts too; adapters of
@@ -37,3 +40,22 @@ def supports_lora(layer: object, target_modules: Iterable[str] | None = None) ->
         return False
     name = layer.prefix.rpartition(".")[2]
     return name in SUPPORTED and (target_modules is None or name in target_modules)
+
+
+def projection_names(layer: LinearBase) -> list[str]:
+    """What the checkpoint, and so PEFT, calls the projections of a layer: Phi-3 has q, k and v in one.
+
+    Upstream: upstream/vllm/lora/utils.py:358 — `process_packed_modules_mapping`.
+    """
+    return [layer.prefix] if layer.is_one_tensor else shard_names(layer.prefix)
+
+
+def module_names(layers: Iterable[Any]) -> set[str]:
+    """Projections, embeddings and the output matrix. Experts are parameters without a module of their own."""
+    found = {"lm_head"}
+    for layer in layers:
+        if isinstance(layer, LinearBase):
+            found.update(projection_names(layer))
+        elif isinstance(layer, VocabParallelEmbedding):
+            found.add(layer.prefix)
+    return {name for name in found if ".experts" not in name}

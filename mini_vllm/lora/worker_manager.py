@@ -77,7 +77,7 @@ class LRUCacheWorkerLoRAManager:
             helper.validate_legal(self.lora_config)
             manager = self.adapter_manager
             found = LoRAModel.from_local_checkpoint(
-                request.lora_path, manager.shapes, helper, request.lora_int_id, manager.dtype
+                request.lora_path, manager.shapes, helper, request.lora_int_id, manager.dtype, manager.others
             )
         except FileNotFoundError as error:
             raise ValueError(f"LoRA adapter {request.lora_name!r} is not there: {error}") from None

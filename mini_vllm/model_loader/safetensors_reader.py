@@ -1,7 +1,8 @@
 """Reads safetensors files, single or sharded, straight into arrays that the model owns.
 
 A file is eight bytes (the length N of the header, little endian), N bytes of JSON (name -> dtype, shape, offsets) and
-the raw data. The data is mapped, copied in pieces and let go again, so that loading never holds a second copy.
+the raw data, which the tensors cover once: sorted by their offsets, each begins where the one before it ended. The data
+is mapped, copied in pieces and let go again, so that loading never holds a second copy.
 Upstream uses the `safetensors` library:
 upstream/vllm/model_executor/model_loader/weight_utils.py:893 — `safetensors_weights_iterator`.
 """
@@ -20,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.transformers_utils.file_keys import OBJECT, FileKeys, Kind
 from mini_vllm.utils.checks import is_int, shown
-from mini_vllm.utils.json_files import load_json_object
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Stored types we read; bf16 is the upper half of a float32, so it is read as 16-bit integers and shifted."""
@@ -29,8 +30,18 @@ STORED = {**DTYPES, "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "F8_E4M3
 """Those, and what quantized weights are made of; FP8 is handed out as its codes."""
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+INDEX = FileKeys(
+    INDEX_NAME,
+    used={"weight_map": Kind(
+        "an object of file names",
+        lambda value: OBJECT.allows(value) and all(isinstance(name, str) for name in value.values()),
+    )},
+    harmless=frozenset({"metadata"}),
+    needed=frozenset({"weight_map"}),
+)  # fmt: skip
 _PIECE = 1 << 22  # elements copied before the mapped pages are let go
 _MAX_HEADER = 100_000_000
+_ENTRY = {"dtype", "shape", "data_offsets"}
 
 
 class CheckpointError(ValueError):
@@ -51,8 +62,8 @@ class SafetensorsFile:
     """One mapped file. `tensors` maps names to `TensorInfo`.
 
     Raises:
-        CheckpointError: header unreadable, an unknown dtype, or data that ends before a tensor does; names the file
-            and the tensor.
+        CheckpointError: header unreadable, an unknown dtype, data that ends before a tensor does, or tensors that
+            overlap or leave bytes between them; names the file and the tensor.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,9 +74,7 @@ class SafetensorsFile:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         self.tensors = {name: self._check(name, entry, offset) for name, entry in entries.items()}
-        end = max((offset + entry["data_offsets"][1] for entry in entries.values()), default=offset)
-        if end != self.size:
-            raise CheckpointError(f"{self.path}: the tensors end at byte {end}, the file has {self.size}: damaged")
+        self._check_cover(sorted((*entry["data_offsets"], name) for name, entry in entries.items()), offset)
 
     def _read_header(self, prefix: bytes, file: Any) -> tuple[dict[str, Any], int]:
         if len(prefix) < 8:
@@ -76,18 +85,44 @@ class SafetensorsFile:
                 f"{self.path}: truncated or not safetensors: header of {length} bytes in a file of {self.size}"
             )
         try:
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:  # not JSON, not text, nested too deep
             raise CheckpointError(f"{self.path}: header is not JSON ({error})") from None
         if not isinstance(header, dict):
             raise CheckpointError(f"{self.path}: header must be a JSON object, got {type(header).__name__}")
+        notes = header.get("__metadata__", {})
+        if not isinstance(notes, dict) or not all(isinstance(note, str) for note in notes.values()):
+            raise CheckpointError(f"{self.path}: __metadata__ must be an object of texts, got {shown(notes)}")
         return header, 8 + length
+
+    def _check_cover(self, ranges: list[tuple[int, int, str]], offset: int) -> None:
+        """The buffer from its first byte to its last, each byte once.
+
+        Upstream: `safetensors.safe_open` refuses it ("invalid offset for tensor").
+        """
+        done, before = 0, "the header"
+        for start, end, name in ranges:
+            if start != done:
+                said = "overlaps" if start < done else f"leaves {start - done} bytes after"
+                raise CheckpointError(
+                    f"{self.path}: invalid offset for tensor {name!r}: it begins at byte {offset + start} and {said} "
+                    f"{before}, which ends at {offset + done}: damaged"
+                )
+            done, before = end, repr(name)
+        if offset + done != self.size:
+            raise CheckpointError(
+                f"{self.path}: the tensors end at byte {offset + done}, the file has {self.size}: damaged"
+            )
 
     def _check(self, name: str, entry: Any, offset: int) -> TensorInfo:
         try:
             dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
             sizes = (*shape, start, end)
-            if not isinstance(dtype, str) or not all(is_int(n) and 0 <= n < 1 << 62 for n in sizes):
+            if (
+                set(entry) != _ENTRY
+                or not isinstance(dtype, str)
+                or not all(is_int(n) and 0 <= n < 1 << 62 for n in sizes)
+            ):
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             raise CheckpointError(f"{self.path}: tensor {name!r} has a damaged header entry {shown(entry)}") from None
@@ -183,15 +218,14 @@ class Checkpoint:
         return self.files[name]
 
     def _open_shards(self, index: Path) -> None:
-        try:
-            weight_map = load_json_object(index, CheckpointError)["weight_map"]
-        except KeyError:
-            weight_map = None
-        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-            raise CheckpointError(f"{index}: not a JSON object with a weight_map of names")
+        weight_map = INDEX.read_file(index, CheckpointError)["weight_map"]
         for tensor, file in weight_map.items():
             if tensor not in self._open(file).tensors:
                 raise CheckpointError(f"{self.folder / file}: tensor {tensor!r} is missing, the index says it is here")
+        for name, file in self.files.items():
+            for tensor in file.tensors:
+                if weight_map.get(tensor) != name:
+                    raise CheckpointError(f"{file.path}: tensor {tensor!r} is here, and {index.name} does not say so")
         self._where = dict(weight_map)
 
     def names(self) -> set[str]:
@@ -233,3 +267,12 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no name stands twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return found

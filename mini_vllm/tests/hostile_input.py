@@ -109,7 +109,8 @@ FOLDERS: list[tuple[str, dict[str, Any], str]] = [
     ("a header 100,000 deep", {"model__safetensors": (100_000).to_bytes(8, "little") + b"[" * 100_000},
      "header is not JSON"),
     ("no weights", {"model__safetensors": b""}, "0 bytes are too few"),
-    ("an index that is a list", {"model__safetensors__index__json": {"weight_map": [1]}}, "with a weight_map of names"),
+    ("an index that is a list", {"model__safetensors__index__json": {"weight_map": [1]}},
+     "weight_map must be an object of file names"),
     ("a shard outside the folder", {"model__safetensors__index__json": {"weight_map": {"a": "../x"}}},
      "is not in the folder"),
 ]  # fmt: skip

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mini_vllm.layers.linear import LinearBase
-from mini_vllm.layers.quantization.base_config import shard_names
 from mini_vllm.lora.lora_weights import LoRALayerWeights
 from mini_vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+from mini_vllm.lora.utils import projection_names
 from mini_vllm.utils.arrays import Array
 
 
@@ -36,8 +36,8 @@ class BaseLinearLayerWithLoRA:
         self, base_layer: LinearBase, max_loras: int, max_lora_rank: int, punica_wrapper: PunicaWrapperCPU
     ) -> None:
         self.base_layer, self.punica_wrapper = base_layer, punica_wrapper
-        self.names = shard_names(base_layer.prefix)
-        if len(self.names) != len(base_layer.partitions):
+        self.names = projection_names(base_layer)
+        if not base_layer.is_one_tensor and len(self.names) != len(base_layer.partitions):
             raise ValueError(
                 f"{base_layer.prefix!r} has {len(base_layer.partitions)} parts, and names for {self.names}"
             )
@@ -56,8 +56,9 @@ class BaseLinearLayerWithLoRA:
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Name in the checkpoint -> (outputs, inputs), of the whole weight."""
-        sizes = self.base_layer.output_sizes
-        return {name: (size, self.base_layer.input_size) for name, size in zip(self.names, sizes, strict=True)}
+        base = self.base_layer
+        sizes = [base.output_size] if base.is_one_tensor else base.output_sizes
+        return {name: (size, base.input_size) for name, size in zip(self.names, sizes, strict=True)}
 
     @property
     def nbytes(self) -> int:
@@ -71,15 +72,21 @@ class BaseLinearLayerWithLoRA:
             b[index] = 0
 
     def set_lora(self, index: int, loras: Sequence[LoRALayerWeights | None]) -> None:
-        """Put an adapter into a slot; a smaller rank leaves zeros. loras: one for each slice, None: not changed.
+        """Put an adapter into a slot; a smaller rank leaves zeros.
+
+        loras: one for each of `names`, None: not changed. That of one tensor is cut into the slices.
 
         Upstream: upstream/vllm/lora/layers/base_linear.py:157 — `BaseLinearLayerWithLoRA.set_lora`.
         """
         self.reset_lora(index)
-        for i, lora in enumerate(loras):
+        base, start = self.base_layer, 0
+        for i, rows in enumerate(base.rows):
+            lora = loras[0 if base.is_one_tensor else i]
             if lora is not None:
-                self.lora_a_stacked[index, i, : lora.rank] = lora.lora_a[:, self.base_layer.columns]
-                self.lora_b_stacked[i][index, : lora.rank] = lora.lora_b[self.base_layer.rows[i]].T
+                here = slice(start + rows.start, start + rows.stop)
+                self.lora_a_stacked[index, i, : lora.rank] = lora.lora_a[:, base.columns]
+                self.lora_b_stacked[i][index, : lora.rank] = lora.lora_b[here].T
+            start += base.output_sizes[i] if base.is_one_tensor else 0
 
     def add_to(self, y: Array, x: Array, first: int = 0) -> None:
         """Add the deltas to the base's product. y [T, out], x [T, in]; first: see `add_lora_linear`.

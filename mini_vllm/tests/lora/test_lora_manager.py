@@ -147,7 +147,7 @@ def _break(folder, base, change=None, tensors=None, **settings):
         ({"change": {"modules_to_save": ["lm_head"]}}, ValueError, "modules_to_save must be empty"),
         ({"change": {"alpha_pattern": {"q_proj": 3}}}, ValueError, "alpha_pattern must be empty"),
         ({"change": {"peft_type": "IA3"}}, ValueError, "peft_type must be 'LORA', got 'IA3'"),
-        ({"change": {"r": 0}}, ValueError, "r must be a whole number above 0, got 0"),
+        ({"change": {"r": 0}}, ValueError, "r must be a whole number of at least 1, got 0"),
         ({"change": {"r": 2}}, ValueError, r"lora_A.weight must have shape \(2, \d+\), got \(4, \d+\)"),
         ({"change": {"lora_alpha": "8"}}, ValueError, "lora_alpha must be a number, got '8'"),
         ({"change": {"lora_alpha": ...}}, ValueError, "must have lora_alpha"),

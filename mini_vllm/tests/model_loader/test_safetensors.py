@@ -98,7 +98,7 @@ def test_an_index_that_is_not_json(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"index\.json: not valid JSON"):
         Checkpoint(folder)
     (folder / INDEX_NAME).write_text("{}")
-    with pytest.raises(CheckpointError, match="not a JSON object with a weight_map"):
+    with pytest.raises(CheckpointError, match=r"index\.json must have weight_map, got"):
         Checkpoint(folder)
 
 
@@ -139,6 +139,74 @@ def test_sizes_must_agree_with_shapes(tmp_path: Path) -> None:
     (tmp_path / SINGLE_NAME).write_bytes(struct.pack("<Q", len(blob)) + blob + bytes(8))
     with pytest.raises(CheckpointError, match=r"tensor 'a' of shape \(3,\) \(F32\) has 8 bytes"):
         Checkpoint(tmp_path)
+
+
+def raw_file(folder: Path, entries: str, size: int) -> None:
+    blob = entries.encode()
+    (folder / SINGLE_NAME).write_bytes(struct.pack("<Q", len(blob)) + blob + bytes(size))
+
+
+def entry(start: int, end: int) -> str:
+    return json.dumps({"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]})
+
+
+@pytest.mark.parametrize(
+    ("ranges", "size", "words"),
+    [
+        ([(0, 8), (0, 8)], 8, r"invalid offset for tensor 't1': .* overlaps 't0'"),
+        ([(0, 8), (0, 8), (8, 16)], 16, "invalid offset for tensor 't1': .* overlaps"),
+        ([(0, 8), (4, 12)], 12, "'t1': .* overlaps 't0'"),
+        ([(0, 16), (4, 8), (16, 20)], 20, "'t1': .* overlaps 't0'"),
+        ([(8, 16), (0, 4)], 16, "'t0': .* leaves 4 bytes after 't1'"),
+        ([(4, 8)], 8, "'t0': .* leaves 4 bytes after the header"),
+        ([(0, 4)], 8, "tensors end at byte"),
+        ([(0, 0), (5, 5), (0, 8)], 8, "'t1': .* overlaps 't2'"),
+        ([], 3, "tensors end at byte"),
+    ],
+)
+def test_tensors_cover_the_buffer_once(tmp_path: Path, ranges: list[tuple[int, int]], size: int, words: str) -> None:
+    raw_file(tmp_path, "{" + ", ".join(f'"t{i}": {entry(*each)}' for i, each in enumerate(ranges)) + "}", size)
+    with pytest.raises(CheckpointError, match=words):
+        Checkpoint(tmp_path)
+
+
+def test_tensors_may_lie_in_any_order_and_be_empty(tmp_path: Path) -> None:
+    raw_file(tmp_path, f'{{"b": {entry(4, 8)}, "none": {entry(4, 4)}, "a": {entry(0, 4)}, "last": {entry(8, 8)}}}', 8)
+    with Checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.names() == {"a", "b", "none", "last"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        (f'{{"a": {entry(0, 4)}, "a": {entry(0, 4)}}}', "'a' stands twice"),
+        (f'{{"a": {entry(0, 4)[:-1]}, "shape": [4]}}}}', "'shape' stands twice"),
+        (f'{{"a": {entry(0, 4)[:-1]}, "strides": [1]}}}}', "tensor 'a' has a damaged header entry"),
+        (f'{{"__metadata__": {{"format": 5}}, "a": {entry(0, 4)}}}', "__metadata__ must be an object of texts"),
+        (f'{{"__metadata__": [], "a": {entry(0, 4)}}}', "__metadata__ must be an object of texts"),
+    ],
+)
+def test_a_header_says_each_thing_once_and_nothing_else(tmp_path: Path, entries: str, words: str) -> None:
+    raw_file(tmp_path, entries, 4)
+    with pytest.raises(CheckpointError, match=words):
+        Checkpoint(tmp_path)
+
+
+def test_a_tensor_that_the_index_does_not_name(folder: Path) -> None:
+    shard(folder)
+    index = json.loads((folder / INDEX_NAME).read_text())
+    del index["weight_map"]["b"]
+    index["weight_map"]["a2"] = index["weight_map"]["a"]
+    (folder / INDEX_NAME).write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="tensor 'a2' is missing, the index says it is here"):
+        Checkpoint(folder)
+    index["weight_map"] = {"a": "one.safetensors"}
+    write_safetensors(folder / "one.safetensors", {"a": A, "c": A})
+    (folder / INDEX_NAME).write_text(json.dumps(index))
+    with pytest.raises(
+        CheckpointError, match=r"tensor 'c' is here, and model\.safetensors\.index\.json does not say so"
+    ):
+        Checkpoint(folder)
 
 
 def test_wrong_shape_missing_tensor_unknown_type(folder: Path) -> None:
