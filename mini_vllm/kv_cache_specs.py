@@ -4,7 +4,7 @@
 |---|---|---|
 | `MambaSpec` | a state: one for the whole text before a token | `core/mamba_manager.py` |
 | `CrossAttentionSpec` | keys and values of the encoder's output, written once | `core/cross_attention_manager.py` |
-| `ChunkedLocalAttentionSpec` | keys and values of the chunk that a token is in | `core/chunked_local_attention_manager.py` |
+| `ChunkedLocalAttentionSpec` | keys and values of one chunk of the text | `core/chunked_local_attention_manager.py` |
 
 Upstream twin: `vllm/v1/kv_cache_interface.py`."""
 

@@ -218,6 +218,7 @@ class SingleTypeKVCacheManager(ABC):
 
     def new_step_starts(self) -> None:
         """A plan is begun."""
+        return None
 
     @classmethod
     @abstractmethod
