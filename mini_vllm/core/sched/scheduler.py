@@ -288,7 +288,9 @@ class Scheduler:
         return bool(self.finished_req_ids) or len(self.requests) > self.table.num_unfinished
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """See `RequestTable.reset_prefix_cache`."""
+        """Forget all cached contents; False, and nothing done, while requests hold blocks. `reset_running_requests`:
+        the running ones are preempted first, last one first, so that they come back in their order. `reset_connector`:
+        what a KV connector has stored is forgotten too."""
         if reset_running_requests:
             self.prev_step_scheduled_req_ids = set()
         return self.table.reset_prefix_cache(reset_running_requests, reset_connector)
