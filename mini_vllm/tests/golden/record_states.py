@@ -98,7 +98,6 @@ class StateRecorder(GroupRecorder):
         if "encoder" in self.workload.config:
             place = PlaceholderRange(offset=0, length=encoder_length(self.workload, name))
             request.mm_features = [MultiModalFeatureSpec(None, "audio", name, place)]
-            request.has_encoder_inputs = True
         return request
 
     def _abort(self, number: Any) -> None:

@@ -122,6 +122,6 @@ def encoder_length(workload: Workload, request_id: str) -> int:
 
 
 def short(record: dict[str, Any], drafts: dict[str, list[int]], rest: list[Any]) -> dict[str, Any]:
-    """A step's record in few bytes: who gets how many tokens, how many drafts, who is preempted; a checksum over all."""
+    """A step's record in few bytes: who gets how many tokens and drafts, who is preempted; a checksum over all."""
     kept = {"tokens": record["tokens"], "drafts": {k: len(v) for k, v in drafts.items()}}
     return {**kept, "preempted": record["preempted"], "rest": checksum_of(record, drafts, rest)}
