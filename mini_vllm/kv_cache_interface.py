@@ -87,6 +87,9 @@ class KVCacheSpecKind(str, Enum):
     FULL_ATTENTION = "full_attention"
     MLA_ATTENTION = "mla_attention"
     SLIDING_WINDOW = "sliding_window"
+    MAMBA = "mamba"
+    CHUNKED_LOCAL_ATTENTION = "chunked_local_attention"
+    CROSS_ATTENTION = "cross_attention"
     UNKNOWN = "unknown"
 
 
@@ -95,7 +98,7 @@ class KVCacheSpec:
     """What one layer keeps. `block_size`: tokens in a block.
 
     A type of layer that keeps something else (a state, an encoder's output) is a subclass and a manager
-    (`core/single_type_kv_cache_manager.py`); nothing else has to know it.
+    (`kv_cache_specs.py`, `core/other_managers.py`); nothing else has to know it.
 
     Upstream: upstream/vllm/v1/kv_cache_interface.py:95 — `KVCacheSpec`.
     """
@@ -118,6 +121,10 @@ class KVCacheSpec:
         Upstream: upstream/vllm/v1/kv_cache_interface.py:117 — `KVCacheSpec.max_memory_usage_bytes`, in bytes.
         """
         return cdiv(max_model_len, self.block_size)
+
+    def max_admission_blocks_per_request(self, max_num_batched_tokens: int, max_model_len: int) -> int | None:
+        """As many as it is asked for at most when it comes, where blocks go back on the way; None: no such limit."""
+        return None
 
     @classmethod
     def merge(cls, specs: Sequence[KVCacheSpec]) -> KVCacheSpec:

@@ -46,6 +46,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_cache_hit_length: int) -> Hit:
         """Ask type after type, each for no more than the one before found, until a whole round agrees.
 
+        Under `use_eagle` a type that drops its last block is asked for one more. The pinned release does so with states
+        too, which drop none: its hit may then be longer than what attention has.
+
         Upstream: upstream/vllm/v1/core/kv_cache_coordinator.py:503 — `HybridKVCacheCoordinator.find_longest_cache_hit`.
         """
         found: list[list[KVCacheBlock] | None] = [None] * len(self.single_type_managers)
@@ -59,9 +62,10 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                 hashes = block_hashes
                 if spec.block_size != self.hash_block_size:
                     hashes = BlockHashListWithBlockSize(block_hashes, self.hash_block_size, spec.block_size)
-                drop = self.use_eagle and spec not in dropped
+                manager = self.single_type_managers[group_ids[0]]
+                drop = self.use_eagle and manager.drops_last_block and spec not in dropped
                 most = min(length + spec.block_size, max_cache_hit_length) if drop else length
-                blocks = self.single_type_managers[group_ids[0]].find_longest_cache_hit(
+                blocks = manager.find_longest_cache_hit(
                     hashes, most, group_ids, self.block_pool, spec, self.lcm_block_size, drop
                 )
                 if drop:

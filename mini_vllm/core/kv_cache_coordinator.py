@@ -31,7 +31,7 @@ spec_manager_map: dict[type[KVCacheSpec], type[Any]] = {
     MLAAttentionSpec: FullAttentionManager,
     SlidingWindowSpec: SlidingWindowManager,
 }
-"""Which manager serves which spec; a new type of layer adds its own.
+"""Which manager serves which spec; a new type of layer adds its own. The rest stand in `other_managers.py`.
 
 Upstream: upstream/vllm/v1/core/single_type_kv_cache_manager.py:1200 — `spec_manager_map`.
 """
@@ -58,11 +58,16 @@ class KVCacheCoordinator(ABC):
         managers = []
         for i, group in enumerate(kv_cache_config.kv_cache_groups):
             spec = group.kv_cache_spec
-            manager = spec_manager_map[type(spec)]
-            most = spec.max_blocks_per_request(max_num_batched_tokens, max_model_len) if manager.recycles else None
+            manager = spec_manager_map.get(type(spec))
+            if manager is None:
+                from mini_vllm.core.other_managers import get_other_manager
+
+                manager = get_other_manager(spec)
+            most = spec.max_admission_blocks_per_request(max_num_batched_tokens, max_model_len)
             managers.append(manager(spec, block_pool, i, self.hash_block_size, most))
         self.single_type_managers: tuple[SingleTypeKVCacheManager, ...] = tuple(managers)
         self.recycles = any(manager.recycles for manager in managers)
+        self.is_plain = all(manager.is_plain for manager in managers)
 
     @abstractmethod
     def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_cache_hit_length: int) -> Hit:
@@ -73,19 +78,23 @@ class KVCacheCoordinator(ABC):
         request_id: str,
         num_tokens: int,
         new_computed_blocks: Sequence[Sequence[KVCacheBlock]],
+        num_encoder_tokens: int,
         total_computed_tokens: int,
+        num_tokens_main_model: int,
         apply_admission_cap: bool = False,
     ) -> int:
-        """Blocks that the free queue would lose, all groups together; arguments as of one manager's.
+        """Blocks that the free queue would lose, all groups together; arguments as of one manager's, and the tokens of
+        the encoder, which are the ones that count for cross attention.
 
         Upstream: upstream/vllm/v1/core/kv_cache_coordinator.py:80 — `KVCacheCoordinator.get_num_blocks_to_allocate`.
         """
         return sum(
             manager.get_num_blocks_to_allocate(
-                request_id, num_tokens, new_computed_blocks[i], total_computed_tokens, apply_admission_cap
+                request_id, num_encoder_tokens if manager.counts_encoder_tokens else num_tokens,
+                new_computed_blocks[i], total_computed_tokens, num_tokens_main_model, apply_admission_cap,
             )
             for i, manager in enumerate(self.single_type_managers)
-        )
+        )  # fmt: skip
 
     def allocate_new_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[Sequence[KVCacheBlock]], num_local_computed_tokens: int,
@@ -96,9 +105,15 @@ class KVCacheCoordinator(ABC):
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
             manager.allocate_new_computed_blocks(request_id, blocks, *counts)
 
-    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> tuple[list[KVCacheBlock], ...]:
+    def allocate_new_blocks(
+        self, request_id: str, num_tokens: int, num_tokens_main_model: int, num_encoder_tokens: int = 0
+    ) -> tuple[list[KVCacheBlock], ...]:
         """Lengthen the request's tables to so many slots; returns the new blocks of each group."""
-        return tuple([manager.allocate_new_blocks(request_id, num_tokens) for manager in self.single_type_managers])
+        blocks = []
+        for manager in self.single_type_managers:
+            num_slots = num_encoder_tokens if manager.counts_encoder_tokens else num_tokens
+            blocks.append(manager.allocate_new_blocks(request_id, num_slots, num_tokens_main_model))
+        return tuple(blocks)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Make full blocks findable in every group."""

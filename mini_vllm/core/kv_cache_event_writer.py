@@ -1,15 +1,24 @@
-"""Writes down which blocks have become findable, where somebody wants to know (`distributed/kv_events.py`)."""
+"""Writes down which blocks have become findable, and sends it, where somebody wants to know
+(`distributed/kv_events.py`)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.core.kv_cache_utils import generate_block_hash_extra_keys
-from mini_vllm.distributed.kv_events import MEDIUM_GPU, BlockStored, maybe_convert_block_hash
+from mini_vllm.distributed.kv_events import (
+    MEDIUM_GPU,
+    BlockStored,
+    EventPublisher,
+    KVEventBatch,
+    maybe_convert_block_hash,
+)
 from mini_vllm.request import Request
 
 if TYPE_CHECKING:
+    from mini_vllm.core.kv_cache_manager import KVCacheManager
     from mini_vllm.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 
 
@@ -39,3 +48,10 @@ def write_down(
         kv_cache_spec_sliding_window=getattr(spec, "sliding_window", None) if manager.recycles else None,
     )
     manager.block_pool.kv_event_queue.append(event)
+
+
+def publish_events(manager: KVCacheManager, publisher: EventPublisher, more: Any = None) -> None:
+    """Send what became findable in this step, and what no longer is, if anything. more: has events of its own."""
+    events = [*manager.take_events(), *(() if more is None else more.take_events())]
+    if events:
+        publisher.publish(KVEventBatch(time.time(), events))

@@ -7,20 +7,18 @@ Upstream twin: `vllm/v1/core/kv_cache_manager.py`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_vllm.core.kv_cache_groups import make_kv_cache_config
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
-from mini_vllm.distributed.kv_events import EventPublisher, KVCacheEvent, KVEventBatch
+from mini_vllm.distributed.kv_events import KVCacheEvent
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.metrics.stats import PrefixCacheStats
 from mini_vllm.request import Request
-from mini_vllm.utils.math_utils import cdiv
 
 
 @dataclass(slots=True)
@@ -139,6 +137,7 @@ class KVCacheManager:
         num_lookahead_tokens: int = 0,
         num_external_computed_tokens: int = 0,
         delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
         full_sequence_must_fit: bool = False,
     ) -> KVCacheBlocks | None:
         """Give the request slots for `num_new_tokens` more tokens, or refuse and give nothing.
@@ -157,6 +156,7 @@ class KVCacheManager:
             num_lookahead_tokens: slots for draft tokens beyond them.
             num_external_computed_tokens: tokens after the hits whose keys and values a KV connector brings.
             delay_cache_blocks: make nothing findable yet: they come later.
+            num_encoder_tokens: of the encoder's output, in the step in which it is made: slots of cross attention.
             full_sequence_must_fit: refuse unless *all* tokens of the request fit, not only those of this step.
 
         Returns:
@@ -183,16 +183,18 @@ class KVCacheManager:
         computed = min(local + num_external_computed_tokens, self.max_model_len)
         num_tokens = computed + num_new_tokens
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        if full_sequence_must_fit and not self._fits(request, hits, computed):
+        if full_sequence_must_fit and not self._fits(request, hits, computed, num_encoder_tokens):
             return None
         if coordinator.recycles:
             coordinator.remove_skipped_blocks(request_id, computed)
-        needed = coordinator.get_num_blocks_to_allocate(request_id, num_slots, hits.blocks, computed)
+        needed = coordinator.get_num_blocks_to_allocate(
+            request_id, num_slots, hits.blocks, num_encoder_tokens, computed, num_tokens
+        )
         if needed > self.block_pool.get_num_free_blocks():
             return None
         if hits is not self.empty_kv_cache_blocks or num_external_computed_tokens:
             coordinator.allocate_new_computed_blocks(request_id, hits.blocks, local, num_external_computed_tokens)
-        new_blocks = self._wrap(coordinator.allocate_new_blocks(request_id, num_slots))
+        new_blocks = self._wrap(coordinator.allocate_new_blocks(request_id, num_slots, num_tokens, num_encoder_tokens))
         if self.enable_caching and not delay_cache_blocks:
             coordinator.cache_blocks(request, min(num_tokens, len(request.all_token_ids)))
         return new_blocks
@@ -204,7 +206,8 @@ class KVCacheManager:
         """
         computed, name = request.num_computed_tokens, request.request_id
         last = computed + num_new_tokens
-        if (self.expects_drafts or request.num_output_placeholders > 1) and self._lags(request, last):
+        may_lag = self.expects_drafts or request.num_output_placeholders > 1
+        if not self.coordinator.is_plain or (may_lag and self._lags(request, last)):
             return False
         for manager in self.coordinator.single_type_managers:
             size, blocks = manager.block_size, manager.req_to_blocks.get(name)
@@ -220,11 +223,11 @@ class KVCacheManager:
         managers = self.coordinator.single_type_managers
         return any(manager.num_cached_block.get(name, 0) < known // manager.block_size for manager in managers)
 
-    def _fits(self, request: Request, hits: KVCacheBlocks, num_computed_tokens: int) -> bool:
+    def _fits(self, request: Request, hits: KVCacheBlocks, num_computed_tokens: int, num_encoder_tokens: int) -> bool:
         """Whether the free blocks are enough for all tokens that the request has."""
         num_tokens = min(request.num_tokens, self.max_model_len)
         needed = self.coordinator.get_num_blocks_to_allocate(
-            request.request_id, num_tokens, hits.blocks, num_computed_tokens, True
+            request.request_id, num_tokens, hits.blocks, num_encoder_tokens, num_computed_tokens, num_tokens, True
         )
         return needed <= self.block_pool.get_num_free_blocks()
 
@@ -244,10 +247,8 @@ class KVCacheManager:
         sequence of `max_model_len` fits; here the pool may be smaller, so each request is looked at.
         """
         longest = self.max_model_len if max_tokens is None else min(num_prompt_tokens + max_tokens, self.max_model_len)
-        usable, needed = self.block_pool.num_gpu_blocks - 1, 0
-        for manager in self.coordinator.single_type_managers:
-            blocks, most = cdiv(longest - 1, manager.block_size), manager.max_admission_blocks
-            needed += blocks if most is None else min(blocks, most)
+        usable, managers = self.block_pool.num_gpu_blocks - 1, self.coordinator.single_type_managers
+        needed = sum([manager.get_num_blocks_for(longest - 1) for manager in managers])
         if needed > usable:
             room = usable * self.block_size
             holds = f"holds {room}" if self.num_kv_cache_groups == 1 else f"has {usable} of the {needed} blocks needed"
@@ -292,8 +293,8 @@ class KVCacheManager:
         """What became findable, and what no longer is, since the last call; empty unless events are enabled."""
         return self.block_pool.take_events() if isinstance(self.block_pool, BlockPool) else []
 
-    def publish_events(self, publisher: EventPublisher, more: Any = None) -> None:
-        """Send what became findable in this step, and what no longer is, if anything. more: has events of its own."""
-        events = [*self.take_events(), *(() if more is None else more.take_events())]
-        if events:
-            publisher.publish(KVEventBatch(time.time(), events))
+    def new_step_starts(self) -> None:
+        """A plan is begun: states that the last step wrote can be gone on from."""
+        if not self.coordinator.is_plain:
+            for manager in self.coordinator.single_type_managers:
+                manager.new_step_starts()

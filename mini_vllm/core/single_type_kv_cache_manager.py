@@ -41,6 +41,9 @@ class SingleTypeKVCacheManager(ABC):
     """
 
     recycles: ClassVar[bool] = False  # whether blocks are given back while the request runs
+    is_plain: ClassVar[bool] = True  # whether nothing is to do where the table has room for a step's tokens
+    counts_encoder_tokens: ClassVar[bool] = False  # whether slots are for the encoder's tokens, not for the decoder's
+    drops_last_block: ClassVar[bool] = True  # whether `use_eagle` makes a hit shorter
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class SingleTypeKVCacheManager(ABC):
         num_tokens: int,
         new_computed_blocks: Sequence[KVCacheBlock],
         total_computed_tokens: int,
+        num_tokens_main_model: int,
         apply_admission_cap: bool = False,
     ) -> int:
         """Blocks that the free queue would lose: new ones, and hits that nobody uses now.
@@ -72,6 +76,7 @@ class SingleTypeKVCacheManager(ABC):
             num_tokens: slots wanted in all, those already held included.
             new_computed_blocks: prefix hits, not yet touched.
             total_computed_tokens: of the request, hits included.
+            num_tokens_main_model: slots without those for lookahead.
             apply_admission_cap: ask for no more than the request can hold at one time.
 
         Upstream: upstream/vllm/v1/core/single_type_kv_cache_manager.py:89 —
@@ -107,7 +112,7 @@ class SingleTypeKVCacheManager(ABC):
         if num_external_computed_tokens and num_tokens - (num_skipped and num_skipped_tokens) > 0:
             blocks.extend(self.block_pool.get_new_blocks(cdiv(num_tokens, self.block_size) - len(blocks)))
 
-    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
+    def allocate_new_blocks(self, request_id: str, num_tokens: int, num_tokens_main_model: int) -> list[KVCacheBlock]:
         """Lengthen the table to `num_tokens` slots; returns the new blocks.
 
         Upstream: upstream/vllm/v1/core/single_type_kv_cache_manager.py:243 —
@@ -205,6 +210,15 @@ class SingleTypeKVCacheManager(ABC):
     def get_num_common_prefix_blocks(self, running_request_id: str) -> int:
         """Blocks at the front that all requests share."""
         return 0
+
+    def get_num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that a request of so many tokens holds at most at one time."""
+        blocks, most = cdiv(num_tokens, self.block_size), self.max_admission_blocks
+        return blocks if most is None else min(blocks, most)
+
+    def new_step_starts(self) -> None:
+        """A plan is begun."""
+        return None
 
     @classmethod
     @abstractmethod

@@ -5,6 +5,7 @@ Upstream has it in one class: `vllm/v1/core/sched/scheduler.py`.
 
 from __future__ import annotations
 
+from mini_vllm.core.kv_cache_event_writer import publish_events
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.engine import EngineCoreOutput
@@ -36,5 +37,5 @@ class PoolingScheduler(Scheduler):
             outputs.append(request.make_output([], pooling_output=pooled))
         self.running[:] = [request for request in self.running if not request.is_finished()]
         if self.kv_event_publisher is not None:
-            self.kv_cache_manager.publish_events(self.kv_event_publisher)
+            publish_events(self.kv_cache_manager, self.kv_event_publisher)
         return outputs

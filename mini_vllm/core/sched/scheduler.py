@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.core.kv_cache_event_writer import publish_events
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.core.sched.request_queue import RequestQueue, choose_victim, select_waiting_queue
@@ -26,6 +27,7 @@ from mini_vllm.request import Request, RequestStatus
 if TYPE_CHECKING:
     from mini_vllm.core.sched.drafts import Drafts
     from mini_vllm.core.sched.lora_slots import LoRASlots
+    from mini_vllm.core.sched.mamba_split import MambaBlockAlignedSplit
     from mini_vllm.core.sched.remote_kv import RemoteKV
     from mini_vllm.distributed.kv_events import EventPublisher
     from mini_vllm.structured_output import StructuredOutputManager
@@ -37,8 +39,8 @@ class Scheduler:
     Args:
         config: limits and policy. kv_cache_manager: gives the slots; may refuse. max_model_len: tokens of one request.
         structured_output_manager: grammars. drafts: speculation. lora: slots for adapters. connector: keys and values
-            from elsewhere. kv_event_publisher: tells what the prefix cache gained and lost. check_stop: whether the
-            token just appended ends its request.
+            from elsewhere. kv_event_publisher: tells what the prefix cache gained and lost. mamba_split: lets steps of
+            a prompt end with blocks. check_stop: whether the token just appended ends its request.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:64 — `Scheduler`, `:329` — `schedule`, `:951` —
     `_update_after_schedule`, `:1259` — `get_grammar_bitmask`, `:1283` — `update_from_output`, `:1691` —
@@ -49,13 +51,14 @@ class Scheduler:
         self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int, *,
         structured_output_manager: StructuredOutputManager | None = None, drafts: Drafts | None = None,
         lora: LoRASlots | None = None, connector: RemoteKV | None = None,
-        kv_event_publisher: EventPublisher | None = None, check_stop: Callable[[Request, int], bool] = check_stop,
+        kv_event_publisher: EventPublisher | None = None, mamba_split: MambaBlockAlignedSplit | None = None,
+        check_stop: Callable[[Request, int], bool] = check_stop,
     ) -> None:  # fmt: skip
         assert config.max_num_seqs is not None
         self.config, self.kv_cache_manager, self.max_model_len = config, kv_cache_manager, max_model_len
         self.structured_output_manager, self.drafts, self.lora = structured_output_manager, drafts, lora
         self.connector, self.kv_event_publisher, self.check_stop = connector, kv_event_publisher, check_stop
-        self.max_num_running_reqs = config.max_num_seqs
+        self.max_num_running_reqs, self.mamba_split = config.max_num_seqs, mamba_split
         self.max_num_scheduled_tokens = config.max_num_batched_tokens if drafts is None else drafts.token_budget(config)
         self.prev_step_scheduled_req_ids: set[str] = set()
         self.table = table = RequestTable(config.scheduling_policy, kv_cache_manager, connector)
@@ -69,7 +72,8 @@ class Scheduler:
         Running requests come first, so that decoding never waits for a new prompt; then waiting ones, from the
         front, as long as budget, seats and blocks last. In a step that had to preempt nobody new is admitted.
         """
-        step = StepPlan(self.max_num_scheduled_tokens, self.config.long_prefill_token_threshold)
+        self.kv_cache_manager.new_step_starts()
+        step = StepPlan(self.max_num_scheduled_tokens, self.config.long_prefill_token_threshold, self.mamba_split)
         self._schedule_running(step)
         if not step.preempted:
             self._schedule_waiting(step)
@@ -140,7 +144,7 @@ class Scheduler:
         hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
         num_missing_tokens = request.num_tokens - num_hit_tokens
         num_new_tokens = step.clamp(request, num_hit_tokens, num_missing_tokens)
-        if not self.config.enable_chunked_prefill and step.cuts(num_missing_tokens):
+        if not num_new_tokens or (not self.config.enable_chunked_prefill and step.cuts(num_missing_tokens)):
             return False
         whole, allocate_slots = self.config.scheduler_reserve_full_isl, self.kv_cache_manager.allocate_slots
         if allocate_slots(request, num_new_tokens, num_hit_tokens, hits, full_sequence_must_fit=whole) is None:
@@ -225,7 +229,7 @@ class Scheduler:
         if self.connector is not None:
             outputs += self.connector.end_update(self, model_output, void)
         if self.kv_event_publisher is not None:
-            self.kv_cache_manager.publish_events(self.kv_event_publisher, self.connector)
+            publish_events(self.kv_cache_manager, self.kv_event_publisher, self.connector)
         return outputs
 
     def _update_request_with_output(self, request: Request, new_token_ids: list[int]) -> tuple[list[int], bool]:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_vllm.request import Request
 
+if TYPE_CHECKING:
+    from mini_vllm.core.sched.mamba_split import MambaBlockAlignedSplit
+
 
 @dataclass(slots=True)
 class StepPlan:
     """What has been given out so far. `token_budget` is what is left, `long_prefill_token_threshold` what one request
-    gets of it at most (0: all).
+    gets of it at most (0: all). `split`: where a step of a prompt has to end; None: anywhere.
 
     Upstream keeps these as local variables of `Scheduler.schedule`.
     """
 
     token_budget: int
     long_prefill_token_threshold: int = 0
+    split: MambaBlockAlignedSplit | None = None
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
     running: list[Request] = field(default_factory=list)
@@ -29,11 +34,13 @@ class StepPlan:
 
     def clamp(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Tokens for one request in this step, from its token `num_computed_tokens` on: no more than it lacks
-        (`num_new_tokens`), than its own cap, and than what is left of the budget."""
+        (`num_new_tokens`), than its own cap, and than what is left of the budget; 0 where it has to end with a block
+        and none fits."""
         threshold = self.long_prefill_token_threshold
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
-        return num_new_tokens if num_new_tokens < self.token_budget else self.token_budget
+        num_new_tokens = num_new_tokens if num_new_tokens < self.token_budget else self.token_budget
+        return num_new_tokens if self.split is None else self.split(request, num_computed_tokens, num_new_tokens)
 
     def cuts(self, num_new_tokens: int) -> bool:
         """Whether the budget, and not a request's own cap, leaves it less than it lacks."""

@@ -66,7 +66,7 @@ def make_connector_workload(seed: int, wide: bool = False) -> Workload:
     config["aborts_in_flight"] = {
         step: [rng.randrange(1000) for _ in range(rng.choice([1, 2]))] for step in range(length) if rng.random() < 0.04
     }
-    _use_ids_again(rng, workload, 0.3 if wide else 0.1)
+    use_ids_again(rng, workload, 0.3 if wide else 0.1)
     return workload
 
 
@@ -78,7 +78,7 @@ def _take_odd_blocks(rng: random.Random, config: dict[str, Any]) -> None:
     config["num_blocks"] = -(-tokens // size) + 3
 
 
-def _use_ids_again(rng: random.Random, workload: Workload, often: float) -> None:
+def use_ids_again(rng: random.Random, workload: Workload, often: float) -> None:
     """Some arrivals have the id of an earlier one; `free_name` says what becomes of it where that is still there."""
     earlier: list[str] = []
     for arrival in (arrival for step in workload.arrivals for arrival in step):

@@ -28,7 +28,7 @@ def make_group_workload(seed: int, kind: str = "") -> Workload:
     for step in range(rng.randint(20, 45)):
         arrivals = []
         for _ in range(rng.choice([1, 1, 2, 4]) if rng.random() < 0.4 else 0):
-            arrivals.append(_arrival(rng, workload, pieces, earlier, len(earlier), step))
+            arrivals.append(make_arrival(rng, workload, pieces, earlier, len(earlier), step))
             earlier.append(arrivals[-1])
         workload.arrivals.append(arrivals)
         workload.aborts.append(rng.randrange(1000) if rng.random() < 0.08 else None)
@@ -71,7 +71,7 @@ def _config(rng: random.Random, kind: str) -> dict[str, Any]:
     }
 
 
-def _arrival(
+def make_arrival(
     rng: random.Random, workload: Workload, pieces: list[list[int]], earlier: list[Arrival], number: int, step: int
 ) -> Arrival:
     prompt = [token for _ in range(rng.randint(1, 4)) for token in rng.choice(pieces)]

@@ -71,8 +71,11 @@ def stand_in_model(max_position_embeddings: int = 2048) -> Iterator[str]:
         yield folder
 
 
-def make_scheduler(config: dict[str, Any], model_folder: str, kv_transfer_config: Any = None) -> Scheduler:
-    """The real scheduler over a pool without arrays. kv_transfer_config: names a KV connector."""
+def make_scheduler(
+    config: dict[str, Any], model_folder: str, kv_transfer_config: Any = None, groups: Any = None
+) -> Scheduler:
+    """The real scheduler over a pool without arrays. kv_transfer_config: names a KV connector. groups: as the release
+    has them; None: those that the settings name."""
     model = ModelConfig(
         model=model_folder,
         dtype="float32",
@@ -104,7 +107,7 @@ def make_scheduler(config: dict[str, Any], model_folder: str, kv_transfer_config
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null") if "groups" in config else None,
         kv_transfer_config=kv_transfer_config,
     )
-    groups = make_groups(config.get("groups", [(None, config["block_size"])]))
+    groups = groups or make_groups(config.get("groups", [(None, config["block_size"])]))
     kv_cache_config = KVCacheConfig(config["num_blocks"], [], groups)
     block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     scheduler_class = AsyncScheduler if config["async"] else Scheduler
@@ -161,12 +164,15 @@ class Recorder:
 
     def __init__(self, workload: Workload, model_folder: str) -> None:
         self.workload = workload
-        self.scheduler = make_scheduler(workload.config, model_folder, self._kv_transfer_config())
-        sizes = [block_size for _, block_size in workload.config.get("groups", [(None, workload.config["block_size"])])]
+        self.scheduler = self._make_scheduler(model_folder)
+        sizes = [group[1] for group in workload.config.get("groups", [(None, workload.config["block_size"])])]
         self.hasher = get_request_block_hasher(math.gcd(*sizes), sha256)
         self.num_sampled: Counter[str] = Counter()
         self.hits = [0, 0, 0, 0]
         self.in_flight: deque[Any] = deque()
+
+    def _make_scheduler(self, model_folder: str) -> Scheduler:
+        return make_scheduler(self.workload.config, model_folder, self._kv_transfer_config())
 
     def run(self) -> list[dict[str, Any]]:
         steps: list[dict[str, Any]] = []
