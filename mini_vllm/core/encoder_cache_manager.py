@@ -142,6 +142,7 @@ class EncoderDecoderCacheManager(EncoderCacheManager):
         super().reset()
         self.held.clear()
         self.allocated.clear()
+        self.to_free.clear()
 
     def check_and_update_cache(self, request: Request, input_id: int) -> bool:
         """False: nothing is shared."""
