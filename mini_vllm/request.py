@@ -1,6 +1,6 @@
 """A request inside the engine core: its tokens, its two counters and its state.
 
-Upstream twin: `vllm/v1/request.py`. What later phases bring (images) is left out.
+Upstream twin: `vllm/v1/request.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from mini_vllm.lora.request import LoRARequest
+    from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
     from mini_vllm.structured_output.request import StructuredOutputRequest
 
 BlockHasher = Callable[["Request"], list[bytes]]
@@ -81,6 +82,7 @@ class Request:
         block_hasher: returns the hashes of full blocks that have none yet (`get_request_block_hasher`); None when
             prefix caching is off.
         lora_request: its adapter; cached blocks are shared within one adapter only.
+        mm_features: its pictures, sounds and films, in the order of their places in the prompt.
 
     Upstream: upstream/vllm/v1/request.py:59 — `Request`.
     """
@@ -96,13 +98,14 @@ class Request:
         block_hasher: BlockHasher | None = None,
         cache_salt: str | None = None,
         lora_request: LoRARequest | None = None,
+        mm_features: list[MultiModalFeatureSpec] | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids
         self.sampling_params = sampling_params
         self.arrival_time = arrival_time
         self.priority = priority
-        self.cache_salt, self.lora_request = cache_salt, lora_request
+        self.cache_salt, self.lora_request, self.mm_features = cache_salt, lora_request, mm_features or []
         self.kv_transfer_params = (getattr(sampling_params, "extra_args", None) or {}).get("kv_transfer_params")
         self.serial = next(_serial)
 
@@ -188,6 +191,10 @@ class Request:
         """True when tokens in flight are sure to end the request: another step for it would be wasted."""
         in_flight = self.num_output_placeholders
         return in_flight > 0 and self.num_computed_tokens + 2 - in_flight >= self.num_prompt_tokens + self.max_tokens
+
+    def get_num_encoder_embeds(self, input_id: int) -> int:
+        """Embeddings of the item at this place."""
+        return self.mm_features[input_id].mm_position.get_num_embeds()
 
     def try_promote(self) -> bool:
         """True where the request waits for nothing but room, now. A grammar that cannot be compiled has no more to wait

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mini_vllm.config.utils import flag, one_of, whole_number
 
@@ -20,6 +20,9 @@ class SchedulerConfig:
     where the model runs in the calling thread, it hides nothing and shows only the decisions.
     `stream_interval`: tokens of a request that are shown together, after its first, which is shown at once.
     `runner_type`: "generate" or "pooling", as the model turns out to be.
+    `disable_chunked_mm_input`: a chunk of a prompt does not end within an item, where that can be avoided.
+    `max_num_encoder_input_tokens`, `encoder_cache_size`: embeddings that the encoder computes in a step, and that are
+    kept; both as many as the budget's tokens, and no fewer than the largest item has.
     `disable_hybrid_kv_cache_manager`: a model with full and with sliding layers keeps all blocks of all layers.
     """
 
@@ -33,6 +36,9 @@ class SchedulerConfig:
     disable_hybrid_kv_cache_manager: bool = False
     stream_interval: int = 1
     runner_type: str = "generate"
+    disable_chunked_mm_input: bool = False
+    max_num_encoder_input_tokens: int = field(init=False)
+    encoder_cache_size: int = field(init=False)
 
     def __post_init__(self) -> None:
         whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1)
@@ -46,6 +52,7 @@ class SchedulerConfig:
             )
         whole_number("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         whole_number("stream_interval", self.stream_interval, 1)
+        self.max_num_encoder_input_tokens = self.encoder_cache_size = self.max_num_batched_tokens
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
-        for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling"):
+        for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling", "disable_chunked_mm_input"):
             flag(name, getattr(self, name))

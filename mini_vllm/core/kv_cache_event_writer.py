@@ -42,7 +42,7 @@ def write_down(
         lora_id=None if request.lora_request is None else request.lora_request.lora_int_id,
         medium=MEDIUM_GPU,
         lora_name=None if request.lora_request is None else request.lora_request.lora_name,
-        extra_keys=[generate_block_hash_extra_keys(request, i * size) for i in stored] or None,
+        extra_keys=[generate_block_hash_extra_keys(request, i * size, (i + 1) * size) for i in stored] or None,
         group_idx=manager.kv_cache_group_id,
         kv_cache_spec_kind=spec.kind.value,
         kv_cache_spec_sliding_window=getattr(spec, "sliding_window", None) if manager.recycles else None,

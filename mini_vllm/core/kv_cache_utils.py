@@ -9,7 +9,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 from mini_vllm.request import BlockHasher, Request
 
@@ -75,14 +75,14 @@ def get_group_id(key: bytes) -> int:
 
 
 def hash_block_tokens(
-    parent_block_hash: bytes | None, curr_block_token_ids: Sequence[int], extra_keys: tuple[str, ...] | None = None
+    parent_block_hash: bytes | None, curr_block_token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None = None
 ) -> bytes:
     """Hash of a full block *and of all before it*: keys and values depend on every earlier token.
 
     Args:
         parent_block_hash: hash of the block before, None for the first.
         curr_block_token_ids: `block_size` token ids.
-        extra_keys: whatever else the content depends on (an adapter, a cache salt; later an image).
+        extra_keys: whatever else the content depends on (an adapter, an item, a cache salt).
 
     Returns:
         32 bytes (SHA-256). Upstream's own are made where `prefix_caching_hash_algo` names one (`utils/hashing.py`).
@@ -96,13 +96,17 @@ def hash_block_tokens(
     return digest.digest()
 
 
-def generate_block_hash_extra_keys(request: Request, start_token_idx: int) -> tuple[str, ...] | None:
-    """What else the content of a block depends on: each on the name of the adapter, where the request has one, and
-    the first on the cache salt.
+def generate_block_hash_extra_keys(request: Request, start_token_idx: int, end_token_idx: int) -> tuple[Any, ...] | None:
+    """What else the content of a block depends on: each on the name of the adapter, where the request has one, and on
+    the items that stand in it; the first on the cache salt.
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:503 — `generate_block_hash_extra_keys`.
     """
-    keys: tuple[str, ...] = () if request.lora_request is None else (request.lora_request.lora_name,)
+    keys: tuple[Any, ...] = () if request.lora_request is None else (request.lora_request.lora_name,)
+    if request.mm_features:
+        from mini_vllm.multimodal.inputs import gen_mm_extra_hash_keys
+
+        keys += gen_mm_extra_hash_keys(request.mm_features, start_token_idx, end_token_idx)
     if start_token_idx == 0 and request.cache_salt:
         keys += (request.cache_salt,)
     return keys or None
@@ -125,7 +129,7 @@ def get_request_block_hasher(block_size: int, hash_function: Callable[..., bytes
         parent = request.block_hashes[-1] if request.block_hashes else None
         new_hashes = []
         while start + block_size <= num_tokens:
-            extra_keys = generate_block_hash_extra_keys(request, start)
+            extra_keys = generate_block_hash_extra_keys(request, start, start + block_size)
             parent = hash_block(parent, request.all_token_ids[start : start + block_size], extra_keys)
             new_hashes.append(parent)
             start += block_size

@@ -242,7 +242,7 @@ class EngineCore:
         drafts, (cudagraph_stats, expert_load) = self.scheduler.drafts, self.model_executor.get_stats()
         return SchedulerStats(
             num_running_reqs=len(self.scheduler.running),
-            num_waiting_reqs=self.scheduler.num_waiting_reqs,
+            num_waiting_reqs=self.scheduler.table.num_waiting,
             kv_cache_usage=self.kv_cache_manager.usage,
             prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
             num_steps=self.num_steps,

@@ -156,7 +156,7 @@ class CoreRecorder(Recorder):
         scheduler, pool = self.core.scheduler, self.core.kv_cache_manager.block_pool
         free = pool.get_num_free_blocks()
         self.count("KV blocks", used=self.core.num_blocks - 1 - free, free=free)
-        self.count("requests", running=len(scheduler.running), waiting=scheduler.num_waiting_reqs)
+        self.count("requests", running=len(scheduler.running), waiting=scheduler.table.num_waiting)
         self.count("tokens in a step", tokens=plan.total_num_scheduled_tokens)
 
     def _updated(self, _: Event, args: Any, __: Any) -> None:

@@ -16,6 +16,7 @@ from mini_vllm.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorMetadata
     from mini_vllm.lora.request import LoRARequest
+    from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class NewRequestData:
     block_ids: tuple[list[int], ...]
     num_computed_tokens: int
     lora_request: LoRARequest | None = None
+    mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -72,6 +74,10 @@ class SchedulerOutput:
     """Drafts among the scheduled tokens, the last of their request. -1: only the model runner knows them yet."""
     preempted_req_ids: set[str] = field(default_factory=set)
     finished_req_ids: set[str] = field(default_factory=set)
+    scheduled_encoder_inputs: dict[str, list[int]] = field(default_factory=dict)
+    """Which items of which requests the encoder computes in this step, by their places."""
+    free_encoder_mm_hashes: list[str] = field(default_factory=list)
+    """Identifiers of items whose embeddings the model runner forgets, before it encodes anything."""
     has_structured_output_requests: bool = False
     """A row of this step has to obey a grammar."""
     pending_structured_output_tokens: bool = False

@@ -125,17 +125,17 @@ class RemoteKV:
         num_computed_tokens, num_new_tokens = request.num_computed_tokens + start.num_tokens, 0
         if not start.in_background:
             num_missing_tokens = request.num_tokens - num_computed_tokens
-            num_new_tokens = step.clamp(request, num_computed_tokens, num_missing_tokens)
-            too_long = not scheduler.config.enable_chunked_prefill and step.cuts(num_missing_tokens)
-            if too_long or not num_new_tokens:
+            if not scheduler.config.enable_chunked_prefill and step.cuts(num_missing_tokens):
                 return False
+            if not (num_new_tokens := step.clamp(request, num_computed_tokens, num_missing_tokens)):
+                return step.refuse(request)
         new_blocks = self.kv_cache_manager.allocate_slots(
             request, num_new_tokens, start.num_hit_tokens, start.blocks, start.num_lookahead, start.num_external_tokens,
             start.in_background, 0, scheduler.config.scheduler_reserve_full_isl,
         )  # fmt: skip
         if new_blocks is None:
             self.make_room(scheduler.table, request)
-            return False
+            return step.refuse(request)
         queue.pop_request()
         if self.begin(request, start):
             passed_over.append(request)

@@ -17,6 +17,7 @@ from mini_vllm.engine import EngineCoreEventType
 from mini_vllm.request import Request, RequestStatus
 
 if TYPE_CHECKING:
+    from mini_vllm.core.sched.encoder_inputs import EncoderInputs
     from mini_vllm.core.sched.remote_kv import RemoteKV
 
 
@@ -27,6 +28,7 @@ class RequestTable:
         scheduling_policy: order of `waiting`, "fcfs" or "priority".
         kv_cache_manager: has the blocks of those that run.
         connector: may keep the blocks of a request that has ended; until they are sent it stays in `requests`.
+        encoder: knows which items the requests need. None: they have none.
 
     Attributes:
         requests: all unfinished requests by id.
@@ -37,9 +39,10 @@ class RequestTable:
     """
 
     def __init__(
-        self, scheduling_policy: str, kv_cache_manager: KVCacheManager, connector: RemoteKV | None = None
-    ) -> None:
-        self.kv_cache_manager, self.connector = kv_cache_manager, connector
+        self, scheduling_policy: str, kv_cache_manager: KVCacheManager, connector: RemoteKV | None = None,
+        encoder: EncoderInputs | None = None,
+    ) -> None:  # fmt: skip
+        self.kv_cache_manager, self.connector, self.encoder = kv_cache_manager, connector, encoder
         self.requests: dict[str, Request] = {}
         self.waiting: RequestQueue = create_request_queue(scheduling_policy)
         self.skipped_waiting: RequestQueue = create_request_queue(scheduling_policy)
@@ -51,17 +54,27 @@ class RequestTable:
         """Queue a request.
 
         Raises:
-            ValueError: an unfinished request has the same id, or this one can never fit the pool.
+            ValueError: an unfinished request has the same id, or this one can never fit the pool, or an item of it the
+                encoder's budget and cache.
         """
         if request.request_id in self.requests:
             raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
         self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
+        if request.mm_features:
+            if self.encoder is None:
+                raise ValueError(f"request {request.request_id!r} has media, but the model takes none")
+            self.encoder.check_fits(request)
         self.requests[request.request_id] = request
         request.record_event(EngineCoreEventType.QUEUED)
         blocked = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         (self.skipped_waiting if blocked else self.waiting).add_request(request)
         if self.connector is not None:
             self.connector.connector.on_new_request(request)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for room, or for more than that."""
+        return len(self.waiting) + len(self.skipped_waiting)
 
     @property
     def num_unfinished(self) -> int:
@@ -101,6 +114,8 @@ class RequestTable:
         if self.connector is not None:
             is_kept, kv_transfer_params = self.connector.request_finished(request)
             delay_free_blocks = delay_free_blocks or is_kept
+        if self.encoder is not None:
+            self.encoder.encoder_cache_manager.free(request)
         self.finished_req_ids.add(request.request_id)
         if not delay_free_blocks:
             self.forget(request)
@@ -122,6 +137,8 @@ class RequestTable:
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:929 — `_preempt_request`.
         """
         self.kv_cache_manager.free(request)
+        if self.encoder is not None:
+            self.encoder.encoder_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_awaited_tokens = request.num_tokens + (request.num_computed_tokens >= request.num_tokens)
         request.num_computed_tokens = 0

@@ -26,6 +26,7 @@ from mini_vllm.request import Request, RequestStatus
 
 if TYPE_CHECKING:
     from mini_vllm.core.sched.drafts import Drafts
+    from mini_vllm.core.sched.encoder_inputs import EncoderInputs
     from mini_vllm.core.sched.lora_slots import LoRASlots
     from mini_vllm.core.sched.mamba_split import MambaBlockAlignedSplit
     from mini_vllm.core.sched.remote_kv import RemoteKV
@@ -39,8 +40,8 @@ class Scheduler:
     Args:
         config: limits and policy. kv_cache_manager: gives the slots; may refuse. max_model_len: tokens of one request.
         structured_output_manager: grammars. drafts: speculation. lora: slots for adapters. connector: keys and values
-            from elsewhere. kv_event_publisher: tells what the prefix cache gained and lost. mamba_split: lets steps of
-            a prompt end with blocks. check_stop: whether the token just appended ends its request.
+            from elsewhere. encoder: budget and cache for media. mamba_split: lets steps of a prompt end with blocks.
+            kv_event_publisher: tells what the prefix cache gains and loses. check_stop: whether a token was the last.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:64 — `Scheduler`, `:329` — `schedule`, `:951` —
     `_update_after_schedule`, `:1259` — `get_grammar_bitmask`, `:1283` — `update_from_output`, `:1691` —
@@ -50,18 +51,19 @@ class Scheduler:
     def __init__(
         self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int, *,
         structured_output_manager: StructuredOutputManager | None = None, drafts: Drafts | None = None,
-        lora: LoRASlots | None = None, connector: RemoteKV | None = None,
-        kv_event_publisher: EventPublisher | None = None, mamba_split: MambaBlockAlignedSplit | None = None,
+        lora: LoRASlots | None = None, connector: RemoteKV | None = None, encoder: EncoderInputs | None = None,
+        mamba_split: MambaBlockAlignedSplit | None = None, kv_event_publisher: EventPublisher | None = None,
         check_stop: Callable[[Request, int], bool] = check_stop,
     ) -> None:  # fmt: skip
         assert config.max_num_seqs is not None
         self.config, self.kv_cache_manager, self.max_model_len = config, kv_cache_manager, max_model_len
         self.structured_output_manager, self.drafts, self.lora = structured_output_manager, drafts, lora
         self.connector, self.kv_event_publisher, self.check_stop = connector, kv_event_publisher, check_stop
+        self.encoder, self.encoder_cache_manager = encoder, None if encoder is None else encoder.encoder_cache_manager
         self.max_num_running_reqs, self.mamba_split = config.max_num_seqs, mamba_split
         self.max_num_scheduled_tokens = config.max_num_batched_tokens if drafts is None else drafts.token_budget(config)
         self.prev_step_scheduled_req_ids: set[str] = set()
-        self.table = table = RequestTable(config.scheduling_policy, kv_cache_manager, connector)
+        self.table = table = RequestTable(config.scheduling_policy, kv_cache_manager, connector, encoder)
         # Its parts under upstream's names: the same objects, changed in place and never replaced.
         self.requests, self.waiting, self.skipped_waiting = table.requests, table.waiting, table.skipped_waiting
         self.running, self.finished_req_ids = table.running, table.finished_req_ids
@@ -73,7 +75,9 @@ class Scheduler:
         front, as long as budget, seats and blocks last. In a step that had to preempt nobody new is admitted.
         """
         self.kv_cache_manager.new_step_starts()
-        step = StepPlan(self.max_num_scheduled_tokens, self.config.long_prefill_token_threshold, self.mamba_split)
+        encoder = None if self.encoder is None else self.encoder.begin_step()
+        threshold = self.config.long_prefill_token_threshold
+        step = StepPlan(self.max_num_scheduled_tokens, threshold, self.mamba_split, encoder)
         self._schedule_running(step)
         if not step.preempted:
             self._schedule_waiting(step)
@@ -143,12 +147,14 @@ class Scheduler:
         request = queue.peek_request()
         hits, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
         num_missing_tokens = request.num_tokens - num_hit_tokens
+        if not self.config.enable_chunked_prefill and step.cuts(num_missing_tokens):
+            return False
         num_new_tokens = step.clamp(request, num_hit_tokens, num_missing_tokens)
-        if not num_new_tokens or (not self.config.enable_chunked_prefill and step.cuts(num_missing_tokens)):
-            return False
-        whole, allocate_slots = self.config.scheduler_reserve_full_isl, self.kv_cache_manager.allocate_slots
-        if allocate_slots(request, num_new_tokens, num_hit_tokens, hits, full_sequence_must_fit=whole) is None:
-            return False
+        if not num_new_tokens or self.kv_cache_manager.allocate_slots(
+            request, num_new_tokens, num_hit_tokens, hits, num_encoder_tokens=step.num_encoder_tokens(request),
+            full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
+        ) is None:  # fmt: skip
+            return step.refuse(request)
         self.start(queue.pop_request(), step, num_new_tokens, num_hit_tokens)
         return True
 
@@ -209,6 +215,8 @@ class Scheduler:
                 new_token_ids = model_output.sampled_token_ids[rows[request_id]]
                 if drafts is not None:
                     drafts.take_back_rejected(output, request, len(new_token_ids))
+                if self.encoder is not None and request.mm_features:
+                    self.encoder.free_passed(request)
                 if not new_token_ids:
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)
@@ -268,11 +276,6 @@ class Scheduler:
     def finish_requests(self, request_ids: str | Iterable[str], finished_status: RequestStatus) -> list[str]:
         """End requests from outside (an abort); unknown ids are passed over. Returns the ids that were ended."""
         return self.table.finish_requests(request_ids, finished_status)
-
-    @property
-    def num_waiting_reqs(self) -> int:
-        """Requests without blocks."""
-        return len(self.waiting) + len(self.skipped_waiting)
 
     @property
     def num_preemptions(self) -> int:

@@ -10,13 +10,15 @@ from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, Sched
 from mini_vllm.request import Request
 
 if TYPE_CHECKING:
+    from mini_vllm.core.sched.encoder_inputs import EncoderStep
     from mini_vllm.core.sched.mamba_split import MambaBlockAlignedSplit
 
 
 @dataclass(slots=True)
 class StepPlan:
     """What has been given out so far. `token_budget` is what is left, `long_prefill_token_threshold` what one request
-    gets of it at most (0: all). `split`: where a step of a prompt has to end; None: anywhere.
+    gets of it at most (0: all). `split`: where a step of a prompt has to end; None: anywhere. `encoder`: its part,
+    where the model takes media.
 
     Upstream keeps these as local variables of `Scheduler.schedule`.
     """
@@ -24,6 +26,7 @@ class StepPlan:
     token_budget: int
     long_prefill_token_threshold: int = 0
     split: MambaBlockAlignedSplit | None = None
+    encoder: EncoderStep | None = None
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
     running: list[Request] = field(default_factory=list)
@@ -34,23 +37,37 @@ class StepPlan:
 
     def clamp(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Tokens for one request in this step, from its token `num_computed_tokens` on: no more than it lacks
-        (`num_new_tokens`), than its own cap, and than what is left of the budget; 0 where it has to end with a block
-        and none fits."""
+        (`num_new_tokens`), than its own cap, and than what is left of the budget; nothing of an item that cannot be
+        encoded; 0 where it has to end with a block and none fits."""
         threshold = self.long_prefill_token_threshold
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
         num_new_tokens = num_new_tokens if num_new_tokens < self.token_budget else self.token_budget
+        if self.encoder is not None and request.mm_features:
+            num_new_tokens = self.encoder.clamp(request, num_computed_tokens, num_new_tokens)
         return num_new_tokens if self.split is None else self.split(request, num_computed_tokens, num_new_tokens)
 
     def cuts(self, num_new_tokens: int) -> bool:
         """Whether the budget, and not a request's own cap, leaves it less than it lacks."""
         return min(num_new_tokens, self.long_prefill_token_threshold or num_new_tokens) > self.token_budget
 
+    def num_encoder_tokens(self, request: Request) -> int:
+        """Slots of cross attention for the request that was clamped last; 0 without such layers."""
+        return 0 if self.encoder is None else self.encoder.num_encoder_tokens(request)
+
+    def refuse(self, request: Request) -> bool:
+        """A request that waits cannot be admitted, so that it needs no item yet. False."""
+        if self.encoder is not None:
+            self.encoder.manager.free(request)
+        return False
+
     def add(self, request: Request, num_new_tokens: int, new_blocks: KVCacheBlocks) -> None:
         """Give `num_new_tokens` of the budget to a request."""
         self.num_scheduled_tokens[request.request_id] = num_new_tokens
         self.new_blocks[request.request_id] = new_blocks
         self.token_budget -= num_new_tokens
+        if self.encoder is not None:
+            self.encoder.commit(request)
 
     def remove(self, request: Request) -> None:
         """Take back what a running request was given in this step: it has just been preempted."""
@@ -58,6 +75,8 @@ class StepPlan:
         self.token_budget += self.num_scheduled_tokens.pop(request.request_id)
         del self.new_blocks[request.request_id]
         self.spec_decode_tokens.pop(request.request_id, None)
+        if self.encoder is not None:
+            self.encoder.take_back(request, self.running)
 
     def make_output(self, finished_req_ids: set[str], previously_scheduled: set[str]) -> SchedulerOutput:
         """The finished plan: new requests in full, the others as differences."""
@@ -69,9 +88,11 @@ class StepPlan:
                 self.new_blocks[request.request_id].get_block_ids(),
                 request.num_computed_tokens,
                 request.lora_request,
+                request.mm_features,
             )
             for request in self.new
         ]
+        encoder = self.encoder
         return SchedulerOutput(
             scheduled_new_reqs=new_reqs,
             scheduled_cached_reqs=self._make_cached_request_data(previously_scheduled),
@@ -80,6 +101,8 @@ class StepPlan:
             scheduled_spec_decode_tokens=self.spec_decode_tokens,
             preempted_req_ids={request.request_id for request in self.preempted},
             finished_req_ids=finished_req_ids,
+            scheduled_encoder_inputs={} if encoder is None else encoder.scheduled,
+            free_encoder_mm_hashes=[] if encoder is None else encoder.manager.get_freed_mm_hashes(),
         )
 
     def _make_cached_request_data(self, previous: set[str]) -> CachedRequestData:

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, _use_ids_again, checksum_of
+from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, use_ids_again, checksum_of
 from mini_vllm.tests.golden.draft_workload import make_draft_workload, proposed, verified
 from mini_vllm.tests.golden.group_workload import make_group_workload
 from mini_vllm.tests.golden.scheduler_workload import Workload, make_pressed_workload, sampled_token
@@ -57,7 +57,7 @@ def make_pipeline_workload(seed: int, wide: bool = False) -> Workload:
         for number in range(length)
         if rng.random() < 0.05
     }
-    _use_ids_again(rng, workload, 0.3 if wide else 0.1)
+    use_ids_again(rng, workload, 0.3 if wide else 0.1)
     return workload
 
 

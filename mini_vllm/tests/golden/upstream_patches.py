@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -307,13 +307,14 @@ PIPELINE_PATCHES = {
 
 
 @contextmanager
-def applied(scheduler_class: Any, names: Sequence[str]) -> Iterator[None]:
-    """While inside, the methods of `scheduler_class` have these patches.
+def applied(scheduler_class: Any, names: Sequence[str], more: Mapping[str, Patch] | None = None) -> Iterator[None]:
+    """While inside, the methods of `scheduler_class` (or the functions of a module) have these patches. more: patches
+    that do not stand here.
 
     Raises:
         ValueError: the text to be replaced does not stand in the source exactly once.
     """
-    both = {**PATCHES, **CONNECTOR_PATCHES, **PIPELINE_PATCHES}
+    both = {**PATCHES, **CONNECTOR_PATCHES, **PIPELINE_PATCHES, **(more or {})}
     methods = dict.fromkeys(both[name].method for name in names)
     originals = {method: getattr(scheduler_class, method) for method in methods}
     try:

@@ -135,7 +135,7 @@ def test_who_waits_for_a_grammar_does_not_hold_up_the_others(monkeypatch):
         engine.step()
     for _ in range(20):  # nothing can be planned, and nobody gives up
         assert engine.step() == []
-    assert list(engine.scheduler.skipped_waiting) == [request] and engine.scheduler.num_waiting_reqs == 1
+    assert list(engine.scheduler.skipped_waiting) == [request] and engine.scheduler.table.num_waiting == 1
     gate.set()
     while engine.has_unfinished_requests():
         outputs = engine.step()
