@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
 from mini_vllm.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 from mini_vllm.request import Request
+from mini_vllm.utils.math_utils import cdiv
 
 
 class CrossAttentionManager(SingleTypeKVCacheManager):
@@ -30,6 +31,10 @@ class CrossAttentionManager(SingleTypeKVCacheManager):
         """Nothing: there are no hits. Raises ValueError where there are."""
         if new_computed_blocks:
             raise ValueError(f"request {request_id!r}: blocks of cross attention cannot be prefix hits")
+
+    def get_num_blocks_for(self, num_tokens: int, num_encoder_tokens: int) -> int:
+        """Those of the encoder's tokens."""
+        return cdiv(num_encoder_tokens, self.block_size)
 
     def cache_blocks(self, request: Request, num_tokens: int, alignment_tokens: int = 0) -> NoReturn:
         """Raises ValueError: under prefix caching a model with cross attention is not served."""

@@ -240,7 +240,7 @@ class KVCacheManager:
         if self.enable_caching:
             self.coordinator.cache_blocks(request, num_tokens)
 
-    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
+    def check_fits(self, num_prompt_tokens: int, max_tokens: int | None, num_encoder_tokens: int = 0) -> None:
         """Raise ValueError if a request of this size could never be finished, even alone in the pool.
 
         The last token's keys and values are never needed, hence the - 1. Upstream makes sure at start-up that one
@@ -248,7 +248,7 @@ class KVCacheManager:
         """
         longest = self.max_model_len if max_tokens is None else min(num_prompt_tokens + max_tokens, self.max_model_len)
         usable, managers = self.block_pool.num_gpu_blocks - 1, self.coordinator.single_type_managers
-        needed = sum([manager.get_num_blocks_for(longest - 1) for manager in managers])
+        needed = sum([manager.get_num_blocks_for(longest - 1, num_encoder_tokens) for manager in managers])
         if needed > usable:
             room = usable * self.block_size
             holds = f"holds {room}" if self.num_kv_cache_groups == 1 else f"has {usable} of the {needed} blocks needed"

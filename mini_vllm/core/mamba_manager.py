@@ -171,7 +171,7 @@ class MambaManager(SingleTypeKVCacheManager):
         self.last_state_block_idx.pop(request_id, None)
         super().free(request_id)
 
-    def get_num_blocks_for(self, num_tokens: int) -> int:
+    def get_num_blocks_for(self, num_tokens: int, num_encoder_tokens: int) -> int:
         """As the base class; in "align" the state of a step and the one before it, whatever the text's length."""
         states = cdiv(num_tokens, self.block_size)
         return (min(states, 2) if self.mamba_cache_mode == "align" else states) + self.num_speculative_blocks

@@ -211,7 +211,7 @@ class SingleTypeKVCacheManager(ABC):
         """Blocks at the front that all requests share."""
         return 0
 
-    def get_num_blocks_for(self, num_tokens: int) -> int:
+    def get_num_blocks_for(self, num_tokens: int, num_encoder_tokens: int) -> int:
         """Blocks that a request of so many tokens holds at most at one time."""
         blocks, most = cdiv(num_tokens, self.block_size), self.max_admission_blocks
         return blocks if most is None else min(blocks, most)

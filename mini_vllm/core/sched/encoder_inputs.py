@@ -50,6 +50,10 @@ class EncoderInputs:
                     f"encoder's budget and cache allow at most {most}"
                 )
 
+    def num_encoder_tokens(self, request: Request) -> int:
+        """Slots of cross attention that a request needs; 0 where the model has none."""
+        return sum(map(request.get_num_encoder_embeds, range(len(request.mm_features)))) * self.is_encoder_decoder
+
     def free_passed(self, request: Request) -> None:
         """A step has been executed: what the prompt has passed is needed no more, its keys and values are there.
 

@@ -59,7 +59,9 @@ class RequestTable:
         """
         if request.request_id in self.requests:
             raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
-        self.kv_cache_manager.check_fits(request.num_prompt_tokens, request.sampling_params.max_tokens)
+        num_encoder_tokens = 0 if self.encoder is None else self.encoder.num_encoder_tokens(request)
+        most = request.sampling_params.max_tokens
+        self.kv_cache_manager.check_fits(request.num_prompt_tokens, most, num_encoder_tokens)
         if request.mm_features:
             if self.encoder is None:
                 raise ValueError(f"request {request.request_id!r} has media, but the model takes none")

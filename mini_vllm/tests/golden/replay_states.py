@@ -3,21 +3,24 @@
 from dataclasses import replace
 
 from mini_vllm.config.speculative import SpeculativeConfig
+from mini_vllm.core.encoder_cache_manager import EncoderDecoderCacheManager
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.drafts import Drafts
+from mini_vllm.core.sched.encoder_inputs import EncoderInputs
 from mini_vllm.core.sched.mamba_split import make_mamba_split
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
 from mini_vllm.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec
+from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.request import RequestStatus
 from mini_vllm.tests.golden.connector_workload import free_name, picks, scheduler_state
 from mini_vllm.tests.golden.draft_workload import proposed, verified
 from mini_vllm.tests.golden.replay import GroupReplay, limits_of
 from mini_vllm.tests.golden.scheduler_workload import sampled_token
-from mini_vllm.tests.golden.state_workload import short
+from mini_vllm.tests.golden.state_workload import encoder_length, short
 
 
 def make_spec(config, window, block_size, kind):
@@ -51,6 +54,9 @@ def make_state_scheduler(workload, **held):
     if method is not None:
         drafts = SpeculativeConfig(config["drafts"]["k"], method, None if method == "ngram" else "stand-in")
         held["drafts"] = Drafts(drafts)
+    if "encoder" in config:
+        room = EncoderDecoderCacheManager(config["encoder"]["cache"])
+        held["encoder"] = EncoderInputs(room, config["encoder"]["budget"])
     split = make_mamba_split(manager.kv_cache_config, method == "eagle")
     kind = AsyncScheduler if config["async"] else Scheduler
     return kind(limits_of(config), manager, config["max_model_len"], mamba_split=split, **held)
@@ -70,7 +76,11 @@ class StateReplay(GroupReplay):
         planned = {name for output, _ in self.in_flight for name in output.num_scheduled_tokens}
         name = free_name(arrival.request_id, {*self.scheduler.requests, *planned})
         self.told_of.discard(name)
-        return super().make_request(replace(arrival, request_id=name))
+        request = super().make_request(replace(arrival, request_id=name))
+        if "encoder" in self.workload.config:
+            place = PlaceholderRange(0, encoder_length(self.workload, name))
+            request.mm_features = [MultiModalFeatureSpec(None, "audio", name, place)]
+        return request
 
     def abort(self, number):
         self.scheduler.finish_requests(picks(list(self.scheduler.requests), number), RequestStatus.FINISHED_ABORTED)
@@ -82,6 +92,8 @@ class StateReplay(GroupReplay):
         self.index = index
         record = super().step(index)
         state = scheduler_state(self.scheduler, [], lambda block: block.block_hash)
+        if "encoder" in self.workload.config:
+            state.append(self.scheduler.encoder_cache_manager.num_free_slots)
         told, self.told = self.told, []
         self.last = {"record": record, "told": told, "state": state, "drafts": self.planned}
         return short(record, self.planned, [told, state])
@@ -89,6 +101,7 @@ class StateReplay(GroupReplay):
     def update(self, output):
         config, seed = self.workload.config, self.workload.seed
         self.planned = {name: list(ids) for name, ids in output.scheduled_spec_decode_tokens.items()}
+        self.told += [["encode", name, list(ids)] for name, ids in output.scheduled_encoder_inputs.items()]
         ids, sampled = list(output.num_scheduled_tokens), []
         for name in ids:
             due = not self.scheduler.requests[name].is_prefill_chunk
