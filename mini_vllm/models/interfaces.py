@@ -31,7 +31,7 @@ class SupportsMultiModal(ABC):
     def make_mm_processor(cls, model: Any) -> BaseMultiModalProcessor:
         """What turns media into features. model: a `ResolvedModel` (`config/resolved_model.py`), no weight read yet.
 
-        Upstream registers it: upstream/vllm/multimodal/registry.py:175 — `register_processor`.
+        Upstream registers it: upstream/vllm/multimodal/registry.py:142 — `register_processor`.
         """
 
     @abstractmethod
@@ -56,7 +56,7 @@ class SupportsMultiModal(ABC):
         Raises:
             ValueError: there are more of them than places, or fewer.
 
-        Upstream: upstream/vllm/model_executor/models/interfaces.py:349 — `SupportsMultiModal.embed_input_ids`.
+        Upstream: upstream/vllm/model_executor/models/interfaces.py:374 — `SupportsMultiModal.embed_input_ids`.
         """
         embeds = self.get_language_model().embed_input_ids(input_ids)
         if not multimodal_embeddings:

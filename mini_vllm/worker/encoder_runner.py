@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mini_vllm.core.sched.output import SchedulerOutput
-from mini_vllm.models.interfaces import supports_mrope, supports_multimodal
+from mini_vllm.models.interfaces import supports_mrope
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.rope_state import RopeState
@@ -41,11 +41,6 @@ class EncoderRunner:
         self.encoder_cache: dict[str, Array] = {}
         self.mm_features: dict[str, list[MultiModalFeatureSpec]] = {}
         self.rope = RopeState(model) if supports_mrope(model) else None
-
-    @classmethod
-    def of(cls, model: Any) -> EncoderRunner | None:
-        """None for a model of text alone."""
-        return cls(model) if supports_multimodal(model) else None
 
     def reset_encoder_cache(self) -> None:
         """Forget all embeddings. Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:914 — `reset_encoder_cache`."""
