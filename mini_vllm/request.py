@@ -152,6 +152,7 @@ class Request:
             block_hasher=block_hasher,
             cache_salt=request.cache_salt,
             lora_request=request.lora_request,
+            mm_features=request.mm_features,
         )
         state = made.structured_output_request
         if state is not None:

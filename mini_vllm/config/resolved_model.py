@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.transformers_utils.config import HFConfig
+
+if TYPE_CHECKING:
+    from mini_vllm.multimodal.processing import BaseMultiModalProcessor
 
 
 @dataclass
@@ -32,6 +35,15 @@ class ResolvedModel:
     default_sampling_params: dict[str, Any] = field(default_factory=dict)
     hf_config: HFConfig | None = None
     default_model_len: int | None = None
+
+    def make_mm_processor(self) -> BaseMultiModalProcessor | None:
+        """What turns media into features; None where the model takes none. A checkpoint's is made by its class."""
+        found = self.model
+        if self.hf_config is not None:
+            from mini_vllm.models.registry import get_model_class
+
+            found = get_model_class(self.hf_config.architecture)
+        return found.make_mm_processor(self) if getattr(found, "supports_multimodal", False) else None
 
     @property
     def lengths(self) -> tuple[int, int | None]:

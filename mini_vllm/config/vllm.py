@@ -77,6 +77,7 @@ class EngineConfig:
     async_scheduling: bool = SchedulerConfig.async_scheduling
     disable_hybrid_kv_cache_manager: bool = SchedulerConfig.disable_hybrid_kv_cache_manager
     stream_interval: int = SchedulerConfig.stream_interval
+    disable_chunked_mm_input: bool = SchedulerConfig.disable_chunked_mm_input
     max_model_len: int | None = ModelConfig.max_model_len
     dtype: str = ModelConfig.dtype
     quantization: str | None = ModelConfig.quantization
@@ -136,7 +137,7 @@ class EngineConfig:
             transfer.check_engine(self)
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.scheduler = SchedulerConfig(
-            **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if f.name != "runner_type"}
+            **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if hasattr(self, f.name)}
         )
         self.kv_events = KVEventsConfig.of(self.kv_events_config)
         self.structured_outputs = StructuredOutputsConfig.of(self.structured_outputs_config)

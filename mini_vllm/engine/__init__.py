@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mini_vllm.lora.request import LoRARequest
+    from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
     from mini_vllm.sampling_params import SamplingParams
 
 
@@ -63,10 +64,11 @@ class EngineCoreRequest:
         cache_salt: requests with different salts share no cached blocks.
         priority: lower runs first under the "priority" policy.
         lora_request: its adapter.
+        mm_features: its pictures, sounds and films, in the order of their places in the prompt.
         reasoning_ended: True: a grammar counts from the first token; None: a reasoning parser is asked.
         reasoning_parser_kwargs: what this parser is made with.
 
-    Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`; what later phases send is absent.
+    Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`.
     """
 
     request_id: str
@@ -78,6 +80,7 @@ class EngineCoreRequest:
     lora_request: LoRARequest | None = None
     reasoning_ended: bool | None = None
     reasoning_parser_kwargs: dict[str, Any] | None = None
+    mm_features: list[MultiModalFeatureSpec] | None = None
 
 
 @dataclass(slots=True)
@@ -152,6 +155,7 @@ class EngineCoreReadyResponse:
         max_model_len: the context length in tokens. num_gpu_blocks: in the pool, the null block included.
         fits_any: the pool holds a request of that length, so nobody needs to ask whether a shorter one fits.
         vocab_size, eos_token_ids, default_sampling_params: of the model.
+        mm_encoder_cache_size: embeddings of media that are kept; 0 where the model takes none.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:68 — `EngineCoreReadyResponse`.
     """
@@ -162,6 +166,7 @@ class EngineCoreReadyResponse:
     vocab_size: int
     eos_token_ids: list[int]
     default_sampling_params: dict[str, Any] = field(default_factory=dict)
+    mm_encoder_cache_size: int = 0
 
 
 class EngineCoreRequestType(enum.Enum):

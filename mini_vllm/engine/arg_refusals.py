@@ -36,7 +36,7 @@ _REFUSED = {
         mm_processor_cache_type=lru mm_shm_cache_max_object_size_mb=128 mm_encoder_only mm_encoder_tp_mode=weights
         mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path
         mm_encoder_fp8_scale_save_margin=1.5 io_processor_plugin renderer_num_workers=1 skip_mm_profiling
-        video_pruning_rate mm_tensor_ipc=direct_rpc ec_transfer_config disable_chunked_mm_input
+        video_pruning_rate mm_tensor_ipc=direct_rpc ec_transfer_config
         enable_mm_processor_stats default_mm_loras enable_tower_connector_lora""",
     "phase 14 brings state-space models": """
         mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto

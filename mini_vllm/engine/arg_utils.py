@@ -72,6 +72,7 @@ class EngineArgs:
     execute_model_timeout_seconds: float | None = None
     disable_hybrid_kv_cache_manager: bool | None = None
     stream_interval: int | None = None
+    disable_chunked_mm_input: bool | None = None
     kv_events_config: dict[str, Any] | Any = None
     kv_transfer_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None

@@ -17,6 +17,7 @@ from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.sched.drafts import Drafts
+from mini_vllm.core.sched.encoder_inputs import EncoderInputs
 from mini_vllm.core.sched.lora_slots import LoRASlots
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.core.sched.remote_kv import RemoteKV
@@ -77,7 +78,7 @@ class EngineCore:
             config.scheduler, self.kv_cache_manager, self.max_model_len,
             structured_output_manager=grammars, drafts=None if speculative is None else Drafts(speculative, grammars),
             lora=None if config.lora is None else LoRASlots(config.lora.max_loras),
-            connector=RemoteKV.of(config, self.kv_cache_manager),
+            connector=RemoteKV.of(config, self.kv_cache_manager), encoder=EncoderInputs.of(config, self.resolved_model),
             kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
         )  # fmt: skip
         size = self.model_executor.max_concurrent_batches
@@ -118,7 +119,7 @@ class EngineCore:
             fits_any = False
         return EngineCoreReadyResponse(
             self.max_model_len, self.num_blocks, fits_any, model.vocab_size, list(model.eos_token_ids),
-            dict(model.default_sampling_params),
+            dict(model.default_sampling_params), 0 if (encoder := self.scheduler.encoder) is None else encoder.cache_size,
         )  # fmt: skip
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
@@ -182,6 +183,8 @@ class EngineCore:
             if request is not None:  # a deferred step may hold one that has ended meanwhile
                 self.kv_cache_manager.evict_after(request, request.num_computed_tokens - num_tokens)
         self.scheduler.finish_requests(list(scheduler_output.num_scheduled_tokens), RequestStatus.FINISHED_ERROR)
+        if self.scheduler.encoder is not None:
+            self.scheduler.encoder.drop_step(scheduler_output)
 
     def watch_progress(self, scheduler_output: SchedulerOutput, in_flight: bool = False) -> None:
         """Count a step. Raises RuntimeError after many empty plans while requests wait and nothing is in flight."""
@@ -214,6 +217,15 @@ class EngineCore:
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """See `LLMEngine.reset_prefix_cache` (upstream/vllm/v1/engine/core.py:631 — `reset_prefix_cache`)."""
         return self.scheduler.reset_prefix_cache(reset_running_requests)
+
+    def reset_encoder_cache(self) -> None:
+        """Forget the embeddings of all media: the weights of the encoder have changed.
+
+        Upstream: upstream/vllm/v1/engine/core.py:638 — `EngineCore.reset_encoder_cache`.
+        """
+        if self.scheduler.encoder_cache_manager is not None:
+            self.scheduler.encoder_cache_manager.reset()
+            self.model_executor.collective_rpc("reset_encoder_cache")
 
     def check_lora(self, lora_request: LoRARequest) -> None:
         """Raise what reading an adapter would raise; nothing is kept of one that is not there yet."""

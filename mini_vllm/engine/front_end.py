@@ -23,6 +23,7 @@ from mini_vllm.model_loader.checkpoint import resolve_model
 from mini_vllm.sample.logits_processor import has_custom_logitsprocs
 
 if TYPE_CHECKING:
+    from mini_vllm.engine.multimodal_inputs import MultiModalInputs
     from mini_vllm.engine.shared_core import SharedCore
     from mini_vllm.engine.utils import CoreSetup
 
@@ -72,6 +73,7 @@ class FrontEnd:
             self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs,
             config.structured_outputs, custom if has_custom_logitsprocs(custom) else None, config.reasoning,
             config.pooler_config if config.runner_type == "pooling" else None,
+            self._make_multimodal_inputs(ready.mm_encoder_cache_size),
         )  # fmt: skip
         self.lora_registry = LoRARegistry(config.lora)
         self._stats = EngineStats()
@@ -79,6 +81,13 @@ class FrontEnd:
         self.output_processor = OutputProcessor(
             self.tokenizer, self._stats, self.stat_logger, config.scheduler.stream_interval
         )
+
+    def _make_multimodal_inputs(self, mm_encoder_cache_size: int) -> MultiModalInputs | None:
+        if (processor := self.resolved_model.make_mm_processor()) is None:
+            return None
+        from mini_vllm.engine.multimodal_inputs import MultiModalInputs
+
+        return MultiModalInputs(processor, mm_encoder_cache_size)
 
     def _core(self, attribute: str, instead: str) -> EngineCore:
         core = self.core_client.engine_core
@@ -136,6 +145,7 @@ class FrontEnd:
             processed.cache_salt,
             priority,
             processed.lora_request,
+            mm_features=processed.mm_features,
         )
 
     def refuse_taken(self, request_ids: list[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sample.logits_processor import validate_logits_processors_parameters
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.checks import shown
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.multimodal_inputs import MultiModalInputs
+    from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 
 Prompt = PromptType
 
@@ -34,6 +38,7 @@ class ProcessedInput:
     """`SamplingParams` or `PoolingParams`."""
     cache_salt: str | None = None
     lora_request: LoRARequest | None = None
+    mm_features: list[MultiModalFeatureSpec] | None = None
 
 
 class InputProcessor:
@@ -48,6 +53,7 @@ class InputProcessor:
         structured_outputs: what grammars are made by.
         logits_processors: custom ones, named, which look at every request; None: neither named nor installed.
         reasoning: what marks the thinking; None: nothing does. pooler_config: None for a model that generates.
+        multimodal: the door for media; None: the model takes none.
 
     Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
     """
@@ -63,8 +69,9 @@ class InputProcessor:
         logits_processors: tuple[Any, ...] | None = None,
         reasoning: ReasoningConfig | None = None,
         pooler_config: PoolerConfig | None = None,
+        multimodal: MultiModalInputs | None = None,
     ) -> None:
-        self.pooler_config = pooler_config
+        self.pooler_config, self.multimodal = pooler_config, multimodal
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
@@ -86,6 +93,9 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise TypeError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
         text, token_ids, cache_salt = self._tokenize(prompt)
+        mm_features = None
+        if self.multimodal is not None:
+            token_ids, mm_features = self.multimodal.process(prompt, token_ids)
         self._validate_token_ids(token_ids)
         params.verify(self.vocab_size, self.max_logprobs)
         if self.logits_processors is not None:
@@ -113,7 +123,7 @@ class InputProcessor:
             self._need_tokenizer("stop")
         if params.structured_outputs is not None:
             self._validate_structured_outputs(params)
-        return ProcessedInput(text, token_ids, params, cache_salt)
+        return ProcessedInput(text, token_ids, params, cache_salt, mm_features=mm_features)
 
     def _process_pooling(self, prompt: Prompt, params: PoolingParams) -> ProcessedInput:
         """A prompt may fill the whole context: nothing comes after it."""
@@ -144,7 +154,7 @@ class InputProcessor:
                 "prompt must be a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids', "
                 f"got {type(prompt).__name__}: {shown(prompt, 60)}"
             )
-        check_prompt_keys(prompt)
+        check_prompt_keys(prompt, () if self.multimodal is None else self.multimodal.keys)
         salt = prompt.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and salt):
             raise ValueError(f"cache_salt must be a string that is not empty, got {salt!r}")

@@ -10,6 +10,7 @@ from mini_vllm.utils.checks import did_you_mean, shown
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 _LATER = {
     "multi_modal_data": "phase 13 brings images and sound",
+    "mm_features": "phase 13 brings images and sound",
     "mm_processor_kwargs": "phase 13 brings images and sound",
     "multi_modal_uuids": "phase 13 brings images and sound",
     "prompt_embeds": "phase 13 brings embeddings as prompts",
@@ -48,11 +49,11 @@ PromptType = str | list[int] | TextPrompt | TokensPrompt | Mapping[str, Any]
 """One prompt: a text, a list of token ids, or a dict with one of them."""
 
 
-def check_prompt_keys(prompt: Mapping[str, Any]) -> None:
+def check_prompt_keys(prompt: Mapping[str, Any], media: tuple[str, ...] = ()) -> None:
     """A key that upstream does not know either is an error, though upstream passes over it: a typing error in
-    "cache_salt" would be silent. Raises ValueError."""
+    "cache_salt" would be silent. media: the keys of a model that takes some. Raises ValueError."""
     for key, value in prompt.items():
-        if key in PROMPT_KEYS or (key in _LATER and value is None):
+        if key in PROMPT_KEYS or key in media or (key in _LATER and value is None):
             continue
         if key in _LATER:
             raise ValueError(f"{key} must be None so far, got {shown(value, 40)}: {_LATER[key]}")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph.manager import CudaGraphManager
     from mini_vllm.sample.logits_processor import LogitsProcessors
     from mini_vllm.worker.draft_runner import DraftRunner
+    from mini_vllm.worker.encoder_runner import EncoderRunner
     from mini_vllm.worker.kv_connector import ActiveKVConnector
 
 
@@ -63,6 +64,7 @@ class ModelRunner(LoRAModelRunnerMixin):
         group: the ranks that share every layer, where the model is one rank's part.
         enforce_eager: run the model file as it stands, not its compiled form. platform: has the latter; None: the CPU.
         kv_cache_config: the KV cache groups; None: one of full attention. kv_connector: stands around attention.
+        encoder: has the embeddings of media.
 
     Attributes:
         kv_cache: the arrays, None without layers. last_metadata: of the last step. kv_oracle, graphs, drafts: None,
@@ -77,23 +79,19 @@ class ModelRunner(LoRAModelRunnerMixin):
         model: Any,
         sampler: Any,
         *,
-        num_blocks: int,
-        block_size: int,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        max_model_len: int,
-        dtype: Any = None,
-        kv_cache_dtype: str = "auto",
+        num_blocks: int, block_size: int,
+        max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int,
+        dtype: Any = None, kv_cache_dtype: str = "auto",
         seed: int = 0,
         attention_backend: Any = None,
         group: TensorParallelGroup | None = None,
         enforce_eager: bool = False,
         kv_cache_config: KVCacheConfig | None = None,
-        platform: Platform | None = None,
-        kv_connector: ActiveKVConnector | None = None,
-    ) -> None:
+        platform: Platform | None = None, kv_connector: ActiveKVConnector | None = None,
+        encoder: EncoderRunner | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.sampler, self.group, self.block_size = model, sampler, group, block_size
-        self.platform, self.kv_connector = platform or get_platform("cpu"), kv_connector
+        self.platform, self.kv_connector, self.encoder = platform or get_platform("cpu"), kv_connector, encoder
         self.max_num_batched_tokens = max_num_batched_tokens
         self._arange = np.arange(max_num_seqs + 1)
         groups = kv_cache_config.kv_cache_groups if kv_cache_config else []
@@ -141,6 +139,8 @@ class ModelRunner(LoRAModelRunnerMixin):
         """
         self._parked, self._prompt_logprobs = None, {}
         self._update_states(scheduler_output)
+        if self.encoder is not None:
+            self.encoder.begin_step(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return
         if self.drafts is not None:
@@ -162,7 +162,10 @@ class ModelRunner(LoRAModelRunnerMixin):
             hidden = self.graphs.execute(inputs.input_ids, inputs.positions, inputs.metadata)
         else:
             attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
-            hidden = self.forward(inputs.input_ids, inputs.positions, attn)
+            if self.encoder is None:
+                hidden = self.forward(inputs.input_ids, inputs.positions, attn)
+            else:
+                hidden = self.encoder.forward(self.forward, inputs, attn, self.input_batch.req_ids)
         if self.drafts is not None:
             self.drafts.hidden_states = hidden
         if self.states.num_prompt_logprobs:

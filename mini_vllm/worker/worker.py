@@ -149,6 +149,7 @@ class Worker:
             kv_cache_config=kv_cache_config,
             platform=c.platform,
             kv_connector=make_kv_connector(c, kv_cache_config),
+            encoder=self._make_encoder(),
         )
         self.model_runner.lora_manager = self.lora_manager
         if c.speculative_config is not None:
@@ -161,6 +162,19 @@ class Worker:
         if has_custom_logitsprocs(custom):
             self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
+
+    def _make_encoder(self) -> Any:
+        """For media; None for a model of text alone."""
+        if not getattr(self.model, "supports_multimodal", False):
+            return None
+        from mini_vllm.worker.encoder_runner import EncoderRunner
+
+        return EncoderRunner(self.model)
+
+    def reset_encoder_cache(self) -> None:
+        """Upstream: upstream/vllm/v1/worker/gpu_worker.py:730 — `reset_encoder_cache`."""
+        if self.model_runner.encoder is not None:
+            self.model_runner.encoder.reset_encoder_cache()
 
     def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
         """The one hook of pooling."""
@@ -175,8 +189,8 @@ class Worker:
 
         Upstream: upstream/vllm/v1/worker/gpu_worker.py:572 — `Worker.compile_or_warm_up_model`.
         """
-        if not self.config.resolved_cudagraph_mode:
-            return
+        if not self.config.resolved_cudagraph_mode or self.model_runner.encoder is not None:
+            return  # a graph takes ids, not embeddings
         from mini_vllm.compilation.cudagraph.manager import capture_graphs
 
         self.model_runner.graphs = capture_graphs(self.model_runner, self.config)

@@ -10,9 +10,19 @@ Upstream twin: `vllm/v1/core/sched/scheduler.py`, where these lines stand in `sc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mini_vllm.core.encoder_cache_manager import EncoderCacheManager, EncoderDecoderCacheManager
+from mini_vllm.core.encoder_cache_manager import (
+    EncoderCacheManager,
+    EncoderDecoderCacheManager,
+    compute_mm_encoder_budget,
+)
 from mini_vllm.request import Request
+
+if TYPE_CHECKING:
+    from mini_vllm.config.resolved_model import ResolvedModel
+    from mini_vllm.config.vllm import EngineConfig
+    from mini_vllm.core.sched.output import SchedulerOutput
 
 
 class EncoderInputs:
@@ -36,6 +46,32 @@ class EncoderInputs:
         self.disable_chunked_mm_input, self.shift_computed_tokens = disable_chunked_mm_input, shift_computed_tokens
         self.is_encoder_decoder = isinstance(encoder_cache_manager, EncoderDecoderCacheManager)
 
+    @classmethod
+    def of(cls, config: EngineConfig, model: ResolvedModel) -> EncoderInputs | None:
+        """For the model of an engine; None where it takes no media.
+
+        Raises:
+            ValueError: an argument that does not go with media, or an item that may not be cut and fits no step.
+        """
+        if (processor := model.make_mm_processor()) is None:
+            return None
+        if config.runner_type != "generate":
+            raise ValueError(f"runner must be 'generate' for a model that takes media, got {config.runner_type!r}")
+        drafts = config.speculative_config
+        if drafts is not None and drafts.has_weights:
+            raise ValueError(
+                f"method of speculative_config must be 'ngram' for a model that takes media, got {drafts.method!r}: a "
+                "drafter with weights does not see them"
+            )
+        limits = config.scheduler
+        budget, size = compute_mm_encoder_budget(limits, processor.get_mm_max_tokens_per_item())
+        return cls(EncoderCacheManager(size), budget, limits.disable_chunked_mm_input)
+
+    @property
+    def cache_size(self) -> int:
+        """Embeddings that are kept."""
+        return self.encoder_cache_manager.cache_size
+
     def begin_step(self) -> EncoderStep:
         """For the plan of a step."""
         return EncoderStep(self)
@@ -53,6 +89,15 @@ class EncoderInputs:
     def num_encoder_tokens(self, request: Request) -> int:
         """Slots of cross attention that a request needs; 0 where the model has none."""
         return sum(map(request.get_num_encoder_embeds, range(len(request.mm_features)))) * self.is_encoder_decoder
+
+    def drop_step(self, output: SchedulerOutput) -> None:
+        """The model failed: nobody may count on what it was to encode. Some of those that asked for it may be gone, so
+        everything is forgotten, and encoded again where it is needed."""
+        manager = self.encoder_cache_manager
+        if output.scheduled_encoder_inputs and not self.is_encoder_decoder:
+            forgotten = [*manager.freed, *manager.cached]
+            manager.reset()
+            manager.freed += forgotten
 
     def free_passed(self, request: Request) -> None:
         """A step has been executed: what the prompt has passed is needed no more, its keys and values are there.

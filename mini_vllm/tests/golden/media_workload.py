@@ -43,15 +43,18 @@ def make_media_workload(seed: int, wide: bool = False) -> Workload:
     `config["media"]`: "largest", embeddings of the largest item; "budget", "cache", `max_num_encoder_input_tokens` and
     `encoder_cache_size`; "whole", `disable_chunked_mm_input`; "decoder", it is an encoder-decoder model, whose requests
     have one item each, in front. `aborts` are lists of numbers; `config["encoder_resets"]`: the steps before which the
-    encoder's cache is reset.
+    encoder's cache is reset; "crowd": small items all along the prompts, where many fight for few blocks.
     """
     rng = random.Random(f"media/{wide}/{seed}")
     base, draw = rng.randrange(1 << 30), rng.random()
     decoder = rng.random() < 0.15
     if draw < 0.35 and not decoder:
         workload = make_draft_workload(base)
-    elif draw < 0.55:
+    elif draw < 0.65:
         workload = make_pressed_workload(base)
+        workload.config["crowd"] = True
+        workload.config["threshold"], workload.config["reserve"] = rng.choice([2, 3, 4]), rng.random() < 0.2
+        workload.config["max_num_seqs"] += 2
     else:
         workload = make_group_workload(base, "full" if rng.random() < 0.7 else "")
     config = workload.config
@@ -60,6 +63,7 @@ def make_media_workload(seed: int, wide: bool = False) -> Workload:
         _take_odd_blocks(rng, config)
     pool = _pool(rng, config)
     config["media"] = _settings(rng, config, pool, decoder)
+    config.setdefault("crowd", False)
     if decoder:  # as the release does
         config["caching"], config["chunked"] = False, False
         config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], config["max_model_len"])
@@ -81,8 +85,10 @@ def make_media_workload(seed: int, wide: bool = False) -> Workload:
 def _pool(rng: random.Random, config: dict[str, Any]) -> list[Item]:
     """Items that the requests of a workload share; some are as long as another, so that their placeholders are equal."""
     lengths = [rng.choice([1, 2, 3, 5, 8, 12, 20]) for _ in range(rng.randint(1, 3))]
+    if "crowd" in config:
+        lengths = [1, 2, 3]
     pool = []
-    for number in range(rng.randint(2, 7)):
+    for number in range(rng.choice([8, 20, 40]) if "crowd" in config else rng.randint(2, 7)):
         length = min(rng.choice(lengths), config["max_model_len"] // 3)
         mask = [rng.random() < 0.6 for _ in range(length)] if rng.random() < 0.3 else None
         pool.append(Item(f"i{number}", length, mask))
@@ -93,8 +99,8 @@ def _settings(rng: random.Random, config: dict[str, Any], pool: list[Item], deco
     largest = max(1, *(num_embeds(item) for item in pool))
     return {
         "largest": largest,
-        "budget": rng.choice([1, largest, largest + 1, 2 * largest, 64]),
-        "cache": rng.choice([1, largest, largest + 2, 2 * largest, 64]),
+        "budget": rng.choice([1, largest, largest + 1, 2 * largest, 64, *[64] * 4 * ("crowd" in config)]),
+        "cache": rng.choice([1, largest, largest + 2, 2 * largest, 64, *[8, 12, 20] * 2 * ("crowd" in config)]),
         "whole": decoder or (rng.random() < 0.4 and largest <= config["max_num_batched_tokens"]),
         "decoder": decoder,
     }
@@ -110,6 +116,8 @@ def _give_items(rng: random.Random, workload: Workload, pool: list[Item]) -> Non
     for step in workload.arrivals:
         for place, arrival in enumerate(step):
             made = _with_items(rng, workload, pool, arrival, earlier)
+            if workload.config["crowd"] and rng.random() < 0.8:  # the last to come goes before all others
+                made.priority = max(0, 9 - len(earlier))
             step[place] = made
             earlier.append(made)
 
@@ -131,8 +139,9 @@ def _with_items(
         if rng.random() < 0.5:
             prompt += [sampled_token(workload.seed, before.request_id, i) for i in range(before.max_tokens)]
     text = arrival.prompt
-    for _ in range(rng.choice([0, 1, 1, 2, 3, 5])):
-        cut = rng.choice([0, 0, 1, rng.randint(0, len(text))])
+    crowd = workload.config["crowd"]
+    for _ in range(rng.choice([6, 9, 12, 16] if crowd else [0, 1, 1, 2, 3, 5])):
+        cut = rng.choice([0, 0, 1, 1 if crowd else rng.randint(0, len(text))])
         item = rng.choice(pool)
         prompt, text = prompt + text[:cut], text[cut:]
         items.append(replace(item, offset=len(prompt)))

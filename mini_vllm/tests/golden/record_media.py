@@ -2,7 +2,7 @@
 
 Run from the repository root under the CPU build of the pinned release (`course vllm`):
 
-    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_media.py 240
+    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_media.py 110
 
 As `record_drafts.py`: what is scheduled, encoded, forgotten and preempted, and a checksum over all that scheduler and
 encoder cache know. The stand-in model takes no media, so the encoder's budget and cache are put into the scheduler as
@@ -161,7 +161,7 @@ def kinds_of(workload: Workload) -> set[str]:
 
 
 def main() -> None:
-    num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 240
+    num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 110
     kv_cache_utils.init_none_hash(sha256)
     traces, features, seen = [], Counter(), Counter()
     with (

@@ -1,0 +1,84 @@
+"""The door for media: features of a prompt, made or given, and checked before anything is queued.
+
+Upstream twin: the parts about media of `vllm/v1/engine/input_processor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
+from mini_vllm.multimodal.processing import BaseMultiModalProcessor
+from mini_vllm.utils.checks import shown
+
+
+class MultiModalInputs:
+    """What the input processor holds where the model takes media.
+
+    Args:
+        processor: the model's.
+        mm_encoder_cache_size: embeddings that the encoder's cache has room for.
+
+    Upstream: upstream/vllm/v1/engine/input_processor.py:57 — "self.supports_mm_inputs".
+    """
+
+    keys = ("multi_modal_data", "mm_features")
+    """Of a prompt: what the processor takes, or what it would make of it."""
+
+    def __init__(self, processor: BaseMultiModalProcessor, mm_encoder_cache_size: int) -> None:
+        self.processor, self.mm_encoder_cache_size = processor, mm_encoder_cache_size
+        self.modalities = sorted(processor.get_mm_max_tokens_per_item())
+
+    def process(self, prompt: Any, token_ids: list[int]) -> tuple[list[int], list[MultiModalFeatureSpec]]:
+        """The tokens with all placeholders, and the items.
+
+        Raises:
+            ValueError, TypeError: names the argument, the value and what is allowed.
+        """
+        data, features = (prompt.get(key) if isinstance(prompt, Mapping) else None for key in self.keys)
+        if data is not None and features is not None:
+            raise ValueError("a prompt has multi_modal_data or mm_features, not both: one is made from the other")
+        if data is not None:
+            self._check_data(data)
+            token_ids, features = self.processor.apply(token_ids, data)
+        self._check_features(features or [], len(token_ids))
+        return token_ids, list(features or [])
+
+    def _check_data(self, data: Any) -> None:
+        if not isinstance(data, Mapping):
+            raise TypeError(f"multi_modal_data must be a dict by modality, got {shown(data, 60)}")
+        for modality in data:
+            if modality not in self.modalities:
+                raise ValueError(f"multi_modal_data may have {self.modalities}, got {shown(modality, 60)}")
+
+    def _check_features(self, features: Any, num_tokens: int) -> None:
+        """Upstream: upstream/vllm/v1/engine/input_processor.py:451 — "if num_embeds > self.mm_encoder_cache_size"."""
+        if not isinstance(features, list | tuple):
+            raise TypeError(f"mm_features must be a list of MultiModalFeatureSpec, got {shown(features, 60)}")
+        end = 0
+        sizes: dict[str, int] = {}
+        for index, feature in enumerate(features):
+            name = f"mm_features[{index}]"
+            if not isinstance(feature, MultiModalFeatureSpec):
+                raise TypeError(f"{name} must be a MultiModalFeatureSpec, got {shown(feature, 60)}")
+            if feature.modality not in self.modalities:
+                raise ValueError(f"modality of {name} must be one of {self.modalities}, got {feature.modality!r}")
+            if not isinstance(feature.identifier, str) or not feature.identifier:
+                raise ValueError(f"identifier of {name} must be a text that is not empty, got {feature.identifier!r}")
+            if not isinstance(feature.data, Mapping):
+                raise TypeError(f"data of {name} must be a dict of what the encoder takes, got {shown(feature.data, 60)}")
+            where = feature.mm_position
+            if where.offset < end or where.end > num_tokens:
+                raise ValueError(
+                    f"mm_position of {name} must lie behind the item before it (from {end} on) and within the prompt of "
+                    f"{num_tokens} tokens, got {where.offset} to {where.end}"
+                )
+            end, num_embeds = where.end, where.get_num_embeds()
+            if num_embeds > self.mm_encoder_cache_size:
+                raise ValueError(
+                    f"the prompt has a(n) {feature.modality} item with {num_embeds} embeddings, more than the encoder "
+                    f"cache has room for ({self.mm_encoder_cache_size}): make it smaller, or raise max_num_batched_tokens"
+                )
+            if sizes.setdefault(feature.identifier, num_embeds) != num_embeds:
+                raise ValueError(f"identifier of {name}, {feature.identifier!r}, belongs to an item of another size too")

@@ -1,0 +1,133 @@
+"""The runner's side of media: encode what the plan says, keep it by its identifier, put it where its placeholders are.
+
+Upstream twins: `vllm/v1/worker/gpu/mm/encoder_runner.py` and `encoder_cache.py` beside it, and the parts of
+`vllm/v1/worker/gpu_model_runner.py` about media.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.models.interfaces import supports_mrope
+from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
+from mini_vllm.utils.arrays import Array
+from mini_vllm.worker.rope_state import RopeState
+
+if TYPE_CHECKING:
+    from mini_vllm.worker.model_runner import ModelInputs
+
+
+class EncoderRunner:
+    """What the runner holds where its model takes media.
+
+    Args:
+        model: obeys `SupportsMultiModal` of `models/interfaces.py`.
+
+    Attributes:
+        encoder_cache: identifier of an item -> its embeddings [n, H]. What is in it, the scheduler decides.
+        mm_features: items of the requests that the runner knows, by request id.
+        rope: positions of three parts; None: the model's have one.
+
+    Upstream: upstream/vllm/v1/worker/gpu/mm/encoder_runner.py:13 — `EncoderRunner`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.encoder_cache: dict[str, Array] = {}
+        self.mm_features: dict[str, list[MultiModalFeatureSpec]] = {}
+        self.rope = RopeState(model) if supports_mrope(model) else None
+
+    def reset_encoder_cache(self) -> None:
+        """Forget all embeddings. Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:914 — `reset_encoder_cache`."""
+        self.encoder_cache.clear()
+
+    def begin_step(self, scheduler_output: SchedulerOutput) -> None:
+        """Forget and get to know requests, forget embeddings, and encode: before anything else of a step, and in steps
+        without tokens too."""
+        for req_id in scheduler_output.finished_req_ids:
+            self.mm_features.pop(req_id, None)
+            if self.rope is not None:
+                self.rope.forget(req_id)
+        for new in scheduler_output.scheduled_new_reqs:
+            self.mm_features[new.req_id] = new.mm_features
+            if self.rope is not None:
+                self.rope.init_prefill_positions(new.req_id, new.prompt_token_ids, new.mm_features)
+        for identifier in scheduler_output.free_encoder_mm_hashes:
+            self.encoder_cache.pop(identifier, None)
+        self.execute_mm_encoder(scheduler_output.scheduled_encoder_inputs)
+
+    def execute_mm_encoder(self, scheduled_encoder_inputs: dict[str, list[int]]) -> None:
+        """Encode the items of the plan; neighbours of one modality together.
+
+        Raises:
+            ValueError: the model gives other embeddings than the items have places.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:2860 — `_execute_mm_encoder`.
+        """
+        items = [self.mm_features[req_id][i] for req_id, inputs in scheduled_encoder_inputs.items() for i in inputs]
+        for modality, group in groupby(items, key=lambda item: (item.modality, sorted(item.data))):
+            together = list(group)
+            kwargs = {key: [item.data[key] for item in together] for key in modality[1]}
+            outputs = [np.asarray(output) for output in self.model.embed_multimodal(**kwargs)]
+            wanted = [item.mm_position.get_num_embeds() for item in together]
+            if [len(output) for output in outputs] != wanted:
+                raise ValueError(
+                    f"embed_multimodal of {type(self.model).__name__} must give {wanted} embeddings for these "
+                    f"{modality[0]} items, got {[output.shape for output in outputs]}"
+                )
+            self.encoder_cache.update(zip((item.identifier for item in together), outputs, strict=True))
+
+    def gather_mm_embeddings(self, req_ids: Sequence[str], starts: Array, positions: Array) -> tuple[list[Array], Array]:
+        """The embeddings that the T tokens of a step need, in their order, and which tokens they are for: bool[T].
+
+        Args:
+            starts: [rows + 1], where each request's tokens begin. positions: [T], their numbers within their request.
+
+        Raises:
+            RuntimeError: "Encoder cache miss": an item is needed that nobody has encoded.
+
+        Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3071 — `_gather_mm_embeddings`.
+        """
+        embeds, is_multimodal = [], np.zeros(len(positions), bool)
+        for row, req_id in enumerate(req_ids):
+            if not (features := self.mm_features[req_id]):
+                continue
+            at, stop = int(starts[row]), int(starts[row + 1])
+            computed, end = int(positions[at]), int(positions[at]) + stop - at
+            for feature, first, last in _needed(features, computed, end):
+                where = feature.mm_position
+                rows = slice(*where.get_embeds_indices_in_range(first, last))
+                if rows.start == rows.stop:
+                    continue
+                if (output := self.encoder_cache.get(feature.identifier)) is None:
+                    raise RuntimeError(f"Encoder cache miss for {feature.identifier!r} of request {req_id!r}")
+                embeds.append(output[rows])
+                places = slice(at + where.offset + first - computed, at + where.offset + last - computed)
+                is_multimodal[places] = True if where.is_embed is None else where.is_embed[first:last]
+        return embeds, is_multimodal
+
+    def forward(self, forward: Callable[..., Array], inputs: ModelInputs, attn: Any, req_ids: Sequence[str]) -> Array:
+        """The forward pass of a step, with embeddings in the place of ids, and positions as the model has them."""
+        starts, positions = inputs.metadata.query_start_loc, inputs.positions
+        embeds, is_multimodal = self.gather_mm_embeddings(req_ids, starts, positions)
+        inputs_embeds = self.model.embed_input_ids(inputs.input_ids, embeds, is_multimodal=is_multimodal)
+        if self.rope is not None:
+            positions = self.rope.prepare_positions(req_ids, starts, positions)
+        return forward(None, positions, attn, inputs_embeds)
+
+
+def _needed(
+    features: list[MultiModalFeatureSpec], start: int, end: int
+) -> Iterator[tuple[MultiModalFeatureSpec, int, int]]:
+    """Items that stand among the tokens `start` to `end`, and which of their placeholders do."""
+    for feature in features:
+        where = feature.mm_position
+        if where.offset >= end:
+            break
+        if where.end > start:
+            yield feature, max(start - where.offset, 0), min(end - where.offset, where.length)
