@@ -227,7 +227,8 @@ def test_a_gain_that_may_be_none(impl):
 # ---- our engine, and a run of your own ------------------------------------------------------------------------------
 
 
-def test_the_small_engine_counts_the_same(impl):
+@pytest.mark.parametrize("kinds", [["json"], pytest.param(["glossary", "again"], marks=pytest.mark.slow)])
+def test_the_small_engine_counts_the_same(impl, kinds):
     """The same prompts under the same drafts: vLLM's counters, number for number."""
     from mini_vllm import LLM, SamplingParams
 
@@ -236,7 +237,7 @@ def test_the_small_engine_counts_the_same(impl):
     llm = LLM(str(POCKET), speculative_config=drafts, max_model_len=512, disable_log_stats=False)
     params = SamplingParams(temperature=0.0, max_tokens=given.MAX_TOKENS, ignore_eos=True)
     before, answers = given.counters(llm), []
-    for kind in ("glossary", "again"):
+    for kind in kinds:
         outputs = [each.outputs[0] for each in llm.generate(given.prompts(kind, answers), params, use_tqdm=False)]
         answers = [output.text for output in outputs]
         after, theirs = given.counters(llm), RUNS["ngram"][kind]

@@ -165,7 +165,7 @@ def test_serves_pocket(impl, engines):
     bare, drafting = engines
     watch = given.install(drafting, impl)
     for prompt in ASKED:
-        wanted, made = given.serve(bare, [prompt], 24), given.serve(drafting, [prompt], 24)
+        wanted, made = given.serve(bare, [prompt], 16), given.serve(drafting, [prompt], 16)
         assert made.tokens == wanted.tokens, f"{prompt} Your engine: {made.tokens[0]}, plain: {wanted.tokens[0]}"
     assert watch.num_calls, "your proposer was never asked"
 

@@ -325,10 +325,10 @@ def test_pocket_answers_as_the_engines_search_does(impl, story, width, length_pe
     from mini_vllm import BeamSearchParams
 
     llm, prompt, _ = story
-    params = BeamSearchParams(beam_width=width, max_tokens=8, length_penalty=length_penalty)
+    params = BeamSearchParams(beam_width=width, max_tokens=5, length_penalty=length_penalty)
     (output,) = llm.beam_search([{"prompt_token_ids": prompt}], params)
     best = output.sequences[0]
-    tokens, logprob = pocket_search(impl, story, width, 8, length_penalty)
+    tokens, logprob = pocket_search(impl, story, width, 5, length_penalty)
     assert list(tokens) == best.tokens[len(prompt) :], f"your search says {llm.get_tokenizer().decode(tokens)!r}"
     assert logprob == pytest.approx(best.cum_logprob, abs=1e-5)
 

@@ -37,12 +37,12 @@ class OneStream:
         return (weights / self.rng.exponential(size=logits.shape)).argmax(axis=1).tolist()
 
 
-def story(serve: Any, lab: Any, seed: int, crowd: bool) -> tuple[str, int]:
+def story(serve: Any, lab: Any, seed: int, crowd: bool, max_tokens: int = 32) -> tuple[str, int]:
     """The story, and how often somebody was preempted."""
     llm = serve.served(lab, **(SMALL if crowd else {}))
     asked = [QUESTION, *NEIGHBOURS][: 6 if crowd else 1]
     chats = [[{"role": "user", "content": question}] for question in asked]
-    params = [SamplingParams(temperature=0.9, seed=seed + i, max_tokens=32) for i in range(len(chats))]
+    params = [SamplingParams(temperature=0.9, seed=seed + i, max_tokens=max_tokens) for i in range(len(chats))]
     output = llm.chat(chats, params, use_tqdm=False)[0]
     return output.outputs[0].text, llm.llm_engine.stats.num_preemptions
 

@@ -271,10 +271,11 @@ def test_refusals(impl):
 def test_it_serves_pocket(impl):
     """A seeded story, alone and in a crowd that is too big for the pool: somebody is preempted and computed anew."""
     serve, demo = load(HERE / "serve.py"), load(HERE / "demo.py")
+    demo.SMALL["num_blocks"] = 26  # a shorter story than the demo's, a smaller pool
     calm = serve.served(impl)
-    alone, none = demo.story(SimpleNamespace(served=lambda lab: calm), impl, 7, crowd=False)
-    crowd, preempted = demo.story(serve, impl, 7, crowd=True)
+    alone, none = demo.story(SimpleNamespace(served=lambda lab: calm), impl, 7, crowd=False, max_tokens=12)
+    crowd, preempted = demo.story(serve, impl, 7, crowd=True, max_tokens=12)
     assert none == 0 and preempted > 0, f"the crowd was to be too big for the pool: {preempted} preemptions"
     assert crowd == alone, f"alone: {alone!r}; in a crowd: {crowd!r}. {LAW}"
-    other, _ = demo.story(SimpleNamespace(served=lambda lab: calm), impl, 8, crowd=False)
+    other, _ = demo.story(SimpleNamespace(served=lambda lab: calm), impl, 8, crowd=False, max_tokens=12)
     assert other != alone, "seed 8 tells the story of seed 7"

@@ -286,7 +286,7 @@ def test_it_serves_pocket(impl):
         {"temperature": 1.3, "top_p": 0.9}, {"temperature": 1.6, "min_p": 0.05},
         {"temperature": 2.0, "top_k": 50, "top_p": 0.9, "min_p": 0.01},
     ]  # fmt: skip
-    params = [SamplingParams(**each, seed=i, max_tokens=10, ignore_eos=True) for i, each in enumerate(settings)]
+    params = [SamplingParams(**each, seed=i, max_tokens=7, ignore_eos=True) for i, each in enumerate(settings)]
     texts = []
     for parts in (EngineParts(sampler=plug.fit(impl, watch)), None):
         llm = LLM(str(POCKET), dtype="float64", with_labs=parts)
