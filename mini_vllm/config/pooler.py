@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.utils import one_of
 from mini_vllm.utils.checks import is_int, shown
-from mini_vllm.utils.json_files import load_json, load_json_object
+
+if TYPE_CHECKING:
+    from mini_vllm.transformers_utils.sentence_transformers import Module
 
 SEQ_POOLING_TYPES = ("CLS", "LAST", "MEAN")
 TOK_POOLING_TYPES = ("ALL", "STEP")
-_BY_FLAG = {"cls_token": "CLS", "lasttoken": "LAST", "mean_tokens": "MEAN"}
 
 
 @dataclass
@@ -25,6 +26,7 @@ class PoolerConfig:
         logit_mean, logit_sigma: of a classifier: activation((logit - mean) / sigma).
         is_matryoshka, matryoshka_dimensions: whether an embedding may be cut, and where; from the checkpoint.
         attn_type: "decoder" or "encoder_only"; from the model.
+        width, projector: numbers in a pooled row, and what a sentence-transformers checkpoint does with it.
 
     None means: as the checkpoint says, else as the model's class does.
     Upstream: upstream/vllm/config/pooler.py:21 — `PoolerConfig`; pieces of a long text are not joined here.
@@ -43,6 +45,8 @@ class PoolerConfig:
     is_matryoshka: bool = False
     matryoshka_dimensions: list[int] | None = None
     attn_type: str = "decoder"
+    width: int | None = None
+    projector: tuple[Module, ...] = ()
 
     def __post_init__(self) -> None:
         if self.pooling_type is not None:
@@ -69,14 +73,24 @@ class PoolerConfig:
         """
         if value is None or isinstance(value, PoolerConfig):
             return value
-        known = {each.name for each in fields(cls)}
+        known = {each.name for each in fields(cls)} - {"width", "projector"}
         if not isinstance(value, dict) or set(value) - known:
             raise ValueError(f"pooler_config must be a PoolerConfig or a dict of {sorted(known)}, got {shown(value)}")
         return cls(**value)
 
     def filled(self, **defaults: Any) -> PoolerConfig:
         """A copy in which what is None takes these values."""
-        return replace(self, **{key: value for key, value in defaults.items() if getattr(self, key) is None})
+        return replace(self, **{key: value for key, value in defaults.items() if getattr(self, key) in (None, ())})
+
+    def check_widths(self, hidden_size: int) -> None:
+        """Raises ValueError where the modules after the model do not fit it, or each other."""
+        if self.width not in (None, hidden_size):
+            raise ValueError(f"1_Pooling: embedding_dimension must be hidden_size, {hidden_size}, got {self.width}")
+        size = hidden_size
+        for module in self.projector:
+            if module.in_features not in (0, size):
+                raise ValueError(f"{module.folder}: it must take {size} numbers, got {module.in_features}")
+            size = module.out_features or size
 
     def needs_all_rows(self, task: str) -> bool:
         """True where rows of the prompt that a cache holds would be missed.
@@ -90,25 +104,21 @@ def get_pooling_config(folder: str | Path | None) -> dict[str, Any]:
     """What a sentence-transformers checkpoint says of pooling; {} where the folder is none.
 
     Raises:
-        ValueError: the files are damaged.
+        ValueError: the files are damaged, or ask for what is not served.
 
-    Upstream: upstream/vllm/transformers_utils/config.py:844 — `get_pooling_config`.
+    Upstream: upstream/vllm/transformers_utils/config.py:844 — `get_pooling_config`, which reads flags alone.
     """
-    if folder is None or not (file := Path(folder) / "modules.json").is_file():
+    if folder is None or not (Path(folder) / "modules.json").is_file():
         return {}
-    modules = load_json(file)
-    try:
-        kinds = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{file}: not a list of modules: {error}") from None
-    if "Pooling" not in kinds:
+    from mini_vllm.transformers_utils.sentence_transformers import read_modules
+
+    modules = read_modules(folder)
+    if modules.seq_pooling_type is None:
         return {}
-    found: dict[str, Any] = {"use_activation": "Normalize" in kinds}
-    for key, value in load_json_object(Path(folder) / kinds["Pooling"] / "config.json").items():
-        kind = _BY_FLAG.get(key.removeprefix("pooling_mode_"))
-        if value is True and kind is not None:
-            found["seq_pooling_type"] = kind
-    return found
+    return {
+        "use_activation": modules.normalize, "seq_pooling_type": modules.seq_pooling_type, "width": modules.width,
+        "projector": modules.projector,
+    }  # fmt: skip
 
 
 def matryoshka_of(raw: dict[str, Any]) -> dict[str, Any]:

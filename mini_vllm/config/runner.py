@@ -29,8 +29,8 @@ def resolve_runner(config: EngineConfig, resolved: ResolvedModel, folder: str | 
     named = get_model_class(hf.architecture) if hf is not None else resolved.model
     pools = bool(getattr(named, "is_pooling_model", False))
     by_name = defaults_of(hf.architecture) if hf is not None else ("generate", "none")
-    of_checkpoint = get_pooling_config(folder)
     runner = config.runner
+    of_checkpoint = {} if runner == "generate" else get_pooling_config(folder)
     if runner == "auto":
         wanted = pools or of_checkpoint or by_name[0] == "pooling" or config.convert not in ("auto", "none")
         runner = "pooling" if wanted else "generate"
@@ -57,12 +57,34 @@ def resolve_runner(config: EngineConfig, resolved: ResolvedModel, folder: str | 
         use_activation=model_class.use_activation, step_tag_id=model_class.step_tag_id,
     )  # fmt: skip
     if hf is not None:
+        pooler.check_widths(hf.hidden_size)
+        if pooler.projector and "embed" not in model_class.tasks:
+            raise ValueError(f"modules.json: {what} makes no embedding that a {pooler.projector[0].kind} could change")
+        if folder is not None:
+            _limit_context(resolved, Path(folder))
         for key, value in matryoshka_of(hf.raw).items():
             setattr(pooler, key, value)
     else:
         resolved.model.init_pooler(pooler)
     pooler.attn_type, config.supported_tasks = model_class.attn_type, tuple(model_class.tasks)
     _limit_steps(config, resolved)
+
+
+def _limit_context(resolved: ResolvedModel, folder: Path) -> None:
+    """The longest text of a model that pools: what sentence-transformers' file says, and where positions are learned,
+    the tokenizer's, too.
+
+    Upstream: upstream/vllm/config/model.py:1729 — `ModelConfig.get_and_verify_max_len`.
+    """
+    from mini_vllm.tokenizers.tokenizer_files import read_model_max_length
+    from mini_vllm.transformers_utils.sentence_transformers import max_seq_length
+
+    longest = max_seq_length(folder, resolved.max_model_len)
+    if resolved.hf_config is not None and "type_vocab_size" in resolved.hf_config.table.used:
+        longest = min(longest, read_model_max_length(folder) or longest)
+    resolved.max_model_len = longest
+    if resolved.default_model_len is not None:
+        resolved.default_model_len = min(longest, resolved.default_model_len)
 
 
 def _limit_steps(config: EngineConfig, resolved: ResolvedModel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from mini_vllm.parameter import ArrayShard
 from mini_vllm.transformers_utils.config import HFConfig
 
 Progress = Callable[[int, int], None]
+_COMPARED = 1 << 22
+"""Elements that are compared at a time."""
 
 
 def load_model(
@@ -122,12 +125,32 @@ def _check_names(
         names = getattr(dest, "tensor_names", ("weight",))
         read |= {name} | {name.removesuffix("weight") + tensor for tensor in names if name.endswith("weight")}
     unknown = sorted(checkpoint.names() - read)
+    for name in unknown:
+        if (original := getattr(model, "repeated", lambda _: None)(name)) is not None:
+            _check_equal(checkpoint, name, original)
     unknown = [name for name in unknown if not model.is_ignorable(name) and not _is_zero_bias(checkpoint, name, read)]
     if unknown:
         used = f"{model.config.architecture}" + (f" with {quant_config.get_name()}" if quant_config else "")
         raise CheckpointError(
             f"{checkpoint.folder}: {len(unknown)} tensor(s) that {used} does not use, first {unknown[0]!r}: "
             "to ignore them could change the result"
+        )
+
+
+def _check_equal(checkpoint: Checkpoint, name: str, original: str) -> None:
+    """Two tensors that are one array in the model hold the same numbers, wherever they lie."""
+    if original not in checkpoint.names():
+        return  # whoever reads it says that it is missing
+    shape = checkpoint.shape(name)
+    same = shape == checkpoint.shape(original)
+    step = max(1, _COMPARED // max(1, math.prod(shape[1:])))
+    for first in range(0, shape[0] if same and shape else 0, step):
+        rows = first, first + step
+        same = same and np.array_equal(checkpoint.read(name, *rows), checkpoint.read(original, *rows))
+    if not same:
+        raise CheckpointError(
+            f"{checkpoint.folder}: {name!r} and {original!r} differ, and tie_word_embeddings says that they are one "
+            "tensor: take one of the two out, or set tie_word_embeddings to false"
         )
 
 

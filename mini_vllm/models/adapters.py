@@ -13,6 +13,7 @@ from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.layers.linear import ReplicatedLinear
 from mini_vllm.layers.pooler.abstract import Pooler
 from mini_vllm.layers.pooler.activations import get_act_fn
+from mini_vllm.layers.pooler.projector import load_projector
 from mini_vllm.layers.pooler.special import DispatchPooler
 from mini_vllm.models.interfaces_base import CausalLM
 from mini_vllm.utils.arrays import Array
@@ -86,7 +87,7 @@ class EmbeddingMixin(PoolingModel):
     tasks = ("embed", "token_embed")
 
     def init_pooler(self, config: PoolerConfig) -> None:
-        self.pooler = DispatchPooler.for_embedding(config)
+        self.pooler = DispatchPooler.for_embedding(config, load_projector(config.projector, self.dtype))
 
 
 class SequenceClassificationMixin(PoolingModel):

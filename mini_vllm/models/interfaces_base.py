@@ -113,8 +113,17 @@ class CausalLM:
 
         Some hold tables that we compute: upstream/vllm/model_executor/models/llama.py:448 — "rotary_emb.inv_freq".
         """
-        tied = self.lm_head is self.model.embed_tokens
-        return "rotary_emb." in name or (name == "lm_head.weight" and tied)
+        return "rotary_emb." in name or self.repeated(name) is not None
+
+    def repeated(self, name: str) -> str | None:
+        """The tensor that `name` must be equal to, since both are one array here: a tied output matrix. None: there is
+        none.
+
+        Upstream passes over the second one, whatever it holds: upstream/vllm/model_executor/models/llama.py:586 —
+        "skip_prefixes=".
+        """
+        embedding = self.model.embed_tokens
+        return f"{embedding.prefix}.weight" if name == "lm_head.weight" and self.lm_head is embedding else None
 
     def embed_input_ids(self, input_ids: Array) -> Array:
         """Token ids [T] -> [T, H].

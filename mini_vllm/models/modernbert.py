@@ -34,10 +34,8 @@ def layer_types(config: HFConfig) -> list[str]:
 
 
 def rope_of(config: HFConfig, kind: str) -> RopeConfig:
-    """The rotary base of a kind of layer."""
-    old, default = ("local_rope_theta", 10_000.0) if kind.startswith("sliding") else ("global_rope_theta", 160_000.0)
-    given = (config.raw.get("rope_parameters") or {}).get(kind) or {}
-    return RopeConfig(float(given.get("rope_theta") or config.raw.get(old) or default))
+    """The rotary positions of a kind of layer."""
+    return config.rope if kind == "full_attention" or config.rope_local is None else config.rope_local
 
 
 class ModernBertLayer(Module):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
-from mini_vllm.utils.checks import is_int, shown
+from mini_vllm.utils.checks import is_int, is_real, shown
 from mini_vllm.utils.json_files import load_json_object
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -39,6 +39,14 @@ def read_eos_token_ids(folder: Path) -> list[int]:
         if ids is not None:
             return [ids] if isinstance(ids, int) else list(ids)
     return []
+
+
+def read_model_max_length(folder: Path) -> int | None:
+    """The longest text that tokenizer_config.json names; None: none. 10**30 is how transformers says so."""
+    value = load_json_if_there(folder / "tokenizer_config.json").get("model_max_length")
+    if value is not None and not (is_real(value) and value >= 1):
+        raise ValueError(f"{folder / 'tokenizer_config.json'}: model_max_length must be at least 1, got {shown(value)}")
+    return None if value is None or value > _MAX_ID else int(value)
 
 
 def read_tokenizer_spec(folder: Path) -> dict[str, Any]:

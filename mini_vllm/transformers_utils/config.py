@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.logger import warning_once
 from mini_vllm.transformers_utils.config_encoder import ENCODERS, LIKE
-from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, IGNORABLE, KeyTable
+from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, KeyTable
 from mini_vllm.transformers_utils.config_keys_decoders import DECODERS
+from mini_vllm.transformers_utils.config_kinds import check_keys
 from mini_vllm.transformers_utils.config_moe import MoEConfig
 from mini_vllm.transformers_utils.config_parser import ConfigError, ConfigParser
 from mini_vllm.transformers_utils.config_rope import RopeConfig
@@ -83,21 +85,31 @@ class HFConfig:
 
         Upstream: upstream/vllm/config/model.py:2204 — "derived_max_model_len *= scaling_factor".
         """
-        plain = self.rope.max_position_embeddings == 0 or self.rope_local is not None
+        plain = self.rope.max_position_embeddings == 0 or "rope_local_base_freq" in self.table.used
         return self.max_position_embeddings if plain else self.rope.longest
 
     @property
     def default_model_len(self) -> int:
-        """What is served where nobody says: with longrope, what it takes no long factors for.
+        """What is served where nobody says: with longrope and dynamic, the context before it was stretched, so that
+        short sequences are computed as they were learned.
 
-        Upstream: upstream/vllm/config/model.py:2213 — "For LongRoPE, default to original_max_position_embeddings".
+        Upstream: upstream/vllm/config/model.py:2213 — "For LongRoPE, default to original_max_position_embeddings";
+        with "dynamic" it serves the longer context, and leaves the base alone.
         """
+        if self.rope.rope_type == "dynamic":
+            return self.max_position_embeddings
         is_long = self.rope.rope_type == "longrope"
         return min(self.rope.original_max_position_embeddings, self.max_model_len) if is_long else self.max_model_len
 
     def serving(self, max_model_len: int | None) -> HFConfig:
         """For sequences of so many tokens at most; None: `default_model_len`. See `RopeConfig.max_len`."""
-        return replace(self, rope=replace(self.rope, max_len=max_model_len or self.default_model_len))
+        length = max_model_len or self.default_model_len
+        ropes = [each for each in (self.rope, self.rope_local) if each is not None]
+        if any(each.rope_type == "dynamic" for each in ropes) and length > self.max_position_embeddings:
+            warning_once(__name__, f"max_model_len={length} stretches the rotary base for short sequences too: "
+                         f"up to {self.max_position_embeddings} it is that of the checkpoint")  # fmt: skip
+        local = self.rope_local and replace(self.rope_local, max_len=length)
+        return replace(self, rope=replace(self.rope, max_len=length), rope_local=local)
 
     @property
     def least_parameters(self) -> int:
@@ -142,7 +154,7 @@ class HFConfig:
     def from_dict(cls, raw: dict[str, Any], generation: dict[str, Any] | None = None) -> HFConfig:
         """As `from_folder`, from parsed JSON."""
         table, architecture = _architecture(raw)
-        _check_keys(raw, table, architecture)
+        check_keys(raw, table, architecture, ConfigError)
         return cls(**ConfigParser(raw, table, architecture, generation or {}).parse())
 
 
@@ -170,16 +182,3 @@ def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
     if names[0] not in known:
         raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {', '.join(known)}")
     return key_table(names[0]), names[0]
-
-
-def _check_keys(raw: dict[str, Any], table: KeyTable, architecture: str) -> None:
-    for key, value in raw.items():
-        if key in table.used or key in table.own or key in IGNORABLE or key in table.ignorable or value is None:
-            continue
-        if key not in table.fixed:
-            raise ConfigError(
-                f"config.json: unknown key {key!r} = {value!r}: it could change what {architecture} computes"
-            )
-        if value not in table.fixed[key]:
-            allowed = " or ".join(repr(v) for v in table.fixed[key])
-            raise ConfigError(f"config.json: {key} = {value!r} is not supported for {architecture}; allowed: {allowed}")

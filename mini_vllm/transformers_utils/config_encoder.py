@@ -27,7 +27,7 @@ _MODERNBERT = KeyTable(
     frozenset(_SIZES | {
         "norm_eps", "norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "classifier_pooling",
         "classifier_activation", "local_attention", "global_attn_every_n_layers", "layer_types", "rope_parameters",
-        "global_rope_theta", "local_rope_theta",
+        "rope_scaling", "global_rope_theta", "local_rope_theta",
     }),
     {**_FIXED, "hidden_activation": ("gelu",)},
     ignorable=frozenset({

@@ -10,20 +10,21 @@ from typing import Any
 
 # Metadata, training, and what only the Python class of another library looks at: no influence on the logits.
 IGNORABLE = frozenset({
-    "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "use_cache",
+    "architectures", "model_type", "transformers_version", "_name_or_path", "use_cache",
     "initializer_range", "init_std", "attention_dropout", "activation_dropout", "dropout", "layerdrop",
     "hidden_dropout", "pad_token_id",
-    "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id", "forced_bos_token_id",
-    "forced_eos_token_id", "prefix", "output_hidden_states", "output_attentions", "return_dict", "problem_type",
-    "id2label", "label2id", "task_specific_params", "chunk_size_feed_forward", "pretraining_tp", "finetuning_task",
+    "sep_token_id", "decoder_start_token_id", "forced_bos_token_id",
+    "forced_eos_token_id", "prefix", "output_hidden_states", "output_attentions", "return_dict", "label2id",
+    "task_specific_params", "chunk_size_feed_forward", "pretraining_tp", "finetuning_task",
     "tokenizer_class", "max_length", "temperature", "top_k", "top_p", "do_sample", "repetition_penalty",
     "unsloth_fixed", "unsloth_version", "keys_to_ignore_at_inference", "auto_map",
     "is_llama_config", "transformers.js_config",
-    # of poolers: looked at by mini_vllm/models/adapters.py and mini_vllm/config/pooler.py
-    "num_labels", "is_matryoshka", "matryoshka_dimensions", "sentence_transformers",
-    "sbert_ce_default_activation_function",
-    "quantization_config", "compression_config",  # looked at by mini_vllm/quantization
 })  # fmt: skip
+READ_BY_POOLERS = frozenset({
+    "num_labels", "id2label", "problem_type", "is_matryoshka", "matryoshka_dimensions", "sentence_transformers",
+    "sbert_ce_default_activation_function",
+})  # fmt: skip
+"""Of any architecture: looked at by `models/adapters.py`, `config/pooler.py` and `layers/pooler/activations.py`."""
 
 GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 """What `generation_config.json` may say about sampling.

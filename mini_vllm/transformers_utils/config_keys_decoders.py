@@ -30,7 +30,7 @@ DECODERS: dict[str, KeyTable] = {
         {**{key: value for key, value in SWIGLU.items() if key != "partial_rotary_factor"},
          "attention_bias": (False,)},
         ignorable=frozenset({"embd_pdrop", "resid_pdrop"}),
-        defaults={"tie_word_embeddings": False, "rms_norm_eps": 1e-5},
+        defaults={"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
     ),
     "GraniteForCausalLM": KeyTable(
         frozenset(CORE | ROTARY | {"attention_bias", "mlp_bias"}),

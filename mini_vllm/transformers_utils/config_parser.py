@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from mini_vllm.transformers_utils.config_keys import GENERATION_DEFAULTS, KeyTable
+from mini_vllm.transformers_utils.config_kinds import KINDS, MAX_SIZE
 from mini_vllm.transformers_utils.config_moe import parse_moe
-from mini_vllm.transformers_utils.config_rope import RopeConfig, parse_local_rope, parse_rope
+from mini_vllm.transformers_utils.config_rope import (
+    LAYER_TYPES,
+    RopeConfig,
+    parse_local_rope,
+    parse_modernbert_ropes,
+    parse_rope,
+)
 from mini_vllm.utils.checks import shown
 
 _REQUIRED = object()
 _LIMITS = {"num_hidden_layers": 10_000, "vocab_size": 1 << 31, "max_position_embeddings": 1 << 40}
-_MAX_SIZE = 1 << 24
-"""Larger numbers are damage: they are refused before a list of that length, or an array, is made."""
 
 
 class ConfigError(ValueError):
@@ -40,8 +45,8 @@ class ConfigParser:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"config.json: {key} must be a whole number of at least 1, got {shown(value)}")
-        if value > _LIMITS.get(key, _MAX_SIZE):
-            most = _LIMITS.get(key, _MAX_SIZE)
+        if value > _LIMITS.get(key, MAX_SIZE):
+            most = _LIMITS.get(key, MAX_SIZE)
             raise ConfigError(f"config.json: {key} must be at most {most:,}, got {shown(value)}")
         return value
 
@@ -72,6 +77,7 @@ class ConfigParser:
                 f"allowed: hidden_size ({hidden})"
             )
         bias = self.flag("enable_bias", True) if is_opt else self.flag("attention_bias")
+        rope, rope_local = self._ropes()
         return dict(
             architecture=self.named,
             vocab_size=self.positive("vocab_size"),
@@ -83,7 +89,7 @@ class ConfigParser:
             head_dim=head_dim,
             max_position_embeddings=self.positive("max_position_embeddings"),
             norm_eps=1e-5 if is_opt else self.number(self.table.norm_key, 1e-6),
-            rope=RopeConfig() if is_opt or encoder else parse_rope(self, ConfigError),
+            rope=rope,
             sliding_windows=self._windows(layers),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
             qkv_bias=self.architecture == "Qwen2ForCausalLM" or bias,
@@ -99,23 +105,31 @@ class ConfigParser:
             quantization_config=self._quantization(),
             moe=parse_moe(self, layers),
             own={key: self._own(key, default) for key, default in self.table.own.items()},
-            rope_local=None if encoder else parse_local_rope(self, ConfigError),
+            rope_local=rope_local,
             dtype=str(self.get("dtype", self.get("torch_dtype", None)) or "") or None,
             raw=self.raw,
         )
 
+    def _ropes(self) -> tuple[RopeConfig, RopeConfig | None]:
+        """Of the layers with full attention, and of those with a window where they have their own."""
+        if "global_rope_theta" in self.table.used:
+            return parse_modernbert_ropes(self, ConfigError)
+        if self.table.is_encoder or self.architecture == "OPTForCausalLM":
+            return RopeConfig(), None
+        return parse_rope(self, ConfigError), parse_local_rope(self, ConfigError)
+
     def _own(self, key: str, default: Any) -> Any:
         """The value of a key of the model's own, of its default's kind; null stands for itself."""
         value = self.raw.get(key, default)
-        if value is None or value is default:
+        if value is default or (value is None and key in KINDS and KINDS[key].allows(None)):
             return value
         kind: Any = int | float if default is None or isinstance(default, float) else type(default)
         is_number = not isinstance(value, bool) and isinstance(value, int | float)
         if not isinstance(value, kind) or isinstance(value, bool) != isinstance(default, bool):
             kind_name = "a number" if kind == int | float else f"of type {type(default).__name__}"
             raise ConfigError(f"config.json: {key} must be {kind_name}, got {shown(value)}")
-        if is_number and not (0 <= value < _MAX_SIZE and (value or default == 0)):
-            raise ConfigError(f"config.json: {key} must be a number above 0 and at most {_MAX_SIZE:,}, got {value!r}")
+        if is_number and not (0 <= value < MAX_SIZE and (value or default == 0)):
+            raise ConfigError(f"config.json: {key} must be a number above 0 and at most {MAX_SIZE:,}, got {value!r}")
         return value
 
     def _quantization(self) -> dict[str, Any] | None:
@@ -155,6 +169,12 @@ class ConfigParser:
 
     def _windows(self, layers: int) -> tuple[int | None, ...]:
         """Mistral: one window for all layers. Qwen: only those of `layer_types`, or from `max_window_layers` on."""
+        named = self.raw.get("layer_types") if "layer_types" in self.table.used else None
+        if named is not None and (len(named) != layers or not set(named) <= set(LAYER_TYPES)):
+            raise ConfigError(
+                f"config.json: layer_types must hold {layers} times 'full_attention' or 'sliding_attention', "
+                f"got {named!r}"
+            )
         if "sliding_window" not in self.table.used:
             return (None,) * layers
         window = self.raw.get("sliding_window", self.table.defaults.get("sliding_window"))
@@ -174,9 +194,4 @@ class ConfigParser:
         if kinds is None:
             first = self.get("max_window_layers")
             kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
-        if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
-            raise ConfigError(
-                f"config.json: layer_types must hold {layers} times 'full_attention' or 'sliding_attention', "
-                f"got {kinds!r}"
-            )
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)

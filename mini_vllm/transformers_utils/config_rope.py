@@ -73,18 +73,15 @@ def parse_rope(parser: Any, error: type[ValueError]) -> RopeConfig:
 
     Where a file has both, `rope_scaling` counts and all of `rope_parameters` is passed over, its `rope_theta` too: so
     does transformers 5, which upstream asks (upstream/vllm/transformers_utils/config.py:458 — `patch_rope_parameters`).
-    Where `rope_parameters` has an entry for each type of layer, this is that of the layers with full attention.
+    Where `rope_parameters` has an entry for each kind of layer, this is that of the layers with full attention.
 
     Args:
         parser: `mini_vllm.transformers_utils.config_parser.ConfigParser`. error: raised, and names the key.
     """
-    for key in ("rope_scaling", "rope_parameters"):
-        if not isinstance(parser.raw.get(key) or {}, dict):
-            raise error(f"config.json: {key} must be an object, got {parser.raw[key]!r}")
-    scaling = dict(parser.raw.get("rope_scaling") or parser.raw.get("rope_parameters") or {})
-    if set(scaling) and set(scaling) <= set(LAYER_TYPES):
-        scaling = dict(scaling.get("full_attention") or {})
-    return _parse(scaling, parser.get("rope_theta", 10000.0), parser, error)
+    given = _settings(parser, error)
+    if not _is_nested(given):
+        return _parse(dict(given), parser.get("rope_theta", 10000.0), parser, error)
+    return _parse(dict(given.get("full_attention") or {}), parser.get("rope_theta", 10000.0), parser, error)
 
 
 def parse_local_rope(parser: Any, error: type[ValueError]) -> RopeConfig | None:
@@ -93,16 +90,57 @@ def parse_local_rope(parser: Any, error: type[ValueError]) -> RopeConfig | None:
     Before transformers 5 they had but a base, and no scaling:
     upstream/vllm/model_executor/models/gemma3.py:172 — "rope_theta=config.rope_local_base_freq".
     """
+    given = _settings(parser, error)
     if "rope_local_base_freq" not in parser.table.used:
+        if _is_nested(given):
+            raise error(
+                f"config.json: rope_parameters with entries for {sorted(given)} are not supported for "
+                f"{parser.architecture}, whose layers have the same rotary positions"
+            )
         return None
-    nested = parser.raw.get("rope_parameters") or {}
-    local = nested.get("sliding_attention") if isinstance(nested, dict) and not parser.raw.get("rope_scaling") else None
+    local = given.get("sliding_attention") if _is_nested(given) else None
     return _parse(dict(local or {}), parser.get("rope_local_base_freq"), parser, error)
 
 
+def parse_modernbert_ropes(parser: Any, error: type[ValueError]) -> tuple[RopeConfig, RopeConfig]:
+    """(of the layers with full attention, of those with a window); `rope_scaling` counts for both, as in transformers.
+
+    Upstream: upstream/vllm/model_executor/models/modernbert.py:90 — "rope_parameters".
+    """
+    nested = parser.raw.get("rope_parameters") or {}
+    if not isinstance(nested, dict) or not set(nested) <= set(LAYER_TYPES):
+        raise error(f"config.json: rope_parameters must be an object with entries for {LAYER_TYPES}, got {nested!r}")
+    scaling, found = parser.raw.get("rope_scaling") or {}, []
+    for kind, key, default in (
+        ("full_attention", "global_rope_theta", 160_000.0), ("sliding_attention", "local_rope_theta", 10_000.0),
+    ):  # fmt: skip
+        given = nested.get(kind) or {}
+        if not isinstance(given, dict):
+            raise error(f"config.json: rope_parameters must have an object for {kind!r}, got {given!r}")
+        found.append(_parse({**given, **scaling}, parser.get(key, default), parser, error))
+    return found[0], found[1]
+
+
+def _settings(parser: Any, error: type[ValueError]) -> dict[str, Any]:
+    """The object that counts, of which every entry is another object where it is nested."""
+    given = parser.raw.get("rope_scaling") or parser.raw.get("rope_parameters") or {}
+    for kind, value in given.items():
+        if _is_nested(given) and not isinstance(value, dict | None):
+            raise error(f"config.json: rope_parameters must have an object for {kind!r}, got {value!r}")
+    if parser.raw.get("rope_scaling") and _is_nested(parser.raw.get("rope_parameters") or {}):
+        raise error("config.json: rope_scaling and rope_parameters with entries for kinds of layers: give one of them")
+    return given
+
+
+def _is_nested(given: dict[str, Any]) -> bool:
+    return bool(given) and set(given) <= set(LAYER_TYPES)
+
+
 def _parse(scaling: dict[str, Any], default_theta: Any, parser: Any, error: type[ValueError]) -> RopeConfig:
-    rope_type = scaling.pop("rope_type", None) or scaling.get("type") or "default"
-    scaling.pop("type", None)
+    rope_type, old = scaling.pop("rope_type", None), scaling.pop("type", None)
+    if rope_type and old and rope_type != old:
+        raise error(f"config.json: rope_scaling has rope_type {rope_type!r} and type {old!r}: give one of them")
+    rope_type = rope_type or old or "default"
     theta = scaling.pop("rope_theta", None) or default_theta
     if not _is_positive(theta):
         raise error(f"config.json: rope_theta must be a number above 0, got {theta!r}")
@@ -115,13 +153,24 @@ def _parse(scaling: dict[str, Any], default_theta: Any, parser: Any, error: type
         "partial_rotary_factor" not in parser.table.used or not _is_positive(partial) or partial > 1
     ):
         raise error(f"config.json: partial_rotary_factor = {partial!r} is not supported for {parser.architecture}")
-    at_top = parser.raw.get("original_max_position_embeddings")
-    if rope_type in ("yarn", "longrope") and at_top is not None:
-        scaling.setdefault("original_max_position_embeddings", at_top)
+    if rope_type in ("yarn", "longrope"):
+        _take_original_length(scaling, parser, error)
     values = _values(rope_type, scaling, error)
     rope = RopeConfig(float(theta), rope_type, partial=float(partial), **values)
     rope = replace(rope, max_position_embeddings=parser.positive("max_position_embeddings"))
     return replace(rope, attention_factor=_attention_factor(rope, scaling))
+
+
+def _take_original_length(scaling: dict[str, Any], parser: Any, error: type[ValueError]) -> None:
+    """The context before it was stretched may stand in `config.json` itself, too: Phi-3.
+
+    transformers takes that one, and 4096 where it is absent; so two that differ are refused.
+    """
+    name = "original_max_position_embeddings"
+    at_top = parser.get(name, None) if name in parser.table.used else None
+    if at_top is not None and scaling.setdefault(name, at_top) not in (None, at_top):
+        raise error(f"config.json: {name} is {at_top}, and {scaling[name]!r} in rope_scaling: they must be one number")
+    scaling[name] = scaling.get(name) or at_top
 
 
 def _values(rope_type: str, scaling: dict[str, Any], error: type[ValueError]) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from mini_vllm.layers.rotary_embedding import inverse_frequencies
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.model_loader.hub import get_checkpoint_folder
 from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
-from mini_vllm.model_loader.safetensors_reader import SINGLE_NAME, Checkpoint, CheckpointError
+from mini_vllm.model_loader.safetensors_reader import INDEX_NAME, SINGLE_NAME, Checkpoint, CheckpointError
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.platforms.cpu.products import project
 from mini_vllm.platforms.cpu.threads import unshared
+from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 61, "hidden_size": 32,
@@ -167,6 +168,43 @@ def test_a_tensor_that_nothing_would_use(tmp_path: Path, folder: Path) -> None:
 def test_tables_that_we_compute_ourselves_are_passed_over(tmp_path: Path, folder: Path) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     load_model(damage(tmp_path, folder, lambda t: t.update({name: np.zeros(4, np.float32)})))
+
+
+def tied(tmp_path: Path, head: Any, shards: bool = False) -> Path:
+    """A tied checkpoint of `llama-tied-mha` with an output matrix made of its embedding by `head`."""
+    folder = save_tiny("llama-tied-mha", tmp_path / "tied")
+    tensors = tensors_of(folder)
+    more = {"lm_head.weight": head(tensors["model.embed_tokens.weight"])}
+    if not shards:
+        write_safetensors(folder / SINGLE_NAME, {**tensors, **more})
+        return folder
+    (folder / SINGLE_NAME).unlink()
+    files = {"a.safetensors": more, "b.safetensors": tensors}
+    for name, part in files.items():
+        write_safetensors(folder / name, part)
+    weight_map = {tensor: name for name, part in files.items() for tensor in part}
+    (folder / INDEX_NAME).write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_tied_output_matrix_that_differs_is_refused_by_name(tmp_path: Path, shards: bool) -> None:
+    changes = {
+        "all": lambda w: w + 1,
+        "one number": lambda w: np.where(np.arange(w.size).reshape(w.shape) == w.size - 1, 0, w),
+        "shape": lambda w: w[:-1],
+    }
+    for name, change in changes.items():
+        folder = tied(tmp_path / name, change, shards)
+        with pytest.raises(CheckpointError, match=r"'lm_head.weight' and 'model.embed_tokens.weight' differ"):
+            load_model(folder)
+
+
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tied_output_matrix_that_is_equal_is_fine(tmp_path: Path, shards: bool, dtype: Any) -> None:
+    model = load_model(tied(tmp_path, lambda w: w.astype(dtype), shards))
+    assert model.lm_head is model.model.embed_tokens
 
 
 def test_dtype_is_checked(folder: Path) -> None:

@@ -69,7 +69,7 @@ def test_what_changes_nothing_is_passed_over(base: dict[str, Any]) -> None:
             "architecture 'GemmaForCausalLM' is not supported; allowed: Bert.*De.*Granite.*Llama.*Qwen3",
         ),
         (LLAMA, {"architectures": None}, "architectures must name one of"),
-        (LLAMA, {"hidden_size": None}, "LlamaForCausalLM needs hidden_size, which is missing"),
+        (LLAMA, {"hidden_size": None}, "hidden_size must be a whole number of at least 1, got None"),
         (LLAMA, {"num_hidden_layers": 0}, "num_hidden_layers must be a whole number of at least 1, got 0"),
         (LLAMA, {"vocab_size": True}, "vocab_size must be a whole number of at least 1, got True"),
         (
@@ -114,7 +114,11 @@ def test_what_changes_nothing_is_passed_over(base: dict[str, Any]) -> None:
         ),
         (QWEN2, {"head_dim": 32}, "head_dim = 32 is not supported; allowed: 16"),
         (QWEN2, {"use_mrope": True}, "use_mrope = True is not supported"),
-        (QWEN2, {"use_sliding_window": True, "sliding_window": 0}, "sliding_window must be a number of tokens"),
+        (
+            QWEN2,
+            {"use_sliding_window": True, "sliding_window": 0},
+            "sliding_window must be a whole number of at least 1 or null, got 0",
+        ),
         (
             QWEN3,
             {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["x"]},

@@ -7,12 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.transformers_utils.config import ConfigError
-from mini_vllm.transformers_utils.config_keys import IGNORABLE
-from mini_vllm.utils.checks import shown
+from mini_vllm.transformers_utils.config_keys import IGNORABLE, READ_BY_POOLERS
+from mini_vllm.transformers_utils.config_kinds import ALWAYS_READ
+from mini_vllm.transformers_utils.file_keys import FLAG, POSITIVE, FileKeys, Kind, one_of
+from mini_vllm.utils.checks import is_int, shown
 from mini_vllm.utils.json_files import load_json_object
 
-_INERT = IGNORABLE | {"max_paths", "topk", "max_seq_len", "base_model_name_or_path", "version"}
+_SIZE = Kind("a whole number of at least 1", lambda value: is_int(value) and 1 <= value <= 1 << 24)
 _COUNTS = ("hidden_size", "vocab_size", "num_heads", "num_hidden_layers", "truncated_vocab_size")
+KEYS = FileKeys(
+    "config.json",
+    used={
+        **dict.fromkeys(_COUNTS, _SIZE), "medusa_fc_bias": FLAG, "original_lm_head": FLAG, "logit_scale": POSITIVE,
+    },
+    fixed={"model_type": one_of("medusa")},
+    harmless=frozenset(
+        (IGNORABLE | ALWAYS_READ | READ_BY_POOLERS | {
+            "max_paths", "topk", "max_seq_len", "base_model_name_or_path", "version",
+        }) - {"model_type", "quantization_config", "compression_config"}
+    ),
+    needed=frozenset({"hidden_size", "vocab_size"}),
+)  # fmt: skip
 
 
 @dataclass
@@ -40,18 +55,12 @@ class MedusaConfig:
     def __post_init__(self) -> None:
         if self.truncated_vocab_size is None:
             self.truncated_vocab_size = self.vocab_size
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 24:
-                raise ConfigError(f"config.json: {name} must be a whole number of at least 1, got {shown(value)}")
+        KEYS.read({each.name: getattr(self, each.name) for each in fields(self)[:-1]}, error=ConfigError)
         if self.truncated_vocab_size > self.vocab_size:
             raise ConfigError(
                 f"config.json: truncated_vocab_size must be at most vocab_size={self.vocab_size}, got "
                 f"{self.truncated_vocab_size}"
             )
-        for name in ("medusa_fc_bias", "original_lm_head"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"config.json: {name} must be true or false, got {shown(getattr(self, name))}")
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> MedusaConfig:
@@ -70,17 +79,9 @@ class MedusaConfig:
         if raw.get("model_type") != "medusa":
             raise ConfigError(f"{file}: model_type of Medusa's heads must be 'medusa', got {raw.get('model_type')!r}")
         given: dict[str, Any] = {}
-        known = {each.name for each in fields(cls)} - {"architecture"}
         for key, value in raw.items():
             name = "num_heads" if "num" in key and "heads" in key else key
             name = "num_hidden_layers" if "num" in name and "layers" in name else name
-            if value is None:
-                continue
-            if name in known:
-                given[name] = value
-            elif key not in _INERT:
-                raise ConfigError(f"{file}: unknown key {key!r} = {shown(value)}: it could change what the heads say")
-        for name in ("hidden_size", "vocab_size"):
-            if name not in given:
-                raise ConfigError(f"{file}: {name} is missing")
-        return cls(**given)
+            if value is not None and given.setdefault(name, value) != value:
+                raise ConfigError(f"{file}: {key} = {shown(value)} and {name} = {shown(given[name])} are one number")
+        return cls(**KEYS.read(given, str(file), ConfigError))
