@@ -11,6 +11,7 @@ from mini_vllm.compilation.cpu_models import FusedLlama, LlamaLayerForm
 from mini_vllm.compilation.cpu_scratch import Tile
 from mini_vllm.layers.layernorm import GemmaRMSNorm
 from mini_vllm.layers.linear import LinearBase
+from mini_vllm.models.utils import is_missing, layers_here
 from mini_vllm.platforms.cpu.kernels import gelu_and_mul, rms_norm, rms_norm_heads, rotate
 from mini_vllm.utils.arrays import Array
 
@@ -73,6 +74,10 @@ class PostNormLayerForm:
         self.after_mlp = column(layer.post_feedforward_layernorm)
 
 
+def _is_gemma(model: Any) -> bool:
+    return isinstance(layers_here(model.model)[0].post_attention_layernorm, GemmaRMSNorm)
+
+
 class FusedPostNorm(FusedLlama):
     """Gemma 2, Gemma 3, OLMo 2."""
 
@@ -81,14 +86,14 @@ class FusedPostNorm(FusedLlama):
     @classmethod
     def supports(cls, model: Any) -> bool:
         """OLMo 2 has one norm over all heads, which of several ranks none has on its side: not for them."""
-        alone = model.context.group is None or isinstance(model.model.norm, GemmaRMSNorm)
+        alone = model.context.group is None or _is_gemma(model)
         return alone and super().supports(model)
 
     def __init__(self, model: Any) -> None:
-        self.ropes = list(dict.fromkeys(layer.self_attn.rotary_emb for layer in model.model.layers))
-        self.is_gemma = isinstance(model.model.norm, GemmaRMSNorm)
+        self.ropes = list(dict.fromkeys(layer.self_attn.rotary_emb for layer in layers_here(model.model)))
+        self.is_gemma = _is_gemma(model)
         super().__init__(model)
-        self.norm = column(model.model.norm)
+        self.norm = None if is_missing(model.model.norm) else column(model.model.norm)
 
     def prepare(self, positions: Array) -> None:
         """The tables of angles grow before threads read them."""

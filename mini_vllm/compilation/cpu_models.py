@@ -13,6 +13,7 @@ from mini_vllm.compilation.cpu_fused import FusedDecoder, Product
 from mini_vllm.compilation.cpu_scratch import Tile
 from mini_vllm.models.llama_eagle import Identity
 from mini_vllm.models.mixtral import MixtralMoE
+from mini_vllm.models.utils import is_missing, layers_here
 from mini_vllm.platforms.cpu.kernels import RotaryPairs, layer_norm, rms_norm, rms_norm_heads, rotate, silu_and_mul
 from mini_vllm.utils.arrays import Array
 
@@ -43,11 +44,12 @@ class FusedLlama(FusedDecoder):
 
     def __init__(self, model: Any) -> None:
         decoder = model.model
-        self.norm = None if decoder.norm is None else decoder.norm.weight[:, None]
-        self.rotary = decoder.layers[0].self_attn.rotary_emb
-        dense = [layer.mlp.gate_up_proj for layer in decoder.layers if not isinstance(layer.mlp, MixtralMoE)]
+        self.norm = None if is_missing(decoder.norm) else decoder.norm.weight[:, None]
+        layers = layers_here(decoder)
+        self.rotary = layers[0].self_attn.rotary_emb
+        dense = [layer.mlp.gate_up_proj for layer in layers if not isinstance(layer.mlp, MixtralMoE)]
         self.inter = dense[0].out_features // 2 if dense else 0
-        super().__init__(model, [self.layer_form(layer) for layer in decoder.layers])
+        super().__init__(model, [self.layer_form(layer) for layer in layers])
 
     def prepare(self, positions: Array) -> None:
         """The table of angles grows before threads read it."""
@@ -131,9 +133,10 @@ class FusedOPT(FusedDecoder):
     def __init__(self, model: Any) -> None:
         decoder = model.model.decoder
         self.embed_positions, self.norm_before = decoder.embed_positions, model.config.norm_before
-        self.norm = None if decoder.final_layer_norm is None else _columns(decoder.final_layer_norm)
-        self.inter = decoder.layers[0].fc1.out_features
-        super().__init__(model, [OPTLayerForm(layer) for layer in decoder.layers])
+        self.norm = None if is_missing(decoder.final_layer_norm) else _columns(decoder.final_layer_norm)
+        layers = layers_here(decoder)
+        self.inter = layers[0].fc1.out_features
+        super().__init__(model, [OPTLayerForm(layer) for layer in layers])
 
     def prepare(self, positions: Array) -> None:
         """Nothing: the table of positions has its length."""
@@ -144,7 +147,8 @@ class FusedOPT(FusedDecoder):
 
     def begin_tile(self, tile: Tile, positions: Array) -> None:
         """Positions are added to the embedding."""
-        tile.hidden += self.embed_positions(positions).T
+        if not is_missing(self.embed_positions):
+            tile.hidden += self.embed_positions(positions).T
 
     def project_qkv(self, layer: OPTLayerForm, tile: Tile) -> None:
         """See `FusedDecoder`."""

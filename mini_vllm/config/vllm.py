@@ -13,6 +13,7 @@ from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
+from mini_vllm.config.parallel import check_pipeline
 from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.scheduler import SchedulerConfig
@@ -53,7 +54,8 @@ class EngineConfig:
     (`config/lora.py`).
     `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
     a `SpeculativeConfig` after the checks, or None.
-    `tensor_parallel_size`: processes that share every layer, this one included. `enable_expert_parallel`: of a
+    `tensor_parallel_size`: processes that share every layer, this one included. `pipeline_parallel_size`: stages, which
+    have some of the layers each (`config/parallel.py`), of so many processes. `enable_expert_parallel`: of a
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
     (`executor/`), "uni" (one rank), "mp", or a class; by default what the ranks need. `execute_model_timeout_seconds`:
     a step in which no rank gets on for so long is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
@@ -90,7 +92,7 @@ class EngineConfig:
     seed: int = ModelConfig.seed
     kv_oracle: bool | None = None
     tensor_parallel_size: int = 1
-    pipeline_parallel_size = 1
+    pipeline_parallel_size: int = 1
     enable_expert_parallel: bool = False
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
@@ -168,6 +170,7 @@ class EngineConfig:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()
         self.platform.check_and_update_config(self)
+        check_pipeline(self)
 
     @property
     def platform(self) -> Platform:

@@ -228,16 +228,40 @@ def get_kv_cache_config(
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1945 — `get_kv_cache_configs`.
     """
     one_table = bool(config.resolved_cudagraph_mode)
-    target = {name: spec for name, spec in kv_cache_specs[0].items() if not name.startswith(DRAFT_PREFIX)}
+    target = merge_kv_cache_specs(kv_cache_specs)
     of_drafter = [spec for name, spec in kv_cache_specs[0].items() if name.startswith(DRAFT_PREFIX)]
     groups = get_kv_cache_groups(target, config.disable_hybrid_kv_cache_manager or one_table)
     _check_drafter(groups, of_drafter, getattr(config.speculative_config, "method", None))
     if not groups:
         groups = make_kv_cache_config(1, config.block_size).kv_cache_groups
     needed = max_blocks_per_request(groups, config.max_num_batched_tokens, max_model_len) + 1
-    size = (bytes_per_block(groups) + sum(s.page_size_bytes for s in of_drafter)) * len(kv_cache_specs)
+    size = sum(bytes_per_block(layers_of(groups, specs)) for specs in kv_cache_specs)
+    size += sum(s.page_size_bytes for s in of_drafter) * len(kv_cache_specs)
     num_blocks = config.resolve_num_blocks(size, max_model_len, needed, available_memory)
     return get_kv_cache_config_from_groups(groups, num_blocks)
+
+
+def merge_kv_cache_specs(kv_cache_specs: Sequence[Specs]) -> dict[str, KVCacheSpec]:
+    """What the target's layers keep, all stages together, in the order of the layers.
+
+    Raises:
+        ValueError: ranks differ about a layer.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1983 — "merged_kv_cache_specs: dict[str, KVCacheSpec] = {}".
+    """
+    merged: dict[str, KVCacheSpec] = {}
+    for name, spec in (pair for specs in kv_cache_specs for pair in specs.items()):
+        if not name.startswith(DRAFT_PREFIX) and merged.setdefault(name, spec) != spec:
+            raise ValueError(f"the ranks differ about what {name!r} keeps: {merged[name]} and {spec}")
+    return merged
+
+
+def layers_of(groups: list[KVCacheGroupSpec], specs: Specs) -> list[KVCacheGroupSpec]:
+    """Of each group the layers that a rank with these specs has.
+
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1903 — `_project_kv_cache_groups_to_worker`.
+    """
+    return [KVCacheGroupSpec([n for n in g.layer_names if n in specs], g.kv_cache_spec) for g in groups]
 
 
 def _check_drafter(groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec], method: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The ranks of tensor parallelism, and the sum over them that ends each half of a layer.
+"""The groups that ranks form, and the sum over those of tensor parallelism that ends each half of a layer.
 
 Every rank multiplies with its own columns of the output weights, which gives a partial sum of the right shape; the sum
 over ranks is the layer's output. Each rank writes its part into shared memory, waits for the others, and adds all parts
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,90 @@ from mini_vllm.distributed.shared_memory import Counters, SharedMemory
 from mini_vllm.utils.arrays import Array
 
 _MAX_BARRIERS = 1 << 32  # in one step
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Ranks that do something together, and which of them this process is.
+
+    Attributes:
+        ranks: in the order of the group. rank: one of them.
+
+    Upstream: upstream/vllm/distributed/parallel_state.py:290 — `GroupCoordinator`, `:437` — `first_rank`, `:457` —
+    `next_rank`.
+    """
+
+    ranks: tuple[int, ...]
+    rank: int
+
+    @property
+    def world_size(self) -> int:
+        """How many."""
+        return len(self.ranks)
+
+    @property
+    def rank_in_group(self) -> int:
+        """The place of this process."""
+        return self.ranks.index(self.rank)
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Nobody comes before this process."""
+        return self.rank == self.ranks[0]
+
+    @property
+    def is_last_rank(self) -> bool:
+        """Nobody comes after it."""
+        return self.rank == self.ranks[-1]
+
+    @property
+    def next_rank(self) -> int:
+        """Who comes after it; after the last, the first."""
+        return self.ranks[(self.rank_in_group + 1) % self.world_size]
+
+    @property
+    def prev_rank(self) -> int:
+        """Who comes before it; before the first, the last."""
+        return self.ranks[self.rank_in_group - 1]
+
+
+@dataclass(frozen=True)
+class ParallelState:
+    """The groups of one rank.
+
+    Attributes:
+        tp: share every layer. pp: have a stage each. dp: have the same weights, and other requests. ep: share the
+            experts of a stage, over all replicas.
+    """
+
+    tp: RankGroup
+    pp: RankGroup
+    dp: RankGroup
+    ep: RankGroup
+
+
+def initialize_model_parallel(
+    rank: int, tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1, data_parallel_size: int = 1
+) -> ParallelState:
+    """The groups of a rank, where ranks are numbered replica by replica, in it stage by stage.
+
+    Of 2 replicas of 2 stages of 2 ranks, rank 5 has tp (4, 5), pp (5, 7), dp (1, 5) and ep (0, 1, 4, 5).
+
+    Raises:
+        ValueError: a rank that is not there.
+
+    Upstream: upstream/vllm/distributed/parallel_state.py:1506 — `initialize_model_parallel`.
+    """
+    sizes = data_parallel_size, pipeline_model_parallel_size, tensor_model_parallel_size
+    if not 0 <= rank < math.prod(sizes):
+        raise ValueError(f"rank must be from 0 to {math.prod(sizes) - 1}, got {rank}")
+    ranks = np.arange(math.prod(sizes)).reshape(sizes)
+    dp, pp, tp = (int(at) for at in np.unravel_index(rank, sizes))
+
+    def group(members: Array) -> RankGroup:
+        return RankGroup(tuple(members.reshape(-1).tolist()), rank)
+
+    return ParallelState(group(ranks[dp, pp]), group(ranks[dp, :, tp]), group(ranks[:, pp, tp]), group(ranks[:, pp]))
 
 
 class TensorParallelGroup:
@@ -31,9 +116,12 @@ class TensorParallelGroup:
         dtype: of the partial sums.
 
     Attributes:
-        rank: of this process; each sets its own. num_elements: as given.
+        rank: of this process; each sets its own. num_elements: as given. steps_overlap: whether ranks may be at
+            different steps.
         check: called while waiting; raises where waiting has become senseless.
     """
+
+    steps_overlap = False
 
     def __init__(self, world_size: int, num_elements: int, dtype: Any) -> None:
         self.world_size, self.num_elements, self.dtype = world_size, num_elements, np.dtype(dtype)

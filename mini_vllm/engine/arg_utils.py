@@ -67,6 +67,7 @@ class EngineArgs:
     seed: int | None = None
     kv_oracle: bool | None = None
     tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
     enable_expert_parallel: bool | None = None
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float | None = None

@@ -52,11 +52,15 @@ class Executor(ABC):
         """
         backend = config.distributed_executor_backend
         if backend is None:
-            backend = "mp" if config.tensor_parallel_size > 1 else "uni"
+            backend = "mp" if config.tensor_parallel_size * config.pipeline_parallel_size > 1 else "uni"
         if backend == "uni":
             from mini_vllm.executor.uniproc_executor import UniProcExecutor
 
             return UniProcExecutor
+        if backend == "mp" and config.pipeline_parallel_size > 1:
+            from mini_vllm.executor.pipeline_executor import PipelineExecutor
+
+            return PipelineExecutor
         if backend == "mp":
             from mini_vllm.executor.multiproc_executor import MultiprocExecutor
 

@@ -73,10 +73,9 @@ class MultiprocExecutor(Executor):
 
     def _init_executor(self) -> None:
         self._refuse_what_cannot_travel()
-        config, hf_config = self.config, self.resolved_model.hf_config
-        assert hf_config is not None
-        world_size = config.tensor_parallel_size
-        self.group = TensorParallelGroup(world_size, exchange_elements(hf_config.hidden_size), config.dtype)
+        config = self.config
+        world_size = config.tensor_parallel_size * config.pipeline_parallel_size
+        self.group: Any = self._make_group()
         self.rpc_broadcast_mq = MessageQueue(world_size - 1)
         self.counters = Counters(NUM_COUNTERS * world_size, world_size)
         self.workers: list[WorkerProcHandle] = []
@@ -87,7 +86,7 @@ class MultiprocExecutor(Executor):
             for rank in range(1, world_size):
                 self.workers.append(self._start_worker(rank))
             self._wakers = [worker.connection for worker in self.workers]
-            self._replies = Replies(self.workers, self.group, self.counters)
+            self._replies = self._make_replies()
             self._replies.expect(0, "load_model", self._patience)
             self._worker = make_worker(config, self.resolved_model, self.group)
             self._worker.init_device()
@@ -97,6 +96,15 @@ class MultiprocExecutor(Executor):
             self.shutdown()
             raise
         self.group.check = self._replies.check
+
+    def _make_group(self) -> Any:
+        """The ranks, as they share memory."""
+        assert self.resolved_model.hf_config is not None
+        elements = exchange_elements(self.resolved_model.hf_config.hidden_size)
+        return TensorParallelGroup(self.config.tensor_parallel_size, elements, self.config.dtype)
+
+    def _make_replies(self) -> Replies:
+        return Replies(self.workers, self.group, self.counters)
 
     @property
     def driver_worker(self) -> Worker:
@@ -109,7 +117,8 @@ class MultiprocExecutor(Executor):
         return max(self.config.execute_model_timeout_seconds, _START_S)
 
     def _refuse_what_cannot_travel(self) -> None:
-        ranks = f"tensor_parallel_size={self.config.tensor_parallel_size}"
+        name = "pipeline_parallel_size" if self.config.pipeline_parallel_size > 1 else "tensor_parallel_size"
+        ranks = f"{name}={getattr(self.config, name)}"
         if getattr(current_process(), "_inheriting", False):
             raise RuntimeError(
                 "a worker process of an engine is importing your script, and the script makes an engine: put what the "
@@ -119,7 +128,7 @@ class MultiprocExecutor(Executor):
         if self.resolved_model.hf_config is None:
             raise ValueError(f"{ranks} needs a checkpoint folder that every rank can load, got a finished model")
         if type(self.parts.sampler) not in (Sampler, type(None)) or self.parts.attention is not None:
-            raise ValueError(f"a sampler or an attention of your own needs tensor_parallel_size=1, got {ranks}")
+            raise ValueError(f"a sampler or an attention of your own needs {name}=1, got {ranks}")
 
     def _start_worker(self, rank: int) -> WorkerProcHandle:
         context = multiprocessing.get_context("spawn")
@@ -208,10 +217,10 @@ class MultiprocExecutor(Executor):
             raise
 
     def _send(
-        self, method: Method, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, reply: bool = False,
-        timeout: float | None = -1.0,
+        self, method: Method, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None,
+        reply: bool | tuple[int, ...] = False, timeout: float | None = -1.0,
     ) -> int:  # fmt: skip
-        """Send a call to the other ranks; returns its number."""
+        """Send a call to the other ranks; returns its number. reply: whether they answer, or which of them."""
         replies = self._replies
         replies.raise_if_failed()
         self._number = number = self._number + 1

@@ -90,9 +90,12 @@ class WorkerProc:
             ) from error
         return run_method(self.worker, method, args, kwargs)
 
-    def _call(self, number: int, run: Callable[[], Any], reply: bool) -> None:
-        """Run a call; a failure is always told, and breaks off the call on the other ranks."""
+    def _call(self, number: int, run: Callable[[], Any], reply: bool | tuple[int, ...]) -> None:
+        """Run a call; a failure is always told, and breaks off the call on the other ranks. reply: whether, or which
+        ranks answer."""
         answer = None
+        if isinstance(reply, tuple):
+            reply = self.rank in reply
         try:
             result = run()
             if reply:
@@ -112,8 +115,10 @@ class WorkerProc:
     def _check(self) -> None:
         """Called while this rank waits for another."""
         self._check_parent()
+        overlap = self.group.steps_overlap  # then others are at later calls, where a failure does not concern this one
         for rank in range(self.group.world_size):
-            if rank != self.rank and self.counters[NUM_COUNTERS * rank + FAILED] > self.number:
+            failed = self.counters[NUM_COUNTERS * rank + FAILED]
+            if rank != self.rank and failed > self.number and (failed == self.number + 1 or not overlap):
                 raise BrokenOff
 
     def _check_parent(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
+from mini_vllm.distributed.utils import get_pp_indices
 from mini_vllm.layers.batch_invariant import linear_batch_invariant, vllm_is_batch_invariant
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.platforms.cpu.memory import WeightMemory
@@ -27,6 +28,8 @@ class ModelContext:
         quant_config: picks how each projection is stored; None: floats.
         group: the ranks that share every layer, this process one of them; None: it is alone.
         enable_expert_parallel: ranks hold whole experts instead of a share of each.
+        pp: the ranks that have one stage of a pipeline each, this process one of them; None: it has all layers.
+        missing: prefixes of what other stages have.
         layers: every layer with weights, in the order in which they were made.
         ropes: rotary embeddings that are there already, so that all layers use one table.
         batch_invariant: products have the same bits in every batch (`layers/batch_invariant.py`).
@@ -40,6 +43,8 @@ class ModelContext:
     ropes: dict[Any, Any] = field(default_factory=dict)
     memory: WeightMemory = field(default_factory=WeightMemory)
     batch_invariant: bool = field(default_factory=vllm_is_batch_invariant)
+    pp: RankGroup | None = None
+    missing: list[str] = field(default_factory=list)
 
     @property
     def tp_size(self) -> int:
@@ -50,6 +55,22 @@ class ModelContext:
     def tp_rank(self) -> int:
         """Which of them this process is."""
         return 0 if self.group is None else self.group.rank
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this process has the first layer, and the embedding."""
+        return self.pp is None or self.pp.is_first_rank
+
+    @property
+    def is_last_rank(self) -> bool:
+        """Whether this process has the last layer, the last norm and the output embedding."""
+        return self.pp is None or self.pp.is_last_rank
+
+    def layers_here(self, num_hidden_layers: int) -> tuple[int, int]:
+        """The first layer that this process has, and the one after its last. Raises as `get_pp_indices`."""
+        if self.pp is None:
+            return 0, num_hidden_layers
+        return get_pp_indices(num_hidden_layers, self.pp.rank_in_group, self.pp.world_size)
 
     def in_floats(self) -> ModelContext:
         """The same for a layer that is never quantized."""

@@ -17,7 +17,7 @@ from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import format_gib, require_memory
 
 if TYPE_CHECKING:
-    from mini_vllm.distributed.parallel_state import TensorParallelGroup
+    from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
@@ -116,8 +116,9 @@ def load_weights(
     config: EngineConfig,
     progress: Callable[[int, int], None] | None = None,
     group: TensorParallelGroup | None = None,
+    pp: RankGroup | None = None,
 ) -> Any:
-    """The model itself, or the part of it that a rank of `group` has.
+    """The model itself, or the part of it that a rank of `group` has, or of `pp`, whose ranks have a stage each.
 
     `config.load_format`: "auto" and "safetensors" read the files, "dummy" draws random weights.
 
@@ -139,12 +140,13 @@ def load_weights(
                 config.enable_expert_parallel,
                 config.max_model_len,
                 config.convert_type,
+                pp,
             )
         else:
             model = load_model(
                 resolved.model, config.dtype, progress, quantization, config.quantization_config,
                 group=group, enable_expert_parallel=config.enable_expert_parallel, max_model_len=config.max_model_len,
-                convert=config.convert_type,
+                convert=config.convert_type, pp=pp,
             )  # fmt: skip
         if config.runner_type == "pooling":
             model.init_pooler(config.pooler_config)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
 from mini_vllm.models.registry import convert_model_class, get_model_class
 from mini_vllm.parameter import ArrayShard
 from mini_vllm.transformers_utils.config import HFConfig
@@ -22,7 +22,7 @@ _LARGEST = 1e-3
 def load_dummy_model(
     folder: str | Path, dtype: str = "float32", quantization: Any = None,
     group: TensorParallelGroup | None = None, enable_expert_parallel: bool = False,
-    max_model_len: int | None = None, convert: str = "none",
+    max_model_len: int | None = None, convert: str = "none", pp: RankGroup | None = None,
 ) -> Any:  # fmt: skip
     """The model that a folder's config.json describes, its weights uniform in ±0.001, the same in every run
     and, whole or cut, with any number of ranks.
@@ -34,7 +34,7 @@ def load_dummy_model(
     if quantization or config.quantization_config:
         raise ValueError(f"load_format='dummy' must go without quantization so far, got {quantization!r}")
     model = convert_model_class(get_model_class(config.architecture), convert)(
-        config, dtype, None, group, enable_expert_parallel
+        config, dtype, None, group, enable_expert_parallel, **({} if pp is None else {"pp": pp})
     )
     initialize_dummy_weights(model)
     return model

@@ -6,6 +6,7 @@ Upstream twin: `vllm/model_executor/models/bert.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from mini_vllm.layers.pooler.special import DispatchPooler
 from mini_vllm.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from mini_vllm.models.adapters import EmbeddingMixin, PoolingModel
 from mini_vllm.models.interfaces_base import Attention
+from mini_vllm.models.utils import make_layers
 from mini_vllm.pool.metadata import PoolingMetadata
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
@@ -91,8 +93,10 @@ class BertModel(Module):
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         self.embeddings = BertEmbedding(config, context, f"{prefix}embeddings")
         self.embed_tokens = self.embeddings.word_embeddings
-        layers = range(config.num_hidden_layers)
-        self.layers = [BertLayer(config, i, context, f"{prefix}encoder.layer.{i}") for i in layers]
+        self.start_layer, self.end_layer, self.layers = make_layers(
+            config.num_hidden_layers, lambda i, name: BertLayer(config, i, context, name), context,
+            f"{prefix}encoder.layer",
+        )  # fmt: skip
 
 
 class BertBase(PoolingModel):
@@ -114,7 +118,7 @@ class BertBase(PoolingModel):
         if inputs_embeds is not None:
             raise ValueError("inputs_embeds must be None for BERT: the types of tokens are read from their ids")
         hidden = self.model.embeddings(input_ids, positions)
-        for layer in self.model.layers:
+        for layer in islice(self.model.layers, self.model.start_layer, self.model.end_layer):
             hidden = layer(hidden, attn)
         return hidden
 

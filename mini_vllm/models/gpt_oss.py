@@ -19,6 +19,7 @@ from mini_vllm.layers.fused_moe.routing import fused_topk
 from mini_vllm.layers.linear import ReplicatedLinear
 from mini_vllm.layers.module import Module
 from mini_vllm.models.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
+from mini_vllm.models.utils import layers_here
 from mini_vllm.parameter import part_of
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
@@ -140,8 +141,8 @@ class GptOssForCausalLM(LlamaForCausalLM):
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         assert config.moe is not None
-        self.sinks = [layer.self_attn.sinks.weight for layer in self.model.layers]
+        self.sinks = [layer.self_attn.sinks.weight for layer in layers_here(self.model)]
         self.num_moe_layers = self.num_layers
         self.expert_load = ExpertLoad(self.num_layers, config.moe.num_experts)
-        for index, layer in enumerate(self.model.layers):
+        for index, layer in enumerate(layers_here(self.model)):
             layer.mlp.load, layer.mlp.load_index = self.expert_load, index

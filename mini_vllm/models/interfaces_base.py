@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.distributed.parallel_state import TensorParallelGroup
+from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
 from mini_vllm.layers.context import ModelContext
 from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.logits import LogitsProcessor
@@ -36,9 +36,10 @@ class CausalLM:
         dtype: "float32" or "float64". quant_config: how projections are stored; None: floats.
         group: the processes that share every layer; None: this one has all of it.
         enable_expert_parallel: with a group, each process has some experts whole instead of a part of each.
+        pp: the processes that have one stage of a pipeline each; None: this one has all layers.
 
     Attributes:
-        num_heads, num_kv_heads: of this process. context: what all layers share.
+        num_heads, num_kv_heads, num_layers, sliding_windows: of this process. context: what all layers share.
 
     Upstream: upstream/vllm/model_executor/models/interfaces_base.py:114 — `VllmModelForTextGeneration`.
     """
@@ -59,12 +60,14 @@ class CausalLM:
     def __init__(
         self, config: HFConfig, dtype: str = "float32", quant_config: QuantizationConfig | None = None,
         group: TensorParallelGroup | None = None, enable_expert_parallel: bool = False,
+        pp: RankGroup | None = None,
     ) -> None:  # fmt: skip
         self.config, self.quant_config = config, quant_config
         self.dtype = np.dtype(dtype)
-        self.context = ModelContext(self.dtype, quant_config, group, enable_expert_parallel)
+        self.context = ModelContext(self.dtype, quant_config, group, enable_expert_parallel, pp=pp)
         ranks = self.context.tp_size
-        self.num_layers = config.num_hidden_layers
+        self.start_layer, self.end_layer = self.context.layers_here(config.num_hidden_layers)
+        self.num_layers = self.end_layer - self.start_layer
         self.num_heads = self.context.divide(config.num_attention_heads, "num_heads of the model")
         self.num_kv_heads = max(1, config.num_key_value_heads // ranks)
         self.head_dim = config.head_dim
@@ -72,7 +75,7 @@ class CausalLM:
         self.max_model_len = config.max_model_len
         self.bos_token_id = config.bos_token_id
         self.eos_token_ids = config.eos_token_ids
-        self.sliding_windows = config.sliding_windows
+        self.sliding_windows = config.sliding_windows[self.start_layer : self.end_layer]
         self.sliding_window = config.sliding_window
         self.logits_processor = LogitsProcessor()
 
@@ -113,7 +116,8 @@ class CausalLM:
 
         Some hold tables that we compute: upstream/vllm/model_executor/models/llama.py:448 — "rotary_emb.inv_freq".
         """
-        return "rotary_emb." in name or self.repeated(name) is not None
+        elsewhere = any(name.startswith(f"{prefix}.") for prefix in self.context.missing)
+        return "rotary_emb." in name or elsewhere or self.repeated(name) is not None
 
     def repeated(self, name: str) -> str | None:
         """The tensor that `name` must be equal to, since both are one array here: a tied output matrix. None: there is

@@ -6,6 +6,7 @@ tensors in the checkpoint by its `prefix`. Upstream twins: `vllm/model_executor/
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from mini_vllm.layers.activation import SiluAndMul
@@ -16,6 +17,7 @@ from mini_vllm.layers.module import Module
 from mini_vllm.layers.rotary_embedding import get_rope
 from mini_vllm.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from mini_vllm.models.interfaces_base import Attention, CausalLM
+from mini_vllm.models.utils import PPMissingLayer, make_embedding, make_layers, make_lm_head
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
 
@@ -86,15 +88,17 @@ class LlamaModel(Module):
     """Embedding, layers, norm. Upstream: upstream/vllm/model_executor/models/llama.py:350 — `LlamaModel`."""
 
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str, layer: Any, norm: Any = RMSNorm) -> None:
-        self.embed_tokens = VocabParallelEmbedding(
-            config.vocab_size, config.hidden_size, context, f"{prefix}.embed_tokens"
+        self.embed_tokens = make_embedding(VocabParallelEmbedding, config, context, f"{prefix}.embed_tokens")
+        self.start_layer, self.end_layer, self.layers = make_layers(
+            config.num_hidden_layers, lambda i, name: layer(config, i, context, name), context, f"{prefix}.layers"
         )
-        self.layers = [layer(config, i, context, f"{prefix}.layers.{i}") for i in range(config.num_hidden_layers)]
-        self.norm = norm(config.hidden_size, config.norm_eps, context, f"{prefix}.norm")
+        self.norm = PPMissingLayer(context, f"{prefix}.norm")
+        if context.is_last_rank:
+            self.norm = norm(config.hidden_size, config.norm_eps, context, f"{prefix}.norm")
 
     def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
         """Embedded tokens [T, H] -> hidden states after the last norm, [T, H]."""
-        for layer in self.layers:
+        for layer in islice(self.layers, self.start_layer, self.end_layer):
             hidden = layer(positions, hidden, attn)
         return self.norm(hidden)
 
@@ -111,9 +115,7 @@ class LlamaForCausalLM(CausalLM):
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.model = LlamaModel(config, self.context, "model", self.layer_type, self.norm_type)
-        self.lm_head = self.model.embed_tokens
-        if not config.tie_word_embeddings:
-            self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, self.context, "lm_head")
+        self.lm_head = make_lm_head(ParallelLMHead, self.model.embed_tokens, config, self.context)
 
 
 class MistralForCausalLM(LlamaForCausalLM):

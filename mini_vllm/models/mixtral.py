@@ -14,6 +14,7 @@ from mini_vllm.layers.linear import ReplicatedLinear
 from mini_vllm.layers.module import Module
 from mini_vllm.model_loader.safetensors_reader import CheckpointError
 from mini_vllm.models.llama import LlamaDecoderLayer, LlamaForCausalLM
+from mini_vllm.models.utils import layers_here
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
 
@@ -89,7 +90,7 @@ class MixtralForCausalLM(LlamaForCausalLM):
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         assert config.moe is not None
-        blocks = [layer.mlp for layer in self.model.layers if isinstance(layer.mlp, MixtralMoE)]
+        blocks = [layer.mlp for layer in layers_here(self.model) if isinstance(layer.mlp, MixtralMoE)]
         self.num_moe_layers = len(blocks)
         self.expert_load = ExpertLoad(len(blocks), config.moe.num_experts)
         for index, block in enumerate(blocks):
@@ -98,6 +99,6 @@ class MixtralForCausalLM(LlamaForCausalLM):
     def adapt_to(self, names: set[str]) -> None:
         """Stacked experts are known by their names."""
         if any(name.endswith(".mlp.experts.gate_up_proj") for name in names):
-            for i, layer in enumerate(self.model.layers):
+            for i, layer in enumerate(layers_here(self.model), self.model.start_layer):
                 if isinstance(layer.mlp, MixtralMoE):
                     layer.mlp.use_stacked(f"model.layers.{i}.mlp")

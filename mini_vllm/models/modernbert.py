@@ -5,6 +5,7 @@ Upstream twin: `vllm/model_executor/models/modernbert.py`.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from mini_vllm.config.pooler import PoolerConfig
@@ -20,6 +21,7 @@ from mini_vllm.layers.rotary_embedding import get_rope
 from mini_vllm.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from mini_vllm.models.adapters import EmbeddingMixin, PoolingModel
 from mini_vllm.models.interfaces_base import Attention
+from mini_vllm.models.utils import make_layers
 from mini_vllm.pool.metadata import PoolingMetadata
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.transformers_utils.config_rope import RopeConfig
@@ -78,14 +80,16 @@ class ModernBertBackbone(Module):
             config.vocab_size, hidden, context, f"{prefix}embeddings.tok_embeddings"
         )
         self.norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}embeddings.norm", bias)
-        layers = range(config.num_hidden_layers)
-        self.layers = [ModernBertLayer(config, i, context, f"{prefix}layers.{i}") for i in layers]
+        self.start_layer, self.end_layer, self.layers = make_layers(
+            config.num_hidden_layers, lambda i, name: ModernBertLayer(config, i, context, name), context,
+            f"{prefix}layers",
+        )  # fmt: skip
         self.final_norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}final_norm", bias)
 
     def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
         """Embedded tokens [T, H] -> [T, H]."""
         hidden = self.norm(hidden)
-        for layer in self.layers:
+        for layer in islice(self.layers, self.start_layer, self.end_layer):
             hidden = layer(positions, hidden, attn)
         return self.final_norm(hidden)
 

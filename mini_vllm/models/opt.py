@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from mini_vllm.layers.linear import ColumnParallelLinear, QKVParallelLinear, Row
 from mini_vllm.layers.module import Module
 from mini_vllm.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from mini_vllm.models.interfaces_base import Attention, CausalLM
+from mini_vllm.models.utils import PPMissingLayer, make_embedding, make_layers, make_lm_head
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
 
@@ -86,21 +88,26 @@ class OPTDecoder(Module):
 
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         hidden = config.hidden_size
-        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, hidden, context, f"{prefix}.embed_tokens")
-        self.embed_positions = OPTLearnedPositionalEmbedding(
-            config.max_position_embeddings, hidden, context, f"{prefix}.embed_positions"
-        )
-        self.final_layer_norm = None
-        if config.norm_before:
-            self.final_layer_norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}.final_layer_norm")
-        self.layers = [
-            OPTDecoderLayer(config, i, context, f"{prefix}.layers.{i}") for i in range(config.num_hidden_layers)
-        ]
+        self.embed_tokens = make_embedding(VocabParallelEmbedding, config, context, f"{prefix}.embed_tokens")
+        self.is_first_rank, positions, norm = context.is_first_rank, f"{prefix}.embed_positions", "final_layer_norm"
+        self.embed_positions: Any = PPMissingLayer(context, positions)
+        if context.is_first_rank:
+            self.embed_positions = OPTLearnedPositionalEmbedding(
+                config.max_position_embeddings, hidden, context, positions
+            )
+        self.final_layer_norm: Any = PPMissingLayer(context, f"{prefix}.{norm}") if config.norm_before else None
+        if config.norm_before and context.is_last_rank:
+            self.final_layer_norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}.{norm}")
+        self.start_layer, self.end_layer, self.layers = make_layers(
+            config.num_hidden_layers, lambda i, name: OPTDecoderLayer(config, i, context, name), context,
+            f"{prefix}.layers",
+        )  # fmt: skip
 
     def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
         """Embedded tokens [T, H] -> [T, H]."""
-        hidden = hidden + self.embed_positions(positions)
-        for layer in self.layers:
+        if self.is_first_rank:
+            hidden = hidden + self.embed_positions(positions)
+        for layer in islice(self.layers, self.start_layer, self.end_layer):
             hidden = layer(hidden, attn)
         return hidden if self.final_layer_norm is None else self.final_layer_norm(hidden)
 
@@ -119,6 +126,4 @@ class OPTForCausalLM(CausalLM):
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.model = OPTModel(config, self.context, "model")
-        self.lm_head = self.model.embed_tokens
-        if not config.tie_word_embeddings:
-            self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, self.context, "lm_head")
+        self.lm_head = make_lm_head(ParallelLMHead, self.model.embed_tokens, config, self.context)

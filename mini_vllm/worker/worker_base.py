@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.plugins import load_general_plugins
 
+if TYPE_CHECKING:
+    from mini_vllm.distributed.pipeline_ranks import PipelineRanks
+
 
 def make_worker(
-    config: EngineConfig, resolved_model: ResolvedModel, group: TensorParallelGroup | None = None, **settings: Any
+    config: EngineConfig,
+    resolved_model: ResolvedModel,
+    group: TensorParallelGroup | PipelineRanks | None = None,
+    **settings: Any,
 ) -> Any:
     """The worker of this process, of the class that the platform names. Every executor's way to one, whatever starts
     the process: before it, the general plugins are loaded there.
 
     Args:
-        config, resolved_model, group: see `Worker`. settings: `parts` and `progress`, see there.
+        config, resolved_model, group: see `Worker`; with stages, see `PipelineWorker`. settings: `parts` and
+            `progress`, see there.
 
     Raises:
         TypeError: the platform names something that is no class. Besides, whatever a plugin raises.
@@ -29,4 +36,6 @@ def make_worker(
     if not isinstance(worker_class, type):
         name = type(config.platform).__name__
         raise TypeError(f"{name}.get_worker_cls must return a class, got {worker_class!r}")
+    if config.pipeline_parallel_size > 1:
+        from mini_vllm.worker.pipeline_worker import PipelineWorker as worker_class
     return worker_class(config, resolved_model, group, **settings)

@@ -55,6 +55,15 @@ class ExpertLoad:
     Upstream: upstream/vllm/distributed/eplb/eplb_state.py:150 — "expert_load_pass", of one forward pass.
     """
 
+    @staticmethod
+    def concatenate(loads: list[ExpertLoad]) -> ExpertLoad | None:
+        """Those of all stages of a pipeline as one, in the order of the layers; None where there are none."""
+        if not loads:
+            return None
+        whole = ExpertLoad(0, loads[0].counts.shape[1])
+        whole.counts = np.concatenate([load.counts for load in loads])
+        return whole
+
     def __init__(self, num_layers: int, num_experts: int) -> None:
         self.counts = np.zeros((num_layers, num_experts), np.int64)
         self.num_tokens: int | None = None

@@ -1,0 +1,81 @@
+"""The layers of one stage of a pipeline, with placeholders for those of the others.
+
+Upstream twin: `vllm/model_executor/models/utils.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mini_vllm.layers.context import ModelContext
+from mini_vllm.layers.module import Module
+from mini_vllm.transformers_utils.config import HFConfig
+
+
+class PPMissingLayer(Module):
+    """Stands for a layer that another stage has: no weights, and its input comes out as it is.
+
+    Upstream: upstream/vllm/model_executor/models/utils.py:604 — `PPMissingLayer`.
+    """
+
+    def __init__(self, context: ModelContext, prefix: str) -> None:
+        self.prefix = prefix
+        context.missing.append(prefix)
+
+    def forward(self, x: Any, *_: Any) -> Any:
+        """What came in."""
+        return x
+
+
+def make_layers(
+    num_hidden_layers: int, layer_fn: Callable[[int, str], Any], context: ModelContext, prefix: str
+) -> tuple[int, int, list[Any]]:
+    """The first layer of this stage, the one after its last, and a list of all layers, which has placeholders for
+    those of the other stages.
+
+    Args:
+        layer_fn: (number of the layer, its prefix) -> the layer.
+        prefix: of the list.
+
+    Raises:
+        ValueError: see `get_pp_indices`.
+
+    Upstream: upstream/vllm/model_executor/models/utils.py:617 — `make_layers`.
+    """
+    start, end = context.layers_here(num_hidden_layers)
+    layers = []
+    for number in range(num_hidden_layers):
+        name = f"{prefix}.{number}"
+        layers.append(layer_fn(number, name) if start <= number < end else PPMissingLayer(context, name))
+    return start, end, layers
+
+
+def is_missing(layer: Any) -> bool:
+    """Whether there is no such layer here: the model has none, or another stage has it."""
+    return layer is None or isinstance(layer, PPMissingLayer)
+
+
+def layers_here(decoder: Any) -> list[Any]:
+    """The layers of a decoder that this stage has."""
+    return [layer for layer in decoder.layers if not isinstance(layer, PPMissingLayer)]
+
+
+def make_embedding(cls: Any, config: HFConfig, context: ModelContext, prefix: str) -> Any:
+    """The embedding, which the first stage looks tokens up in, and the last one, too, multiplies with where it is tied;
+    else a placeholder.
+
+    Upstream: upstream/vllm/model_executor/models/llama.py:370 — "if get_pp_group().is_first_rank or (".
+    """
+    if context.is_first_rank or (config.tie_word_embeddings and context.is_last_rank):
+        return cls(config.vocab_size, config.hidden_size, context, prefix)
+    return PPMissingLayer(context, prefix)
+
+
+def make_lm_head(cls: Any, embed_tokens: Any, config: HFConfig, context: ModelContext) -> Any:
+    """The output embedding of the last stage: the embedding where it is tied. Else a placeholder."""
+    if config.tie_word_embeddings:
+        return embed_tokens
+    if context.is_last_rank:
+        return cls(config.vocab_size, config.hidden_size, context, "lm_head")
+    return PPMissingLayer(context, "lm_head")
