@@ -89,7 +89,10 @@ def test_config_errors() -> None:
         HFConfig.from_dict({**base, "num_experts_per_tok": 9})
     with pytest.raises(ValueError, match="shared_expert_intermediate_size = 64 is not supported"):
         HFConfig.from_dict({**tiny.FAMILIES["qwen3-moe"], "shared_expert_intermediate_size": 64})
-    config = HFConfig.from_dict({**base, "rope_theta": None, "num_local_experts": None})
+    with pytest.raises(ValueError, match="num_local_experts must be a whole number of at least 1, got None"):
+        HFConfig.from_dict({**base, "num_local_experts": None})
+    del base["num_local_experts"]
+    config = HFConfig.from_dict({**base, "rope_theta": None})
     assert config.rope.theta == 1e6 and config.moe is not None and config.moe.num_experts == 8
 
 
