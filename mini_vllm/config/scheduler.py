@@ -54,5 +54,10 @@ class SchedulerConfig:
         whole_number("stream_interval", self.stream_interval, 1)
         self.max_num_encoder_input_tokens = self.encoder_cache_size = self.max_num_batched_tokens
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
-        for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling", "disable_chunked_mm_input"):
+        for name in (
+            "enable_chunked_prefill",
+            "scheduler_reserve_full_isl",
+            "async_scheduling",
+            "disable_chunked_mm_input",
+        ):
             flag(name, getattr(self, name))

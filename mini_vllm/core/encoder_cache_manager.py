@@ -93,9 +93,10 @@ class EncoderCacheManager:
         self.num_free_slots += num_embeds
         self.num_freeable_slots += num_embeds
 
-    def get_cached_input_ids(self, request: Request) -> list[int]:
-        """The items of a request that are here, whether it needs them or not."""
-        return [i for i, feature in enumerate(request.mm_features) if feature.identifier in self.cached]
+    def get_cached_input_ids(self, request: Request) -> set[int]:
+        """The items of a request that are here, whether it needs them or not. A set, as upstream: its order, the same
+        in every process, is that in which they become freeable."""
+        return {i for i, feature in enumerate(request.mm_features) if feature.identifier in self.cached}
 
     def free_encoder_input(self, request: Request, input_id: int) -> None:
         """The request does not need this item any more; it is kept until the room is needed."""
@@ -162,9 +163,9 @@ class EncoderDecoderCacheManager(EncoderCacheManager):
         self.held[request.request_id, input_id] = num_embeds
         self.allocated.append(request.mm_features[input_id].identifier)
 
-    def get_cached_input_ids(self, request: Request) -> list[int]:
+    def get_cached_input_ids(self, request: Request) -> set[int]:
         """All of them: `free_encoder_input` knows which hold room."""
-        return list(range(len(request.mm_features)))
+        return set(range(len(request.mm_features)))
 
     def free_encoder_input(self, request: Request, input_id: int) -> None:
         """The pass is over, or will not come."""

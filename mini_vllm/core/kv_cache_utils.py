@@ -96,7 +96,9 @@ def hash_block_tokens(
     return digest.digest()
 
 
-def generate_block_hash_extra_keys(request: Request, start_token_idx: int, end_token_idx: int) -> tuple[Any, ...] | None:
+def generate_block_hash_extra_keys(
+    request: Request, start_token_idx: int, end_token_idx: int
+) -> tuple[Any, ...] | None:
     """What else the content of a block depends on: each on the name of the adapter, where the request has one, and on
     the items that stand in it; the first on the cache salt.
 

@@ -119,7 +119,8 @@ class EngineCore:
             fits_any = False
         return EngineCoreReadyResponse(
             self.max_model_len, self.num_blocks, fits_any, model.vocab_size, list(model.eos_token_ids),
-            dict(model.default_sampling_params), 0 if (encoder := self.scheduler.encoder) is None else encoder.cache_size,
+            dict(model.default_sampling_params),
+            0 if self.scheduler.encoder is None else self.scheduler.encoder.cache_size,
         )  # fmt: skip
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:

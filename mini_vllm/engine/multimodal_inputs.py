@@ -67,18 +67,23 @@ class MultiModalInputs:
             if not isinstance(feature.identifier, str) or not feature.identifier:
                 raise ValueError(f"identifier of {name} must be a text that is not empty, got {feature.identifier!r}")
             if not isinstance(feature.data, Mapping):
-                raise TypeError(f"data of {name} must be a dict of what the encoder takes, got {shown(feature.data, 60)}")
+                raise TypeError(
+                    f"data of {name} must be a dict of what the encoder takes, got {shown(feature.data, 60)}"
+                )
             where = feature.mm_position
             if where.offset < end or where.end > num_tokens:
                 raise ValueError(
-                    f"mm_position of {name} must lie behind the item before it (from {end} on) and within the prompt of "
-                    f"{num_tokens} tokens, got {where.offset} to {where.end}"
+                    f"mm_position of {name} must lie behind the item before it (from {end} on) and within the prompt "
+                    f"of {num_tokens} tokens, got {where.offset} to {where.end}"
                 )
             end, num_embeds = where.end, where.get_num_embeds()
             if num_embeds > self.mm_encoder_cache_size:
                 raise ValueError(
                     f"the prompt has a(n) {feature.modality} item with {num_embeds} embeddings, more than the encoder "
-                    f"cache has room for ({self.mm_encoder_cache_size}): make it smaller, or raise max_num_batched_tokens"
+                    f"cache has room for ({self.mm_encoder_cache_size}): make it smaller, or raise "
+                    "max_num_batched_tokens"
                 )
             if sizes.setdefault(feature.identifier, num_embeds) != num_embeds:
-                raise ValueError(f"identifier of {name}, {feature.identifier!r}, belongs to an item of another size too")
+                raise ValueError(
+                    f"identifier of {name}, {feature.identifier!r}, belongs to an item of another size too"
+                )

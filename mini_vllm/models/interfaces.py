@@ -51,7 +51,7 @@ class SupportsMultiModal(ABC):
     def embed_input_ids(
         self, input_ids: Array, multimodal_embeddings: Sequence[Array] | None = None, *, is_multimodal: Any = None
     ) -> Array:
-        """Token ids [T] -> [T, H]; where is_multimodal [T] is true, the rows of `multimodal_embeddings`, in their order.
+        """Token ids [T] -> [T, H]; where is_multimodal [T] is true, the rows of `multimodal_embeddings` in order.
 
         Raises:
             ValueError: there are more of them than places, or fewer.

@@ -49,4 +49,6 @@ class MultiModalHasher:
             yield type(value).__name__.encode()
             yield str(value).encode("utf-8", "surrogatepass")
         else:
-            raise TypeError(f"{name} must be an array, a text, bytes, a number, a list or a dict, got {shown(value, 60)}")
+            raise TypeError(
+                f"{name} must be an array, a text, bytes, a number, a list or a dict, got {shown(value, 60)}"
+            )

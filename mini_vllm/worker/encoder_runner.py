@@ -82,7 +82,9 @@ class EncoderRunner:
                 )
             self.encoder_cache.update(zip((item.identifier for item in together), outputs, strict=True))
 
-    def gather_mm_embeddings(self, req_ids: Sequence[str], starts: Array, positions: Array) -> tuple[list[Array], Array]:
+    def gather_mm_embeddings(
+        self, req_ids: Sequence[str], starts: Array, positions: Array
+    ) -> tuple[list[Array], Array]:
         """The embeddings that the T tokens of a step need, in their order, and which tokens they are for: bool[T].
 
         Args:

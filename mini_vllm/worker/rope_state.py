@@ -64,5 +64,7 @@ class RopeState:
             tokens = slice(int(starts[row]), int(starts[row + 1]))
             numbers, prompt = positions[tokens], self.positions[req_id]
             in_prompt = numbers < prompt.shape[1]
-            found[:, tokens] = np.where(in_prompt, prompt[:, np.where(in_prompt, numbers, 0)], numbers + self.deltas[req_id])
+            found[:, tokens] = np.where(
+                in_prompt, prompt[:, np.where(in_prompt, numbers, 0)], numbers + self.deltas[req_id]
+            )
         return found

@@ -1,10 +1,10 @@
-"""What the scheduler does for media: encode an item in the step that first needs it, and cut a chunk before an item that
-cannot be encoded.
+"""What the scheduler does for media: encode an item in the step that first needs it, and cut a chunk before an item
+that cannot be encoded.
 
 The encoder has a budget of its own, and its outputs need room until the prompt has passed them. An item is encoded as a
 whole, though a chunk may end in the middle of it. What cannot be encoded yet is not reached: the chunk ends before it.
 
-Upstream twin: `vllm/v1/core/sched/scheduler.py`, where these lines stand in `schedule` and in the methods that it calls.
+Upstream twin: `vllm/v1/core/sched/scheduler.py`, where these lines stand in `schedule` and in the methods it calls.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class EncoderInputs:
         for index, feature in enumerate(request.mm_features):
             if (num_embeds := feature.mm_position.get_num_embeds()) > most:
                 raise ValueError(
-                    f"{feature.modality} {index} of request {request.request_id!r} has {num_embeds} embeddings, but the "
-                    f"encoder's budget and cache allow at most {most}"
+                    f"{feature.modality} {index} of request {request.request_id!r} has {num_embeds} embeddings, but "
+                    f"the encoder's budget and cache allow at most {most}"
                 )
 
     def num_encoder_tokens(self, request: Request) -> int:
@@ -120,7 +120,8 @@ class EncoderStep:
     """
 
     def __init__(self, room: EncoderInputs) -> None:
-        self.room, self.manager, self.compute_budget = room, room.encoder_cache_manager, room.max_num_encoder_input_tokens
+        self.room, self.manager = room, room.encoder_cache_manager
+        self.compute_budget = room.max_num_encoder_input_tokens
         self.scheduled: dict[str, list[int]] = {}
         self.request: Request | None = None
         self.inputs: list[int] = []

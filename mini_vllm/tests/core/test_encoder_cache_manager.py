@@ -117,6 +117,6 @@ def test_an_item_that_can_never_be_encoded_is_refused_by_the_scheduler():
     from mini_vllm.core.sched.encoder_inputs import EncoderInputs
 
     encoder, one = EncoderInputs(EncoderCacheManager(10), 6), request("a", ("x", 6), ("y", 7))
-    with pytest.raises(ValueError, match="image 1 of request 'a' has 7 embeddings.*at most 6"):
+    with pytest.raises(ValueError, match=r"image 1 of request 'a' has 7 embeddings.*at most 6"):
         encoder.check_fits(one)
     encoder.check_fits(SimpleNamespace(mm_features=one.mm_features[:1], request_id="b"))

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, use_ids_again, checksum_of
+from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, checksum_of, use_ids_again
 from mini_vllm.tests.golden.draft_workload import make_draft_workload
 from mini_vllm.tests.golden.group_workload import make_group_workload
 from mini_vllm.tests.golden.scheduler_workload import Arrival, Workload, make_pressed_workload, sampled_token
@@ -36,7 +36,7 @@ class MediaArrival(Arrival):
 
 
 def make_media_workload(seed: int, wide: bool = False) -> Workload:
-    """The workload of this seed: as `make_group_workload`, `make_pressed_workload` or `make_draft_workload`, with items.
+    """The workload of this seed: `make_group_workload`, `make_pressed_workload` or `make_draft_workload`, with items.
 
     wide: blocks of odd sizes and more happening at once, beyond what is recorded.
 
@@ -83,7 +83,7 @@ def make_media_workload(seed: int, wide: bool = False) -> Workload:
 
 
 def _pool(rng: random.Random, config: dict[str, Any]) -> list[Item]:
-    """Items that the requests of a workload share; some are as long as another, so that their placeholders are equal."""
+    """Items that the requests of a workload share; some are equally long, so that their placeholders are equal."""
     lengths = [rng.choice([1, 2, 3, 5, 8, 12, 20]) for _ in range(rng.randint(1, 3))]
     if "crowd" in config:
         lengths = [1, 2, 3]

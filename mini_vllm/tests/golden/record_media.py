@@ -2,7 +2,7 @@
 
 Run from the repository root under the CPU build of the pinned release (`course vllm`):
 
-    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_media.py 110
+    PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_media.py 100
 
 As `record_drafts.py`: what is scheduled, encoded, forgotten and preempted, and a checksum over all that scheduler and
 encoder cache know. The stand-in model takes no media, so the encoder's budget and cache are put into the scheduler as
@@ -25,14 +25,13 @@ sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 import torch  # noqa: E402
 import vllm.v1.core.kv_cache_utils as kv_cache_utils  # noqa: E402
-from connector_workload import free_name, picks, scheduler_state  # noqa: E402
-from draft_workload import proposed, verified  # noqa: E402
+from connector_workload import free_name, scheduler_state  # noqa: E402
 from media_patches import HASH_PATCHES, MEDIA_PATCHES, HeldInputs  # noqa: E402
 from media_workload import encoder_state, make_media_workload, short  # noqa: E402
 from record_connector import ConnectorRecorder  # noqa: E402
 from record_groups import GroupRecorder  # noqa: E402
 from record_scheduler import counts, model_output, stand_in_model, write  # noqa: E402
-from scheduler_workload import Workload, sampled_token  # noqa: E402
+from scheduler_workload import Workload  # noqa: E402
 from upstream_patches import CONNECTOR_PATCHES, PATCHES, applied  # noqa: E402
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
@@ -43,7 +42,6 @@ from vllm.v1.core.encoder_cache_manager import (  # noqa: E402
 )
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.outputs import DraftTokenIds  # noqa: E402
-from vllm.v1.request import RequestStatus  # noqa: E402
 
 ALSO = [
     "several-end-in-their-order",
@@ -161,7 +159,7 @@ def kinds_of(workload: Workload) -> set[str]:
 
 
 def main() -> None:
-    num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 110
+    num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     kv_cache_utils.init_none_hash(sha256)
     traces, features, seen = [], Counter(), Counter()
     with (

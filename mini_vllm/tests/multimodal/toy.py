@@ -1,5 +1,5 @@
-"""A model with a picture in its prompt, small enough to read, and with keys and values that are really kept: a wrong row
-of an embedding, a wrong position, a block of somebody else's picture, each changes its tokens."""
+"""A model with a picture in its prompt, small enough to read, and with keys and values that are really kept: a wrong
+row of an embedding, a wrong position, a block of somebody else's picture, each changes its tokens."""
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class ToyVisionModel(SupportsMultiModal, SupportsMRoPE):
         return [np.sin(one.reshape(-1, 1) @ self.to_pixel + np.arange(one.size)[:, None]) for one in pixels]
 
     def get_mrope_input_positions(self, input_tokens, mm_features):
-        """A picture's tokens have its place, and a row and a column; the text behind goes on after the larger of both."""
+        """A picture's tokens have its place, and a row and a column; the text behind goes on after the larger."""
         positions, at, token = np.zeros((3, len(input_tokens)), int), 0, 0
         for feature in [*mm_features, None]:
             stop = len(input_tokens) if feature is None else feature.mm_position.offset

@@ -9,7 +9,7 @@ from mini_vllm.tests.golden.replay_media import MediaReplay
 from mini_vllm.tests.helpers import GOLDEN
 
 TRACES = GOLDEN / "scheduler-media.json.gz"
-PARTS = 22
+PARTS = 20
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 
 
@@ -66,13 +66,17 @@ def test_the_replay_would_notice(mutation, monkeypatch):
         monkeypatch.setattr(manager, "__init__", _endless(manager.__init__))
     elif mutation == "the budget has no end":
         can = manager.can_allocate
-        monkeypatch.setattr(manager, "can_allocate", lambda self, request, i, budget, more: can(self, request, i, 999, more))
+        monkeypatch.setattr(
+            manager, "can_allocate", lambda self, request, i, budget, more: can(self, request, i, 999, more)
+        )
     elif mutation == "nothing passed is given up":
         monkeypatch.setattr(encoder_inputs.EncoderInputs, "free_passed", lambda self, request: None)
     elif mutation == "a block does not know its items":
         monkeypatch.setattr(inputs, "gen_mm_extra_hash_keys", lambda features, start, end: ())
     elif mutation == "a victim has encoded all the same":
-        monkeypatch.setattr(step, "take_back", lambda self, victim, running: self.scheduled.pop(victim.request_id, None))
+        monkeypatch.setattr(
+            step, "take_back", lambda self, victim, running: self.scheduled.pop(victim.request_id, None)
+        )
     elif mutation == "who is refused keeps what was there":
         monkeypatch.setattr(step_plan.StepPlan, "refuse", lambda self, request: False)
     else:
