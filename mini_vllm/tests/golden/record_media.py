@@ -32,7 +32,7 @@ from record_connector import ConnectorRecorder  # noqa: E402
 from record_groups import GroupRecorder  # noqa: E402
 from record_scheduler import counts, model_output, stand_in_model, write  # noqa: E402
 from scheduler_workload import Workload  # noqa: E402
-from upstream_patches import CONNECTOR_PATCHES, PATCHES, applied  # noqa: E402
+from upstream_patches import CONNECTOR_PATCHES, PATCHES, PIPELINE_PATCHES, applied  # noqa: E402
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core.encoder_cache_manager import (  # noqa: E402
@@ -43,12 +43,8 @@ from vllm.v1.core.encoder_cache_manager import (  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.outputs import DraftTokenIds  # noqa: E402
 
-ALSO = [
-    "several-end-in-their-order",
-    "what-is-to-be-dropped-stays-so",
-    "nothing-is-taken-back-for-what-is-dropped",
-]
-ALL = {**PATCHES, **{name: CONNECTOR_PATCHES[name] for name in ALSO}, **MEDIA_PATCHES}
+ALSO = ("several-end-in-their-order", "nothing-is-taken-back-for-what-is-dropped")
+ALL = {**PATCHES, **{name: CONNECTOR_PATCHES[name] for name in ALSO}, **PIPELINE_PATCHES, **MEDIA_PATCHES}
 
 
 def feature_of(item: Any) -> MultiModalFeatureSpec:

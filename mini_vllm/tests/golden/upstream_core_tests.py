@@ -32,6 +32,7 @@ from mini_vllm.config.scheduler import SchedulerConfig  # noqa: E402
 from mini_vllm.config.speculative import SpeculativeConfig  # noqa: E402
 from mini_vllm.core import (  # noqa: E402
     block_pool,
+    encoder_cache_manager,
     kv_cache_groups,
     kv_cache_manager,
     kv_cache_utils,
@@ -39,6 +40,7 @@ from mini_vllm.core import (  # noqa: E402
 )
 from mini_vllm.core.sched import async_scheduler, request_table, scheduler, step_plan, utils  # noqa: E402
 from mini_vllm.core.sched.drafts import Drafts  # noqa: E402
+from mini_vllm.core.sched.encoder_inputs import EncoderInputs  # noqa: E402
 from mini_vllm.distributed import kv_events  # noqa: E402
 from mini_vllm.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec,
@@ -46,9 +48,13 @@ from mini_vllm.kv_cache_interface import (  # noqa: E402
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
+from mini_vllm.multimodal import inputs  # noqa: E402
 from mini_vllm.spec_decode.metrics import SpecDecodingStats  # noqa: E402
 
-FILES = ("kv_cache_utils", "prefix_caching", "single_type_kv_cache_manager", "scheduler", "async_scheduler")
+FILES = (
+    "kv_cache_utils", "prefix_caching", "single_type_kv_cache_manager", "encoder_cache_manager", "scheduler",
+    "async_scheduler",
+)  # fmt: skip
 USED: list[str] = []
 # Tests that look at something which stands elsewhere here, or comes with a later phase.
 WHY = {
@@ -58,7 +64,6 @@ WHY = {
     "test_block_stored_event_group_idx_multiple_groups": "events annotated when they are taken; ours, when made",
     "test_scheduler_reset_prefix_cache": "a waiting queue that can be indexed",
     "test_scheduler_stats_waiting_queues": "queues of requests that wait for a grammar or a transfer",
-    "test_memory_leak": "an encoder cache",
     "test_scheduler_no_ec_connector_by_default": "an encoder cache connector",
     "test_remote_kv_promotion_keeps_fcfs_with_grammar_prefix": "a KV connector",
 }
@@ -208,7 +213,6 @@ class _Adapted:
 
     def add_request(self, request: Any) -> None:
         request.num_cached_tokens = 0
-        need(request.mm_features, "images")
         need(request.use_structured_output, "structured output")
         super().add_request(request)  # type: ignore[misc]
 
@@ -218,12 +222,7 @@ class _Adapted:
         answer = {name: getattr(output, name) for name in type(output).__slots__}
         fields = {name: getattr(cached, name) for name in type(cached).__slots__}
         answer["scheduled_cached_reqs"] = SimpleNamespace(**fields, num_reqs=len(cached.req_ids))
-        return SimpleNamespace(
-            **answer,
-            scheduled_encoder_inputs={},
-            free_encoder_mm_hashes=[],
-            ours=output,
-        )
+        return SimpleNamespace(**answer, ours=output)
 
     def update_from_output(self, plan: Any, result: Any) -> Any:
         need(result.pooler_output and any(one is not None for one in result.pooler_output), "pooling")
@@ -288,12 +287,44 @@ def scheduler_maker(kind: type) -> Callable[..., Any]:
         )  # fmt: skip
         USED.append("Scheduler")
         drafts = vllm_config.speculative_config
-        if drafts is None:
-            return kind(ours, manager, longest)
-        expected = Drafts(SpeculativeConfig(drafts.num_speculative_tokens, drafts.method, drafts.model))
-        return kind(ours, manager, longest, drafts=expected)
+        held = {"encoder": make_encoder(vllm_config)}
+        if drafts is not None:
+            held["drafts"] = Drafts(SpeculativeConfig(drafts.num_speculative_tokens, drafts.method, drafts.model))
+        made = kind(ours, manager, longest, **held)
+        made.max_num_encoder_input_tokens = held["encoder"].max_num_encoder_input_tokens
+        return made
 
     return make
+
+
+def make_encoder(vllm_config: Any) -> EncoderInputs:
+    """Ours from upstream's settings, with the budgets that upstream finds for the model."""
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.encoder_budget import MultiModalBudget
+
+    budget, size = 0, 0
+    if MULTIMODAL_REGISTRY.supports_multimodal_inputs(vllm_config.model_config):
+        found = MultiModalBudget(vllm_config, MULTIMODAL_REGISTRY)
+        budget, size = found.encoder_compute_budget, found.encoder_cache_size
+    drafts, whole = vllm_config.speculative_config, vllm_config.scheduler_config.disable_chunked_mm_input
+    shift = int(drafts is not None and drafts.use_eagle())
+    return EncoderInputs(EncoderCacheManager(size), budget, whole, shift)
+
+
+class EncoderCacheManager(encoder_cache_manager.EncoderCacheManager):
+    """Notes that it is used."""
+
+    def __init__(self, cache_size: int) -> None:
+        USED.append("EncoderCacheManager")
+        super().__init__(cache_size)
+
+
+class EncoderDecoderCacheManager(encoder_cache_manager.EncoderDecoderCacheManager):
+    """Notes that it is used."""
+
+    def __init__(self, cache_size: int) -> None:
+        USED.append("EncoderDecoderCacheManager")
+        super().__init__(cache_size)
 
 
 class Plugin:
@@ -314,6 +345,7 @@ class Plugin:
                 "BlockRemoved": kv_events.BlockRemoved, "AllBlocksCleared": kv_events.AllBlocksCleared,
                 "make_block_hash_with_group_id": kv_cache_utils.make_block_hash_with_group_id,
                 "get_block_hash": kv_cache_utils.get_block_hash, "get_group_id": kv_cache_utils.get_group_id,
+                "EncoderCacheManager": EncoderCacheManager, "EncoderDecoderCacheManager": EncoderDecoderCacheManager,
                 "is_kv_cache_spec_uniform": self.uniform, "ChunkedLocalAttentionManager": self.chunked,
             }  # fmt: skip
             for name, one in ours.items():
@@ -354,10 +386,13 @@ class Plugin:
 
 def adapt() -> None:
     """Upstream's requests with what ours say of themselves, and upstream's words for their states in our modules."""
+    from vllm.multimodal.inputs import PlaceholderRange
     from vllm.v1.request import Request, RequestStatus
 
     for module in (scheduler, async_scheduler, request_table, step_plan, utils, our_request):
         module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
+    Request.num_awaited_tokens = 0
+    PlaceholderRange.end = vars(inputs.PlaceholderRange)["end"]  # type: ignore[attr-defined]
     for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
         setattr(Request, word, vars(our_request.Request)[word])
 
