@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from mini_vllm.multimodal.inputs import gen_mm_extra_hash_keys
 from mini_vllm.request import BlockHasher, Request
 
 # Parent of every first block. Upstream draws it at random for each process (or from PYTHONHASHSEED), so that nobody
@@ -106,8 +107,6 @@ def generate_block_hash_extra_keys(
     """
     keys: tuple[Any, ...] = () if request.lora_request is None else (request.lora_request.lora_name,)
     if request.mm_features:
-        from mini_vllm.multimodal.inputs import gen_mm_extra_hash_keys
-
         keys += gen_mm_extra_hash_keys(request.mm_features, start_token_idx, end_token_idx)
     if start_token_idx == 0 and request.cache_salt:
         keys += (request.cache_salt,)

@@ -32,6 +32,7 @@ from mini_vllm.metrics.stats import SchedulerStats
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.engine import make_structured_output_manager
 from mini_vllm.worker import lora_model_runner_mixin as lora_calls
+from mini_vllm.worker.encoder_runner import reset_encoder_cache
 from mini_vllm.worker.worker import WorkerParts
 
 _MAX_EMPTY_STEPS = 8  # in a row, before the core gives up; one is in order, when a lone request preempts itself
@@ -220,13 +221,10 @@ class EngineCore:
         return self.scheduler.reset_prefix_cache(reset_running_requests)
 
     def reset_encoder_cache(self) -> None:
-        """Forget the embeddings of all media: the weights of the encoder have changed.
-
-        Upstream: upstream/vllm/v1/engine/core.py:638 — `EngineCore.reset_encoder_cache`.
-        """
+        """Forget the embeddings of media (upstream/vllm/v1/engine/core.py:638 — `EngineCore.reset_encoder_cache`)."""
         if self.scheduler.encoder_cache_manager is not None:
             self.scheduler.encoder_cache_manager.reset()
-            self.model_executor.collective_rpc("reset_encoder_cache")
+            self.model_executor.collective_rpc(reset_encoder_cache)
 
     def check_lora(self, lora_request: LoRARequest) -> None:
         """Raise what reading an adapter would raise; nothing is kept of one that is not there yet."""

@@ -14,6 +14,7 @@ from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.core_client import EngineCoreClient, InprocClient
 from mini_vllm.engine.input_processor import InputProcessor, ProcessedInput
 from mini_vllm.engine.lora_registry import LoRARegistry
+from mini_vllm.engine.multimodal_inputs import make_multimodal_inputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parts import parts_from_labs
 from mini_vllm.logger import warning_once
@@ -23,7 +24,6 @@ from mini_vllm.model_loader.checkpoint import resolve_model
 from mini_vllm.sample.logits_processor import has_custom_logitsprocs
 
 if TYPE_CHECKING:
-    from mini_vllm.engine.multimodal_inputs import MultiModalInputs
     from mini_vllm.engine.shared_core import SharedCore
     from mini_vllm.engine.utils import CoreSetup
 
@@ -73,7 +73,7 @@ class FrontEnd:
             self.tokenizer, ready.vocab_size, ready.max_model_len, eos_token_ids, config.max_logprobs,
             config.structured_outputs, custom if has_custom_logitsprocs(custom) else None, config.reasoning,
             config.pooler_config if config.runner_type == "pooling" else None,
-            self._make_multimodal_inputs(ready.mm_encoder_cache_size),
+            make_multimodal_inputs(self.resolved_model, ready.mm_encoder_cache_size),
         )  # fmt: skip
         self.lora_registry = LoRARegistry(config.lora)
         self._stats = EngineStats()
@@ -81,13 +81,6 @@ class FrontEnd:
         self.output_processor = OutputProcessor(
             self.tokenizer, self._stats, self.stat_logger, config.scheduler.stream_interval
         )
-
-    def _make_multimodal_inputs(self, mm_encoder_cache_size: int) -> MultiModalInputs | None:
-        if (processor := self.resolved_model.make_mm_processor()) is None:
-            return None
-        from mini_vllm.engine.multimodal_inputs import MultiModalInputs
-
-        return MultiModalInputs(processor, mm_encoder_cache_size)
 
     def _core(self, attribute: str, instead: str) -> EngineCore:
         core = self.core_client.engine_core

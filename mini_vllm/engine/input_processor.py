@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,6 @@ from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sample.logits_processor import validate_logits_processors_parameters
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.checks import shown
-
-if TYPE_CHECKING:
-    from mini_vllm.engine.multimodal_inputs import MultiModalInputs
-    from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 
 Prompt = PromptType
 
@@ -38,7 +34,7 @@ class ProcessedInput:
     """`SamplingParams` or `PoolingParams`."""
     cache_salt: str | None = None
     lora_request: LoRARequest | None = None
-    mm_features: list[MultiModalFeatureSpec] | None = None
+    mm_features: list[Any] | None = None
 
 
 class InputProcessor:
@@ -53,7 +49,7 @@ class InputProcessor:
         structured_outputs: what grammars are made by.
         logits_processors: custom ones, named, which look at every request; None: neither named nor installed.
         reasoning: what marks the thinking; None: nothing does. pooler_config: None for a model that generates.
-        multimodal: the door for media; None: the model takes none.
+        multimodal: the door for media (`multimodal_inputs.py`); None: the model takes none.
 
     Upstream: upstream/vllm/v1/engine/input_processor.py:36 — `InputProcessor`.
     """
@@ -69,7 +65,7 @@ class InputProcessor:
         logits_processors: tuple[Any, ...] | None = None,
         reasoning: ReasoningConfig | None = None,
         pooler_config: PoolerConfig | None = None,
-        multimodal: MultiModalInputs | None = None,
+        multimodal: Any = None,
     ) -> None:
         self.pooler_config, self.multimodal = pooler_config, multimodal
         self.tokenizer = tokenizer

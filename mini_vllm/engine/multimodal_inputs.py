@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 from mini_vllm.multimodal.processing import BaseMultiModalProcessor
 from mini_vllm.utils.checks import shown
@@ -87,3 +88,9 @@ class MultiModalInputs:
                 raise ValueError(
                     f"identifier of {name}, {feature.identifier!r}, belongs to an item of another size too"
                 )
+
+
+def make_multimodal_inputs(model: ResolvedModel, mm_encoder_cache_size: int) -> MultiModalInputs | None:
+    """The door of a model; None where it takes no media."""
+    processor = model.make_mm_processor()
+    return None if processor is None else MultiModalInputs(processor, mm_encoder_cache_size)

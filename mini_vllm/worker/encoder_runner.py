@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mini_vllm.core.sched.output import SchedulerOutput
-from mini_vllm.models.interfaces import supports_mrope
+from mini_vllm.models.interfaces import supports_mrope, supports_multimodal
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.rope_state import RopeState
@@ -121,6 +121,16 @@ class EncoderRunner:
         if self.rope is not None:
             positions = self.rope.prepare_positions(req_ids, starts, positions)
         return forward(None, positions, attn, inputs_embeds)
+
+
+def make_encoder(model: Any) -> EncoderRunner | None:
+    """For the runner of this model; None where it takes text alone."""
+    return EncoderRunner(model) if supports_multimodal(model) else None
+
+
+def reset_encoder_cache(worker: Any) -> None:
+    """For all ranks. Upstream: upstream/vllm/v1/worker/gpu_worker.py:730 — `reset_encoder_cache`."""
+    worker.model_runner.encoder.reset_encoder_cache()
 
 
 def _needed(

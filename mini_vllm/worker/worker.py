@@ -23,6 +23,7 @@ from mini_vllm.layers.batch_invariant import require_batch_invariant, vllm_is_ba
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.sample.logits_processor import build_logitsprocs, has_custom_logitsprocs
 from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.encoder_runner import make_encoder
 from mini_vllm.worker.kv_connector import make_kv_connector
 from mini_vllm.worker.model_runner import ModelRunner
 
@@ -149,7 +150,7 @@ class Worker:
             kv_cache_config=kv_cache_config,
             platform=c.platform,
             kv_connector=make_kv_connector(c, kv_cache_config),
-            encoder=self._make_encoder(),
+            encoder=make_encoder(self.model),
         )
         self.model_runner.lora_manager = self.lora_manager
         if c.speculative_config is not None:
@@ -162,19 +163,6 @@ class Worker:
         if has_custom_logitsprocs(custom):
             self.model_runner.logitsprocs = build_logitsprocs(c, custom_logitsprocs=custom)
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
-
-    def _make_encoder(self) -> Any:
-        """For media; None for a model of text alone."""
-        if not getattr(self.model, "supports_multimodal", False):
-            return None
-        from mini_vllm.worker.encoder_runner import EncoderRunner
-
-        return EncoderRunner(self.model)
-
-    def reset_encoder_cache(self) -> None:
-        """Upstream: upstream/vllm/v1/worker/gpu_worker.py:730 — `reset_encoder_cache`."""
-        if self.model_runner.encoder is not None:
-            self.model_runner.encoder.reset_encoder_cache()
 
     def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
         """The one hook of pooling."""

@@ -76,8 +76,9 @@ class EncoderInputs:
         """For the plan of a step."""
         return EncoderStep(self)
 
-    def check_fits(self, request: Request) -> None:
-        """Raises ValueError: an item of the request can never be encoded."""
+    def check_fits(self, request: Request) -> int:
+        """Slots of cross attention that a request needs; 0 where the model has none. Raises ValueError: an item of the
+        request can never be encoded."""
         most = min(self.max_num_encoder_input_tokens, self.encoder_cache_manager.cache_size)
         for index, feature in enumerate(request.mm_features):
             if (num_embeds := feature.mm_position.get_num_embeds()) > most:
@@ -85,9 +86,6 @@ class EncoderInputs:
                     f"{feature.modality} {index} of request {request.request_id!r} has {num_embeds} embeddings, but "
                     f"the encoder's budget and cache allow at most {most}"
                 )
-
-    def num_encoder_tokens(self, request: Request) -> int:
-        """Slots of cross attention that a request needs; 0 where the model has none."""
         return sum(map(request.get_num_encoder_embeds, range(len(request.mm_features)))) * self.is_encoder_decoder
 
     def drop_step(self, output: SchedulerOutput) -> None:

@@ -54,18 +54,13 @@ class RequestTable:
         """Queue a request.
 
         Raises:
-            ValueError: an unfinished request has the same id, or this one can never fit the pool, or an item of it the
-                encoder's budget and cache.
+            ValueError: an unfinished request has the same id, or this one can never fit the pool or the encoder's cache.
         """
         if request.request_id in self.requests:
             raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")
-        num_encoder_tokens = 0 if self.encoder is None else self.encoder.num_encoder_tokens(request)
+        num_encoder_tokens = 0 if self.encoder is None else self.encoder.check_fits(request)
         most = request.sampling_params.max_tokens
         self.kv_cache_manager.check_fits(request.num_prompt_tokens, most, num_encoder_tokens)
-        if request.mm_features:
-            if self.encoder is None:
-                raise ValueError(f"request {request.request_id!r} has media, but the model takes none")
-            self.encoder.check_fits(request)
         self.requests[request.request_id] = request
         request.record_event(EngineCoreEventType.QUEUED)
         blocked = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR

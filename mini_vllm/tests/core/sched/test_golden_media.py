@@ -55,8 +55,8 @@ MUTATIONS = [
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_replay_would_notice(mutation, monkeypatch):
     from mini_vllm.core import encoder_cache_manager as cache
+    from mini_vllm.core import kv_cache_utils
     from mini_vllm.core.sched import encoder_inputs, step_plan
-    from mini_vllm.multimodal import inputs
 
     manager, step = cache.EncoderCacheManager, encoder_inputs.EncoderStep
     if mutation == "an item is never needed":
@@ -72,7 +72,7 @@ def test_the_replay_would_notice(mutation, monkeypatch):
     elif mutation == "nothing passed is given up":
         monkeypatch.setattr(encoder_inputs.EncoderInputs, "free_passed", lambda self, request: None)
     elif mutation == "a block does not know its items":
-        monkeypatch.setattr(inputs, "gen_mm_extra_hash_keys", lambda features, start, end: ())
+        monkeypatch.setattr(kv_cache_utils, "gen_mm_extra_hash_keys", lambda features, start, end: ())
     elif mutation == "a victim has encoded all the same":
         monkeypatch.setattr(
             step, "take_back", lambda self, victim, running: self.scheduled.pop(victim.request_id, None)
