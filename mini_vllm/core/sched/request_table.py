@@ -54,7 +54,7 @@ class RequestTable:
         """Queue a request.
 
         Raises:
-            ValueError: an unfinished request has the same id, or this one can never fit the pool or the encoder's cache.
+            ValueError: an unfinished request has the same id, or it can never fit the pool or the encoder's cache.
         """
         if request.request_id in self.requests:
             raise ValueError(f"request_id {request.request_id!r} belongs to an unfinished request")

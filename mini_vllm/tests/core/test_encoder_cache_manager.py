@@ -1,7 +1,5 @@
 """The encoder's cache counts embeddings; the largest items decide how many there have to be."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from mini_vllm.config.scheduler import SchedulerConfig
@@ -119,4 +117,4 @@ def test_an_item_that_can_never_be_encoded_is_refused_by_the_scheduler():
     encoder, one = EncoderInputs(EncoderCacheManager(10), 6), request("a", ("x", 6), ("y", 7))
     with pytest.raises(ValueError, match=r"image 1 of request 'a' has 7 embeddings.*at most 6"):
         encoder.check_fits(one)
-    encoder.check_fits(SimpleNamespace(mm_features=one.mm_features[:1], request_id="b"))
+    assert encoder.check_fits(request("b", ("x", 6))) == 0
