@@ -19,7 +19,7 @@ from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.rope_state import RopeState
 
 if TYPE_CHECKING:
-    from mini_vllm.worker.model_runner import ModelInputs
+    from mini_vllm.worker.model_runner import ModelInputs, ModelRunner
 
 
 class EncoderRunner:
@@ -113,14 +113,19 @@ class EncoderRunner:
                 is_multimodal[places] = True if where.is_embed is None else where.is_embed[first:last]
         return embeds, is_multimodal
 
-    def forward(self, forward: Callable[..., Array], inputs: ModelInputs, attn: Any, req_ids: Sequence[str]) -> Array:
-        """The forward pass of a step, with embeddings in the place of ids, and positions as the model has them."""
-        starts, positions = inputs.metadata.query_start_loc, inputs.positions
-        embeds, is_multimodal = self.gather_mm_embeddings(req_ids, starts, positions)
-        inputs_embeds = self.model.embed_input_ids(inputs.input_ids, embeds, is_multimodal=is_multimodal)
-        if self.rope is not None:
-            positions = self.rope.prepare_positions(req_ids, starts, positions)
-        return forward(None, positions, attn, inputs_embeds)
+    def around(self, runner: ModelRunner, inputs: ModelInputs) -> Callable[[Array, Array, Any], Array]:
+        """The runner's forward pass for a step, with embeddings in the place of ids, and positions as the model has
+        them."""
+        req_ids, starts, forward = runner.input_batch.req_ids, inputs.metadata.query_start_loc, runner.forward
+
+        def embedded(input_ids: Array, positions: Array, attn: Any) -> Array:
+            embeds, is_multimodal = self.gather_mm_embeddings(req_ids, starts, positions)
+            inputs_embeds = self.model.embed_input_ids(input_ids, embeds, is_multimodal=is_multimodal)
+            if self.rope is not None:
+                positions = self.rope.prepare_positions(req_ids, starts, positions)
+            return forward(None, positions, attn, inputs_embeds)
+
+        return embedded
 
 
 def make_encoder(model: Any) -> EncoderRunner | None:

@@ -75,20 +75,11 @@ class ModelRunner(LoRAModelRunnerMixin):
     """
 
     def __init__(
-        self,
-        model: Any,
-        sampler: Any,
-        *,
-        num_blocks: int, block_size: int,
-        max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int,
-        dtype: Any = None, kv_cache_dtype: str = "auto",
-        seed: int = 0,
-        attention_backend: Any = None,
-        group: TensorParallelGroup | None = None,
-        enforce_eager: bool = False,
-        kv_cache_config: KVCacheConfig | None = None,
-        platform: Platform | None = None, kv_connector: ActiveKVConnector | None = None,
-        encoder: EncoderRunner | None = None,
+        self, model: Any, sampler: Any, *, num_blocks: int, block_size: int, max_num_seqs: int,
+        max_num_batched_tokens: int, max_model_len: int, dtype: Any = None, kv_cache_dtype: str = "auto",
+        seed: int = 0, attention_backend: Any = None, group: TensorParallelGroup | None = None,
+        enforce_eager: bool = False, kv_cache_config: KVCacheConfig | None = None, platform: Platform | None = None,
+        kv_connector: ActiveKVConnector | None = None, encoder: EncoderRunner | None = None,
     ) -> None:  # fmt: skip
         self.model, self.sampler, self.group, self.block_size = model, sampler, group, block_size
         self.platform, self.kv_connector, self.encoder = platform or get_platform("cpu"), kv_connector, encoder
@@ -162,10 +153,8 @@ class ModelRunner(LoRAModelRunnerMixin):
             hidden = self.graphs.execute(inputs.input_ids, inputs.positions, inputs.metadata)
         else:
             attn = None if self.attention is None else self.attention.begin_step(inputs.metadata)
-            if self.encoder is None:
-                hidden = self.forward(inputs.input_ids, inputs.positions, attn)
-            else:
-                hidden = self.encoder.forward(self.forward, inputs, attn, self.input_batch.req_ids)
+            forward = self.forward if self.encoder is None else self.encoder.around(self, inputs)
+            hidden = forward(inputs.input_ids, inputs.positions, attn)
         if self.drafts is not None:
             self.drafts.hidden_states = hidden
         if self.states.num_prompt_logprobs:

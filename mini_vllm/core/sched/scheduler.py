@@ -151,7 +151,8 @@ class Scheduler:
             return False
         num_new_tokens = step.clamp(request, num_hit_tokens, num_missing_tokens)
         if not num_new_tokens or self.kv_cache_manager.allocate_slots(
-            request, num_new_tokens, num_hit_tokens, hits, num_encoder_tokens=step.num_encoder_tokens(request),
+            request, num_new_tokens, num_hit_tokens, hits,
+            num_encoder_tokens=0 if step.encoder is None else step.encoder.num_encoder_tokens(request),
             full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
         ) is None:  # fmt: skip
             return step.refuse(request)

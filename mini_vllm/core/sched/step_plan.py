@@ -51,10 +51,6 @@ class StepPlan:
         """Whether the budget, and not a request's own cap, leaves it less than it lacks."""
         return min(num_new_tokens, self.long_prefill_token_threshold or num_new_tokens) > self.token_budget
 
-    def num_encoder_tokens(self, request: Request) -> int:
-        """Slots of cross attention for the request that was clamped last; 0 without such layers."""
-        return 0 if self.encoder is None else self.encoder.num_encoder_tokens(request)
-
     def refuse(self, request: Request) -> bool:
         """A request that waits cannot be admitted, so that it needs no item yet. False."""
         if self.encoder is not None:
