@@ -21,6 +21,7 @@ from mini_vllm.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
+    KVCacheSpecKind,
     KVCacheTensor,
     MLAAttentionSpec,
     SlidingWindowSpec,
@@ -175,9 +176,7 @@ def bytes_per_block(kv_cache_groups: list[KVCacheGroupSpec]) -> int:
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:908 — `_pool_bytes_per_block`.
     """
-    if not any(group.layer_names for group in kv_cache_groups):
-        return 0
-    return kv_cache_groups[0].kv_cache_spec.page_size_bytes * _group_size(kv_cache_groups)
+    return sum(tensor.size for tensor in get_kv_cache_config_from_groups(kv_cache_groups, 1).kv_cache_tensors)
 
 
 def max_blocks_per_request(
@@ -193,14 +192,19 @@ def max_blocks_per_request(
 
 
 def get_kv_cache_config_from_groups(kv_cache_groups: list[KVCacheGroupSpec], num_blocks: int) -> KVCacheConfig:
-    """Groups over a pool of so many blocks, and which layers share which memory: the i-th of every group.
+    """Groups over a pool of so many blocks, and which layers share which memory: the i-th of every group. Layers that
+    keep a state have arrays of their own.
 
-    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1236 — `get_kv_cache_config_from_groups`, which starts from bytes.
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1236 — `get_kv_cache_config_from_groups`, which starts from bytes,
+    and where states share memory with keys and values.
     """
-    tensors = []
-    for i in range(_group_size(kv_cache_groups)):
-        shared_by = [group.layer_names[i] for group in kv_cache_groups if i < len(group.layer_names)]
-        tensors.append(KVCacheTensor(kv_cache_groups[0].kv_cache_spec.page_size_bytes * num_blocks, shared_by))
+    tensors, sharing = [], [group for group in kv_cache_groups if not is_state(group)]
+    for i in range(num_shared_layers(kv_cache_groups)):
+        shared_by = [group.layer_names[i] for group in sharing if i < len(group.layer_names)]
+        tensors.append(KVCacheTensor(sharing[0].kv_cache_spec.page_size_bytes * num_blocks, shared_by))
+    for group in filter(is_state, kv_cache_groups):
+        size = group.kv_cache_spec.state_bytes * num_blocks  # type: ignore[attr-defined]
+        tensors += [KVCacheTensor(size, [name]) for name in group.layer_names]
     return KVCacheConfig(num_blocks, tensors, kv_cache_groups)
 
 
@@ -280,5 +284,11 @@ def make_kv_cache_config(num_blocks: int, block_size: int) -> KVCacheConfig:
     return KVCacheConfig(num_blocks, [], [KVCacheGroupSpec([], spec)])
 
 
-def _group_size(kv_cache_groups: list[KVCacheGroupSpec]) -> int:
-    return max((len(group.layer_names) for group in kv_cache_groups), default=0)
+def is_state(group: KVCacheGroupSpec) -> bool:
+    """Whether its layers keep a state (`MambaSpec`)."""
+    return group.kv_cache_spec.kind == KVCacheSpecKind.MAMBA
+
+
+def num_shared_layers(kv_cache_groups: Sequence[KVCacheGroupSpec]) -> int:
+    """Pools of memory for keys and values: layers of the largest group of attention."""
+    return max((len(group.layer_names) for group in kv_cache_groups if not is_state(group)), default=0)

@@ -120,6 +120,11 @@ class Worker:
         """
         size, dtype = self.config.block_size, self.config.kv_cache_dtype
         specs = get_kv_cache_spec(self.model, size, dtype)
+        if getattr(self.model, "state_layers", None):
+            from mini_vllm.layers.mamba.abstract import get_state_specs
+
+            longest = self.config.resolve_max_model_len(*self.resolved_model.lengths)
+            specs |= get_state_specs(self.model, self.config, longest, specs)
         if self.draft_model is not None and self.draft_model.num_layers:
             of_drafter = get_kv_cache_spec(self.draft_model, size, dtype)
             specs.update({DRAFT_PREFIX + name: spec for name, spec in of_drafter.items()})
