@@ -13,8 +13,9 @@ from typing import Any
 
 from mini_vllm.attention.backend import AttentionMetadata, AttentionStep
 from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.attention.selector import make_attention
-from mini_vllm.core.kv_cache_groups import is_state, layer_name
+from mini_vllm.core.kv_cache_groups import layer_name, num_shared_layers
 from mini_vllm.kv_cache_interface import KVCacheGroupSpec
 from mini_vllm.utils.arrays import Array
 
@@ -45,9 +46,9 @@ class GroupedAttention:
         by_name = {layer_name(layer): layer for layer in range(num_layers)}
         layers = [[by_name[name] for name in group.layer_names] for group in groups]
         self.place = {layer: (g, i) for g, of_group in enumerate(layers) for i, layer in enumerate(of_group)}
-        self.has_states = any(map(is_state, groups))
+        self.has_states = any(group.keeps_state for group in groups)
         self.backends = [
-            make_states(group, num_blocks) if is_state(group) else make_backend(of_group)
+            make_states(group, num_blocks) if group.keeps_state else make_backend(of_group)
             for group, of_group in zip(groups, layers, strict=True)
         ]
 
@@ -87,11 +88,16 @@ def make_states(group: KVCacheGroupSpec, num_blocks: int) -> Any:
 
 
 def make_grouped_attention(
-    groups: Sequence[KVCacheGroupSpec], model: Any, kv_cache: Any, override: Any, kv_cache_dtype: str,
-    enforce_eager: bool = False, num_blocks: int = 0,
-) -> Any:  # fmt: skip
-    """The attention of a model: one backend for a model of one group (or of none), else one for each group."""
+    groups: Sequence[KVCacheGroupSpec], model: Any, num_blocks: int, block_size: int, dtype: Any, kv_cache_dtype: str,
+    override: Any = None, enforce_eager: bool = False,
+) -> tuple[KVCache | None, Any]:  # fmt: skip
+    """The arrays for keys and values, None in a model that has none, and the attention of a model: one backend for a
+    model of one group (or of none), else one for each group."""
+    kv_cache: Any = None
+    if num_layers := num_shared_layers(groups) if groups else model.num_layers:
+        shape = (num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+        kv_cache = make_kv_cache(*shape, dtype, kv_cache_dtype, getattr(model, "use_mla", False))
     make = partial(make_attention, model, kv_cache, override, kv_cache_dtype, enforce_eager)
-    if len(groups) < 2 and not any(map(is_state, groups)):
-        return make()
-    return GroupedAttention(groups, model.num_layers, make, num_blocks)
+    if len(groups) < 2 and not any(group.keeps_state for group in groups):
+        return kv_cache, make()
+    return kv_cache, GroupedAttention(groups, model.num_layers, make, num_blocks)
