@@ -80,9 +80,9 @@ def resolve_mamba_cache_mode(model: Any, config: Any) -> str:
 
 def _check_settings(config: Any, mode: str) -> None:
     """Upstream: upstream/vllm/config/vllm.py:2100 — "# Mamba cache align-mode constraints"."""
-    for name in ("speculative_config", "kv_transfer_config"):
-        if getattr(config, name, None) is not None:
-            raise ValueError(f"{name} must be None for a model whose layers keep a state")
+    for name, only in (("speculative_config", None), ("kv_transfer_config", None), ("pipeline_parallel_size", 1)):
+        if (value := getattr(config, name)) != only:
+            raise ValueError(f"{name} must be {only} for a model whose layers keep a state, got {value!r}")
     if mode != "align":
         return
     size, limits = config.block_size, config.scheduler
