@@ -161,3 +161,37 @@ def test_a_model_of_states_alone_has_no_arrays_for_keys_and_values() -> None:
 def test_settings_that_do_not_go_with_states_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_engine("hybrid", "align", **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_every_request_that_ends_has_its_tokens(seed: int) -> None:
+    """Random traffic over a small pool: aborts, resets of the prefix cache, both policies, one step ahead or not."""
+    rng = np.random.default_rng(seed)
+    mode, kinds = str(rng.choice(MODES)), str(rng.choice(list(KINDS)))
+    engine, model = make_engine(
+        kinds, mode, num_blocks=int(rng.integers(40, 60)), max_num_seqs=int(rng.integers(1, 7)),
+        max_num_batched_tokens=int(rng.choice([8, 20, 64])), scheduling_policy=str(rng.choice(["fcfs", "priority"])),
+        scheduler_reserve_full_isl=bool(rng.random() < 0.5), async_scheduling=bool(rng.random() < 0.5),
+    )  # fmt: skip
+    pieces, requests = [rng.integers(0, VOCAB, int(n)).tolist() for n in rng.integers(3, 20, 4)], {}
+    for step in range(90):
+        for _ in range(int(rng.integers(0, 3)) if step < 25 else 0):
+            name, chosen = str(len(requests)), rng.integers(0, 4, int(rng.integers(1, 4)))
+            prompt = [token for i in chosen for token in pieces[i]]
+            params = SamplingParams(temperature=0.0, max_tokens=int(rng.integers(1, 12)), ignore_eos=True)
+            engine.add_request(name, {"prompt_token_ids": prompt}, params, priority=int(rng.integers(0, 3)))
+            requests[name] = engine.scheduler.requests[name]
+        if rng.random() < 0.1 and engine.scheduler.requests:
+            engine.abort_request([str(rng.choice(list(engine.scheduler.requests)))])
+        if rng.random() < 0.05:
+            engine.scheduler.reset_prefix_cache(reset_running_requests=bool(rng.random() < 0.5))
+        engine.step()
+    while engine.has_unfinished_requests():
+        engine.step()
+    ended = [request for request in requests.values() if "ABORTED" not in request.status.name]
+    assert ended
+    for request in ended:
+        output = list(request.output_token_ids)
+        assert len(output) == request.sampling_params.max_tokens
+        assert is_greedy(model, list(request.prompt_token_ids), output), (seed, mode, kinds, request.request_id)
