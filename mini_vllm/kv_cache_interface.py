@@ -252,6 +252,11 @@ class KVCacheGroupSpec:
     layer_names: list[str]
     kv_cache_spec: KVCacheSpec
 
+    @property
+    def keeps_state(self) -> bool:
+        """Its layers keep a state (`MambaSpec`), in arrays of their own."""
+        return self.kv_cache_spec.kind == KVCacheSpecKind.MAMBA
+
 
 @dataclass
 class KVCacheTensor:

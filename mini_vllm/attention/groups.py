@@ -1,6 +1,7 @@
 """Attention of a model whose layers are in more than one KV cache group: to every layer its group's block tables.
 
-Layer i of a group lives in memory i, whichever group it is: the groups use different blocks of the same memory.
+Layer i of a group lives in memory i, whichever group it is: the groups use different blocks of the same memory. Groups
+of layers that keep a state have arrays of their own, of their own shapes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 
 from mini_vllm.attention.backend import AttentionMetadata, AttentionStep
 from mini_vllm.attention.kv_cache import KVCache
+from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.attention.selector import make_attention
-from mini_vllm.core.kv_cache_groups import layer_name
+from mini_vllm.core.kv_cache_groups import layer_name, num_shared_layers
 from mini_vllm.kv_cache_interface import KVCacheGroupSpec
 from mini_vllm.utils.arrays import Array
 
@@ -31,7 +33,7 @@ class GroupedAttention:
     Args:
         groups: of the model.
         num_layers: of the model.
-        make_backend: makes a backend from the numbers of its layers.
+        make_backend: makes a backend from the numbers of its layers. num_blocks: of the pool.
     """
 
     def __init__(
@@ -39,29 +41,63 @@ class GroupedAttention:
         groups: Sequence[KVCacheGroupSpec],
         num_layers: int,
         make_backend: Callable[[list[int]], Any],
+        num_blocks: int = 0,
     ) -> None:
         by_name = {layer_name(layer): layer for layer in range(num_layers)}
         layers = [[by_name[name] for name in group.layer_names] for group in groups]
         self.place = {layer: (g, i) for g, of_group in enumerate(layers) for i, layer in enumerate(of_group)}
-        self.backends = [make_backend(of_group) for of_group in layers]
+        self.has_states = any(group.keeps_state for group in groups)
+        self.backends = [
+            make_states(group, num_blocks) if group.keeps_state else make_backend(of_group)
+            for group, of_group in zip(groups, layers, strict=True)
+        ]
 
     def begin_step(self, metadata: AttentionMetadata) -> AttentionStep:
         """The callable for this step."""
-        assert isinstance(metadata, GroupedAttentionMetadata)
-        of_groups = (metadata, *metadata.others)
+        of_groups = (metadata, *metadata.others) if isinstance(metadata, GroupedAttentionMetadata) else (metadata,)
         steps = [backend.begin_step(of) for backend, of in zip(self.backends, of_groups, strict=True)]
 
         def attn(layer: int, q: Array, k: Array, v: Array) -> Array:
             group, index = self.place[layer]
             return steps[group](index, q, k, v)
 
-        return attn
+        return StatefulStep(attn, self.place, steps) if self.has_states else attn
+
+
+class StatefulStep:
+    """The attention of a step, where some layers keep a state: those ask for it by their number."""
+
+    def __init__(self, attn: AttentionStep, place: dict[int, tuple[int, int]], steps: list[Any]) -> None:
+        self._attn, self._place, self._steps = attn, place, steps
+
+    def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
+        """As any attention."""
+        return self._attn(layer, q, k, v)
+
+    def state(self, layer: int) -> Any:
+        """The layer's `LayerState` (`attention/backends/mamba_attn.py`)."""
+        group, index = self._place[layer]
+        return self._steps[group][index]
+
+
+def make_states(group: KVCacheGroupSpec, num_blocks: int) -> Any:
+    """The states of a group's layers, in the place of a backend."""
+    from mini_vllm.attention.backends.mamba_attn import MambaAttentionBackend
+
+    return MambaAttentionBackend(group.kv_cache_spec, len(group.layer_names), num_blocks)  # type: ignore[arg-type]
 
 
 def make_grouped_attention(
-    groups: Sequence[KVCacheGroupSpec], model: Any, kv_cache: KVCache, override: Any, kv_cache_dtype: str,
-    enforce_eager: bool = False,
-) -> Any:  # fmt: skip
-    """The attention of a model: one backend for a model of one group (or of none), else one for each group."""
+    groups: Sequence[KVCacheGroupSpec], model: Any, num_blocks: int, block_size: int, dtype: Any, kv_cache_dtype: str,
+    override: Any = None, enforce_eager: bool = False,
+) -> tuple[KVCache | None, Any]:  # fmt: skip
+    """The arrays for keys and values, None in a model that has none, and the attention of a model: one backend for a
+    model of one group (or of none), else one for each group."""
+    kv_cache: Any = None
+    if num_layers := num_shared_layers(groups) if groups else model.num_layers:
+        shape = (num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+        kv_cache = make_kv_cache(*shape, dtype, kv_cache_dtype, getattr(model, "use_mla", False))
     make = partial(make_attention, model, kv_cache, override, kv_cache_dtype, enforce_eager)
-    return make() if len(groups) < 2 else GroupedAttention(groups, model.num_layers, make)
+    if len(groups) < 2 and not any(group.keeps_state for group in groups):
+        return kv_cache, make()
+    return kv_cache, GroupedAttention(groups, model.num_layers, make, num_blocks)

@@ -12,6 +12,7 @@ from typing import Any
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_groups import resolve_kv_cache_block_sizes
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
+from mini_vllm.core.other_managers import get_other_manager
 from mini_vllm.core.single_type_kv_cache_manager import FullAttentionManager, SingleTypeKVCacheManager
 from mini_vllm.core.sliding_window_manager import SlidingWindowManager
 from mini_vllm.kv_cache_interface import (
@@ -58,11 +59,7 @@ class KVCacheCoordinator(ABC):
         managers = []
         for i, group in enumerate(kv_cache_config.kv_cache_groups):
             spec = group.kv_cache_spec
-            manager = spec_manager_map.get(type(spec))
-            if manager is None:
-                from mini_vllm.core.other_managers import get_other_manager
-
-                manager = get_other_manager(spec)
+            manager = spec_manager_map.get(type(spec)) or get_other_manager(spec)
             most = spec.max_admission_blocks_per_request(max_num_batched_tokens, max_model_len)
             managers.append(manager(spec, block_pool, i, self.hash_block_size, most))
         self.single_type_managers: tuple[SingleTypeKVCacheManager, ...] = tuple(managers)

@@ -34,8 +34,12 @@ Specs = Mapping[str, KVCacheSpec]
 """Layer name -> what the layer keeps."""
 
 
-def get_kv_cache_spec(model: Any, block_size: int, kv_cache_dtype: str = "auto") -> dict[str, KVCacheSpec]:
-    """The spec of every attention layer of a model, by name; a model without layers has none.
+def get_kv_cache_spec(
+    model: Any, block_size: int, kv_cache_dtype: str = "auto", config: Any = None, lengths: Sequence[Any] = ()
+) -> dict[str, KVCacheSpec]:
+    """The spec of every layer of a model, by name; a model without layers has none.
+
+    config, lengths: the engine's settings and the model's `ResolvedModel.lengths`, for layers that keep a state.
 
     Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:7291 — `GPUModelRunner.get_kv_cache_spec`.
     """
@@ -47,12 +51,17 @@ def get_kv_cache_spec(model: Any, block_size: int, kv_cache_dtype: str = "auto")
         "kv_cache_dtype": kv_cache_dtype,
     }
     full = MLAAttentionSpec if getattr(model, "use_mla", False) else FullAttentionSpec
-    return {
+    specs: dict[str, KVCacheSpec] = {
         layer_name(layer): full(**common)
         if model.sliding_windows[layer] is None
         else SlidingWindowSpec(**common, sliding_window=model.sliding_windows[layer])
         for layer in range(model.num_layers)
     }
+    if getattr(model, "state_layers", None):
+        from mini_vllm.layers.mamba.abstract import get_state_specs
+
+        specs |= get_state_specs(model, config, config.resolve_max_model_len(*lengths), specs)
+    return specs
 
 
 def layer_name(layer: int) -> str:
@@ -175,9 +184,7 @@ def bytes_per_block(kv_cache_groups: list[KVCacheGroupSpec]) -> int:
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:908 — `_pool_bytes_per_block`.
     """
-    if not any(group.layer_names for group in kv_cache_groups):
-        return 0
-    return kv_cache_groups[0].kv_cache_spec.page_size_bytes * _group_size(kv_cache_groups)
+    return sum(tensor.size for tensor in get_kv_cache_config_from_groups(kv_cache_groups, 1).kv_cache_tensors)
 
 
 def max_blocks_per_request(
@@ -193,14 +200,19 @@ def max_blocks_per_request(
 
 
 def get_kv_cache_config_from_groups(kv_cache_groups: list[KVCacheGroupSpec], num_blocks: int) -> KVCacheConfig:
-    """Groups over a pool of so many blocks, and which layers share which memory: the i-th of every group.
+    """Groups over a pool of so many blocks, and which layers share which memory: the i-th of every group. Layers that
+    keep a state have arrays of their own.
 
-    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1236 — `get_kv_cache_config_from_groups`, which starts from bytes.
+    Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1236 — `get_kv_cache_config_from_groups`, which starts from bytes,
+    and where states share memory with keys and values.
     """
-    tensors = []
-    for i in range(_group_size(kv_cache_groups)):
-        shared_by = [group.layer_names[i] for group in kv_cache_groups if i < len(group.layer_names)]
-        tensors.append(KVCacheTensor(kv_cache_groups[0].kv_cache_spec.page_size_bytes * num_blocks, shared_by))
+    tensors, sharing = [], [group for group in kv_cache_groups if not group.keeps_state]
+    for i in range(num_shared_layers(kv_cache_groups)):
+        shared_by = [group.layer_names[i] for group in sharing if i < len(group.layer_names)]
+        tensors.append(KVCacheTensor(sharing[0].kv_cache_spec.page_size_bytes * num_blocks, shared_by))
+    for group in [group for group in kv_cache_groups if group.keeps_state]:
+        size = group.kv_cache_spec.state_bytes * num_blocks  # type: ignore[attr-defined]
+        tensors += [KVCacheTensor(size, [name]) for name in group.layer_names]
     return KVCacheConfig(num_blocks, tensors, kv_cache_groups)
 
 
@@ -280,5 +292,6 @@ def make_kv_cache_config(num_blocks: int, block_size: int) -> KVCacheConfig:
     return KVCacheConfig(num_blocks, [], [KVCacheGroupSpec([], spec)])
 
 
-def _group_size(kv_cache_groups: list[KVCacheGroupSpec]) -> int:
-    return max((len(group.layer_names) for group in kv_cache_groups), default=0)
+def num_shared_layers(kv_cache_groups: Sequence[KVCacheGroupSpec]) -> int:
+    """Pools of memory for keys and values: layers of the largest group of attention."""
+    return max((len(group.layer_names) for group in kv_cache_groups if not group.keeps_state), default=0)

@@ -42,6 +42,11 @@ def make_scheduler(
     config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int, **held: Any
 ) -> Scheduler:
     """Our scheduler for these settings; `held`: what it holds beside them, by the names of `Scheduler`."""
+    if not kv_cache_manager.coordinator.is_plain:
+        from mini_vllm.core.sched.mamba_split import make_mamba_split
+
+        coordinator = kv_cache_manager.coordinator
+        held["mamba_split"] = make_mamba_split(coordinator.kv_cache_config, coordinator.use_eagle)
     if config.runner_type == "pooling":
         from mini_vllm.core.sched.pooling_scheduler import PoolingScheduler
 

@@ -16,7 +16,6 @@ import numpy as np
 from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.groups import make_grouped_attention
 from mini_vllm.attention.kv_cache import KVCache
-from mini_vllm.attention.quantized_kv_cache import make_kv_cache
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
@@ -115,12 +114,9 @@ class ModelRunner(LoRAModelRunnerMixin):
         model = self.model
         program = model if enforce_eager else _compiled(model, self.platform)
         self.forward, self.compute_logits = program.forward, program.compute_logits
-        num_layers = max([len(group.layer_names) for group in groups], default=model.num_layers)
-        shape = (num_layers, num_blocks, self.block_size, model.num_kv_heads, model.head_dim)
-        use_mla = getattr(model, "use_mla", False)
-        self.kv_cache = make_kv_cache(*shape, dtype or model.dtype, kv_cache_dtype, use_mla)
-        self.attention = make_grouped_attention(groups, model, self.kv_cache, backend, kv_cache_dtype, enforce_eager)
-        if self.kv_connector is not None:
+        shape = num_blocks, self.block_size, dtype or model.dtype, kv_cache_dtype
+        self.kv_cache, self.attention = make_grouped_attention(groups, model, *shape, backend, enforce_eager)
+        if self.kv_connector is not None and self.kv_cache is not None:
             self.attention = self.kv_connector.around(self.attention, self.kv_cache, model.num_layers)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:

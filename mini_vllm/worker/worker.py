@@ -120,7 +120,7 @@ class Worker:
         Upstream: upstream/vllm/v1/worker/worker_base.py:98 — `WorkerBase.get_kv_cache_spec`.
         """
         size, dtype = self.config.block_size, self.config.kv_cache_dtype
-        specs = get_kv_cache_spec(self.model, size, dtype)
+        specs = get_kv_cache_spec(self.model, size, dtype, self.config, self.resolved_model.lengths)
         if self.draft_model is not None and self.draft_model.num_layers:
             of_drafter = get_kv_cache_spec(self.draft_model, size, dtype)
             specs.update({DRAFT_PREFIX + name: spec for name, spec in of_drafter.items()})

@@ -32,6 +32,7 @@ from mini_vllm.config.scheduler import SchedulerConfig  # noqa: E402
 from mini_vllm.config.speculative import SpeculativeConfig  # noqa: E402
 from mini_vllm.core import (  # noqa: E402
     block_pool,
+    chunked_local_attention_manager,
     encoder_cache_manager,
     kv_cache_groups,
     kv_cache_manager,
@@ -48,6 +49,7 @@ from mini_vllm.kv_cache_interface import (  # noqa: E402
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
+from mini_vllm.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec  # noqa: E402
 from mini_vllm.multimodal import inputs  # noqa: E402
 from mini_vllm.spec_decode.metrics import SpecDecodingStats  # noqa: E402
 
@@ -60,6 +62,7 @@ USED: list[str] = []
 WHY = {
     "test_prefix_cache_stats_disabled": "a switch for statistics; ours are always counted",
     "test_kv_cache_events_with_lora": "LoRA",
+    "test_block_stored_event_group_idx": "events annotated when they are taken; ours, when made",
     "test_block_stored_event_group_idx_out_of_bounds": "events annotated when they are taken; ours, when made",
     "test_block_stored_event_group_idx_multiple_groups": "events annotated when they are taken; ours, when made",
     "test_scheduler_reset_prefix_cache": "a waiting queue that can be indexed",
@@ -83,8 +86,21 @@ def our_spec(spec: Any) -> Any:
     """Our twin of a spec."""
     common = {"block_size": spec.block_size}
     kind = type(spec).__name__
-    need(kind not in ("FullAttentionSpec", "SlidingWindowSpec"), f"layers of type {kind}")
+    if kind == "MambaSpec":
+        dtypes = [str(dtype).removeprefix("torch.") for dtype in spec.dtypes]
+        shapes = tuple((shape,) if isinstance(shape, int) else shape for shape in spec.shapes)  # its tests are lax here
+        dtypes += dtypes[-1:] * (len(shapes) - len(dtypes))
+        return MambaSpec(
+            spec.block_size, shapes, tuple(dtypes), spec.page_size_padded, mamba_cache_mode=spec.mamba_cache_mode,
+            num_speculative_blocks=spec.num_speculative_blocks,
+        )  # fmt: skip
+    ours = "FullAttentionSpec", "SlidingWindowSpec", "CrossAttentionSpec", "ChunkedLocalAttentionSpec"
+    need(kind not in ours, f"layers of type {kind}")
     common |= {"num_kv_heads": spec.num_kv_heads, "head_size": spec.head_size}
+    if kind == "ChunkedLocalAttentionSpec":
+        return ChunkedLocalAttentionSpec(**common, attention_chunk_size=spec.attention_chunk_size)
+    if kind == "CrossAttentionSpec":
+        return CrossAttentionSpec(**common)
     if kind == "SlidingWindowSpec":
         return SlidingWindowSpec(**common, sliding_window=spec.sliding_window)
     return FullAttentionSpec(**common, sliding_window=spec.sliding_window)
@@ -156,33 +172,34 @@ def make_manager(kv_cache_config: Any, max_model_len: int, hash_block_size: int 
     )
     need(manager.hash_block_size != hash_block_size, "a hash block size of its own")
     manager.block_pool.hash_block_size = hash_block_size  # type: ignore[attr-defined]
-    manager.new_step_starts = lambda: None  # type: ignore[attr-defined]
     if not settings.get("log_stats"):
         manager.make_prefix_cache_stats = lambda: None  # type: ignore[attr-defined]
     return manager
 
 
-class Window(sliding_window_manager.SlidingWindowManager):
-    """Takes the manager's calls in upstream's form."""
+class _InTheirForm:
+    """Takes a manager's calls in upstream's form."""
 
     def __init__(self, spec: Any, block_pool: Any, enable_caching: bool, kv_cache_group_id: int, **caps: Any) -> None:
-        USED.append("SlidingWindowManager")
-        super().__init__(our_spec(spec), block_pool, kv_cache_group_id, spec.block_size, *caps.values())
+        USED.append(type(self).__name__)
+        super().__init__(our_spec(spec), block_pool, kv_cache_group_id, spec.block_size, *caps.values())  # type: ignore[call-arg]
         for name in ("req_to_blocks", "num_cached_block"):
             setattr(self, name, _Default(list) if name == "req_to_blocks" else {})
-
-    def get_num_blocks_to_allocate(self, *args: Any, num_tokens_main_model: int = 0, **kwargs: Any) -> int:
-        return super().get_num_blocks_to_allocate(*args[:4], **kwargs)
 
     def allocate_new_computed_blocks(
         self, request_id: str, new_computed_blocks: Any, num_local_computed_tokens: int = 0,
         num_external_computed_tokens: int = 0,
     ) -> None:  # fmt: skip
         need(num_external_computed_tokens, "a KV connector")
-        super().allocate_new_computed_blocks(request_id, new_computed_blocks, num_local_computed_tokens)
+        super().allocate_new_computed_blocks(request_id, new_computed_blocks, num_local_computed_tokens)  # type: ignore[misc]
 
-    def allocate_new_blocks(self, request_id: str, num_tokens: int, num_tokens_main_model: int = 0) -> Any:
-        return super().allocate_new_blocks(request_id, num_tokens)
+
+class Window(_InTheirForm, sliding_window_manager.SlidingWindowManager):  # type: ignore[misc]
+    """Sliding windows."""
+
+
+class Chunked(_InTheirForm, chunked_local_attention_manager.ChunkedLocalAttentionManager):  # type: ignore[misc]
+    """Chunks."""
 
 
 class _Default(dict):  # type: ignore[type-arg]
@@ -346,7 +363,7 @@ class Plugin:
                 "make_block_hash_with_group_id": kv_cache_utils.make_block_hash_with_group_id,
                 "get_block_hash": kv_cache_utils.get_block_hash, "get_group_id": kv_cache_utils.get_group_id,
                 "EncoderCacheManager": EncoderCacheManager, "EncoderDecoderCacheManager": EncoderDecoderCacheManager,
-                "is_kv_cache_spec_uniform": self.uniform, "ChunkedLocalAttentionManager": self.chunked,
+                "is_kv_cache_spec_uniform": self.uniform, "ChunkedLocalAttentionManager": Chunked,
             }  # fmt: skip
             for name, one in ours.items():
                 if hasattr(module, name):
@@ -361,10 +378,6 @@ class Plugin:
     def uniform(specs: Any) -> bool:
         USED.append("is_kv_cache_spec_uniform")
         return kv_cache_groups.is_kv_cache_spec_uniform({name: our_spec(spec) for name, spec in specs.items()})
-
-    @staticmethod
-    def chunked(*args: Any, **kwargs: Any) -> Any:
-        raise NotOurs("layers of type ChunkedLocalAttentionSpec")
 
     def pytest_runtest_setup(self, item: Any) -> None:
         USED.clear()

@@ -50,7 +50,8 @@ class GPUWorker(Worker):
         name = "float32" if self.device_dtype == torch.float32 else "float16"
         specs: dict[str, KVCacheSpec] = {}
         for layer, spec in super().get_kv_cache_spec().items():
-            assert isinstance(spec, AttentionSpec)
+            if not isinstance(spec, AttentionSpec):
+                raise ValueError(f"device={self.config.device!r} serves attention alone, got a {type(spec).__name__}")
             specs[layer] = replace(spec, dtype=name)
         return specs
 
