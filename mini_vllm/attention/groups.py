@@ -29,7 +29,7 @@ class GroupedAttention:
     """A backend for each group, and the table that says which layer asks which.
 
     Args:
-        groups: of the model.
+        groups: of the model; a stage of a pipeline may have no layer of one.
         num_layers: of the model.
         make_backend: makes a backend from the numbers of its layers.
     """
@@ -43,17 +43,18 @@ class GroupedAttention:
         by_name = {layer_name(layer): layer for layer in range(num_layers)}
         layers = [[by_name[name] for name in group.layer_names] for group in groups]
         self.place = {layer: (g, i) for g, of_group in enumerate(layers) for i, layer in enumerate(of_group)}
-        self.backends = [make_backend(of_group) for of_group in layers]
+        self.backends = [make_backend(of_group) if of_group else None for of_group in layers]
 
     def begin_step(self, metadata: AttentionMetadata) -> AttentionStep:
         """The callable for this step."""
         assert isinstance(metadata, GroupedAttentionMetadata)
         of_groups = (metadata, *metadata.others)
-        steps = [backend.begin_step(of) for backend, of in zip(self.backends, of_groups, strict=True)]
+        pairs = zip(self.backends, of_groups, strict=True)
+        steps = [None if backend is None else backend.begin_step(of) for backend, of in pairs]
 
         def attn(layer: int, q: Array, k: Array, v: Array) -> Array:
             group, index = self.place[layer]
-            return steps[group](index, q, k, v)
+            return steps[group](index, q, k, v)  # type: ignore[misc]
 
         return attn
 
