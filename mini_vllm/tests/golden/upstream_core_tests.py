@@ -218,12 +218,7 @@ class _Adapted:
         answer = {name: getattr(output, name) for name in type(output).__slots__}
         fields = {name: getattr(cached, name) for name in type(cached).__slots__}
         answer["scheduled_cached_reqs"] = SimpleNamespace(**fields, num_reqs=len(cached.req_ids))
-        return SimpleNamespace(
-            **answer,
-            scheduled_encoder_inputs={},
-            free_encoder_mm_hashes=[],
-            ours=output,
-        )
+        return SimpleNamespace(**answer, ours=output)
 
     def update_from_output(self, plan: Any, result: Any) -> Any:
         need(result.pooler_output and any(one is not None for one in result.pooler_output), "pooling")
@@ -268,7 +263,6 @@ def scheduler_maker(kind: type) -> Callable[..., Any]:
         limits, cache = vllm_config.scheduler_config, vllm_config.cache_config
         for name in ("kv_transfer_config", "ec_transfer_config", "lora_config"):
             need(getattr(vllm_config, name, None), name.replace("_config", "").replace("_", " "))
-        need(vllm_config.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism")
         need(vllm_config.model_config.is_encoder_decoder, "an encoder")
         ours = SchedulerConfig(
             max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -360,6 +354,7 @@ def adapt() -> None:
         module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
     for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
         setattr(Request, word, vars(our_request.Request)[word])
+    Request.num_awaited_tokens = 0
 
 
 def main() -> int:
