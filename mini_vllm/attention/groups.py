@@ -31,7 +31,7 @@ class GroupedAttention:
     """A backend for each group, and the table that says which layer asks which.
 
     Args:
-        groups: of the model.
+        groups: of the model; a stage of a pipeline may have no layer of one.
         num_layers: of the model.
         make_backend: makes a backend from the numbers of its layers. num_blocks: of the pool.
     """
@@ -47,19 +47,23 @@ class GroupedAttention:
         layers = [[by_name[name] for name in group.layer_names] for group in groups]
         self.place = {layer: (g, i) for g, of_group in enumerate(layers) for i, layer in enumerate(of_group)}
         self.has_states = any(group.keeps_state for group in groups)
-        self.backends = [
-            make_states(group, num_blocks) if group.keeps_state else make_backend(of_group)
-            for group, of_group in zip(groups, layers, strict=True)
-        ]
+
+        def backend_of(group: KVCacheGroupSpec, of_group: list[int]) -> Any:
+            if not of_group:
+                return None
+            return make_states(group, num_blocks) if group.keeps_state else make_backend(of_group)
+
+        self.backends = [backend_of(group, of_group) for group, of_group in zip(groups, layers, strict=True)]
 
     def begin_step(self, metadata: AttentionMetadata) -> AttentionStep:
         """The callable for this step."""
         of_groups = (metadata, *metadata.others) if isinstance(metadata, GroupedAttentionMetadata) else (metadata,)
-        steps = [backend.begin_step(of) for backend, of in zip(self.backends, of_groups, strict=True)]
+        pairs = zip(self.backends, of_groups, strict=True)
+        steps = [None if backend is None else backend.begin_step(of) for backend, of in pairs]
 
         def attn(layer: int, q: Array, k: Array, v: Array) -> Array:
             group, index = self.place[layer]
-            return steps[group](index, q, k, v)
+            return steps[group](index, q, k, v)  # type: ignore[misc]
 
         return StatefulStep(attn, self.place, steps) if self.has_states else attn
 

@@ -16,7 +16,7 @@ _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 _REFUSED = {
     "give it as `speculative_config={'method': …, 'model': …, 'num_speculative_tokens': …}`":
         "spec_method spec_model spec_tokens",
-    "phase 10 brings more than tensor parallelism": """
+    "phase 10 brings more than tensor and pipeline parallelism": """
         data_parallel_size=1 data_parallel_rank data_parallel_start_rank
         data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb
         data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend=mp

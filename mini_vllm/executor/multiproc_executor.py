@@ -116,9 +116,15 @@ class MultiprocExecutor(Executor):
         """Seconds without progress that are given to what is no step: an interpreter may have to start."""
         return max(self.config.execute_model_timeout_seconds, _START_S)
 
-    def _refuse_what_cannot_travel(self) -> None:
+    @property
+    def _why(self) -> tuple[str, int]:
+        """The argument that asks for several processes, and its value."""
         name = "pipeline_parallel_size" if self.config.pipeline_parallel_size > 1 else "tensor_parallel_size"
-        ranks = f"{name}={getattr(self.config, name)}"
+        return name, getattr(self.config, name)
+
+    def _refuse_what_cannot_travel(self) -> None:
+        name, size = self._why
+        ranks = f"{name}={size}"
         if getattr(current_process(), "_inheriting", False):
             raise RuntimeError(
                 "a worker process of an engine is importing your script, and the script makes an engine: put what the "
@@ -201,9 +207,10 @@ class MultiprocExecutor(Executor):
         """
         for given in () if self._main_is_there else (method, *args, *(kwargs or {}).values()):
             if callable(given) and getattr(given, "__module__", None) == "__main__":
+                name, size = self._why
                 raise ValueError(
                     f"{getattr(given, '__name__', given)!r} is defined in `__main__`, which workers do not import: put "
-                    f"it into a module, or set tensor_parallel_size=1 (got {self.config.tensor_parallel_size})"
+                    f"it into a module, or set {name}=1 (got {size})"
                 )
         if timeout is None and isinstance(method, str):
             timeout = self._patience

@@ -23,6 +23,7 @@ from mini_vllm.executor.replies import Replies
 from mini_vllm.executor.utils import Postponed
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
+from mini_vllm.models.registry import get_model_class
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 
@@ -92,7 +93,7 @@ class PipelineExecutor(MultiprocExecutor):
         output_rank: the first rank of the last stage, whose tokens are taken.
 
     Raises:
-        ValueError: more stages than layers; besides, as `MultiprocExecutor`.
+        ValueError: more stages than layers; a model that pools or takes media; besides, as `MultiprocExecutor`.
     """
 
     _replies: PipelineReplies
@@ -101,17 +102,16 @@ class PipelineExecutor(MultiprocExecutor):
         self._refuse_what_cannot_travel()
         config, hf_config = self.config, self.resolved_model.hf_config
         assert hf_config is not None
+        size = config.pipeline_parallel_size
         if config.runner_type != "generate":
-            raise ValueError(f"runner={config.runner_type!r} needs pipeline_parallel_size=1: {self._got}")
-        get_pp_indices(hf_config.num_hidden_layers, 0, config.pipeline_parallel_size)
-        self.output_rank = config.tensor_parallel_size * (config.pipeline_parallel_size - 1)
+            raise ValueError(f"a model that pools needs pipeline_parallel_size=1, got {size}")
+        if getattr(get_model_class(hf_config.architecture), "supports_multimodal", False):
+            raise ValueError(f"{hf_config.architecture}, which takes media, needs pipeline_parallel_size=1, got {size}")
+        get_pp_indices(hf_config.num_hidden_layers, 0, size)
+        self.output_rank = config.tensor_parallel_size * (size - 1)
         self._drafts: DraftTokenIds | None = None
         self._interrupts = Postponed()
         super()._init_executor()
-
-    @property
-    def _got(self) -> str:
-        return f"got pipeline_parallel_size={self.config.pipeline_parallel_size}"
 
     def _make_group(self) -> PipelineRanks:
         config, hf_config = self.config, self.resolved_model.hf_config

@@ -66,6 +66,10 @@ class ModelContext:
         """Whether this process has the last layer, the last norm and the output embedding."""
         return self.pp is None or self.pp.is_last_rank
 
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether a tensor of the checkpoint belongs to another stage."""
+        return any(name.startswith(f"{prefix}.") for prefix in self.missing)
+
     def layers_here(self, num_hidden_layers: int) -> tuple[int, int]:
         """The first layer that this process has, and the one after its last. Raises as `get_pp_indices`."""
         if self.pp is None:

@@ -68,6 +68,8 @@ class PoolingModel(CausalLM):
     def is_ignorable(self, name: str) -> bool:
         """The output embedding, tables that we compute, and heads of other tasks."""
         bare = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
+        if any(map(self.context.is_elsewhere, (bare, *(prefix + bare for prefix in _PREFIXES)))):
+            return True
         return name.startswith(self.unused) or bare.startswith(self.unused) or "rotary_emb." in name
 
     def compute_logits(self, hidden: Array) -> Array:
@@ -134,6 +136,6 @@ def as_seq_cls_model(model_class: type[CausalLM]) -> type[CausalLM]:
 def _no_head(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     """The model without its output embedding, whose tensor is neither read nor kept."""
     super(type(self), self).__init__(config, *args, **kwargs)
-    if self.lm_head is not self.model.embed_tokens:
+    if self.lm_head in self.context.layers and self.lm_head is not self.model.embed_tokens:
         self.context.layers.remove(self.lm_head)
         self.lm_head = self.model.embed_tokens

@@ -116,8 +116,7 @@ class CausalLM:
 
         Some hold tables that we compute: upstream/vllm/model_executor/models/llama.py:448 — "rotary_emb.inv_freq".
         """
-        elsewhere = any(name.startswith(f"{prefix}.") for prefix in self.context.missing)
-        return "rotary_emb." in name or elsewhere or self.repeated(name) is not None
+        return "rotary_emb." in name or self.context.is_elsewhere(name) or self.repeated(name) is not None
 
     def repeated(self, name: str) -> str | None:
         """The tensor that `name` must be equal to, since both are one array here: a tied output matrix. None: there is

@@ -31,7 +31,7 @@ class Qwen2RewardBaseModel(PoolingModel, Qwen2ForCausalLM):
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        if self.lm_head is not self.model.embed_tokens:
+        if self.lm_head in self.context.layers and self.lm_head is not self.model.embed_tokens:
             self.context.layers.remove(self.lm_head)
             self.lm_head = self.model.embed_tokens
         hidden, context = config.hidden_size, self.context.in_floats()

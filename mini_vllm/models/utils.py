@@ -65,7 +65,7 @@ def make_embedding(cls: Any, config: HFConfig, context: ModelContext, prefix: st
     """The embedding, which the first stage looks tokens up in, and the last one, too, multiplies with where it is tied;
     else a placeholder.
 
-    Upstream: upstream/vllm/model_executor/models/llama.py:370 — "if get_pp_group().is_first_rank or (".
+    Upstream: upstream/vllm/model_executor/models/llama.py:368 — "if get_pp_group().is_first_rank or (".
     """
     if context.is_first_rank or (config.tie_word_embeddings and context.is_last_rank):
         return cls(config.vocab_size, config.hidden_size, context, prefix)

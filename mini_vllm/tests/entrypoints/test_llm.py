@@ -162,7 +162,7 @@ def test_every_method_of_upstream_is_ours_or_is_named(file, owner, ours):
 def test_later_arguments_and_methods_name_their_phase(toy):
     for name, value, words in [("default_mm_loras", {"image": "a"}, "phase 13"),
                                ("spec_method", "ngram", "give it as `speculative_config="),
-                               ("pipeline_parallel_size", 2, "phase 10"), ("mamba_backend", "x", "phase 14"),
+                               ("data_parallel_size", 2, "phase 10"), ("mamba_backend", "x", "phase 14"),
                                ("hf_overrides", {"a": 1}, "config.json")]:  # fmt: skip
         with pytest.raises(ValueError, match=f"engine argument {name} must be .*{words}"):
             LLM(num_blocks=8, **{name: value})

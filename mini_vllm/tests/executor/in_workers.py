@@ -144,3 +144,19 @@ def pid_of(worker: Any) -> int:
 def echo(worker: Any, value: Any) -> Any:
     """Back it comes."""
     return value
+
+
+def num_layers(model: Any) -> int:
+    """Layers of a stage."""
+    return int(model.num_layers)
+
+
+def cache_layers(worker: Any) -> int:
+    """Layers for which this rank keeps keys and values."""
+    return len(worker.model_runner.kv_cache.data)
+
+
+def poison_on(worker: Any, token: int, rank: int) -> None:
+    """The token's values become NaN on one rank."""
+    if worker.rank == rank:
+        poison(worker, token)

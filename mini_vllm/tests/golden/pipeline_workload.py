@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, use_ids_again, checksum_of
+from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, checksum_of, use_ids_again
 from mini_vllm.tests.golden.draft_workload import make_draft_workload, proposed, verified
 from mini_vllm.tests.golden.group_workload import make_group_workload
 from mini_vllm.tests.golden.scheduler_workload import Workload, make_pressed_workload, sampled_token

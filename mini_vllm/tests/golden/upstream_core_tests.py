@@ -284,7 +284,6 @@ def scheduler_maker(kind: type) -> Callable[..., Any]:
         limits, cache = vllm_config.scheduler_config, vllm_config.cache_config
         for name in ("kv_transfer_config", "ec_transfer_config", "lora_config"):
             need(getattr(vllm_config, name, None), name.replace("_config", "").replace("_", " "))
-        need(vllm_config.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism")
         need(vllm_config.model_config.is_encoder_decoder, "an encoder")
         ours = SchedulerConfig(
             max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -408,6 +407,7 @@ def adapt() -> None:
     PlaceholderRange.end = vars(inputs.PlaceholderRange)["end"]  # type: ignore[attr-defined]
     for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
         setattr(Request, word, vars(our_request.Request)[word])
+    Request.num_awaited_tokens = 0
 
 
 def main() -> int:
