@@ -81,6 +81,13 @@ def check_vocabulary(spec: dict[str, Any]) -> dict[str, Any]:
     for token, token_id in {**(vocab or {}), **added}.items():
         if not is_int(token_id) or not 0 <= token_id < _MAX_ID:
             raise ValueError(f"the id of token {token[:40]!r} must be 0 to {_MAX_ID - 1}, got {shown(token_id)}")
+    for tokens in (vocab or {}, added):
+        if len(of_id := {token_id: token for token, token_id in tokens.items()}) < len(tokens):
+            first = next(token for token, token_id in tokens.items() if of_id[token_id] != token)
+            other = of_id[tokens[first]]
+            raise ValueError(
+                f"tokens {first[:40]!r} and {other[:40]!r} must not have one id, got {tokens[first]} for both"
+            )
     return spec
 
 

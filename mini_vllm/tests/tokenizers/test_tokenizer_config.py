@@ -72,3 +72,18 @@ def test_it_is_what_transformers_puts_there(tmp_path: Path, changes: dict[str, A
 def test_what_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load_tokenizer(folder_with(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("part", ["vocab", "one pair", "added tokens"])
+def test_two_tokens_of_one_id_are_refused(tmp_path: Path, part: str) -> None:
+    folder = folder_with(tmp_path)
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    vocab = spec["model"]["vocab"]
+    if part == "added tokens":
+        spec["added_tokens"].append({**spec["added_tokens"][0], "content": "another"})
+    else:
+        first, *others = vocab
+        vocab.update(dict.fromkeys(others if part == "vocab" else others[:1], vocab[first]))
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(ValueError, match="must not have one id, got"):
+        load_tokenizer(folder)
