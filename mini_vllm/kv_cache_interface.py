@@ -279,8 +279,3 @@ class KVCacheConfig:
     num_blocks: int
     kv_cache_tensors: list[KVCacheTensor]
     kv_cache_groups: list[KVCacheGroupSpec]
-
-    @property
-    def is_hybrid(self) -> bool:
-        """More than one block table a request."""
-        return len(self.kv_cache_groups) > 1

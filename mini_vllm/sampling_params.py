@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import difflib
 import enum
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -280,6 +281,8 @@ class BeamSearchParams:
         check_beam_search(self)
 
 
+_init = inspect.signature(SamplingParams.__init__)  # `__new__`, which looks at the names, would hide it
+SamplingParams.__signature__ = _init.replace(parameters=[*_init.parameters.values()][1:])  # type: ignore[attr-defined]
 _ALLOWED = tuple(f.name for f in fields(SamplingParams) if f.init)
 
 

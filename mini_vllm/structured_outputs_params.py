@@ -80,7 +80,3 @@ class StructuredOutputsParams:
         Upstream: upstream/vllm/sampling_params.py:82 — `StructuredOutputsParams.all_constraints_none`.
         """
         return all(getattr(self, name) is None for name in CONSTRAINTS)
-
-    def all_non_structural_tag_constraints_none(self) -> bool:
-        """True where at most `structural_tag` is set."""
-        return all(getattr(self, name) is None for name in CONSTRAINTS if name != "structural_tag")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
+from mini_vllm.distributed.utils import get_pp_indices
 
 if TYPE_CHECKING:
+    from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.config.vllm import EngineConfig
+    from mini_vllm.transformers_utils.config import HFConfig
 
 
 def check_pipeline(config: EngineConfig) -> None:
@@ -41,6 +45,57 @@ def check_pipeline(config: EngineConfig) -> None:
             f"pipeline_parallel_size must be 1 on this system (more needs Linux on x86-64), got "
             f"{config.pipeline_parallel_size}"
         )
+
+
+def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -> None:
+    """Every size that ranks share is one that they can share. Called before a process is started or memory taken.
+
+    Raises:
+        ValueError: names the argument, the size and what is allowed.
+
+    Upstream: upstream/vllm/config/model.py:1191 — `ModelConfig.verify_with_parallel_config`, which looks at the heads.
+    """
+    hf_config, drafts = resolved.hf_config, config.speculative_config
+    assert hf_config is not None
+    get_pp_indices(hf_config.num_hidden_layers, 0, config.pipeline_parallel_size)
+    if config.tensor_parallel_size == 1:
+        return
+    _check_sizes(config, hf_config, "the model")
+    if drafts is not None and drafts.has_weights:
+        drafts.resolve_draft_model(resolved)
+        draft = getattr(drafts.draft_model_config, "hf_config", drafts.draft_model_config)
+        if hasattr(draft, "num_attention_heads"):
+            _check_sizes(config, draft, "the draft model")
+    _make_first_rank(config, hf_config)
+
+
+def _check_sizes(config: EngineConfig, hf_config: HFConfig, whose: str) -> None:
+    ranks, kv_heads, moe = config.tensor_parallel_size, hf_config.num_key_value_heads, hf_config.moe
+    sizes = {"num_heads": hf_config.num_attention_heads}
+    if moe is None or not all(moe.layers):
+        sizes["intermediate_size"] = hf_config.intermediate_size
+    if moe is not None and not config.enable_expert_parallel:
+        sizes["the inner layer of an expert"] = moe.intermediate_size
+    for name, size in sizes.items():
+        if size % ranks:
+            raise ValueError(f"tensor_parallel_size must divide {name} of {whose}, {size}, got {ranks}")
+    if kv_heads % ranks and ranks % kv_heads:
+        raise ValueError(
+            f"tensor_parallel_size must be a multiple or a divisor of num_kv_heads of {whose}, {kv_heads}, got {ranks}"
+        )
+
+
+def _make_first_rank(config: EngineConfig, hf_config: HFConfig) -> None:
+    """What only an architecture knows: its first rank, whose arrays are given back before a page of them is touched."""
+    from mini_vllm.models.interfaces_base import CausalLM
+    from mini_vllm.models.registry import convert_model_class, get_model_class
+
+    model_class = convert_model_class(get_model_class(hf_config.architecture), config.convert_type)
+    if not issubclass(model_class, CausalLM):
+        size = config.tensor_parallel_size
+        raise ValueError(f"tensor_parallel_size must be 1 for {model_class.__name__}, got {size}")
+    group: Any = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size)
+    model_class(hf_config, config.dtype, None, group, config.enable_expert_parallel)
 
 
 def _refusal(name: str, value: Any, size: int) -> str:

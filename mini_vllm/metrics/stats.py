@@ -135,11 +135,6 @@ class RequestStateStats:
         return (self.last_token_ts - self.first_token_ts) / (self.num_generation_tokens - 1)
 
     @property
-    def first_token_time(self) -> float | None:
-        """`first_token_ts`, None before it: the name that stood here before upstream's."""
-        return self.first_token_ts or None
-
-    @property
     def last_token_time(self) -> float | None:
         """`last_token_ts`, None before it: the name that stood here before upstream's."""
         return self.last_token_ts or None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.parallel import verify_with_parallel_config
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.runner import resolve_runner
 from mini_vllm.config.vllm import EngineConfig
@@ -41,6 +42,7 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Res
         resolved = ResolvedModel.from_folder(folder)
         require_memory_for_weights(resolved, config)
         resolve_runner(config, resolved, folder)
+        verify_with_parallel_config(config, resolved)
         own = None if config.skip_tokenizer_init or tokenizer is not None else _own_tokenizer(folder)
         return resolved, _resolve_tokenizer(tokenizer, config) or own, str(folder)
     if config.quantization or config.quantization_config:

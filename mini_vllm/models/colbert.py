@@ -28,8 +28,11 @@ class ColBERTModel(BertBase):
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        raw = config.raw
-        size = next((int(raw[key]) for key in ("colbert_dim", "dim", "projection_dim") if raw.get(key)), 128)
+        given = {key: config.raw.get(key) for key in ("colbert_dim", "dim", "projection_dim")}
+        sizes = {size for size in given.values() if size is not None} or {128}
+        if len(sizes) > 1:
+            raise ValueError(f"config.json: colbert_dim, dim and projection_dim must be one number, got {given}")
+        size = sizes.pop()
         self.linear = ReplicatedLinear(config.hidden_size, size, prefix="linear", context=self.context.in_floats())
 
     def init_pooler(self, config: PoolerConfig) -> None:

@@ -6,8 +6,6 @@ leave it; here both come to the front end, as by default upstream's `LLM.score`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mini_vllm.utils.arrays import Array
 
 
@@ -22,13 +20,3 @@ def compute_maxsim_score(query: Array, document: Array) -> float:
     if query.ndim != 2 or document.ndim != 2 or query.shape[1] != document.shape[1]:
         raise ValueError(f"query and document must be [rows, E] with one E, got {query.shape} and {document.shape}")
     return float((query @ document.T).max(axis=-1).sum())
-
-
-def compute_maxsim_score_batched(queries: Sequence[Array], documents: Sequence[Array]) -> list[float]:
-    """A score for each pair.
-
-    Upstream: upstream/vllm/v1/pool/late_interaction.py:59 — `compute_maxsim_score_batched`, which pads.
-    """
-    if len(queries) != len(documents):
-        raise ValueError(f"q_embs and d_embs must have the same length, got {len(queries)} and {len(documents)}")
-    return [compute_maxsim_score(query, document) for query, document in zip(queries, documents, strict=True)]

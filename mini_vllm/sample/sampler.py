@@ -76,8 +76,8 @@ class Sampler:
         """Steps 2 and 3, in place (upstream/vllm/v1/sample/sampler.py:366)."""
         apply_allowed_token_ids(logits, metadata.allowed_token_ids)
         apply_bad_words(logits, metadata.bad_words, metadata.output_token_ids)
-        for processor in metadata.logitsprocs.non_argmax_invariant if metadata.logitsprocs else ():
-            logits = processor.apply(logits)
+        if metadata.logitsprocs:
+            logits = metadata.logitsprocs.apply(metadata.logitsprocs.non_argmax_invariant, logits)
         if metadata.penalties is not None:
             metadata.penalties.update(metadata.output_token_ids)
             apply_penalties(logits, metadata.penalties)
@@ -140,8 +140,7 @@ class Sampler:
         assert metadata.logitsprocs is not None
         temperature = np.where(metadata.temperature < SAMPLING_EPS, 1.0, metadata.temperature)
         logits = logits / temperature[:, None].astype(logits.dtype)
-        for processor in metadata.logitsprocs.argmax_invariant:
-            logits = processor.apply(logits)
+        logits = metadata.logitsprocs.apply(metadata.logitsprocs.argmax_invariant, logits)
         logits = logits[rows]
         _apply_top_k_top_p(logits, rows, metadata)
         return logits

@@ -34,10 +34,6 @@ class ThinkingBudgetStateHolder:
         asked = [(i, row) for i, row in enumerate(rows) if row.params.thinking_token_budget not in (None, -1)]
         self._thoughts = {i: Thought(row.params, row.prompt_token_ids) for i, row in asked}
 
-    def has_tracked_requests(self) -> bool:
-        """True where a row has a budget."""
-        return bool(self._thoughts)
-
     def apply_to_logits(self, logits: np.ndarray, output_token_ids: Sequence[list[int]]) -> None:
         """Make the forced token of each row that has one the likeliest by far, in place.
 

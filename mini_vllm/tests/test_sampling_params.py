@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import pickle
+import pydoc
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,11 @@ def test_clone_is_deep_and_equal():
     assert 99 not in p.stop_token_ids and 99 not in p.all_stop_token_ids
     assert pickle.loads(pickle.dumps(p)) == p
     assert dataclasses.replace(p, seed=3).seed == 3
+
+
+def test_its_signature_shows_every_name_in_upstreams_order() -> None:
+    shown = inspect.signature(SamplingParams)
+    names = [each.name for each in dataclasses.fields(SamplingParams) if each.init]
+    assert list(shown.parameters) == names
+    assert shown.parameters["temperature"].default == 1.0
+    assert "temperature: " in pydoc.render_doc(SamplingParams).split("Methods")[0]

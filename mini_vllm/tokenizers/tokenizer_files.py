@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
-from mini_vllm.utils.checks import is_int, is_real, shown
+from mini_vllm.tokenizers.tokenizer_keys import SPECIAL_NAMES, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
+from mini_vllm.utils.checks import is_int, shown
 from mini_vllm.utils.json_files import load_json_object
-
-SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-
 
 _MAX_ID = 1 << 24
 
@@ -24,12 +22,17 @@ def load_json_if_there(path: Path) -> dict[str, Any]:
 def read_special_tokens(folder: Path) -> dict[str, str]:
     """{"eos_token": "</s>", ...} from tokenizer_config.json and special_tokens_map.json."""
     found: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        for key, value in load_json_if_there(folder / name).items():
-            content = value.get("content") if isinstance(value, dict) else value
-            if key in SPECIAL_NAMES and isinstance(content, str):
-                found[key] = content
+    for keys in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
+        if (path := folder / keys.name).is_file():
+            named = {key: value for key, value in keys.read_file(path).items() if key in SPECIAL_NAMES}
+            found.update({key: value["content"] if isinstance(value, dict) else value for key, value in named.items()})
     return found
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """The keys of tokenizer_config.json that are used; {} where there is no such file. Raises ValueError."""
+    path = folder / TOKENIZER_CONFIG.name
+    return TOKENIZER_CONFIG.read_file(path) if path.is_file() else {}
 
 
 def read_eos_token_ids(folder: Path) -> list[int]:
@@ -43,9 +46,7 @@ def read_eos_token_ids(folder: Path) -> list[int]:
 
 def read_model_max_length(folder: Path) -> int | None:
     """The longest text that tokenizer_config.json names; None: none. 10**30 is how transformers says so."""
-    value = load_json_if_there(folder / "tokenizer_config.json").get("model_max_length")
-    if value is not None and not (is_real(value) and value >= 1):
-        raise ValueError(f"{folder / 'tokenizer_config.json'}: model_max_length must be at least 1, got {shown(value)}")
+    value = read_tokenizer_config(folder).get("model_max_length")
     return None if value is None or value > _MAX_ID else int(value)
 
 
@@ -80,30 +81,46 @@ def check_vocabulary(spec: dict[str, Any]) -> dict[str, Any]:
     for token, token_id in {**(vocab or {}), **added}.items():
         if not is_int(token_id) or not 0 <= token_id < _MAX_ID:
             raise ValueError(f"the id of token {token[:40]!r} must be 0 to {_MAX_ID - 1}, got {shown(token_id)}")
+    for tokens in (vocab or {}, added):
+        if len(of_id := {token_id: token for token, token_id in tokens.items()}) < len(tokens):
+            first = next(token for token, token_id in tokens.items() if of_id[token_id] != token)
+            other = of_id[tokens[first]]
+            raise ValueError(
+                f"tokens {first[:40]!r} and {other[:40]!r} must not have one id, got {tokens[first]} for both"
+            )
     return spec
 
 
 def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:
     vocab = {**load_json_object(folder / "vocab.json"), **load_json_if_there(folder / "added_tokens.json")}
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
-    config = load_json_if_there(folder / "tokenizer_config.json")
+    config = read_tokenizer_config(folder)
     special = read_special_tokens(folder)
     added = [_added_token(content, vocab[content]) for content in sorted({*special.values()}) if content in vocab]
-    template = None
-    if config.get("add_bos_token") and special.get("bos_token") in vocab:
-        bos = special["bos_token"]
-        template = {
-            "type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": bos}}, {"Sequence": {"id": "A"}}],
-            "special_tokens": {bos: {"ids": [vocab[bos]]}},
-        }
     return {
         "model": {"type": "BPE", "vocab": vocab, "merges": [x for x in lines if x and not x.startswith("#version")]},
         "added_tokens": added,
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": bool(config.get("add_prefix_space"))},
-        "post_processor": template,
+        "post_processor": _template(config, special, vocab),
         "decoder": {"type": "ByteLevel"},
+    }
+
+
+def _template(config: dict[str, Any], special: dict[str, str], vocab: dict[str, int]) -> dict[str, Any] | None:
+    """BOS and EOS around a text, where tokenizer_config.json says `add_bos_token` and `add_eos_token`. Beside a
+    tokenizer.json, whose own template counts, the two change nothing: as in transformers 5."""
+    bos, eos = (
+        special[name] if config.get(f"add_{name}") and special.get(name) in vocab else None
+        for name in ("bos_token", "eos_token")
+    )
+    if bos is None and eos is None:
+        return None
+    around = [[{"SpecialToken": {"id": token}}] if token else [] for token in (bos, eos)]
+    return {
+        "type": "TemplateProcessing",
+        "single": [*around[0], {"Sequence": {"id": "A"}}, *around[1]],
+        "special_tokens": {token: {"ids": [vocab[token]]} for token in (bos, eos) if token},
     }
 
 

@@ -45,11 +45,6 @@ class MistralToolCall(ToolCall):
         """A fresh id."""
         return "".join(choices(ascii_letters + digits, k=9))
 
-    @staticmethod
-    def is_valid_id(id: str) -> bool:
-        """True for what the templates accept."""
-        return id.isalnum() and len(id) == 9
-
 
 class MistralToolParser(ToolParser):
     """The vocabulary says which syntax it is.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.logger import warning_once
+from mini_vllm.transformers_utils import generation_config
 from mini_vllm.transformers_utils.config_encoder import ENCODERS, LIKE
 from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, KeyTable
 from mini_vllm.transformers_utils.config_keys_decoders import DECODERS
@@ -155,7 +156,8 @@ class HFConfig:
         """As `from_folder`, from parsed JSON."""
         table, architecture = _architecture(raw)
         check_keys(raw, table, architecture, ConfigError)
-        return cls(**ConfigParser(raw, table, architecture, generation or {}).parse())
+        checked = generation_config.KEYS.read(generation or {}, error=ConfigError)
+        return cls(**ConfigParser(raw, table, architecture, checked).parse())
 
 
 def read_generation_config(folder: str | Path, missing_is_fine: bool = False) -> dict[str, Any]:
@@ -171,7 +173,7 @@ def read_generation_config(folder: str | Path, missing_is_fine: bool = False) ->
         raise FileNotFoundError(
             f"generation_config={str(folder)!r} must be 'auto', 'vllm', or a folder with {file.name}"
         )
-    return load_json_object(file, ConfigError)
+    return generation_config.KEYS.read_file(file, ConfigError)
 
 
 def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:

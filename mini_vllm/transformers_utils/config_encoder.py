@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.transformers_utils.config_keys import KeyTable
@@ -13,7 +14,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "torchscript": (False,), "tie_encoder_decoder": (False,), "tie_word_embeddings": (False, True),
 }  # fmt: skip
 _BERT = KeyTable(
-    frozenset(_SIZES | {"layer_norm_eps", "type_vocab_size", "hidden_act", "colbert_dim", "dim", "projection_dim"}),
+    frozenset(_SIZES | {"layer_norm_eps", "type_vocab_size", "hidden_act"}),
     {**_FIXED, "position_embedding_type": ("absolute",)},
     ignorable=frozenset({
         "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "gradient_checkpointing",
@@ -40,12 +41,15 @@ _MODERNBERT = KeyTable(
     norm_key="norm_eps",
     is_encoder=True,
 )  # fmt: skip
+_OF_CLASSIFIERS = {"classifier_bias", "classifier_pooling", "classifier_activation"}
 
 ENCODERS: dict[str, KeyTable] = {
     "BertModel": _BERT,
     "BertForSequenceClassification": _BERT,
-    "HF_ColBERT": _BERT,
-    "ModernBertModel": _MODERNBERT,
+    "HF_ColBERT": replace(_BERT, used=_BERT.used | {"colbert_dim", "dim", "projection_dim"}),
+    "ModernBertModel": replace(
+        _MODERNBERT, used=_MODERNBERT.used - _OF_CLASSIFIERS, ignorable=_MODERNBERT.ignorable | _OF_CLASSIFIERS
+    ),
     "ModernBertForSequenceClassification": _MODERNBERT,
 }
 LIKE = {

@@ -47,7 +47,7 @@ DECODERS: dict[str, KeyTable] = {
     "GptOssForCausalLM": KeyTable(
         frozenset(CORE | ROTARY | {"head_dim", "attention_bias", "sliding_window", "layer_types", "num_local_experts",
                                    "num_experts_per_tok"}),
-        {**SWIGLU, "attention_bias": (True,)},
+        SWIGLU,
         ignorable=ROUTER_TRAINING | {"initial_context_length", "experts_per_token"},
         defaults={"tie_word_embeddings": False, "attention_bias": True, "head_dim": 64, "sliding_window": 128,
                   "num_local_experts": 128, "num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "rope_theta": 150000.0},

@@ -52,7 +52,8 @@ _BY_KIND: dict[Kind, str] = {
     _SOFT_CAP: """query_pre_attn_scalar swiglu_limit swiglu_alpha embedding_multiplier attention_multiplier
         residual_multiplier logits_scaling routed_scaling_factor""",
     _SOFT_CAP | NULL: "attn_logit_softcapping final_logit_softcapping",
-    TEXT: "hidden_act classifier_activation topk_method",
+    TEXT: "hidden_act topk_method",
+    one_of("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"): "classifier_activation",
     one_of("cls", "mean"): "classifier_pooling",
     TEXTS | NULL: "layer_types",
     WHOLES | NULL: "mlp_only_layers matryoshka_dimensions",

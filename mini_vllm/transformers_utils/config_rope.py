@@ -138,27 +138,28 @@ def _is_nested(given: dict[str, Any]) -> bool:
 
 def _parse(scaling: dict[str, Any], default_theta: Any, parser: Any, error: type[ValueError]) -> RopeConfig:
     rope_type, old = scaling.pop("rope_type", None), scaling.pop("type", None)
-    if rope_type and old and rope_type != old:
+    if rope_type is not None and old is not None and rope_type != old:
         raise error(f"config.json: rope_scaling has rope_type {rope_type!r} and type {old!r}: give one of them")
-    rope_type = rope_type or old or "default"
-    theta = scaling.pop("rope_theta", None) or default_theta
+    rope_type = next((each for each in (rope_type, old) if each is not None), "default")
+    theta = scaling.pop("rope_theta", None)
+    theta = default_theta if theta is None else theta
     if not _is_positive(theta):
         raise error(f"config.json: rope_theta must be a number above 0, got {theta!r}")
     if not isinstance(rope_type, str) or _ALIASES.get(rope_type, rope_type) not in _NEEDED:
         allowed = ", ".join(repr(k) for k in _NEEDED)
         raise error(f"config.json: rope_scaling type {rope_type!r} is not supported; allowed: {allowed}")
     rope_type = _ALIASES.get(rope_type, rope_type)
-    partial = scaling.pop("partial_rotary_factor", None) or parser.raw.get("partial_rotary_factor") or 1.0
-    if partial != 1.0 and (
-        "partial_rotary_factor" not in parser.table.used or not _is_positive(partial) or partial > 1
-    ):
+    shares = scaling.pop("partial_rotary_factor", None), parser.raw.get("partial_rotary_factor")
+    partial = next((each for each in shares if each is not None), 1.0)
+    may_be_less = "partial_rotary_factor" in parser.table.used and _is_positive(partial) and partial <= 1
+    if isinstance(partial, bool) or not (partial == 1.0 or may_be_less):
         raise error(f"config.json: partial_rotary_factor = {partial!r} is not supported for {parser.architecture}")
     if rope_type in ("yarn", "longrope"):
         _take_original_length(scaling, parser, error)
     values = _values(rope_type, scaling, error)
     rope = RopeConfig(float(theta), rope_type, partial=float(partial), **values)
     rope = replace(rope, max_position_embeddings=parser.positive("max_position_embeddings"))
-    return replace(rope, attention_factor=_attention_factor(rope, scaling))
+    return replace(rope, attention_factor=_attention_factor(rope, scaling, error))
 
 
 def _take_original_length(scaling: dict[str, Any], parser: Any, error: type[ValueError]) -> None:
@@ -194,7 +195,7 @@ def _values(rope_type: str, scaling: dict[str, Any], error: type[ValueError]) ->
     return {**fields, **{key: tuple(scaling[key]) for key in lists}}
 
 
-def _attention_factor(rope: RopeConfig, scaling: dict[str, Any]) -> float:
+def _attention_factor(rope: RopeConfig, scaling: dict[str, Any], error: type[ValueError]) -> float:
     """What cosines and sines are multiplied by, so that attention over a longer context stays as sharp.
 
     Upstream: upstream/vllm/model_executor/layers/rotary_embedding/yarn_scaling_rope.py:40 — "self.mscale = ", and
@@ -208,6 +209,8 @@ def _attention_factor(rope: RopeConfig, scaling: dict[str, Any]) -> float:
         return float(scaling["attention_factor"])
     if rope.rope_type == "longrope":
         original = rope.original_max_position_embeddings
+        if original < 2:
+            raise error(f"config.json: original_max_position_embeddings must be at least 2, got {original}")
         factor = scaling.get("factor") or rope.max_position_embeddings / original
         return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     if scaling.get("mscale") and rope.mscale_all_dim:

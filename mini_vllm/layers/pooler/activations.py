@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.transformers_utils.file_keys import TEXT, FileKeys
 from mini_vllm.utils.arrays import Array
 
 Activation = Callable[[Array], Array]
@@ -49,6 +50,12 @@ _BY_TORCH_NAME: dict[str, Activation] = {
 }
 
 
+SENTENCE_TRANSFORMERS = FileKeys(
+    "config.json: sentence_transformers", used={"activation_fn": TEXT}, harmless=frozenset({"version"})
+)
+"""What a cross-encoder of that library writes into `config.json`."""
+
+
 def get_act_fn(raw: dict[str, Any]) -> Activation:
     """What `config.json` wants to be done with the logits of a classifier.
 
@@ -64,7 +71,7 @@ def get_act_fn(raw: dict[str, Any]) -> Activation:
         return sigmoid
     if kind == "single_label_classification":
         return classify
-    named = (raw.get("sentence_transformers") or {}).get("activation_fn")
+    named = SENTENCE_TRANSFORMERS.read(raw.get("sentence_transformers") or {}).get("activation_fn")
     named = named or raw.get("sbert_ce_default_activation_function")
     if named is None:
         return classify

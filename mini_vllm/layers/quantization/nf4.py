@@ -63,11 +63,6 @@ def pack_nf4(codes: Array) -> Array:
     return (codes[..., 0::2] << 4) | codes[..., 1::2]
 
 
-def unpack_nf4(packed: Array) -> Array:
-    """uint8 [..., n] -> codes, uint8 [..., 2n]."""
-    return np.stack([packed >> 4, packed & 15], axis=-1).reshape(*packed.shape[:-1], -1)
-
-
 def _dynamic_levels() -> Array:
     """The 256 levels of the 8-bit "dynamic" code: a sign, a power of ten in unary, and the rest a linear fraction."""
     levels = [0.0, 1.0]

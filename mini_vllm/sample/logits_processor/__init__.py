@@ -168,9 +168,13 @@ class AdapterLogitsProcessor(LogitsProcessor):
         return bool(self.req_info)
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
-        """One call a row that has a processor."""
+        """One call a row that has a processor. Raises ValueError where one gives back anything but such a row."""
         for row, process in self.req_info.items():
-            logits[row] = process(logits[row])
+            found = process(logits[row])
+            if np.shape(found) != logits.shape[1:]:
+                name = f"the processor of a request that {type(self).__name__} made"
+                raise ValueError(f"{name} must give back {logits.shape[1]} logits, got {found!r:.60}")
+            logits[row] = found
         return logits
 
 

@@ -44,10 +44,6 @@ class MinPLogitsProcessor(LogitsProcessor):
         """True while a row uses it."""
         return self.min_p is not None
 
-    def get_min_p_by_index(self, index: int) -> float:
-        """Upstream: upstream/vllm/v1/sample/logits_processor/builtin.py:50 — `get_min_p_by_index`."""
-        return self.rows.get(index, 0.0)
-
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """See `LogitsProcessor`."""
         changed = process_dict_updates(self.rows, batch_update, lambda params, _, __: params.min_p or None)

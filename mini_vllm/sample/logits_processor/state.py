@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from mini_vllm.sample.logits_processor.builtin import MinPLogitsProcessor
+import numpy as np
+
+from mini_vllm.sample.logits_processor.builtin import (
+    LogitBiasLogitsProcessor,
+    MinPLogitsProcessor,
+    MinTokensLogitsProcessor,
+)
 from mini_vllm.sample.logits_processor.interface import (
     AddedRequest,
     BatchUpdate,
@@ -17,6 +23,8 @@ from mini_vllm.sample.logits_processor.interface import (
     MoveDirectionality,
     MovedRequest,
 )
+
+_BUILT_IN = MinPLogitsProcessor, MinTokensLogitsProcessor, LogitBiasLogitsProcessor
 
 
 class LogitsProcessors:
@@ -52,12 +60,33 @@ class LogitsProcessors:
         """True where one of them may change what a greedy row takes."""
         return any(each.has_work() for each in self.non_argmax_invariant)
 
+    def apply(self, processors: Iterable[LogitsProcessor], logits: np.ndarray) -> np.ndarray:
+        """What they make of logits [R, V], one after the other.
+
+        Raises:
+            ValueError: a custom one gives back something else than floats of that shape, or a NaN; names it.
+        """
+        for each in processors:
+            shape, logits = logits.shape, each.apply(logits)
+            if not isinstance(each, _BUILT_IN):
+                _check(each, logits, shape)
+        return logits
+
     def follow(self, rows: Sequence[Any] | None) -> LogitsProcessors:
         """Tell every processor of the rows that are sampled now (`SamplingRow`); None: the same as the last time."""
         batch_update = None if rows is None else self._tracker.update(rows)
         for each in self.all:
             each.update_state(batch_update)
         return self
+
+
+def _check(processor: LogitsProcessor, logits: Any, shape: tuple[int, ...]) -> None:
+    is_array = isinstance(logits, np.ndarray) and logits.dtype.kind == "f"
+    if not is_array or logits.shape != shape:
+        got = f"{logits.dtype} of shape {logits.shape}" if isinstance(logits, np.ndarray) else f"{logits!r:.60}"
+        raise ValueError(f"{type(processor).__name__}.apply must give back floats of shape {shape}, got {got}")
+    if np.isnan(logits.max(axis=-1)).any():
+        raise ValueError(f"{type(processor).__name__}.apply gave back NaN, which no token can be chosen by")
 
 
 class BatchTracker:

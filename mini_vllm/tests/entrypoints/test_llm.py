@@ -50,6 +50,17 @@ def test_what_is_enqueued_waits_and_comes_back_in_order(toy):
     assert toy.wait_for_completion() == [] and not toy.llm_engine.has_unfinished_requests()
 
 
+@pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
+def test_a_conversation_that_is_enqueued_is_the_one_that_chat_answers():
+    llm = LLM(str(POCKET), num_blocks=64)
+    messages = [[{"role": "user", "content": text}] for text in ("What is a KV block?", "Who are you?")]
+    expected = [output.outputs[0].token_ids for output in llm.chat(messages, OK, use_tqdm=False)]
+    queued = llm.enqueue_chat(messages, OK, use_tqdm=False)
+    done = llm.wait_for_completion(use_tqdm=False)
+    assert [output.request_id for output in done] == queued
+    assert [output.outputs[0].token_ids for output in done] == expected
+
+
 def test_a_bar_of_the_callers_own_counts_requests(toy):
     class Bar:
         made: ClassVar[list] = []

@@ -3,6 +3,7 @@ loop."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from types import SimpleNamespace
@@ -345,3 +346,56 @@ def test_a_class_path_reaches_every_rank_and_a_core_of_its_own(monkeypatch):
         plain = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
         alone = answers(LLM(str(POCKET), num_blocks=64), plain)[0]
         assert answers(llm, target(7), plain) == [[7] * 3, alone]
+
+
+def bad(result, argmax_invariant=False):
+    """A class of processors of which `apply` gives this back."""
+
+    class Bad(LogitsProcessor):
+        def __init__(self, vllm_config=None, device=None, is_pin_memory=False):
+            pass
+
+        def is_argmax_invariant(self):
+            return argmax_invariant
+
+        def update_state(self, batch_update):
+            pass
+
+        def apply(self, logits):
+            return result(logits)
+
+    return Bad
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (lambda logits: np.full_like(logits, np.nan), "Bad.apply gave back NaN"),
+        (lambda logits: np.where(np.arange(logits.shape[1]) == 5, np.nan, logits), "Bad.apply gave back NaN"),
+        (lambda logits: logits[:, :3], r"Bad.apply must give back floats of shape \(1, \d+\), got float32 of shape"),
+        (lambda logits: logits[:0], "Bad.apply must give back floats of shape"),
+        (lambda logits: logits[0], "Bad.apply must give back floats of shape"),
+        (lambda logits: None, "Bad.apply must give back floats of shape .*, got None"),
+        (lambda logits: logits.astype(int), "must give back floats of shape .*, got int64"),
+        (lambda logits: logits.tolist(), "must give back floats of shape"),
+    ],
+)
+def test_a_processor_that_gives_back_something_else_is_named(result, words, temperature):
+    logits, params = np.linspace(-1, 1, 40, dtype=np.float32)[None], SamplingParams(temperature=temperature)
+    for argmax_invariant in {False, temperature > 0}:
+        metadata = SamplingMetadata.from_rows([SamplingRow(params, generator=np.random.default_rng(1))], 40)
+        processors = LogitsProcessors([bad(result, argmax_invariant)()])
+        metadata = dataclasses.replace(metadata, logitsprocs=processors)
+        with pytest.raises(ValueError, match=words):
+            Sampler().forward(logits.copy(), metadata)
+
+
+@pytest.mark.parametrize("result", [lambda ids, logits: 0.0, lambda ids, logits: logits[:3], lambda ids, logits: None])
+def test_a_function_for_one_request_that_gives_back_no_row_is_named(result):
+    adapter = type("Mine", (AdapterLogitsProcessor,), {
+        "is_argmax_invariant": lambda self: False, "new_req_logits_processor": lambda self, params: result,
+    })()  # fmt: skip
+    adapter.update_state(BatchUpdate(1, [], [(0, SamplingParams(), [1], [])], []))
+    with pytest.raises(ValueError, match="a request that Mine made must give back 40 logits, got"):
+        adapter.apply(np.zeros((1, 40), np.float32))
