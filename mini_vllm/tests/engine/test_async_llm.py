@@ -105,6 +105,24 @@ def test_a_consumer_that_leaves_ends_its_request(run_slowly):
 
 
 @BOTH
+def test_an_abort_whose_sender_is_cancelled_reaches_the_core(run_slowly):
+    """As where a client leaves a stream over HTTP: the task that ends the request is cancelled itself."""
+
+    async def body(llm):
+        before = (await llm.get_stats()).num_steps
+        for at in range(3):
+            stream = llm.generate("hello", greedy(max_tokens=LONG), str(at))
+            await anext(stream)
+            ending = asyncio.create_task(stream.aclose())
+            await asyncio.sleep(0)
+            ending.cancel()
+            await asyncio.wait([ending])
+        assert (await idle(llm)).num_steps - before < LONG / 2
+
+    run_slowly(body)
+
+
+@BOTH
 def test_an_abort_gives_the_consumer_a_last_output(run_slowly):
     async def body(llm):
         before = (await llm.get_stats()).num_steps
