@@ -1,14 +1,25 @@
 # ruff: noqa: E501
-"""Right submissions in other styles: ``STYLES`` write a lab's reference anew, ``HANDS`` are functions written by hand."""
+"""Right submissions in other styles: ``STYLES`` write a lab's reference anew, ``HANDS`` are functions written by hand.
+``ways`` puts as many of them as fit into one file: functions by hand, and each of the others in a style of its own."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from course.labs import COURSE, Lab, functions, stub_message, tomllib
 
 FUTURE = "from __future__ import annotations\n"
+
+
+Style = Callable[..., str]
+"""(lab, text, names): the text, by default the reference, with the functions of these names in another style, by default
+all that the learner writes at the top level."""
+
+
+def solution(lab: Lab) -> str:
+    """The reference."""
+    return (lab.folder / "solution.py").read_text(encoding="utf-8")
 
 
 def _unwritten(lab: Lab) -> set[str]:
@@ -16,12 +27,17 @@ def _unwritten(lab: Lab) -> set[str]:
     return {name for name, node in functions(starter) if stub_message(node) is not None}
 
 
-def wrapped(top: str, around: Callable[[str, str, str], str]) -> Callable[[Lab], str]:
+def _begun(lab: Lab, text: str | None, names: Collection[str] | None) -> tuple[ast.Module, set[str]]:
+    tree = ast.parse(solution(lab) if text is None else text)
+    return tree, _unwritten(lab) if names is None else set(names)
+
+
+def wrapped(top: str, around: Callable[[str, str, str], str]) -> Style:
     """A style in which the learner's functions of the top level are called ``_f_by_hand``, and ``around(name, call,
     parameters)`` is the body of what bears their name."""
 
-    def style(lab: Lab) -> str:
-        tree, wanted = ast.parse((lab.folder / "solution.py").read_text(encoding="utf-8")), _unwritten(lab)
+    def style(lab: Lab, text: str | None = None, names: Collection[str] | None = None) -> str:
+        tree, wanted = _begun(lab, text, names)
         body: list[ast.stmt] = []
         for node in tree.body:
             body.append(node)
@@ -46,9 +62,9 @@ def wrapped(top: str, around: Callable[[str, str, str], str]) -> Callable[[Lab],
     return style
 
 
-def generators(lab: Lab) -> str:
+def generators(lab: Lab, text: str | None = None, names: Collection[str] | None = None) -> str:
     """Each function that returns is a generator that yields, and its caller takes the next value."""
-    tree, wanted = ast.parse((lab.folder / "solution.py").read_text(encoding="utf-8")), _unwritten(lab)
+    tree, wanted = _begun(lab, text, names)
     for node in list(tree.body):
         if isinstance(node, ast.FunctionDef) and node.name in wanted and not node.decorator_list:
             if any(
@@ -61,8 +77,8 @@ def generators(lab: Lab) -> str:
             gives = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(node))
             if not gives or node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
                 continue
-            text = f"def {name}():\n    return next(_{name}_steps({args}), None)"
-            new = ast.parse(text).body[0]
+            caller = f"def {name}():\n    return next(_{name}_steps({args}), None)"
+            new = ast.parse(caller).body[0]
             assert isinstance(new, ast.FunctionDef)
             new.args, new.returns, node.returns = node.args, node.returns, None
             node.name = f"_{name}_steps"
@@ -105,7 +121,7 @@ class _Run_{name}:
 return _Run_{name}({args}).keep({call}).answer
 """
 
-STYLES: dict[str, Callable[[Lab], str]] = {
+STYLES: dict[str, Style] = {
     "classes": wrapped("", lambda name, call, args: CLASS.format(name=name, call=call, args=args)),
     "generators": generators,
     "match": wrapped(
@@ -179,13 +195,49 @@ STYLES: dict[str, Callable[[Lab], str]] = {
 
 def by_hand(lab: Lab, text: str) -> str:
     """The reference with functions in the place of its own; what ``text`` has besides stands before them."""
-    tree, mine = ast.parse((lab.folder / "solution.py").read_text(encoding="utf-8")), ast.parse(text).body
+    tree, mine = ast.parse(solution(lab)), ast.parse(text).body
     names = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     new = {n.name: n for n in mine if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name in names}
     others = [n for n in mine if n not in new.values()]
     first = next(i for i, n in enumerate(tree.body) if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name in new)
     body = [new.get(getattr(n, "name", ""), n) for n in tree.body]
     return ast.unparse(ast.Module([*body[:first], *others, *body[first:]], [])) + "\n"
+
+
+def _defined(text: str) -> set[str]:
+    """Names that the top level of a text binds, imports left out: two texts may import the same."""
+    found = {n.name for n in ast.parse(text).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    assigned = [n for n in ast.parse(text).body if isinstance(n, (ast.Assign, ast.AnnAssign))]
+    return found | {n.id for each in assigned for n in ast.walk(each) if isinstance(n, ast.Name)}
+
+
+def _together(lab: Lab) -> list[dict[str, str]]:
+    """What is written by hand for a lab, in as few files as can be: no two texts of one file bind the same name."""
+    files: list[dict[str, str]] = [{}]
+    for name, text in HANDS.items():
+        if lab.name.startswith(name[:5]):
+            free = [f for f in files if not any(_defined(text) & _defined(other) for other in f.values())]
+            (free or [files.append(made := {}) or made])[0][name] = text
+    return files
+
+
+def ways(lab: Lab) -> dict[str, tuple[str, list[str]]]:
+    """Files for a lab by their names, and the ways of writing in each: functions written by hand ("02-02 ..."), and
+    the other functions of the top level, each in another style ("classes first_fit")."""
+    found, wanted = {}, _unwritten(lab)
+    for number, hands in enumerate(_together(lab)):
+        text = by_hand(lab, "".join(hands.values())) if hands else solution(lab)
+        taken = {name for each in hands.values() for name in _defined(each)}
+        top = [n for n in ast.parse(solution(lab)).body if isinstance(n, ast.FunctionDef) and not n.decorator_list]
+        rest = [n.name for n in top if n.name in wanted - taken]
+        first = sum(map(ord, lab.name)) + number
+        by_style: dict[str, list[str]] = {}
+        for at, name in enumerate(rest):
+            by_style.setdefault(list(STYLES)[(first + at) % len(STYLES)], []).append(name)
+        for style, names in by_style.items():
+            text = STYLES[style](lab, text, names)
+        found[f"{lab.name} {number}"] = text, [*hands, *(f"{s} {n}" for s, names in by_style.items() for n in names)]
+    return found
 
 
 HANDS = {

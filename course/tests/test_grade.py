@@ -206,7 +206,7 @@ def test_the_reference_has_every_point() -> None:
 @linux
 @pytest.mark.slow
 def test_references_of_several_labs_in_one_submission_have_every_point() -> None:
-    """Each reference by itself: ``test_grade_honest``, "solution"."""
+    """Each lab by itself, its reference in other words: ``test_grade_honest``."""
     labs = [lab for lab in map(lab_of, lab_folders()) if lab is not None and not lab.missing_modules]
     last = {lab.phase[6:8]: lab for lab in labs if lab.number != "05-06"}  # no wall lets its C++ compiler through
     every_point([*(last[phase] for phase in ("02", "09", "12")), *find_labs("00-03")])
