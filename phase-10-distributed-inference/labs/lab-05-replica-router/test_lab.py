@@ -1,0 +1,217 @@
+"""Lab 10-05: routers on worked counts, beside the real one, and on simulated traffic."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from course.labs import load
+
+HERE = Path(__file__).resolve().parent
+sim = load(HERE / "sim.py")
+EPISODES = json.loads((HERE / "captured" / "routes.json").read_text(encoding="utf-8"))["episodes"]
+PROMPT = list(range(40))
+
+
+def routes(router, number, prompt=PROMPT):
+    return [router.route(prompt) for _ in range(number)]
+
+
+# ---- turns and loads -----------------------------------------------------------------------------------------------
+
+
+def test_round_robin_takes_turns(impl):
+    for replicas, wanted in ((4, [0, 1, 2, 3, 0]), (1, [0] * 5), (3, [0, 1, 2, 0, 1])):
+        router = impl.RoundRobin(replicas)
+        router.update([(9, 9)] * replicas)
+        assert routes(router, 5) == wanted
+
+
+def test_upstreams_score(impl):
+    router = impl.LeastLoaded(3)
+    router.update([(1, 0), (0, 3), (0, 5)])
+    found = routes(router, 4)
+    assert found == [1, 0, 2, 1], (
+        f"counts (1, 0), (0, 3), (0, 5): got {found}, expected [1, 0, 2, 1]: a waiting request weighs four running ones"
+    )
+
+
+def test_between_two_updates_nobody_herds(impl):
+    router = impl.LeastLoaded(4)
+    assert routes(router, 5) == [0, 1, 2, 3, 0], "each choice counts at once, as one more that waits"
+    router.update([(0, 0)] * 4)
+    assert routes(router, 2) == [0, 1], "a report replaces what was counted since the last one"
+
+
+def test_clients_start_apart(impl):
+    for index, count, replicas, wanted in (
+        (1, 2, 4, [2, 3, 0, 1, 2]),
+        (2, 3, 4, [2, 3, 0, 1, 2]),
+        (3, 4, 8, [6, 7, 0, 1, 2]),
+    ):
+        found = routes(impl.LeastLoaded(replicas, index, count), 5)
+        assert found == wanted, f"client {index} of {count}, {replicas} idle replicas: got {found}, expected {wanted}"
+
+
+def test_an_increment_speaks_for_all_clients(impl):
+    router = impl.LeastLoaded(2, client_index=0, client_count=2)
+    router.update([(0, 0), (0, 6)])
+    assert routes(router, 3) == [0, 1, 0], "two clients see the same report: a choice of one is a choice of both"
+
+
+def test_the_statistics_are_the_callers(impl):
+    for make in (impl.RoundRobin, impl.LeastLoaded, impl.Sticky, impl.PrefixAware):
+        counts = [[0, 0], [2, 6]]
+        router = make(2)
+        router.update(counts)
+        routes(router, 4)
+        assert counts == [[0, 0], [2, 6]], f"{make.__name__}: the caller's counts became {counts}"
+        counts[0][0] = 50
+        if make is impl.LeastLoaded:
+            other = impl.LeastLoaded(2)
+            other.update([[0, 0], [2, 6]])
+            routes(other, 4)
+            assert routes(router, 3) == routes(other, 3), "LeastLoaded still looks at the caller's list"
+
+
+def test_doors(impl):
+    for make in (impl.RoundRobin, impl.LeastLoaded, impl.Sticky, impl.PrefixAware):
+        for wrong in (0, -1):
+            with pytest.raises(ValueError, match=rf"^num_replicas must be at least 1, got {wrong}$"):
+                make(wrong)
+        for counts in ([(0, 0)] * 3, [(0, 0)] * 5, []):
+            with pytest.raises(ValueError, match=rf"^update: {len(counts)} counts for 4 replicas$"):
+                make(4).update(counts)
+    for index, count in ((2, 2), (5, 2), (-1, 2), (0, 0)):
+        says = rf"^client_index {index} must be from 0 to below client_count {count}$"
+        with pytest.raises(ValueError, match=says):
+            impl.LeastLoaded(4, index, count)
+
+
+def test_it_chooses_as_the_real_router(impl):
+    """40 runs of the release's own function: two to eight replicas, one to four clients."""
+    for number, episode in enumerate(EPISODES):
+        router = impl.LeastLoaded(episode["replicas"], episode["client_index"], episode["client_count"])
+        for step in episode["rounds"]:
+            if step["counts"] is not None:
+                router.update(step["counts"])
+            found = routes(router, len(step["routes"]))
+            assert found == step["routes"], f"run {number}, counts {step['counts']}: got {found}, vLLM {step['routes']}"
+
+
+# ---- prefixes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_has_a_home(impl):
+    router = impl.Sticky(3)
+    prompts = [
+        [tenant] * 16 + [own] for tenant, own in ((1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (3, 9), (4, 4), (5, 0))
+    ]
+    assert [router.route(each) for each in prompts] == [0, 1, 2, 0, 0, 2, 0, 1], "homes in turns, as prefixes come"
+    router.update([(50, 9), (0, 0), (0, 0)])
+    assert router.route(prompts[0]) == 0, "whatever the counts"
+    assert router.route([1] * 15) == 2 and router.route([1] * 15) == 2, "a short prompt is a prefix of its own"
+    assert impl.Sticky(2, block_size=2).route([7, 7, 1]) == 0
+
+
+def test_a_full_home_is_left(impl):
+    router = impl.PrefixAware(4)
+    home = router.route(PROMPT)
+    counts = [(0, 1)] * 4
+    router.update(counts)
+    assert router.route(PROMPT) == home, "a little load is no reason to compute a prefix again"
+    counts[home] = (50, 0)
+    router.update(counts)
+    assert router.route(PROMPT) != home, f"50 wait at replica {home}, nobody elsewhere, and the prompt is sent there"
+
+
+def test_the_statistics_are_used(impl):
+    router = impl.PrefixAware(4)
+    router.update([(0, 0), (50, 16), (0, 0), (0, 0)])
+    found = {router.route([100 * each + i for i in range(40)]) for each in range(3)}
+    assert 1 not in found and len(found) > 1, f"three new prefixes, replica 1 has 50 waiting: got {sorted(found)}"
+
+
+def test_memory_is_bounded(impl):
+    for most, prompts in ((4096, 1100), (64, 300)):
+        router = impl.PrefixAware(4, max_entries=most)
+        assert len(router) == 0
+        for each in range(prompts):
+            router.route([each * 70 + i for i in range(64)])
+        assert 0 < len(router) <= most, f"{prompts} prefixes seen, {most} may be remembered: got {len(router)}"
+    router = impl.PrefixAware(4, max_entries=1)
+    assert {router.route(PROMPT) for _ in range(9)} <= {0, 1, 2, 3} and len(router) <= 1
+
+
+def test_the_prompt_is_left_alone(impl):
+    for make in (impl.RoundRobin, impl.LeastLoaded, impl.Sticky, impl.PrefixAware):
+        prompt = [9, 4, 7] * 12
+        make(4).route(prompt)
+        assert prompt == [9, 4, 7] * 12, f"{make.__name__} changed the prompt"
+
+
+def test_any_prompt_has_a_replica(impl):
+    chance = random.Random(1)
+    for make in (impl.RoundRobin, impl.LeastLoaded, impl.Sticky, impl.PrefixAware):
+        for replicas in (1, 3):
+            router = make(replicas)
+            for length in (0, 1, 15, 16, 17, 100):
+                found = router.route(tuple(chance.randrange(99) for _ in range(length)))
+                assert found in range(replicas), f"{make.__name__}({replicas}), {length} tokens: got {found!r}"
+
+
+# ---- traffic -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def traffic(skew, per_tick, seed):
+    return sim.workload(skew, per_tick=per_tick, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def served(impl):
+    """served(name of a router, skew, arrivals a tick, seed): what the simulation says; each is run once."""
+    return cache(lambda name, *kind: sim.simulate(getattr(impl, name)(4), traffic(*kind)))
+
+
+def test_sticky_can_lose(impl, served):
+    for seed in (0, 1):
+        sticky, least = (served(name, 1.5, 1.5, seed) for name in ("Sticky", "LeastLoaded"))
+        ratio = sticky["mean"] / least["mean"]
+        assert sticky["hit_rate"] > 0.85 > least["hit_rate"], "the best hit rate of all"
+        assert ratio > 10, f"seed {seed}: sticky takes {ratio:.1f} times as long to the first token, expected above 10"
+
+
+def test_your_prediction(impl, served):
+    sticky, least = (served(name, 1.5, 1.5, 0) for name in ("Sticky", "LeastLoaded"))
+    ratio, mine = sticky["mean"] / least["mean"], impl.predicted_ratio()
+    assert isinstance(mine, (int, float)), f"got {mine!r}, expected a number"
+    assert ratio / 2 <= mine <= 2 * ratio, (
+        f"you said {mine}: {sticky['mean']:.1f} ticks with Sticky (hit rate {sticky['hit_rate']:.0%}), "
+        f"{least['mean']:.2f} with LeastLoaded (hit rate {least['hit_rate']:.0%}), {ratio:.0f} times as many"
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_prefix_aware_keeps_both(impl, served, seed):
+    """A skewed workload: hits of 70 per cent, and no longer waits than without."""
+    mine, least = (served(name, 1.5, 1.5, seed) for name in ("PrefixAware", "LeastLoaded"))
+    assert mine["hit_rate"] >= 0.7, (
+        f"hit rate {mine['hit_rate']:.2f}, expected 0.70 or more; least loaded has {least['hit_rate']:.2f}. Does the "
+        "prefix decide anything? Where the whole prompt is the key, it never does"
+    )
+    assert mine["mean"] <= least["mean"], f"mean TTFT {mine['mean']:.2f} ticks, expected at most {least['mean']:.2f}"
+    assert mine["imbalance"] <= 1.25, f"the busiest replica got {mine['imbalance']:.2f} times the mean, expected 1.25"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_even_traffic_is_worth_affinity(impl, served, seed):
+    mine, turns = (served(name, 0.0, 0.9, seed) for name in ("PrefixAware", "RoundRobin"))
+    assert mine["hit_rate"] >= 0.6, (
+        f"hit rate {mine['hit_rate']:.2f}, expected 0.60 or more; turns: {turns['hit_rate']:.2f}"
+    )
+    assert mine["mean"] <= 0.8 * turns["mean"], f"mean TTFT {mine['mean']:.2f} ticks, round robin {turns['mean']:.2f}"

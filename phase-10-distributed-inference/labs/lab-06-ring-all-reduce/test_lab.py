@@ -1,0 +1,231 @@
+"""Lab 10-06: sums over processes that see two neighbours: what comes out, what it costs, and what goes wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from course.fixtures import close
+from course.labs import load
+
+given = load(Path(__file__).resolve().parent / "given.py")
+LIMIT_S = 8.0  # what only a hang reaches
+LOOKS = "Everybody writes and nobody reads: this looks like *Send first*"
+
+
+def integers(seed, ranks, *shape, dtype="float32"):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-8, 9, shape).astype(dtype) for _ in range(ranks)]
+
+
+def normals(seed, ranks, *shape, dtype="float32"):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(dtype) for _ in range(ranks)]
+
+
+def run(fn, xs, what, **more):
+    """What each rank's `fn` gave, and the bytes that it sent; all of them must have ended well."""
+    found = given.launch(fn, xs, limit_s=LIMIT_S, **more)
+    hung = sum(each[0] == "hang" for each in found)
+    assert not hung, f"{what}: {hung} of {len(xs)} ranks still wait after {LIMIT_S:.0f} s. {LOOKS}"
+    errors = [f"rank {rank}: {each[1]}: {each[2]}" for rank, each in enumerate(found) if each[0] == "err"]
+    assert not errors, f"{what}: got {errors[0]}, expected the sum"
+    return [each[1] for each in found], [each[2] for each in found]
+
+
+# ---- the sum -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shape"),
+    [(1, (5,)), (2, (4, 3)), (3, (7,)), (4, (8, 8)), (4, (3, 1, 3)), (5, (3,)), (3, (0, 4)), (4, ())],
+)
+def test_sums_exactly(impl, ranks, shape):
+    xs = integers(ranks, ranks, *shape)
+    what = f"{ranks} ranks, shape {shape}"
+    results, _ = run(impl.all_reduce, xs, what)
+    for rank, found in enumerate(results):
+        close(found, sum(xs), f"{what}, rank {rank}", 0)
+
+
+def test_again_and_again(impl):
+    """Three sums one after the other on the same pipes: nothing of one is left for the next."""
+
+    def three(x, link):
+        return [impl.all_reduce(x[:n] * n, link) for n in (5, 1, 7)]
+
+    xs = integers(9, 3, 7)
+    results, _ = run(three, xs, "three sums in a row")
+    for n, found in zip((5, 1, 7), results[1], strict=True):
+        close(found, sum(xs)[:n] * n, f"the sum of {n} numbers", 0)
+
+
+@pytest.mark.parametrize("ranks", (3, 5))
+def test_same_bits_everywhere(impl, ranks):
+    for seed in range(3):
+        results, _ = run(impl.all_reduce, normals(seed, ranks, 500), f"{ranks} ranks, seed {seed}")
+        apart = [int((results[0] != each).sum()) for each in results]
+        assert not any(apart), f"seed {seed}: {apart} of 500 numbers differ from rank 0's, by ranks; expected none"
+
+
+@pytest.mark.parametrize("dtype", ("float16", "float64", "int32"))
+def test_dtype_stays(impl, dtype):
+    xs = integers(1, 3, 50, dtype=dtype)
+    results, sent = run(impl.all_reduce, xs, dtype)
+    close(results[2], sum(xs), dtype, 0)
+    size = np.dtype(dtype).itemsize
+    assert sum(sent) == 4 * 50 * size, (
+        f"{dtype}: {sum(sent)} bytes sent by all, expected {4 * 50 * size}: {size} a number"
+    )
+
+
+def test_each_hop_adds_in_this_type(impl):
+    """2048 + 1 + 1 in float16 is 2048, whoever adds first; a wider sum would be 2050."""
+    xs = [np.full(6, value, np.float16) for value in (2048, 1, 1)]
+    results, _ = run(impl.all_reduce, xs, "float16")
+    ways = {2048.0, 2050.0}  # (2048 + 1) + 1, or 2048 + (1 + 1): where the tour of a part begins decides
+    assert set(results[0].tolist()) <= ways and 2048.0 in results[0], f"got {results[0].tolist()}, expected 2048 in it"
+
+
+def test_the_input_is_left_alone(impl):
+    def both(x, link):
+        before = x.copy()
+        total = impl.all_reduce(x, link)
+        total[:] = 0
+        return bool((x == before).all())
+
+    for ranks in (1, 3):
+        results, _ = run(both, integers(2, ranks, 40), f"{ranks} ranks")
+        assert all(results), f"{ranks} ranks: x is not what it was, or the result shares its memory"
+
+
+def test_any_layout(impl):
+    """A transposed array and every second column: flattened in the order of their indices."""
+
+    def two(x, link):
+        return impl.all_reduce(x.T, link), impl.all_reduce(x[:, ::2], link)
+
+    xs = integers(3, 2, 6, 4)
+    results, _ = run(two, xs, "views")
+    close(results[0][0], sum(xs).T, "x.T", 0)
+    close(results[1][1], sum(xs)[:, ::2], "x[:, ::2]", 0)
+
+
+# ---- what it costs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "wanted"),
+    [(4, 1024, [6144] * 4), (2, 1024, [4096] * 2), (3, 7, None), (1, 1024, [0]), (5, 3, None)],
+)
+def test_bytes_on_the_wire(impl, ranks, size, wanted):
+    xs = integers(4, ranks, size)
+    _, sent = run(impl.all_reduce, xs, f"{ranks} ranks")
+    total = 2 * (ranks - 1) * xs[0].nbytes
+    assert sum(sent) == total and (wanted is None or sent == wanted), (
+        f"{ranks} ranks sent {sent} bytes for an array of {xs[0].nbytes}; 2(N-1)/N of it allow {wanted or total}. "
+        "Do whole arrays travel?"
+    )
+    most = 2 * (ranks - 1) * 4 * -(-size // ranks)
+    assert max(sent) <= most, f"one rank sent {max(sent)} bytes, at most {most} are its parts"
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 10), (3, 2), (1, 5)])
+def test_parts_cover_once(impl, ranks, size):
+    xs = integers(5, ranks, size)
+    results, sent = run(impl.reduce_scatter, xs, f"{ranks} ranks, {size} numbers")
+    spans = sorted((part.start, part.stop) for part, _ in results)
+    cuts = np.cumsum([0] + [len(each) for each in np.array_split(np.arange(size), ranks)])
+    wanted = sorted(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+    assert spans == wanted, f"{ranks} ranks, {size} numbers: got parts {spans}, expected {wanted}"
+    for part, values in results:
+        close(values, sum(xs)[part], f"the sums of numbers {part.start} to {part.stop}", 0)
+    assert sum(sent) == (ranks - 1) * xs[0].nbytes, f"{sum(sent)} bytes sent, half of an all-reduce is enough"
+
+
+def test_everybody_gets_everything(impl):
+    # only where the parts lie as reduce_scatter leaves them: ask it first which ones each rank has
+    owners, _ = run(impl.reduce_scatter, integers(6, 3, 10), "reduce_scatter")
+    parts = np.array_split(np.arange(10, dtype=np.float64) * 1.5, 3)
+    whole = np.concatenate(parts)
+
+    def program(span, link):
+        return impl.all_gather(span, whole[span].copy(), 10, link)
+
+    results, _ = run(program, [span for span, _ in owners], "all_gather")
+    for rank, found in enumerate(results):
+        close(found, whole, f"all_gather, rank {rank}", 0)
+
+
+# ---- and where it goes wrong ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 200_000), (2, 60_000)])
+def test_larger_than_the_pipe(impl, ranks, size):
+    xs = integers(7, ranks, size)
+    results, _ = run(impl.all_reduce, xs, f"{size:,} floats on {ranks} ranks")
+    close(results[-1], sum(xs), f"{size:,} floats", 0)
+
+
+@pytest.mark.parametrize("after", (0, 1024, 4096))
+def test_a_dead_neighbour_is_named(impl, after):
+    """Rank 2 of 4 ends at once, after a hop, after four: nobody waits for ever, and somebody says who is gone."""
+    found = given.launch(impl.all_reduce, integers(8, 4, 1024), kill=(2, after), limit_s=LIMIT_S)
+    states = [each[0] for each in found]
+    assert states[2] == "dead" and "hang" not in states, f"rank 2 died after {after} bytes: got {states}"
+    errors = [each for each in found if each[0] == "err"]
+    assert errors and found[3][0] == "err", f"rank 2 died after {after} bytes: got {states}, rank 3 cannot have its sum"
+    for each in errors:
+        said = each[1] == "ConnectionError" and re.fullmatch(r"rank \d: rank \d is gone", each[2])
+        assert said, f"got {each[1]}: {each[2]!r}, expected ConnectionError: 'rank 3: rank 2 is gone' or the like"
+    named = [each[2] for each in errors if each[2].endswith("rank 2 is gone")]
+    assert named, f"nobody names rank 2: {[each[2] for each in errors]}"
+    for rank, each in enumerate(found):
+        if each[0] == "err":
+            ends = f"rank {rank}: rank {(rank - 1) % 4} is gone", f"rank {rank}: rank {(rank + 1) % 4} is gone"
+            assert each[2] in ends, f"rank {rank} says {each[2]!r}; it sees its two neighbours only"
+
+
+@pytest.mark.parametrize(("ranks", "silent"), [(3, 1), (2, 0)])
+def test_a_silent_neighbour_times_out(impl, ranks, silent):
+    def program(x, link):
+        return impl.all_reduce(x, link, 0.2)
+
+    found = given.launch(program, integers(8, ranks, 30), silent=silent, limit_s=LIMIT_S)
+    others = [(rank, each) for rank, each in enumerate(found) if rank != silent]
+    assert all(each[0] == "err" for _, each in others), f"rank {silent} says nothing: got {[each[0] for each in found]}"
+    late = [(rank, each) for rank, each in others if each[1] == "TimeoutError"]
+    assert late, f"got {[each[1:] for _, each in others]}, expected a TimeoutError"
+    for rank, each in late:
+        said = f"rank {rank}: no progress with ranks {(rank - 1) % ranks} and {(rank + 1) % ranks} for 0.2 s"
+        assert each[2] == said, f"got {each[2]!r}, expected {said!r}"
+
+
+def test_slow_is_not_silent(impl):
+    """A neighbour that comes late, but in time: progress counts, not the whole."""
+    import time
+
+    def program(x, link):
+        if link.rank == 1:
+            time.sleep(0.05)
+        part, values = impl.reduce_scatter(x, link, 5.0)
+        return impl.all_gather(part, values, x.size, link, 5.0)
+
+    xs = integers(9, 2, 6)
+    results, _ = run(program, xs, "a slow neighbour")
+    close(results[0], sum(xs), "a slow neighbour", 0)
+
+
+def test_your_prediction(impl):
+    capacity, mine = given.pipe_capacity(), impl.predicted_tokens()
+    wanted = 1 + capacity * 2 // (256 * 4)
+    assert isinstance(mine, int), f"got {mine!r}, expected a number of tokens"
+    if capacity != 65_536:
+        mine = mine - 1 - 65_536 * 2 // 1024 + wanted  # this machine's pipes hold something else
+    assert mine == wanted, (
+        f"you said {impl.predicted_tokens()}. A part of 65,536 bytes is taken whole, one byte more is not; a part is "
+        "half of the array, and a token has 1,024 bytes"
+    )
