@@ -18,66 +18,74 @@ BOTH, PALE = "#d9e2ec", "#f3f4f6"
 
 
 def payoff() -> Svg:
-    """Tokens a second of four ways to use two cores, from captured/probe.json."""
-    found = json.loads((HERE / "captured" / "probe.json").read_text(encoding="utf-8"))["models"]
-    svg = Svg(720, 330, "Two cores, used in four ways: speed against one core")
-    svg.text(20, 26, "two cores, four ways: tokens a second, one core = 1", "start", INK, 15)
-    fills = (WAIT, SERIES[5], SERIES[0], SERIES[1])
-    for i, (model, ways) in enumerate(found.items()):
-        for j, batch in enumerate(("1", "32")):
-            x, y = 130 + 300 * j, 66 + 132 * i
-            svg.text(x, y - 8, f"{model}, {batch} request{'s' if batch != '1' else ''}", "start", INK, 13, "bold")
-            for k, (way, row) in enumerate(ways.items()):
-                ratio = row[batch] / ways["one core"][batch]
-                if j == 0:
-                    svg.text(x - 8, y + 15 + 25 * k, way, "end", INK, 12)
-                svg.box(x, y + 25 * k, 110 * ratio, 20, fills[k])
-                svg.text(x + 110 * ratio + 6, y + 15 + 25 * k, f"{ratio:.2f}", "start", INK, 12)
-    svg.text(20, 318, "wide: random weights, 768 features, 8 layers", "start", GREY, 12)
+    """Processor time of one rank, and of a rank of two, from captured/probe.json: one core is 1."""
+    found = json.loads((HERE / "captured" / "probe.json").read_text(encoding="utf-8"))["work"]
+    svg = Svg(720, 330, "What a rank of two does, of what one core does")
+    svg.text(20, 26, "processor time of one of two ranks; one rank alone = 1", "start", INK, 15)
+    half, full = 210 + 340 * 0.5, 210 + 340
+    svg.path([(half, 40), (half, 292)], WAIT, 1.5, "5 4")
+    svg.path([(full, 40), (full, 292)], GREY, 1.5, "5 4")
+    svg.text(half, 310, "half: nothing is done twice", "middle", GREY, 12)
+    svg.text(full, 310, "no gain", "middle", GREY, 12)
+    words = {"1": "decode, 1 request", "32": "decode, 32 requests", "prompt": "a prompt of 512"}
+    for i, (model, ranks) in enumerate(found.items()):
+        svg.text(20, 58 + 125 * i, model if model == "pocket" else "three times as wide", "start", INK, 13, "bold")
+        for k, what in enumerate(words):
+            y, share = 66 + 125 * i + 28 * k, ranks["2"][what] / ranks["1"][what]
+            svg.text(202, y + 16, words[what], "end", INK, 12)
+            svg.box(210, y, 340 * share, 22, SERIES[0] if i == 0 else SERIES[1])
+            told = f"{ranks['1'][what]:.1f} ms to {ranks['2'][what]:.1f}"
+            svg.text(704, y + 16, told, "end", INK, 12)
     return svg
+
+
+CELL, WIDE, HIGH = 18, 6, 4
 
 
 def cut() -> Svg:
     """The two ways to cut a matrix, and how the results of two ranks come together."""
     svg = Svg(720, 330, "Two ways to cut a matrix: by its outputs, or by its inputs")
-    cell, wide, high = 18, 6, 4
     for left, by_outputs in ((30, True), (390, False)):
         words = "by outputs: column-parallel" if by_outputs else "by inputs: row-parallel"
         svg.text(left, 26, words, "start", INK, 15, "bold")
-        svg.text(left + high * cell / 2, 62, "x", "middle", INK, 14)
-        for c in range(high):
-            fill = BOTH if by_outputs else RANKS[c // 2]
-            svg.box(left + c * cell, 70 + 1.5 * cell, cell, cell, fill)
-        svg.text(left + high * cell / 2, 146, "both ranks: all of x" if by_outputs else "a half for each", "middle", GREY, 11)
+        svg.text(left + HIGH * CELL / 2, 62, "x", "middle", INK, 14)
+        for c in range(HIGH):
+            svg.box(left + c * CELL, 70 + 1.5 * CELL, CELL, CELL, BOTH if by_outputs else RANKS[c // 2])
+        who = "both ranks: all of x" if by_outputs else "a half for each"
+        svg.text(left + HIGH * CELL / 2, 146, who, "middle", GREY, 11)
         at = left + 130
-        svg.text(at + wide * cell / 2, 62, "weight [in, out]", "middle", INK, 13)
-        for r in range(high):
-            for c in range(wide):
-                svg.box(at + c * cell, 70 + r * cell, cell, cell, RANKS[c // 3 if by_outputs else r // 2])
+        svg.text(at + WIDE * CELL / 2, 62, "weight [in, out]", "middle", INK, 13)
+        for r in range(HIGH):
+            for c in range(WIDE):
+                svg.box(at + c * CELL, 70 + r * CELL, CELL, CELL, RANKS[c // 3 if by_outputs else r // 2])
         svg.text(at - 14, 112, "·", "middle", INK, 20)
-        top = 200
-        if by_outputs:
-            for rank in (0, 1):
-                svg.text(left, top + 14 + 30 * rank, f"rank {rank} has", "start", INK, 12)
-                for c in range(3):
-                    svg.box(at + (3 * rank + c) * cell, top + 30 * rank, cell, cell, RANKS[rank])
-            svg.text(left, top + 92, "side by side", "start", INK, 12, "bold")
-            for c in range(wide):
-                svg.box(at + c * cell, top + 78, cell, cell, RANKS[c // 3])
-            svg.text(left, top + 114, "all-gather: finished parts are handed round", "start", GREY, 12)
-        else:
-            for rank in (0, 1):
-                svg.text(left, top + 14 + 30 * rank, f"rank {rank} has", "start", INK, 12)
-                for c in range(wide):
-                    svg.box(at + c * cell, top + 30 * rank, cell, cell, RANKS[rank])
-                svg.text(at + wide * cell + 8, top + 14 + 30 * rank, "a summand", "start", GREY, 11)
-            svg.text(left, top + 92, "added up", "start", INK, 12, "bold")
-            for c in range(wide):
-                svg.box(at + c * cell, top + 78, cell, cell, RANKS[0])
-                svg.path([(at + c * cell, top + 78 + cell), (at + (c + 1) * cell, top + 78)], RANKS[1], 5)
-            svg.text(left, top + 114, "all-reduce: nobody's part is right by itself", "start", GREY, 12)
+        for rank in (0, 1):
+            svg.text(left, 214 + 30 * rank, f"rank {rank} has", "start", INK, 12)
+        (side_by_side if by_outputs else added_up)(svg, left, at)
     svg.path([(368, 40), (368, 310)], "#e4e7eb", 1)
     return svg
+
+
+def side_by_side(svg: Svg, left: float, at: float) -> None:
+    """What two column-parallel ranks have, and what becomes of it."""
+    for c in range(WIDE):
+        svg.box(at + c * CELL, 200 + 30 * (c // 3), CELL, CELL, RANKS[c // 3])
+        svg.box(at + c * CELL, 278, CELL, CELL, RANKS[c // 3])
+    svg.text(left, 292, "side by side", "start", INK, 12, "bold")
+    svg.text(left, 314, "all-gather: finished parts are handed round", "start", GREY, 12)
+
+
+def added_up(svg: Svg, left: float, at: float) -> None:
+    """The same of two row-parallel ranks."""
+    for rank in (0, 1):
+        for c in range(WIDE):
+            svg.box(at + c * CELL, 200 + 30 * rank, CELL, CELL, RANKS[rank])
+        svg.text(at + WIDE * CELL + 8, 214 + 30 * rank, "a summand", "start", GREY, 11)
+    for c in range(WIDE):
+        svg.box(at + c * CELL, 278, CELL, CELL, RANKS[0])
+        svg.path([(at + c * CELL, 278 + CELL), (at + (c + 1) * CELL, 278)], RANKS[1], 5)
+    svg.text(left, 292, "added up", "start", INK, 12, "bold")
+    svg.text(left, 314, "all-reduce: nobody's part is right by itself", "start", GREY, 12)
 
 
 def pair() -> Svg:
@@ -233,7 +241,8 @@ def layout() -> Svg:
         for tp in (0, 1):
             svg.arrow([(left + 126 + 106 * tp, 120), (left + 126 + 106 * tp, 152)], INK)
         svg.text(left + 179, 140, "hidden states", "middle", GREY, 11)
-    svg.text(360, 282, "bars: all-reduces of every layer (thick link); arrows: one handover a step; between replicas: nothing", "middle", GREY, 12)
+    words = "bars: sums of every layer, the thick link; arrows: one handover a step; between replicas: nothing"
+    svg.text(360, 282, words, "middle", GREY, 12)
     return svg
 
 

@@ -1,48 +1,64 @@
-"""What two cores buy, used in four ways, and what a slow link takes away: on pocket and on a wider model of random
-weights. Writes probe.json beside this file.
+"""What a rank of two has to do, beside one core that does it all; and what a slow wire takes away. Writes probe.json.
 
-    python phase-10-distributed-inference/captured/probe.py
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python phase-10-distributed-inference/captured/probe.py
 
-Ways: *one core*; *two threads* (one engine, BLAS on both cores); *TP 2* (two ranks, a core each); *two replicas* (two
-engines, a core each, the requests dealt out in turn; with one request the second has nothing to do). Each way has fresh
-processes. Wall time, since what is shared is the clock: the best of `ROUNDS` rounds, as neighbours on a machine only
-add. Prefix caching is off.
-
-Links: TP 2 again, where rank 0 is late at every meeting of the ranks by so many microseconds, as if the wire took them.
+work    pocket, and a wider model of random weights, served by one rank and by two (`tensor_parallel_size=2`), the two
+        engines in turns: milliseconds of processor time of this process, for a decode step of 1 and of 32 requests and
+        for a prompt. Of the two ranks this process is rank 0, which also schedules; what it takes to wait for the other
+        one is counted apart and is not in the figure. So it is what a step would take on an idle machine if the other
+        rank were always there already. Best of `ROUNDS` rounds: neighbours on a machine only add.
+links   pocket on two ranks, one request, wall time: rank 0 comes late to every meeting of the ranks by so many
+        microseconds, as if the wire took them.
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
+from mini_vllm import LLM, SamplingParams  # noqa: E402
+
 POCKET = ROOT / "models" / "pocket"
 WIDE = {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12, "num_key_value_heads": 4}
-BATCHES, TOKENS, PROMPT, ROUNDS = (1, 32), 32, 1024, 4
-DELAYS_US = (0, 50, 500)
-WAYS = {
-    "one core": [([0], 1, 1)],  # of each process: cores, BLAS threads, ranks
-    "two threads": [([0, 1], 2, 1)],
-    "TP 2": [([0, 1], 1, 2)],
-    "two replicas": [([0], 1, 1), ([1], 1, 1)],
-}
+TOKENS, PROMPT, ROUNDS = 17, 512, 7  # the first token of 17 is the prompt's
+DELAYS_US = (0, 50, 200, 500)
+
+
+class Ranks:
+    """The meetings of an engine's ranks, as rank 0 sees them: how many, how long it waits, how late it is made."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.meetings, self.waited, self.delay = 0, 0.0, 0.0
+        group = getattr(llm.llm_engine.engine_core.model_executor, "group", None)
+        if group is not None:
+            self.barrier, group.barrier = group.barrier, self.meet
+
+    def meet(self) -> None:
+        """Be late, and then meet."""
+        late, begun = time.perf_counter() + self.delay, time.process_time()
+        while time.perf_counter() < late:
+            pass
+        self.barrier()
+        self.meetings += 1
+        self.waited += time.process_time() - begun
 
 
 def main() -> None:
-    found: dict = {"models": {}}
+    found: dict[str, Any] = {"work": {}, "tokens": TOKENS, "prompt": PROMPT, "wide": WIDE, "rounds": ROUNDS}
     with tempfile.TemporaryDirectory() as folder:
-        for name, model in (("pocket", POCKET), ("wide", make_wide(Path(folder) / "wide"))):
-            found["models"][name] = {way: run_way(model, processes) for way, processes in WAYS.items()}
-        found["links"] = one_process(POCKET, [0, 1], 1, 2)
-    found |= {"batches": BATCHES, "tokens": TOKENS, "prompt": PROMPT, "delays_us": DELAYS_US, "wide": WIDE}
+        wide = make_wide(Path(folder) / "wide")
+        for name, model, dummy in (("pocket", POCKET, {}), ("wide", wide, {"load_format": "dummy"})):
+            engines = {ranks: make(model, ranks, **dummy) for ranks in (1, 2)}
+            found["work"][name] = work({ranks: (llm, Ranks(llm)) for ranks, llm in engines.items()})
+            if name == "pocket":
+                found["links"] = links(engines[2])
     (HERE / "probe.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
 
@@ -57,119 +73,54 @@ def make_wide(folder: Path) -> Path:
     return folder
 
 
-def run_way(model: Path, processes: list) -> dict:
-    """Tokens a second by batch, and milliseconds of a prompt; all processes of the way together."""
-    started = [start(model, cores, threads, ranks, i, len(processes)) for i, (cores, threads, ranks) in
-               enumerate(processes)]  # fmt: skip
-    answers: list[dict] = []
-    for batch in (*BATCHES, "prompt"):  # every process is told to begin a round, and tells when it has ended
-        best = float("inf")
-        for _ in range(ROUNDS):
-            begun = time.perf_counter()
-            for process in started:
-                process.stdin.write(f"{batch}\n")
-                process.stdin.flush()
-            for process in started:
-                assert process.stdout.readline().strip() == "done"
-            best = min(best, time.perf_counter() - begun)
-        answers.append({"batch": batch, "seconds": best})
-    for process in started:
-        process.stdin.close()
-        process.wait()
-    result: dict = {str(a["batch"]): round(a["batch"] * TOKENS / a["seconds"], 1) for a in answers[:-1]}
-    return result | {"prompt_ms": round(1e3 * answers[-1]["seconds"], 2)}
+def make(model: Path, ranks: int, **args: Any) -> LLM:
+    return LLM(str(model), tensor_parallel_size=ranks, enable_prefix_caching=False, num_blocks=512, **args)
 
 
-def start(model: Path, cores: list, threads: int, ranks: int, number: int, of: int) -> subprocess.Popen:
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-    work = [str(model), json.dumps(cores), str(ranks), str(number), str(of)]
-    process = subprocess.Popen(
-        [sys.executable, __file__, "serve", *work], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-    )
-    assert process.stdout is not None and process.stdout.readline().strip() == "ready"
-    return process
-
-
-def one_process(model: Path, cores: list, threads: int, ranks: int) -> dict:
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-    done = subprocess.run(
-        [sys.executable, __file__, "links", str(model), json.dumps(cores), str(ranks), "0", "1"],
-        capture_output=True, text=True, env=env, check=True,
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def make(model: Path, ranks: int):
-    from mini_vllm import LLM
-
-    dummy = {} if model == POCKET else {"load_format": "dummy"}
-    return LLM(str(model), tensor_parallel_size=ranks, enable_prefix_caching=False, num_blocks=512, **dummy)
-
-
-def generate(llm, count: int, prompt: int = 8, tokens: int = TOKENS) -> None:
-    from mini_vllm import SamplingParams
-
+def generate(llm: LLM, count: int, prompt: int, tokens: int) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-    prompts = [{"prompt_token_ids": [5 + i] * prompt} for i in range(count)]
-    if count:
-        llm.generate(prompts, params, use_tqdm=False)
+    llm.generate([{"prompt_token_ids": [5 + i] * prompt} for i in range(count)], params, use_tqdm=False)
 
 
-def serve(model: Path, ranks: int, number: int, of: int) -> None:
-    """One engine: for every line a round."""
-    llm = make(model, ranks)
-    generate(llm, 2)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        if line.strip() == "prompt":
-            generate(llm, number == 0, PROMPT, 1)
-        else:
-            generate(llm, len(range(number, int(line), of)))
-        print("done", flush=True)
+def work(engines: dict[int, tuple[LLM, Ranks]]) -> dict[str, Any]:
+    """By number of ranks: milliseconds of a decode step by requests, and of a prompt; meetings of a step."""
+    best: dict[int, dict[str, float]] = {ranks: {} for ranks in engines}
+    for _ in range(ROUNDS):
+        for ranks, (llm, meetings) in engines.items():
+            for what, args in (("1", (1, 8)), ("32", (32, 8)), ("prompt", (1, PROMPT))):
+                ms = decode_ms(llm, meetings, *args) if what != "prompt" else own_ms(llm, meetings, *args, 1)
+                best[ranks][what] = min(best[ranks].get(what, ms), ms)
+    return {str(ranks): {what: round(ms, 3) for what, ms in row.items()} for ranks, row in best.items()}
 
 
-def measure_links(model: Path, ranks: int) -> None:
-    """By delay: tokens a second of one request, meetings a step, and the share of the time that rank 0 waits."""
-    llm = make(model, ranks)
-    group = llm.llm_engine.engine_core.model_executor.group
-    barrier, told = group.barrier, {"meetings": 0, "waited": 0.0, "delay": 0.0}
+def own_ms(llm: LLM, meetings: Ranks, count: int, prompt: int, tokens: int) -> float:
+    """Processor time without what is waited."""
+    begun, before = time.process_time(), meetings.waited
+    generate(llm, count, prompt, tokens)
+    return 1e3 * (time.process_time() - begun - (meetings.waited - before))
 
-    def late() -> None:
-        begun = time.perf_counter()
-        while time.perf_counter() < begun + told["delay"]:
-            pass
-        barrier()
-        told["meetings"] += 1
-        told["waited"] += time.perf_counter() - begun
 
-    group.barrier = late
-    generate(llm, 1)
+def decode_ms(llm: LLM, meetings: Ranks, count: int, prompt: int) -> float:
+    """Of one decode step: what `TOKENS` tokens take beyond the first."""
+    first = own_ms(llm, meetings, count, prompt, 1)
+    return (own_ms(llm, meetings, count, prompt, TOKENS) - first) / (TOKENS - 1)
+
+
+def links(llm: LLM) -> dict[str, Any]:
+    """By delay: milliseconds of a step of one request, in wall time, and meetings in it."""
+    meetings = llm.llm_engine.engine_core.model_executor.group.barrier.__self__
     found = {}
     for delay in DELAYS_US:
-        told["delay"] = delay * 1e-6
-        rows = []
+        meetings.delay, rows = delay * 1e-6, []
         for _ in range(ROUNDS):
-            told |= {"meetings": 0, "waited": 0.0}
-            begun = time.perf_counter()
-            generate(llm, 1)
-            seconds = time.perf_counter() - begun
-            rows.append((seconds, told["meetings"], told["waited"]))
-        seconds, meetings, waited = min(rows)
-        found[str(delay)] = {
-            "tokens_per_s": round(TOKENS / seconds, 1), "meetings_per_step": round(meetings / TOKENS, 2),
-            "waiting": round(waited / seconds, 3),
-        }  # fmt: skip
-    print(json.dumps(found), flush=True)
+            before, begun = meetings.meetings, time.perf_counter()
+            generate(llm, 1, 8, TOKENS)
+            rows.append((time.perf_counter() - begun, meetings.meetings - before))
+        seconds, count = min(rows)
+        found[str(delay)] = {"ms_per_step": round(1e3 * seconds / TOKENS, 3), "meetings": count / TOKENS}
+    meetings.delay = 0.0
+    return found
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        main()
-    else:
-        what, model, cores, ranks, number, of = sys.argv[1:]
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, json.loads(cores))
-        if what == "serve":
-            serve(Path(model), int(ranks), int(number), int(of))
-        else:
-            measure_links(Path(model), int(ranks))
+    main()
