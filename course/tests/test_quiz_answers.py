@@ -162,3 +162,16 @@ def test_phases_08_09_and_12() -> None:
     pairs = {"A C": 0.6 * 0.51, "A D": 0.6 * 0.49, "B C": 0.4 * 0.7, "B D": 0.4 * 0.3}
     assert right("9.12") == max(pairs, key=lambda pair: pairs[pair])
     assert right("12.8") == f"by about {100 * 0.130 - 10:.0f} ms"
+
+
+def test_phase_10() -> None:
+    parts = np.array([[3, 1], [2, 5]])
+    assert right("10.2") == str(parts.sum(axis=0).tolist())
+    assert right("10.3") == str(2 * 24 + 1)
+    ranks, payload = 4, 8
+    assert right("10.4") == f"{2 * (ranks - 1)} steps, {2 * (ranks - 1) * payload // ranks} MiB"
+    heads = [max(1, 4 // tp) for tp in (1, 2, 4, 8)]
+    assert right("10.5") == str(1 << heads.index(1))
+    assert right("10.6") == {0.25: "a quarter of the time"}[min(1, 1 / 4)]
+    assert right("10.7") == min({"A": 4 * 1 + 4, "B": 4 * 0 + 7}.items(), key=lambda one: one[1])[0]
+    assert right("10.9") == str(4 * 2 - 4)
