@@ -33,11 +33,6 @@ class AsyncInprocClient(InprocClient):
         sender is cancelled a second time, as a server does it, still reaches the core."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, function, *args))
 
-    async def _tell(self, function: Callable[..., Any], *args: Any) -> None:
-        """Queue a message. It is heard even if its sender is cancelled while the step under way goes on."""
-        sent = asyncio.get_running_loop().run_in_executor(self._thread, self._hear, function, *args)
-        await asyncio.shield(sent)
-
     def _event(self) -> asyncio.Event:
         self._work = self._work or asyncio.Event()  # made in the loop that uses it
         return self._work
@@ -66,14 +61,14 @@ class AsyncInprocClient(InprocClient):
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         """Queue it between two steps. Raises what the scheduler raises."""
         self._aborted.num_sent += 1
-        await self._tell(self.add_request, request)
+        await self._run(self._hear, self.add_request, request)
         self._event().set()
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         """End them between two steps."""
         if request_ids:
             self._aborted.note(request_ids)
-            await self._tell(self.abort_requests, request_ids)
+            await self._run(self._hear, self.abort_requests, request_ids)
             self._event().set()
 
     async def call_utility_async(self, method: str, *args: Any) -> Any:
