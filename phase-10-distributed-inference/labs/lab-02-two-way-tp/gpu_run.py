@@ -13,6 +13,8 @@ Arms
     tight-1, tight-2           Llama-3-8B's shape in bfloat16, 24 GB of the card: what two cards do for the cache
     llama-1, llama-2           the same shape, most of the card: steps at batch 1 and 64, prefill of 2,048 tokens
     llama-2-nccl               the same with disable_custom_all_reduce
+    llama-pp                   the same cut by layers: two stages of a pipeline
+    llama-2-debug              llama-2 with NCCL_DEBUG=INFO, for the lines that NCCL writes
     replicas                   OPT-1.3B, 256 requests on two engines at once, and as many on one engine of two workers
     wires                      an all-reduce of 8 KiB to 64 MiB over NCCL, without vLLM
 """
@@ -32,7 +34,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ARMS = (
     "wires", "pocket-1", "pocket-2", "tight-1", "tight-2", "opt-1", "opt-2", "llama-1", "llama-2", "llama-2-nccl",
-    "replicas",
+    "llama-pp", "llama-2-debug", "replicas",
 )  # fmt: skip
 OPT = {
     "architectures": ["OPTForCausalLM"], "model_type": "opt", "activation_function": "relu", "vocab_size": 50272,
@@ -52,7 +54,8 @@ ENVIRONMENT = {
 }  # fmt: skip
 KEEP = re.compile(
     r"world_size=|in world size|Model loading took|Available KV cache memory|GPU KV cache size|Maximum concurrency"
-    r"|all-?reduce|Using FlashAttention|Using .* backend|Graph capturing finished|init engine|P2P|NVLink"
+    r"|all-?reduce|Using FlashAttention|Using .* backend|Graph capturing finished|init engine|NVLink"
+    r"|NCCL INFO (?:NCCL version|ncclCommInitRank .*START|Channel 00)"
 )
 STEPS, REQUESTS, TOKENS = 64, 256, 128
 WIRE_BYTES = tuple(1 << shift for shift in range(13, 27))
@@ -72,6 +75,8 @@ def options_of(arm: str) -> dict:
     if arm.startswith("tight"):
         options |= {"enforce_eager": True, "gpu_memory_utilization": round(TIGHT_BYTES / device_bytes(), 4)}
         del options["compilation_config"]
+    if arm.endswith("pp"):
+        options["pipeline_parallel_size"] = 2
     if arm.endswith("nccl"):
         options["disable_custom_all_reduce"] = True
     return {"shape": shape, **options}
@@ -195,9 +200,10 @@ def run_arm(arm: str, model: str, folder: Path) -> dict:
         logs, results = [folder / "log0"], [folder / "result.json"]
     else:
         names = ["replica0", "replica1"] if arm == "replicas" else [arm]
+        debug = {"NCCL_DEBUG": "INFO"} if arm.endswith("debug") else {}
         gpus = ["0", "1"] if arm == "replicas" else [os.environ.get("CUDA_VISIBLE_DEVICES", "0,1")]
         jobs = [
-            child(folder / f"{n}.log", "--engine", n, str(folder / n), CUDA_VISIBLE_DEVICES=gpu)
+            child(folder / f"{n}.log", "--engine", n, str(folder / n), CUDA_VISIBLE_DEVICES=gpu, **debug)
             for n, gpu in zip(names, gpus, strict=True)
         ]
         logs, results = [folder / f"{n}.log" for n in names], [folder / n / "result.json" for n in names]
@@ -211,7 +217,7 @@ def run_arm(arm: str, model: str, folder: Path) -> dict:
     text = "".join(log.read_text(errors="replace") for log in logs)
     if any(codes):
         raise RuntimeError(f"exit {codes}:\n{text[-2500:]}")
-    lines = [re.sub(r"/\S*/model\b", "MODEL", line)[:220] for line in text.splitlines() if KEEP.search(line)]
+    lines = [re.sub(r"/\S*/(?:model|pocket)\b", "MODEL", line)[:220] for line in text.splitlines() if KEEP.search(line)]
     found = [json.loads(path.read_text()) for path in results]
     return {"found": found if arm == "replicas" else found[0], "log": lines}
 

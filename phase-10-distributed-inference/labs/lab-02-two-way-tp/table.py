@@ -15,7 +15,7 @@ CAPTURE = Path(__file__).resolve().parent / "capture.json"
 def starts(arms: dict[str, Any]) -> list[str]:
     """One line an engine: what its workers loaded, what is left for the cache, how long its steps take."""
     rows = ["arm            a worker loaded   blocks    tokens    step at 1   step at 64   prefill of 2,047"]
-    for name in ("opt-1", "opt-2", "tight-1", "tight-2", "llama-1", "llama-2", "llama-2-nccl"):
+    for name in ("opt-1", "opt-2", "tight-1", "tight-2", "llama-1", "llama-2", "llama-2-nccl", "llama-pp"):
         if "found" not in arms.get(name, {}):
             continue
         found, log = arms[name]["found"], arms[name]["log"]
