@@ -62,14 +62,9 @@ class SingleTypeKVCacheManager(ABC):
         self._has_events = getattr(block_pool, "enable_kv_cache_events", False)
 
     def get_num_blocks_to_allocate(
-        self,
-        request_id: str,
-        num_tokens: int,
-        new_computed_blocks: Sequence[KVCacheBlock],
-        total_computed_tokens: int,
-        num_tokens_main_model: int,
-        apply_admission_cap: bool = False,
-    ) -> int:
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock], total_computed_tokens: int,
+        num_tokens_main_model: int, apply_admission_cap: bool = False,
+    ) -> int:  # fmt: skip
         """Blocks that the free queue would lose: new ones, and hits that nobody uses now.
 
         Args:

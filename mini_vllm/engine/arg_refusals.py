@@ -117,7 +117,7 @@ METHODS = {
     "finish_weight_update": "phase 15 brings transfer",
     "start_profile": "`mini_vllm.profile(llm, FILE)` writes a trace, and so does `mini-vllm generate --profile FILE`",
     "stop_profile": "`mini_vllm.profile(llm, FILE)` writes a trace when its block ends",
-    "collective_rpc": "`llm.llm_engine.collective_rpc` calls all workers; `apply_model` reaches the model of this process",
+    "collective_rpc": "`llm.llm_engine.collective_rpc` calls all workers; `apply_model` reaches this process's model",
     "reset_mm_cache": "phase 13 brings images and sound",
     "reset_encoder_cache": "phase 13 brings images and sound",
 }

@@ -122,7 +122,7 @@ class CausalLM:
         """The tensor that `name` must be equal to, since both are one array here: a tied output matrix. None: there is
         none.
 
-        Upstream passes over the second one, whatever it holds: upstream/vllm/model_executor/models/llama.py:586 —
+        Upstream passes over the second one, whatever it holds: upstream/vllm/model_executor/models/llama.py:587 —
         "skip_prefixes=".
         """
         embedding = self.model.embed_tokens

@@ -58,7 +58,7 @@ def _load(module: Module, dtype: np.dtype) -> Fn:
 def _tensors(module: Module, shape: tuple[int, ...], names: Sequence[str], dtype: np.dtype) -> tuple[Array, Array]:
     """Weight and bias; without one, zeros. The file holds these and nothing else.
 
-    Upstream: upstream/vllm/model_executor/models/adapters.py:70 — `_load_dense_weights`.
+    Upstream: upstream/vllm/model_executor/models/adapters.py:72 — `_load_dense_weights`.
     """
     path = Path(module.folder) / SINGLE_NAME
     if not path.is_file():

@@ -104,7 +104,6 @@ REFUSED = [
     ({"runner": "pooling"}, "runner='pooling'"),
     ({"kv_oracle": True}, "kv_oracle=True"),
     ({"cudagraph_mode": "FULL"}, "cudagraph_mode='FULL'"),
-    ({"device": "torch"}, "device='torch'"),
     ({"distributed_executor_backend": "uni"}, "distributed_executor_backend='uni'"),
     ({"speculative_config": {"method": "draft_model", "model": "x", "num_speculative_tokens": 2}}, "method='draft_mo"),
     (
@@ -116,9 +115,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("args", "words"), REFUSED, ids=[next(iter(args)) for args, _ in REFUSED])
-def test_what_is_not_served_with_stages_is_refused_before_a_process_starts(args, words, monkeypatch):
-    if args.get("device") == "torch":
-        pytest.importorskip("torch")
+def test_what_is_not_served_with_stages_is_refused_before_a_process_starts(args, words):
+    is_refused(args, words)
+
+
+@pytest.mark.needs_torch
+def test_a_device_is_not_served_with_stages():
+    pytest.importorskip("torch")
+    is_refused({"device": "torch"}, "device='torch'")
+
+
+def is_refused(args, words):
     message = re.escape(words) + ".* is not served with stages: pipeline_parallel_size must be 1 with it, got 2"
     with pytest.raises(ValueError, match=message):
         EngineConfig.from_args(pipeline_parallel_size=2, **args)
