@@ -21,15 +21,15 @@ class PendingOutput(Protocol):
 
 
 class ComputedOutput:
-    """A result that this process has computed itself. Never `done`, so that the order of decisions is that of a device
-    which goes on computing by itself."""
+    """A result that this process has. Not `done` unless said so: then the order of decisions is that of a device which
+    goes on computing by itself."""
 
-    def __init__(self, output: ModelRunnerOutput) -> None:
-        self.output = output
+    def __init__(self, output: ModelRunnerOutput, is_done: bool = False) -> None:
+        self.output, self.is_done = output, is_done
 
     def done(self) -> bool:
-        """False."""
-        return False
+        """As said."""
+        return self.is_done
 
     def result(self) -> ModelRunnerOutput:
         """At once."""

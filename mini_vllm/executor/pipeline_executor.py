@@ -18,7 +18,7 @@ from mini_vllm.distributed.pipeline_ranks import PipelineRanks
 from mini_vllm.distributed.utils import get_pp_indices
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor
-from mini_vllm.executor.pending_output import PendingOutput
+from mini_vllm.executor.pending_output import ComputedOutput, PendingOutput
 from mini_vllm.executor.replies import Replies
 from mini_vllm.executor.utils import Postponed
 from mini_vllm.kv_cache_interface import KVCacheConfig
@@ -110,7 +110,7 @@ class PipelineExecutor(MultiprocExecutor):
         get_pp_indices(hf_config.num_hidden_layers, 0, size)
         self.output_rank = config.tensor_parallel_size * (size - 1)
         self._drafts: DraftTokenIds | None = None
-        self._interrupts = Postponed()
+        self._interrupts, self._is_empty = Postponed(), True
         super()._init_executor()
 
     def _make_group(self) -> PipelineRanks:
@@ -144,6 +144,7 @@ class PipelineExecutor(MultiprocExecutor):
             RuntimeError: a rank failed, died or hangs; every call raises it again.
         """
         self._interrupts.begin()
+        self._is_empty = not scheduler_output.total_num_scheduled_tokens
         try:
             self._send("execute_model", (scheduler_output,))
             with one_blas_thread(), unshared():
@@ -155,16 +156,18 @@ class PipelineExecutor(MultiprocExecutor):
             self._interrupts.end()
 
     def sample_tokens_non_block(self, grammar_output: GrammarOutput | None = None) -> PendingOutput:
-        """The tokens of the step just sent, once the last stage has them."""
+        """The tokens of the step just sent, once the last stage has them. An empty plan has none."""
+        if self._is_empty:
+            return ComputedOutput(ModelRunnerOutput([], []), is_done=True)
         self._interrupts.begin()
         try:
             number = self._send("sample_tokens", (grammar_output,), reply=(self.output_rank,))
-            self._replies.expect_later(number)
         except BaseException as error:
             self._stop(error)
             raise
         finally:
             self._interrupts.end()
+        self._replies.expect_later(number)
         return StepOutput(self, number)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:

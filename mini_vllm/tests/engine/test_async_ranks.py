@@ -25,6 +25,7 @@ pytest.importorskip("msgspec")
 needs_ranks = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
 ROOT = Path(__file__).resolve().parents[3]
 BAD = 499
+SLOW_STAGES = pytest.param("pipeline_parallel_size", marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +40,9 @@ def folder(tmp_path_factory):
     return str(made)
 
 
-def on_two_ranks(folder, body, **kwargs):
-    return in_loop(True, body, folder, tensor_parallel_size=2, num_blocks=64, max_num_seqs=8, **kwargs)
+def on_two_ranks(folder, body, cut="tensor_parallel_size", **kwargs):
+    """cut: what each rank has a part of, every layer or the list of layers."""
+    return in_loop(True, body, folder, num_blocks=64, max_num_seqs=8, **{cut: 2}, **kwargs)
 
 
 def workers_of(pid):
@@ -79,7 +81,8 @@ async def running(llm, count):
 
 @pytest.mark.slow
 @needs_ranks
-def test_streams_aborts_nan_and_two_shutdowns(folder):
+@pytest.mark.parametrize("cut", ["tensor_parallel_size", "pipeline_parallel_size"])
+def test_streams_aborts_nan_and_two_shutdowns(folder, cut):
     """NaN in one of three requests ends that one alone, whatever its neighbours."""
     prompts = [{"prompt_token_ids": ids} for ids in ([5, 6, 7], [5, BAD, 7], [8, 9, 10, 11])]
     llm = LLM(folder, num_blocks=64)
@@ -105,14 +108,15 @@ def test_streams_aborts_nan_and_two_shutdowns(folder):
         llm.shutdown()
         gone(core, worker)
 
-    on_two_ranks(folder, body)
+    on_two_ranks(folder, body, cut)
 
 
 @needs_ranks
+@pytest.mark.parametrize("cut", ["tensor_parallel_size", SLOW_STAGES])
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)], ids=lambda s: s.name
 )
-def test_a_worker_that_is_killed_or_stopped_ends_every_stream_with_one_named_error(folder, how):
+def test_a_worker_that_is_killed_or_stopped_ends_every_stream_with_one_named_error(folder, how, cut):
     async def body(llm):
         core = llm.core_client.manager.pid
         [worker] = workers_of(core)
@@ -126,7 +130,7 @@ def test_a_worker_that_is_killed_or_stopped_ends_every_stream_with_one_named_err
                 await call()
         gone(core, worker)
 
-    on_two_ranks(folder, body, execute_model_timeout_seconds=1.0)
+    on_two_ranks(folder, body, cut, execute_model_timeout_seconds=1.0)
 
 
 @BOTH
