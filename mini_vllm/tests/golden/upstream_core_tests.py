@@ -379,7 +379,8 @@ class Plugin:
                 "make_block_hash_with_group_id": kv_cache_utils.make_block_hash_with_group_id,
                 "get_block_hash": kv_cache_utils.get_block_hash, "get_group_id": kv_cache_utils.get_group_id,
                 "EncoderCacheManager": EncoderCacheManager, "EncoderDecoderCacheManager": EncoderDecoderCacheManager,
-                "get_request_block_hasher": request_block_hasher, "is_kv_cache_spec_uniform": self.uniform, "ChunkedLocalAttentionManager": Chunked,
+                "get_request_block_hasher": request_block_hasher,
+                "is_kv_cache_spec_uniform": self.uniform, "ChunkedLocalAttentionManager": Chunked,
             }  # fmt: skip
             for name, one in ours.items():
                 if hasattr(module, name):
@@ -405,7 +406,7 @@ class Plugin:
         if not report.passed and (reason := WHY.get(name.partition("::")[2].partition("[")[0])):
             self.results[name] = f"needs {reason}"
         elif report.passed:
-            about_ours = USED and "test_generate_block_hash_extra_keys" not in name  # its requests alone are hashed by us
+            about_ours = USED and "generate_block_hash_extra_keys" not in name  # only its requests are hashed by ours
             self.results[name] = "passes" if about_ours else "does not touch what is ours"
         elif "NotOurs" in (text := str(report.longrepr)):
             line = next(line for line in reversed(text.splitlines()) if "NotOurs:" in line)
