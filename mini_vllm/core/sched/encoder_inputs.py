@@ -55,14 +55,15 @@ class EncoderInputs:
         """
         if (processor := model.make_mm_processor()) is None:
             return None
-        if config.runner_type != "generate":
-            raise ValueError(f"runner must be 'generate' for a model that takes media, got {config.runner_type!r}")
         drafts = config.speculative_config
-        if drafts is not None and drafts.has_weights:
-            raise ValueError(
-                f"method of speculative_config must be 'ngram' for a model that takes media, got {drafts.method!r}: a "
-                "drafter with weights does not see them"
-            )
+        for name, value, is_wrong, allowed in (
+            ("runner", config.runner_type, config.runner_type != "generate", "'generate'"),
+            ("method of speculative_config", drafts and drafts.method, drafts and drafts.has_weights, "'ngram'"),
+            ("pipeline_parallel_size", config.pipeline_parallel_size, config.pipeline_parallel_size > 1, "1"),
+            ("device", config.device, config.device in ("cuda", "torch"), "'cpu'"),
+        ):
+            if is_wrong:
+                raise ValueError(f"{name} must be {allowed} for a model that takes media, got {value!r}")
         limits = config.scheduler
         budget, size = compute_mm_encoder_budget(limits, processor.get_mm_max_tokens_per_item())
         return cls(EncoderCacheManager(size), budget, limits.disable_chunked_mm_input)

@@ -8,7 +8,7 @@ The workloads are wider than the recorded ones (`make_media_workload(seed, wide=
 are used again, more aborts. Compared after every step, in full: the plan, what is encoded and forgotten, what the front
 end was told, and all that scheduler and encoder cache know. The known bugs of the release (`upstream_patches.py`,
 `media_patches.py`) are patched. The first difference ends a workload and is printed; the exit status is 1 where there
-was one.
+was one. With `--connector` the workloads are those of `fuzz_connector.py`, with items.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,26 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 from fuzz_connector import plain  # noqa: E402
-from record_media import ALL, MediaRecorder, kinds_of  # noqa: E402
+from record_media import ALL, MediaConnectorRecorder, MediaRecorder, kinds_of  # noqa: E402
 from record_scheduler import STEP_LIMIT, stand_in_model  # noqa: E402
-from upstream_patches import applied  # noqa: E402
+from upstream_patches import CONNECTOR_PATCHES, applied  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
 from vllm.v1.core import kv_cache_utils  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from mini_vllm.tests.golden.media_patches import HASH_PATCHES, MEDIA_PATCHES  # noqa: E402
-from mini_vllm.tests.golden.media_workload import make_media_workload  # noqa: E402
-from mini_vllm.tests.golden.replay_media import MediaReplay  # noqa: E402
+from mini_vllm.tests.golden.media_workload import make_media_connector_workload, make_media_workload  # noqa: E402
+from mini_vllm.tests.golden.replay_media import MediaConnectorReplay, MediaReplay  # noqa: E402
+
+RECORDER_AND_REPLAY = (MediaRecorder, MediaReplay)
+CONNECTOR = {name: patch for name, patch in CONNECTOR_PATCHES.items() if name != "what-is-to-be-dropped-stays-so"}
 
 
 def first_difference(workload: Any, folder: str, seen: Counter[str]) -> tuple[int, str]:
     """How many steps were the same, and what then was not; "" where all were."""
-    real, mini, index = MediaRecorder(workload, folder), MediaReplay(workload), 0
-    while index < len(workload.arrivals) or real.scheduler.has_unfinished_requests():
+    both = (MediaConnectorRecorder, MediaConnectorReplay) if "connector" in workload.config else RECORDER_AND_REPLAY
+    real, mini, index = both[0](workload, folder), both[1](workload), 0
+    while index < len(workload.arrivals) or is_busy(real.scheduler):
         if index == STEP_LIMIT:
             return index, f"it does not end: {workload.config}"
         theirs, ours = real._step(index), mini.step(index)
@@ -52,12 +57,18 @@ def first_difference(workload: Any, folder: str, seen: Counter[str]) -> tuple[in
         index += 1
         seen["preemption"] += bool(theirs["preempted"])
     seen.update(real.seen)
-    return index, "ours goes on" if mini.scheduler.has_unfinished_requests() else ""
+    return index, "ours goes on" if is_busy(mini.scheduler) else ""
+
+
+def is_busy(scheduler: Any) -> bool:
+    """As `EngineCore` asks."""
+    return scheduler.has_unfinished_requests() or scheduler.has_finished_requests()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:500", help="A:B, the first and the one after the last")
+    parser.add_argument("--connector", action="store_true", help="with a KV connector, as fuzz_connector.py")
     parser.add_argument("--minutes", type=float, default=30.0)
     args = parser.parse_args()
     start, stop = (int(part) for part in args.seeds.split(":"))
@@ -65,13 +76,14 @@ def main() -> int:
     kv_cache_utils.init_none_hash(sha256)
     with (
         stand_in_model() as folder,
-        applied(Scheduler, list(ALL), MEDIA_PATCHES),
+        applied(Scheduler, list({**ALL, **CONNECTOR} if args.connector else ALL), MEDIA_PATCHES),
         applied(kv_cache_utils, list(HASH_PATCHES), HASH_PATCHES),
     ):
         for seed in range(start, stop):
             if time.monotonic() > until:
                 break
-            workload = make_media_workload(seed, wide=True)
+            make = make_media_connector_workload if args.connector else partial(make_media_workload, wide=True)
+            workload = make(seed)
             same, difference = first_difference(workload, folder, seen)
             if difference:
                 print(seed, difference[:6000], flush=True)

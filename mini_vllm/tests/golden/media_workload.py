@@ -10,7 +10,12 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, checksum_of, use_ids_again
+from mini_vllm.tests.golden.connector_workload import (
+    _take_odd_blocks,
+    checksum_of,
+    make_connector_workload,
+    use_ids_again,
+)
 from mini_vllm.tests.golden.draft_workload import make_draft_workload
 from mini_vllm.tests.golden.group_workload import make_group_workload
 from mini_vllm.tests.golden.scheduler_workload import Arrival, Workload, make_pressed_workload, sampled_token
@@ -79,6 +84,16 @@ def make_media_workload(seed: int, wide: bool = False) -> Workload:
     }
     config["encoder_resets"] = [step for step in range(length) if rng.random() < 0.02]
     use_ids_again(rng, workload, 0.3 if wide else 0.1)
+    return workload
+
+
+def make_media_connector_workload(seed: int) -> Workload:
+    """As `make_connector_workload`, wide, with items: no encoder-decoder, and no crowd."""
+    workload = make_connector_workload(seed, wide=True)
+    rng, config = random.Random(f"media connector/{seed}"), workload.config
+    pool = _pool(rng, config)
+    config["media"], config["crowd"], config["encoder_resets"] = _settings(rng, config, pool, False), False, []
+    _give_items(rng, workload, pool)
     return workload
 
 

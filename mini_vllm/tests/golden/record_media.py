@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 import torch  # noqa: E402
 import vllm.v1.core.kv_cache_utils as kv_cache_utils  # noqa: E402
-from connector_workload import free_name, scheduler_state  # noqa: E402
+from connector_workload import checksum_of, free_name, scheduler_state  # noqa: E402
 from media_patches import HASH_PATCHES, MEDIA_PATCHES, HeldInputs  # noqa: E402
 from media_workload import encoder_state, make_media_workload, short  # noqa: E402
 from record_connector import ConnectorRecorder  # noqa: E402
@@ -54,20 +54,39 @@ def feature_of(item: Any) -> MultiModalFeatureSpec:
     return MultiModalFeatureSpec(data=None, modality="image", identifier=item.identifier, mm_position=where)
 
 
+def give_encoder(scheduler: Any, media: dict[str, Any]) -> None:
+    """Budget and cache, as the scheduler makes them for a model that takes media."""
+    limits = scheduler.scheduler_config
+    limits.max_num_encoder_input_tokens, limits.encoder_cache_size = media["budget"], media["cache"]
+    limits.disable_chunked_mm_input = media["whole"]
+    budget, size = compute_mm_encoder_budget(limits, {"image": media["largest"]})
+    scheduler.max_num_encoder_input_tokens, scheduler.is_encoder_decoder = budget, media["decoder"]
+    scheduler.encoder_cache_manager = (
+        HeldInputs.applied_to(EncoderDecoderCacheManager(size)) if media["decoder"] else EncoderCacheManager(size)
+    )
+
+
+def with_items(request: Any, arrival: Any) -> Any:
+    """The request, whose blocks are hashed again with its items."""
+    request.mm_features = [feature_of(item) for item in arrival.items]
+    request.block_hashes.clear()
+    request.update_block_hashes()
+    return request
+
+
+def media_plan(output: Any) -> dict[str, Any]:
+    """What a plan says of media."""
+    new = {one.req_id: [f.identifier for f in one.mm_features] for one in output.scheduled_new_reqs}
+    freed = list(output.free_encoder_mm_hashes)
+    return {"encoder": dict(output.scheduled_encoder_inputs), "items": new, "forgotten": freed}
+
+
 class MediaRecorder(GroupRecorder):
     """One workload with media, and perhaps with drafts."""
 
     def __init__(self, workload: Workload, model_folder: str) -> None:
         super().__init__(workload, model_folder)
-        media, scheduler = workload.config["media"], self.scheduler
-        limits = scheduler.scheduler_config
-        limits.max_num_encoder_input_tokens, limits.encoder_cache_size = media["budget"], media["cache"]
-        limits.disable_chunked_mm_input = media["whole"]
-        budget, size = compute_mm_encoder_budget(limits, {"image": media["largest"]})
-        scheduler.max_num_encoder_input_tokens, scheduler.is_encoder_decoder = budget, media["decoder"]
-        scheduler.encoder_cache_manager = (
-            HeldInputs.applied_to(EncoderDecoderCacheManager(size)) if media["decoder"] else EncoderCacheManager(size)
-        )
+        give_encoder(self.scheduler, workload.config["media"])
         self.planned: dict[str, list[int]] = {}
         self.told: list[Any] = []
         self.plan: dict[str, Any] = {}
@@ -77,11 +96,7 @@ class MediaRecorder(GroupRecorder):
     def _make_request(self, arrival: Any) -> Any:
         planned = {name for output, _ in self.in_flight for name in output.num_scheduled_tokens}
         name = free_name(arrival.request_id, {*self.scheduler.requests, *planned})
-        request = super()._make_request(replace(arrival, request_id=name))
-        request.mm_features = [feature_of(item) for item in arrival.items]
-        request.block_hashes.clear()  # they were made without the items
-        request.update_block_hashes()
-        return request
+        return with_items(super()._make_request(replace(arrival, request_id=name)), arrival)
 
     _abort = ConnectorRecorder._abort
     sample, drafts = ConnectorRecorder.sample, ConnectorRecorder.drafts
@@ -102,9 +117,7 @@ class MediaRecorder(GroupRecorder):
 
     def _update(self, output: Any) -> None:
         self.planned = {name: list(ids) for name, ids in output.scheduled_spec_decode_tokens.items()}
-        new = {one.req_id: [f.identifier for f in one.mm_features] for one in output.scheduled_new_reqs}
-        self.plan = {"encoder": dict(output.scheduled_encoder_inputs), "items": new}
-        self.plan["forgotten"] = list(output.free_encoder_mm_hashes)
+        self.plan = media_plan(output)
         encoded = sum(map(len, self.plan["encoder"].values()))
         self.seen.update(encoded=encoded, steps_with_encoding=encoded > 0, forgotten=len(self.plan["forgotten"]))
         ids, sampled = list(output.num_scheduled_tokens), []
@@ -124,6 +137,27 @@ class MediaRecorder(GroupRecorder):
                 self.told.append([one.request_id, one.new_token_ids, reason, one.stop_reason])
         if "drafts" in self.workload.config and not self.workload.config["async"]:
             self.scheduler.update_draft_token_ids(DraftTokenIds(ids, self.drafts(ids)))
+
+
+class MediaConnectorRecorder(ConnectorRecorder):
+    """One workload with media and a KV connector, for `fuzz_media.py`."""
+
+    def __init__(self, workload: Workload, model_folder: str) -> None:
+        super().__init__(workload, model_folder)
+        give_encoder(self.scheduler, workload.config["media"])
+        self.plan: dict[str, Any] = {}
+
+    def _make_request(self, arrival: Any) -> Any:
+        return with_items(super()._make_request(arrival), arrival)
+
+    def _step(self, index: int) -> dict[str, Any]:
+        record = super()._step(index)
+        self.last |= {"plan": self.plan, "media": encoder_state(self.scheduler.encoder_cache_manager)}
+        return {**record, "more": checksum_of(self.plan, self.last["media"])}
+
+    def _update(self, output: Any) -> None:
+        self.plan = media_plan(output)
+        super()._update(output)
 
 
 def kinds_of(workload: Workload) -> set[str]:

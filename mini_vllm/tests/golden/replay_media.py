@@ -12,7 +12,7 @@ from mini_vllm.core.encoder_cache_manager import (
 from mini_vllm.core.sched.encoder_inputs import EncoderInputs
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
-from mini_vllm.tests.golden.connector_workload import free_name, scheduler_state
+from mini_vllm.tests.golden.connector_workload import checksum_of, free_name, scheduler_state
 from mini_vllm.tests.golden.media_workload import encoder_state, short
 from mini_vllm.tests.golden.replay import GroupReplay, limits_of
 from mini_vllm.tests.golden.replay_connector import ConnectorReplay
@@ -35,6 +35,21 @@ def encoder_of(config):
     return EncoderInputs(manager, budget, media["whole"], shift)
 
 
+def with_items(request, arrival):
+    """The request, whose blocks are hashed again with its items."""
+    request.mm_features = [feature_of(item) for item in arrival.items]
+    request.block_hashes.clear()
+    request.update_block_hashes()
+    return request
+
+
+def media_plan(output):
+    """What a plan says of media."""
+    new = {one.req_id: [f.identifier for f in one.mm_features] for one in output.scheduled_new_reqs}
+    freed = list(output.free_encoder_mm_hashes)
+    return {"encoder": dict(output.scheduled_encoder_inputs), "items": new, "forgotten": freed}
+
+
 class MediaReplay(GroupReplay):
     """One workload with media, and perhaps with drafts."""
 
@@ -48,11 +63,7 @@ class MediaReplay(GroupReplay):
     def make_request(self, arrival):
         planned = {name for output, _ in self.in_flight for name in output.num_scheduled_tokens}
         name = free_name(arrival.request_id, {*self.scheduler.requests, *planned})
-        request = super().make_request(replace(arrival, request_id=name))
-        request.mm_features = [feature_of(item) for item in arrival.items]
-        request.block_hashes.clear()
-        request.update_block_hashes()
-        return request
+        return with_items(super().make_request(replace(arrival, request_id=name)), arrival)
 
     abort = ConnectorReplay.abort
     sample, drafts = ConnectorReplay.sample, ConnectorReplay.drafts
@@ -73,9 +84,7 @@ class MediaReplay(GroupReplay):
 
     def update(self, output):
         self.planned = {name: list(ids) for name, ids in output.scheduled_spec_decode_tokens.items()}
-        new = {one.req_id: [f.identifier for f in one.mm_features] for one in output.scheduled_new_reqs}
-        self.plan = {"encoder": dict(output.scheduled_encoder_inputs), "items": new}
-        self.plan["forgotten"] = list(output.free_encoder_mm_hashes)
+        self.plan = media_plan(output)
         ids, sampled = list(output.num_scheduled_tokens), []
         for name in ids:
             due = not self.scheduler.requests[name].is_prefill_chunk
@@ -94,3 +103,26 @@ class MediaReplay(GroupReplay):
             self.told.append([one.request_id, one.new_token_ids, reason, one.stop_reason])
         if "drafts" in self.workload.config and not self.workload.config["async"]:
             self.scheduler.update_draft_token_ids(DraftTokenIds(ids, self.drafts(ids)))
+
+
+class MediaConnectorReplay(ConnectorReplay):
+    """One workload with media and a KV connector."""
+
+    def __init__(self, workload):
+        super().__init__(workload)
+        self.plan = {}
+
+    def held(self, config):
+        return {**super().held(config), "encoder": encoder_of(config)}
+
+    def make_request(self, arrival):
+        return with_items(super().make_request(arrival), arrival)
+
+    def step(self, index):
+        record = super().step(index)
+        self.last |= {"plan": self.plan, "media": encoder_state(self.scheduler.encoder_cache_manager)}
+        return {**record, "more": checksum_of(self.plan, self.last["media"])}
+
+    def update(self, output):
+        self.plan = media_plan(output)
+        super().update(output)

@@ -15,6 +15,7 @@ from mini_vllm.tests.multimodal.toy import IMAGE, ToyProcessor, ToyVisionModel
 
 RNG = np.random.default_rng(1)
 IMAGES = [RNG.standard_normal(shape) for shape in [(2, 3), (2, 3), (1, 2), (3, 4), (1, 1)]]
+EAGLE = SimpleNamespace(has_weights=True, method="eagle")
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
 
@@ -186,13 +187,16 @@ def test_an_item_that_may_not_be_cut_has_to_fit_a_step():
 
 
 @pytest.mark.parametrize(
-    ("runner_type", "drafts", "message"),
+    ("given", "message"),
     [
-        ("pooling", None, "runner must be 'generate' for a model that takes media, got 'pooling'"),
-        ("generate", SimpleNamespace(has_weights=True, method="eagle"), "must be 'ngram' for a model .*, got 'eagle'"),
+        ({"runner_type": "pooling"}, "runner must be 'generate' for a model that takes media, got 'pooling'"),
+        ({"speculative_config": EAGLE}, "method of speculative_config must be 'ngram' for .*, got 'eagle'"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size must be 1 for a model that takes media, got 2"),
+        ({"device": "torch"}, "device must be 'cpu' for a model that takes media, got 'torch'"),
     ],
 )
-def test_settings_that_do_not_go_with_media_are_refused(runner_type, drafts, message):
-    config = SimpleNamespace(runner_type=runner_type, speculative_config=drafts)
+def test_settings_that_do_not_go_with_media_are_refused(given, message):
+    plain = {"runner_type": "generate", "speculative_config": None, "pipeline_parallel_size": 1, "device": "cpu"}
+    config = SimpleNamespace(**{**plain, **given})
     with pytest.raises(ValueError, match=message):
         EncoderInputs.of(config, ResolvedModel.of(ToyVisionModel()))
