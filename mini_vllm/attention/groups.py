@@ -47,11 +47,12 @@ class GroupedAttention:
         layers = [[by_name[name] for name in group.layer_names] for group in groups]
         self.place = {layer: (g, i) for g, of_group in enumerate(layers) for i, layer in enumerate(of_group)}
         self.has_states = any(group.keeps_state for group in groups)
+        self.drafted = drafted = make_drafted_states(groups)
 
         def backend_of(group: KVCacheGroupSpec, of_group: list[int]) -> Any:
             if not of_group:
                 return None
-            return make_states(group, num_blocks) if group.keeps_state else make_backend(of_group)
+            return make_states(group, num_blocks, drafted) if group.keeps_state else make_backend(of_group)
 
         self.backends = [backend_of(group, of_group) for group, of_group in zip(groups, layers, strict=True)]
 
@@ -84,11 +85,22 @@ class StatefulStep:
         return self._steps[group][index]
 
 
-def make_states(group: KVCacheGroupSpec, num_blocks: int) -> Any:
+def make_states(group: KVCacheGroupSpec, num_blocks: int, drafted: Any) -> Any:
     """The states of a group's layers, in the place of a backend."""
     from mini_vllm.attention.backends.mamba_attn import MambaAttentionBackend
 
-    return MambaAttentionBackend(group.kv_cache_spec, len(group.layer_names), num_blocks)  # type: ignore[arg-type]
+    spec: Any = group.kv_cache_spec
+    return MambaAttentionBackend(spec, len(group.layer_names), num_blocks, drafted)
+
+
+def make_drafted_states(groups: Sequence[KVCacheGroupSpec]) -> Any:
+    """A `DraftedStates` where the groups have blocks for drafts."""
+    sizes = [g.kv_cache_spec.block_size for g in groups if getattr(g.kv_cache_spec, "num_speculative_blocks", 0)]
+    if not sizes:
+        return None
+    from mini_vllm.attention.backends.mamba_attn import DraftedStates
+
+    return DraftedStates(sizes[0])
 
 
 def make_grouped_attention(

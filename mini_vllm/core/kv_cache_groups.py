@@ -279,7 +279,7 @@ def layers_of(groups: list[KVCacheGroupSpec], specs: Specs) -> list[KVCacheGroup
 def _check_drafter(groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec], method: str | None) -> None:
     """A drafter reads all blocks of a request, so that none may have gone to others."""
     specs = [*(group.kv_cache_spec for group in groups), *of_drafter]
-    if of_drafter and (len(groups) > 1 or any(isinstance(spec, SlidingWindowSpec) for spec in specs)):
+    if of_drafter and (len(groups) > 1 or any(not isinstance(spec, FullAttentionSpec) for spec in specs)):
         raise ValueError(
             f"speculative_config: method {method!r} needs full attention in all layers of target and draft model; "
             "'ngram' needs nothing of the sort"

@@ -18,6 +18,7 @@ from mini_vllm.utils.arrays import Array
 class BlockTable:
     """Rows of block ids, `table` [max_num_reqs, max_blocks] int64; past `num_blocks[row]` stands 0, the null block.
 
+    `num_extra`: blocks behind those of all tokens, for states after drafts.
     `sliding_window`: tokens that a query of this group sees; None: all. A block that has left the window belongs to
     somebody else by now, and the scheduler does not say so: `metadata` leaves it out.
 
@@ -25,10 +26,11 @@ class BlockTable:
     """
 
     def __init__(
-        self, max_num_reqs: int, max_model_len: int, block_size: int, sliding_window: int | None = None
-    ) -> None:
-        self.block_size, self.sliding_window = block_size, sliding_window
-        self.table = np.zeros((max_num_reqs, -(-max_model_len // block_size)), np.int64)
+        self, max_num_reqs: int, max_model_len: int, block_size: int, sliding_window: int | None = None,
+        num_extra: int = 0,
+    ) -> None:  # fmt: skip
+        self.block_size, self.sliding_window, self.num_extra = block_size, sliding_window, num_extra
+        self.table = np.zeros((max_num_reqs, -(-max_model_len // block_size) + num_extra), np.int64)
         self.num_blocks = np.zeros(max_num_reqs, np.int64)
 
     def append_row(self, block_ids: Sequence[int], row: int) -> None:
@@ -57,7 +59,7 @@ class BlockTable:
         Args:
             token_rows, positions [T]: of each token. computed [R]: tokens of each row that were computed before.
         """
-        table = self.table[: len(seq_lens), : -(-int(seq_lens.max()) // self.block_size)]
+        table = self.table[: len(seq_lens), : -(-int(seq_lens.max()) // self.block_size) + self.num_extra]
         if self.sliding_window is not None:
             first = np.maximum(computed - self.sliding_window + 1, 0) // self.block_size
             if first.any():
@@ -76,10 +78,12 @@ class MultiGroupBlockTable:
         self, max_num_reqs: int, max_model_len: int, block_size: int, groups: Sequence[KVCacheGroupSpec] = ()
     ) -> None:
         """Without `groups`: one of full attention, with blocks of `block_size` tokens."""
-        shapes: list[tuple[int, int | None]] = [(block_size, None)]
+        shapes: list[tuple[int, int | None, int]] = [(block_size, None, 0)]
         if groups:
             specs = [group.kv_cache_spec for group in groups]
-            shapes = [(s.block_size, s.sliding_window if isinstance(s, SlidingWindowSpec) else None) for s in specs]
+            windows = [spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None for spec in specs]
+            extra = [getattr(spec, "num_speculative_blocks", 0) for spec in specs]
+            shapes = list(zip([spec.block_size for spec in specs], windows, extra, strict=True))
         self.block_tables = [BlockTable(max_num_reqs, max_model_len, *shape) for shape in shapes]
 
     def __getitem__(self, group: int) -> BlockTable:

@@ -96,6 +96,9 @@ class DraftRunner:
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:2128 — "use_spec_decode = len(".
         """
         self.metadata, self._target = None, inputs.metadata
+        drafted = getattr(self.runner.attention, "drafted", None)
+        if drafted is not None:
+            drafted.begin_step(self.runner.input_batch.req_ids, inputs.metadata, scheduler_output)
         if not scheduler_output.scheduled_spec_decode_tokens:
             return
         rows = inputs.sampled_rows

@@ -29,13 +29,16 @@ class MambaBase(Module):
     def get_state_dtype(self) -> tuple[str, ...]:
         """Of the numbers in each of them."""
 
-    def get_kv_cache_spec(self, block_size: int, mamba_cache_mode: str, page_size: int | None) -> MambaSpec:
+    def get_kv_cache_spec(
+        self, block_size: int, mamba_cache_mode: str, page_size: int | None, num_speculative_blocks: int
+    ) -> MambaSpec:
         """page_size: bytes of a block of keys and values, None in a model without attention.
 
         Upstream: upstream/vllm/model_executor/layers/mamba/abstract.py:44 — `get_kv_cache_spec`.
         """
         shapes, dtypes = self.get_state_shape(), self.get_state_dtype()
-        return MambaSpec(block_size, shapes, dtypes, page_size, self.mamba_type, mamba_cache_mode)
+        kind, drafts = self.mamba_type, num_speculative_blocks
+        return MambaSpec(block_size, shapes, dtypes, page_size, kind, mamba_cache_mode, drafts)
 
 
 def get_state_specs(model: Any, config: Any, max_model_len: int, specs: Specs) -> dict[str, MambaSpec]:
@@ -57,15 +60,16 @@ def get_state_specs(model: Any, config: Any, max_model_len: int, specs: Specs) -
     of_attention = [specs[layer_name(layer)] for layer in range(model.num_layers) if layer not in states]
     page = max([spec.page_size_bytes for spec in of_attention], default=None)
     size = config.block_size if mode != "none" else max_model_len
+    drafts = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
     for state in states.values():
-        needed = state.get_kv_cache_spec(size, mode, None).page_size_bytes
+        needed = state.get_kv_cache_spec(size, mode, None, drafts).page_size_bytes
         if page is not None and needed > page:
             least = -(-needed * config.block_size // page)
             raise ValueError(
                 f"block_size must be at least {least}, got {config.block_size}: a block of keys and values has "
                 f"{page} bytes, and a state {needed}"
             )
-    return {layer_name(layer): state.get_kv_cache_spec(size, mode, page) for layer, state in states.items()}
+    return {layer_name(layer): state.get_kv_cache_spec(size, mode, page, drafts) for layer, state in states.items()}
 
 
 def resolve_mamba_cache_mode(model: Any, config: Any) -> str:
@@ -80,9 +84,15 @@ def resolve_mamba_cache_mode(model: Any, config: Any) -> str:
 
 def _check_settings(config: Any, mode: str) -> None:
     """Upstream: upstream/vllm/config/vllm.py:2100 — "# Mamba cache align-mode constraints"."""
-    for name, only in (("speculative_config", None), ("kv_transfer_config", None), ("pipeline_parallel_size", 1)):
+    for name, only in (("kv_transfer_config", None), ("pipeline_parallel_size", 1)):
         if (value := getattr(config, name)) != only:
             raise ValueError(f"{name} must be {only} for a model whose layers keep a state, got {value!r}")
+    drafts = config.speculative_config
+    if drafts and drafts.num_speculative_tokens >= config.block_size:
+        raise ValueError(
+            f"num_speculative_tokens must be less than block_size={config.block_size} for a model whose layers keep a "
+            f"state, got {drafts.num_speculative_tokens}"
+        )
     if mode != "align":
         return
     size, limits = config.block_size, config.scheduler

@@ -11,6 +11,7 @@ import pytest
 from mini_vllm import LLMEngine, SamplingParams
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.kv_cache_groups import bytes_per_block
+from mini_vllm.spec_decode.ngram_proposer import NgramProposer
 from mini_vllm.tests.layers.tiny_hybrid import VOCAB, TinyHybrid, is_greedy
 
 KINDS: dict[str, list[Any]] = {"states": ["m", "m"], "hybrid": ["m", "f", "m"], "windows": ["f", "m", 6, "m"]}
@@ -155,12 +156,45 @@ def test_a_model_of_states_alone_has_no_arrays_for_keys_and_values() -> None:
      ({"max_num_batched_tokens": 7, "max_num_seqs": 4}, "max_num_batched_tokens must be at least block_size=8 under"),
      ({"long_prefill_token_threshold": 5}, "long_prefill_token_threshold must be at least block_size=8 under"),
      ({"enable_chunked_prefill": False, "max_num_batched_tokens": 128}, "enable_chunked_prefill must be True under"),
-     ({"speculative_config": SpeculativeConfig(2, "ngram")}, "speculative_config must be None for a model whose")],
+     ({"speculative_config": SpeculativeConfig(8, "ngram")}, "num_speculative_tokens must be less than block_size=8")],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )  # fmt: skip
 def test_settings_that_do_not_go_with_states_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_engine("hybrid", "align", **settings)
+
+
+def draft_from(texts: list[list[int]], k: int, seed: int) -> Any:
+    """A drafter that knows the texts, and is wrong now and then."""
+    rng = np.random.default_rng(seed)
+
+    def propose(self: Any, sampled: Any, num_tokens: Any, token_ids: Any, slot_mappings: Any = None) -> list[list[int]]:
+        drafts = []
+        for row, new in enumerate(sampled):
+            known = token_ids[row, : num_tokens[row]].tolist()
+            text = next((text for text in texts if text[: len(known)] == known), known) if new else known
+            right = text[len(known) : len(known) + int(rng.integers(0, k + 1))]
+            drafts.append([t if rng.random() < 0.8 else int(rng.integers(VOCAB)) for t in right])
+        return drafts
+
+    return propose
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kinds", ["hybrid", pytest.param("states", marks=slow), pytest.param("windows", marks=slow)])
+def test_drafts_that_are_rejected_leave_no_trace_in_a_state(
+    kinds: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [prompts()[0], prompts()[2], prompts()[4], prompts()[0][:30]]
+    plain, model = make_engine(kinds, mode)
+    of_plain = serve(plain, {0: texts}, 20)
+    whole = [list(r.prompt_token_ids) + list(r.output_token_ids) for r in of_plain.values()]
+    monkeypatch.setattr(NgramProposer, "propose", draft_from(whole, 4, 0))
+    engine, _ = make_engine(kinds, mode, speculative_config=SpeculativeConfig(4, "ngram"))
+    found = [whole[0][:57], [*whole[1][:65], 3], [*whole[0][:49], 4]]
+    check(model, serve(engine, {0: texts[:2], 3: texts[2:], 25: found}, 20), 20)
+    stats = engine.scheduler.drafts.spec_decoding_stats
+    assert 20 < stats.num_accepted_tokens < stats.num_draft_tokens - 5
 
 
 @pytest.mark.slow

@@ -78,12 +78,6 @@ def test_a_first_token_starts_from_the_null_block_which_is_zero() -> None:
     assert [array.dtype.name for array in states.layers[0]] == ["float64", "float32"]
 
 
-def test_blocks_for_drafts_are_refused_by_name() -> None:
-    spec = MambaSpec(4, ((3, 5),), ("float32",), num_speculative_blocks=2)
-    with pytest.raises(ValueError, match="num_speculative_blocks must be 0 to run a model, got 2"):
-        MambaAttentionBackend(spec, 1, 4)
-
-
 @pytest.mark.parametrize(
     ("made", "expected"),
     [(MambaStateShapeCalculator.mamba1_state_shape(2, 64, 16, 4), ((3, 32), (32, 16))),

@@ -39,7 +39,9 @@ class TinyHybrid:
         for layer in context.layers:
             for array in layer.arrays:
                 array[...] = rng.normal(0, 0.5, array.shape)
-        self.embed = rng.normal(0, 1, (VOCAB, HIDDEN)).astype(dtype)
+        for mixer in self.state_layers.values():
+            mixer.A_log -= 3  # a state that remembers
+        self.embed, self.head = (rng.normal(0, scale, (VOCAB, HIDDEN)).astype(dtype) for scale in (0.3, 1.0))
 
     def embed_input_ids(self, input_ids: Any) -> Any:
         return self.embed[input_ids]
@@ -56,7 +58,7 @@ class TinyHybrid:
         return hidden
 
     def compute_logits(self, hidden: Any) -> Any:
-        return hidden @ self.embed.T
+        return hidden @ self.head.T
 
 
 def whole_pass(model: TinyHybrid, tokens: list[int]) -> Any:
@@ -65,7 +67,7 @@ def whole_pass(model: TinyHybrid, tokens: list[int]) -> Any:
     for i, layer in enumerate(model.layers):
         normed = hidden / np.sqrt(np.mean(hidden * hidden, axis=-1, keepdims=True) + 1e-6)
         hidden = hidden + (_states(layer, normed) if i in model.state_layers else _attention(model, i, normed))
-    return hidden @ model.embed.T
+    return hidden @ model.head.T
 
 
 def _states(mixer: MambaMixer2, x: Any) -> Any:

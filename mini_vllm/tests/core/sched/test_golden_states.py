@@ -6,8 +6,8 @@ import pytest
 
 from mini_vllm.core.chunked_local_attention_manager import ChunkedLocalAttentionManager
 from mini_vllm.core.mamba_manager import MambaManager
+from mini_vllm.core.sched.encoder_inputs import EncoderStep
 from mini_vllm.core.sched.mamba_split import MambaBlockAlignedSplit
-from mini_vllm.core.sched.step_plan import StepPlan
 from mini_vllm.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
 from mini_vllm.tests.golden.replay_states import StateReplay
@@ -59,7 +59,7 @@ MUTATIONS = {
     "where a request was is not forgotten": (MambaManager, "free", SingleTypeKVCacheManager.free, 0),
     "a state is asked for a block more than attention": (MambaManager, "drops_last_block", True, 11),
     "steps end anywhere": (MambaBlockAlignedSplit, "__call__", lambda self, request, computed, new: new, 1),
-    "the encoder's tokens need no slot": (StepPlan, "num_encoder_tokens", lambda self, request: 0, 24),
+    "the encoder's tokens need no slot": (EncoderStep, "num_encoder_tokens", lambda self, request: 0, 24),
     "chunks before this one are kept": (ChunkedLocalAttentionManager, "get_num_skipped_tokens", lambda self, n: 0, 26),
 }
 
