@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
-
 
 def predicted_difference() -> float:
     """Your prediction, before any code runs. A product of 64 inputs, in float16, cut over 4 ranks along the inputs:
@@ -22,7 +20,7 @@ def predicted_difference() -> float:
     raise NotImplementedError("the share of outputs whose bits differ")
 
 
-def column_parallel(x: Array, W: Array, num_ranks: int) -> Array:
+def column_parallel(x: np.ndarray, W: np.ndarray, num_ranks: int) -> np.ndarray:
     """x @ W.T, computed by ranks of which each holds `out / num_ranks` whole rows of W and sees all of x.
 
     Args:
@@ -37,7 +35,7 @@ def column_parallel(x: Array, W: Array, num_ranks: int) -> Array:
     raise NotImplementedError("x @ W.T, of which each rank has computed its own outputs")
 
 
-def row_parallel(x: Array, W: Array, num_ranks: int, bias: Array | None = None) -> Array:
+def row_parallel(x: np.ndarray, W: np.ndarray, num_ranks: int, bias: np.ndarray | None = None) -> np.ndarray:
     """x @ W.T + bias, computed by ranks of which each sees `in / num_ranks` numbers of each x, and holds the part of W
     that reads them.
 
@@ -53,7 +51,7 @@ def row_parallel(x: Array, W: Array, num_ranks: int, bias: Array | None = None) 
     raise NotImplementedError("x @ W.T + bias, as a sum of what the ranks have computed")
 
 
-def mlp_tp(x: Array, W1: Array, W2: Array, num_ranks: int) -> tuple[Array, int]:
+def mlp_tp(x: np.ndarray, W1: np.ndarray, W2: np.ndarray, num_ranks: int) -> tuple[np.ndarray, int]:
     """relu(x @ W1.T) @ W2.T, computed by ranks that meet as rarely as they can.
 
     Args:
@@ -68,7 +66,7 @@ def mlp_tp(x: Array, W1: Array, W2: Array, num_ranks: int) -> tuple[Array, int]:
     raise NotImplementedError("the MLP's output, and how many all-reduces it took")
 
 
-def gated_mlp_rank(x: Array, rank: Any) -> Array:
+def gated_mlp_rank(x: np.ndarray, rank: Any) -> np.ndarray:
     """What one rank does for the MLP of a Llama, silu(gate) * up and then down: it runs on every rank at once.
 
     `rank.checkpoint` has "gate_up", [2 * hidden, in], the rows of gate before those of up, and "down", [out, hidden].
@@ -86,7 +84,7 @@ def gated_mlp_rank(x: Array, rank: Any) -> Array:
     raise NotImplementedError("the MLP's output, on this rank as on all")
 
 
-def attention_rank(x: Array, rank: Any, num_heads: int, num_kv_heads: int, attend: Any) -> Array:
+def attention_rank(x: np.ndarray, rank: Any, num_heads: int, num_kv_heads: int, attend: Any) -> np.ndarray:
     """What one rank does for attention: it runs on every rank at once.
 
     `rank.checkpoint` has "qkv", [(num_heads + 2 * num_kv_heads) * D, in], the rows of all q heads, then of all k heads,

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-Array = np.ndarray
-
 
 def predicted_speedup() -> float:
     """Your prediction, before any code runs. Four stages decode for 64 users who came together, so that all of them
@@ -36,7 +34,7 @@ def bubble_fraction(p: int, m: int) -> float:
     raise NotImplementedError("the share of the stages' ticks in which nothing is done")
 
 
-def simulate_schedule(p: int, m: int) -> Array:
+def simulate_schedule(p: int, m: int) -> np.ndarray:
     """Who works on what: int array [p, ticks], the number of the micro-batch, 0 to m - 1, or -1 where a stage idles.
 
     Each stage takes micro-batches in order, as soon as it can, and a micro-batch is on one stage at a time. Errors as

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
-
 
 def predicted_tokens() -> int:
     """Your prediction, before any code runs. Two ranks of pocket: 256 float32 for each token, cut into two parts. Both
@@ -24,7 +22,7 @@ def predicted_tokens() -> int:
     return 129
 
 
-def reduce_scatter(x: Array, link: Any, timeout_s: float = 10.0) -> tuple[slice, Array]:
+def reduce_scatter(x: np.ndarray, link: Any, timeout_s: float = 10.0) -> tuple[slice, np.ndarray]:
     """One part of the sum over all ranks' x; each part at exactly one rank.
 
     Args:
@@ -43,7 +41,7 @@ def reduce_scatter(x: Array, link: Any, timeout_s: float = 10.0) -> tuple[slice,
     return mine, total[mine].copy()
 
 
-def all_gather(part: slice, values: Array, size: int, link: Any, timeout_s: float = 10.0) -> Array:
+def all_gather(part: slice, values: np.ndarray, size: int, link: Any, timeout_s: float = 10.0) -> np.ndarray:
     """Everybody's part, on all ranks, to the bit.
 
     Args:
@@ -60,7 +58,7 @@ def all_gather(part: slice, values: Array, size: int, link: Any, timeout_s: floa
     return whole
 
 
-def all_reduce(x: Array, link: Any, timeout_s: float = 10.0) -> Array:
+def all_reduce(x: np.ndarray, link: Any, timeout_s: float = 10.0) -> np.ndarray:
     """The sum over all ranks' x, with the same bits on each of them. All ranks call it at about the same time.
 
     A rank sends 2 (N - 1) parts and not one more; alone, it sends nothing. It works for arrays of any size, of fewer
@@ -86,7 +84,7 @@ def _bounds(size: int, ranks: int) -> list[slice]:
     return [slice(starts[each], starts[each + 1]) for each in range(ranks)]
 
 
-def _exchange(link: Any, part: Array, count: int, timeout_s: float) -> Array:
+def _exchange(link: Any, part: np.ndarray, count: int, timeout_s: float) -> np.ndarray:
     """Sends a part and receives `count` numbers, whichever end is ready first."""
     before, after = (link.rank - 1) % link.size, (link.rank + 1) % link.size
     out, into, want = part.tobytes(), bytearray(), count * part.itemsize

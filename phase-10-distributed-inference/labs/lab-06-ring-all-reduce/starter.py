@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
-
 
 def predicted_tokens() -> int:
     """Your prediction, before any code runs. Two ranks of pocket: 256 float32 for each token, cut into two parts. Both
@@ -23,7 +21,7 @@ def predicted_tokens() -> int:
     raise NotImplementedError("the smallest number of tokens for which both stand still")
 
 
-def reduce_scatter(x: Array, link: Any, timeout_s: float = 10.0) -> tuple[slice, Array]:
+def reduce_scatter(x: np.ndarray, link: Any, timeout_s: float = 10.0) -> tuple[slice, np.ndarray]:
     """One part of the sum over all ranks' x; each part at exactly one rank.
 
     Args:
@@ -37,7 +35,7 @@ def reduce_scatter(x: Array, link: Any, timeout_s: float = 10.0) -> tuple[slice,
     raise NotImplementedError("which part of the sum this rank has, and its numbers")
 
 
-def all_gather(part: slice, values: Array, size: int, link: Any, timeout_s: float = 10.0) -> Array:
+def all_gather(part: slice, values: np.ndarray, size: int, link: Any, timeout_s: float = 10.0) -> np.ndarray:
     """Everybody's part, on all ranks, to the bit.
 
     Args:
@@ -49,7 +47,7 @@ def all_gather(part: slice, values: Array, size: int, link: Any, timeout_s: floa
     raise NotImplementedError("everybody's part, on this rank as on all")
 
 
-def all_reduce(x: Array, link: Any, timeout_s: float = 10.0) -> Array:
+def all_reduce(x: np.ndarray, link: Any, timeout_s: float = 10.0) -> np.ndarray:
     """The sum over all ranks' x, with the same bits on each of them. All ranks call it at about the same time.
 
     A rank sends 2 (N - 1) parts and not one more; alone, it sends nothing. It works for arrays of any size, of fewer
