@@ -166,6 +166,7 @@ def resolve_capture_sizes(
     max_num_batched_tokens: int,
     max_size: int | None = None,
     uniform_decode_query_len: int = 1,
+    every_small_size: bool = False,
 ) -> list[int]:
     """The sizes to capture, ascending and without repeats.
 
@@ -174,6 +175,7 @@ def resolve_capture_sizes(
             min(2 * max_num_seqs * uniform_decode_query_len, 512, budget), with the budget itself as the last rung
             where it is no larger than that.
         max_size: the top of the ladder, where the user sets it (upstream: `max_cudagraph_capture_size`).
+        every_small_size: the ladder has a rung at every size up to 32 (upstream: performance_mode="interactivity").
 
     Raises:
         ValueError: a size is not a positive whole number, or `sizes` and `max_size` contradict each other.
@@ -199,7 +201,9 @@ def resolve_capture_sizes(
     if max_size is None:
         max_size = min(max_num_seqs * uniform_decode_query_len * 2, 512)
     max_size = min(max_size, max_num_batched_tokens)
-    ladder = set(default_capture_sizes(max_size))
+    ladder = set(default_capture_sizes(max_size)) | (
+        set(range(1, min(max_size, 32) + 1)) if every_small_size else set()
+    )
     if max_num_batched_tokens <= max_size:
         ladder.add(max_num_batched_tokens)
     return sorted(ladder)

@@ -37,6 +37,7 @@ class ModelConfig:
     generation_config: whose sampling defaults and end tokens count: "auto" the checkpoint's `generation_config.json`,
         "vllm" none, else a folder with such a file. override_generation_config: single values over it.
     tokenizer_mode: "auto" or "hf", which are the same here.
+    hf_token: for the hub: a text, True for the one that huggingface_hub keeps, False for none; None: as it likes.
     runner: "generate" or "pooling"; "auto": what the checkpoint is for. convert: what a language model becomes, "embed"
         or "classify"; "none" nothing; "auto": what the runner needs.
 
@@ -61,6 +62,7 @@ class ModelConfig:
     revision: str | None = None
     served_model_name: str | list[str] | None = None
     enforce_eager: bool = False
+    hf_token: bool | str | None = None
     runner: str = "auto"
     convert: str = "auto"
 
@@ -87,6 +89,8 @@ class ModelConfig:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | Path):
                 raise ValueError(f"{name} must be a string, got {shown(value)}")
+        if not isinstance(self.hf_token, bool | str | None) or self.hf_token == "":
+            raise ValueError(f"hf_token must be a text, True, False or None, got a {type(self.hf_token).__name__}")
         self._check_override()
 
     def _check_override(self) -> None:

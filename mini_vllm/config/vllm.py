@@ -13,6 +13,7 @@ from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
+from mini_vllm.config.modes import check_modes
 from mini_vllm.config.parallel import check_pipeline
 from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.reasoning import ReasoningConfig
@@ -61,6 +62,10 @@ class EngineConfig:
     a step in which no rank gets on for so long is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300).
     `device`: "cpu", "cuda", "torch", which is the code for "cuda" on a CPU, for tests, or the name of a platform
     plug-in (`platforms/`); by default that of the plug-in whose device is there, else "cpu".
+    `performance_mode`: one of `PERFORMANCE_MODES`; "throughput" doubles the limits of a step that are not given,
+    "interactivity" captures graphs of every small size. `optimization_level`: 0 to 3; 0 is `enforce_eager` without
+    graphs, the others are one. `shutdown_timeout`: seconds that requests have to end. `cudagraph_metrics`: the log has
+    a table of the graphs' steps at the end.
     """
 
     block_size: int = CacheConfig.block_size
@@ -125,6 +130,12 @@ class EngineConfig:
     revision: str | None = ModelConfig.revision
     served_model_name: str | list[str] | None = ModelConfig.served_model_name
     device: str = ""
+    download_dir: str | None = LoadConfig.download_dir
+    hf_token: bool | str | None = ModelConfig.hf_token
+    performance_mode: str = "balanced"
+    optimization_level: int = 2
+    shutdown_timeout: float = 0
+    cudagraph_metrics: bool = False
 
     def __post_init__(self) -> None:
         self.device = self.device or default_device()
@@ -147,11 +158,12 @@ class EngineConfig:
         self.pooler_config = PoolerConfig.of(self.pooler_config)
         self.runner_type, self.convert_type = "generate", "none"  # until the model is known: `resolve_runner`
         self.supported_tasks: tuple[str, ...] = ("generate",)
-        self.load_config = LoadConfig(self.load_format)
+        self.load_config = LoadConfig(self.load_format, self.download_dir)
         self.reasoning = ReasoningConfig.of(self.reasoning_config)
         self.max_num_seqs = self.scheduler.max_num_seqs
         self.dtype = self.platform.compute_dtype(self.model_config)
         flag("disable_log_stats", self.disable_log_stats)
+        check_modes(self)
         if self.kv_oracle is not None:
             flag("kv_oracle", self.kv_oracle)
         whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
@@ -208,6 +220,7 @@ class EngineConfig:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_size=self.max_cudagraph_capture_size,
             uniform_decode_query_len=self.uniform_decode_query_len,
+            every_small_size=self.performance_mode == "interactivity",
         )
 
     @property

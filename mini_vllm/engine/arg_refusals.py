@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm.utils.checks import shown
+from mini_vllm.transformers_utils.file_keys import EMPTY, FLAG, NULL, NUMBER, Kind, one_of
+from mini_vllm.utils.checks import require, shown
 
 _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 
@@ -67,13 +68,25 @@ _REFUSED = {
         model_loader_extra_config ignore_patterns=original/**/* pt_load_map_location=cpu safetensors_load_strategy
         safetensors_prefetch_num_threads=8 safetensors_prefetch_block_size=16777216""",
 }  # fmt: skip
-_IGNORED = """
-    download_dir hf_token max_parallel_loading_workers use_tqdm_on_load disable_custom_all_reduce disable_cascade_attn
-    enable_flashinfer_autotune kernel_config moe_backend linear_backend ir_op_priority optimization_level
-    performance_mode fail_on_environ_validation shutdown_timeout swap_space
-    distributed_timeout_seconds cpu_distributed_timeout_seconds aggregate_engine_logging cudagraph_metrics"""
-_WITHOUT_EFFECT = frozenset(_IGNORED.split())
-"""Taken with any value: they choose how a GPU's libraries, processes or logs do the same thing."""
+_SECONDS = "use `execute_model_timeout_seconds` instead"
+_ONLY_FLAG = "it chooses how a GPU does the same thing"
+WITHOUT_EFFECT: dict[str, tuple[Kind, str]] = {
+    "use_tqdm_on_load": (FLAG, "an engine shows no bar while it loads"),
+    "disable_custom_all_reduce": (FLAG, _ONLY_FLAG),
+    "disable_cascade_attn": (FLAG, _ONLY_FLAG),
+    "enable_flashinfer_autotune": (FLAG | NULL, _ONLY_FLAG),
+    "swap_space": (NUMBER | NULL, "blocks are computed again, never swapped; upstream passes over it, too"),
+    "max_parallel_loading_workers": (NULL, "every rank loads its own part"),
+    "kernel_config": (EMPTY, "use `attention_backend` instead"),
+    "ir_op_priority": (EMPTY, "use `attention_backend` instead"),
+    "moe_backend": (one_of("auto", None), "the platform has one way to compute experts"),
+    "linear_backend": (one_of("auto", None), "the platform has one way to compute projections"),
+    "fail_on_environ_validation": (one_of(False, None), "variables of the environment are not looked at"),
+    "distributed_timeout_seconds": (NULL, _SECONDS),
+    "cpu_distributed_timeout_seconds": (NULL, _SECONDS),
+    "aggregate_engine_logging": (one_of(False, None), "one engine has one log"),
+}
+"""Name -> the values that change nothing: here, as upstream on a CPU. All others are refused."""
 
 
 def _table() -> dict[str, tuple[str, str]]:
@@ -91,12 +104,14 @@ REFUSED = _table()
 
 def is_upstreams(name: str) -> bool:
     """True for an argument that vLLM has and mini_vllm has not."""
-    return name in REFUSED or name in _WITHOUT_EFFECT
+    return name in REFUSED or name in WITHOUT_EFFECT
 
 
 def check_upstream_argument(name: str, value: Any) -> None:
     """Pass a value that changes nothing; raises ValueError with the phase, or with what to use, for any other."""
-    if name in _WITHOUT_EFFECT:
+    if name in WITHOUT_EFFECT:
+        kind, why = WITHOUT_EFFECT[name]
+        require(kind.allows(value), f"engine argument {name}", value, f"{kind.said} ({why})")
         return
     sentence, default = REFUSED[name]
     if isinstance(value, dict | list | tuple | set) and not value:

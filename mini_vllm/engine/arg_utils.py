@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.config.compilation import split_compilation_config
+from mini_vllm.config.modes import double_what_is_not_given
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
 from mini_vllm.plugins import load_general_plugins
@@ -103,6 +104,12 @@ class EngineArgs:
     revision: str | None = None
     served_model_name: str | list[str] | None = None
     device: str | None = None
+    download_dir: str | None = None
+    hf_token: bool | str | None = None
+    performance_mode: str | None = None
+    optimization_level: int | None = None
+    shutdown_timeout: float | None = None
+    cudagraph_metrics: bool | None = None
 
     def __post_init__(self) -> None:
         """A plug-in may bring what the arguments name. Upstream: upstream/vllm/engine/arg_utils.py:747 — calls
@@ -119,6 +126,7 @@ class EngineArgs:
             if given.get(name) is not None:
                 raise ValueError(f"{name} and compilation_config[{name!r}] are one setting; give one")
             given[name] = value
+        double_what_is_not_given(given)
         config = EngineConfig(**given)
         if self.kv_cache_memory_bytes is not None:
             config.gpu_memory_utilization = None  # checked, and outdone, as upstream
@@ -132,6 +140,8 @@ class EngineArgs:
         """
         for each in dataclasses.fields(EngineArgs):
             flag, kind = "--" + each.name.replace("_", "-"), str(each.type)
+            if flag in parser._option_string_actions:  # a server has it already
+                continue
             if kind.startswith("bool"):
                 parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
             else:

@@ -22,7 +22,7 @@ from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
-from mini_vllm.engine.output_handler import Death, handle_outputs
+from mini_vllm.engine.output_handler import Death, handle_outputs, let_end
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.lora.request import LoRARequest
@@ -265,8 +265,16 @@ class AsyncLLM(FrontEnd):
             raise self.dead_error
         return await self.core_client.call_utility_async(method, *args)
 
-    def shutdown(self) -> None:
-        """End the core; unfinished requests end with `EngineDeadError`. Happens by itself when the engine goes."""
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End the core; unfinished requests end with `EngineDeadError`. Happens by itself when the engine goes.
+
+        Args:
+            timeout: seconds that requests have to end before; None: `shutdown_timeout`. They end in the engine's loop:
+                whoever calls this in it gives them none (a server waits in `entrypoints/launcher.py`).
+        """
+        if not self.errored and self.output_handler is not None:
+            seconds = self.config.shutdown_timeout if timeout is None else timeout
+            let_end(self.output_handler, self.output_processor, seconds)
         self._death.error = self._death.error or EngineDeadError("it was shut down")
         client: EngineCoreClient | None = getattr(self, "core_client", None)
         if client is not None:
@@ -279,4 +287,4 @@ class AsyncLLM(FrontEnd):
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            self.shutdown()
+            self.shutdown(0)

@@ -272,5 +272,7 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """End what this core started (upstream/vllm/v1/engine/core.py:597 — `EngineCore.shutdown`)."""
+        if self.config.cudagraph_metrics and (graphs := self.model_executor.get_stats()[0]) is not None:
+            graphs.log(self.config)
         self.model_executor.shutdown()
         self.structured_output_manager.clear_backend()

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
@@ -39,6 +41,21 @@ async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, d
         processor.propagate_error(death.error)
         if isinstance(error, asyncio.CancelledError):
             raise
+
+
+def let_end(handler: asyncio.Task[None], processor: OutputProcessor, seconds: float) -> None:
+    """Wait until no request is unfinished, or for so long. Requests end in the handler's loop, so that nobody waits
+    in it.
+
+    Upstream: upstream/vllm/v1/engine/core.py:1264 — "shutdown_timeout = self.vllm_config.shutdown_timeout".
+    """
+    loop = handler.get_loop()
+    with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+        if asyncio.get_running_loop() is loop:
+            return
+    deadline = time.monotonic() + seconds
+    while processor.get_num_unfinished_requests() and loop.is_running() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _as_death(error: BaseException) -> BaseException:

@@ -38,7 +38,7 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Res
     if model is not None and not hasattr(model, "compute_logits"):
         from mini_vllm.model_loader.hub import get_checkpoint_folder
 
-        folder = Path(get_checkpoint_folder(model, config.revision))
+        folder = get_checkpoint_folder(model, config.revision, **_hub(config))
         resolved = ResolvedModel.from_folder(folder)
         require_memory_for_weights(resolved, config)
         resolve_runner(config, resolved, folder)
@@ -77,8 +77,13 @@ def _resolve_tokenizer(tokenizer: Any, config: EngineConfig) -> Any:
         )
     from mini_vllm.model_loader.hub import get_checkpoint_folder
 
-    folder = get_checkpoint_folder(tokenizer, what="tokenizer")
+    folder = get_checkpoint_folder(tokenizer, what="tokenizer", **_hub(config))
     return None if config.skip_tokenizer_init else load_tokenizer(folder)
+
+
+def _hub(config: EngineConfig) -> dict[str, Any]:
+    """Where the hub's files of model and tokenizer are kept, and who asks for them."""
+    return {"download_dir": config.download_dir, "token": config.hf_token}
 
 
 def _is_name(value: Any) -> bool:

@@ -15,13 +15,16 @@ FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.t
 _NAME = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
 
-def get_checkpoint_folder(model: str | Path, revision: str | None = None, what: str = "model") -> Path:
+def get_checkpoint_folder(
+    model: str | Path, revision: str | None = None, what: str = "model", *, download_dir: str | None = None,
+    token: bool | str | None = None,
+) -> Path:  # fmt: skip
     """The folder of a checkpoint: `model` itself, or the hub's snapshot of that name, downloaded if it is not there.
 
     huggingface_hub shows the progress, keeps its own cache, and honours `HF_HUB_OFFLINE=1` (cache only).
 
     Args:
-        what: names the argument in errors.
+        what: names the argument in errors. download_dir, token: `download_dir` and `hf_token` of an engine.
 
     Raises:
         TypeError: neither text nor a path. ValueError: empty, or with a zero byte.
@@ -55,7 +58,8 @@ def get_checkpoint_folder(model: str | Path, revision: str | None = None, what: 
             "(pip install 'mini-vllm-course[hub]')"
         ) from None
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+        where = {"cache_dir": download_dir, "token": token}
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES), **where))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         message = f"{what} {name!r}: no such folder, and the hub gave {type(error).__name__}: {error}"
         raise FileNotFoundError(message) from error

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from mini_vllm.logger import init_logger
+
+logger = init_logger(__name__)
 COLUMN_HEADERS = ("Unpadded Tokens", "Padded Tokens", "Num Paddings", "Runtime Mode", "Count")
 
 
@@ -101,6 +105,16 @@ class CUDAGraphStats:
         lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
         head = f"**CUDAGraph Config Settings:**\n\n- Mode: {mode}\n- Capture sizes: {list(capture_sizes)}\n\n"
         return head + "**CUDAGraph Stats:**\n\n" + "\n".join(lines) + "\n"
+
+    def log(self, config: Any) -> None:
+        """Write that table into the log where `cudagraph_metrics` of an engine's config says so.
+
+        Upstream: upstream/vllm/v1/metrics/loggers.py:117 —
+        "observability_config.cudagraph_metrics".
+        """
+        if config.cudagraph_metrics:
+            mode = config.resolved_cudagraph_mode.name
+            logger.info("%s", self.metric_table(mode, config.resolved_capture_sizes))
 
     def by_size(self) -> list[tuple[str, int, int, int, int]]:
         """(mode, captured size, replays, real tokens, padding tokens), FULL first, small sizes first; NONE, which has
