@@ -202,7 +202,7 @@ class Scheduler:
         """
         outputs: list[EngineCoreOutput] = []
         ended: set[Request] = set()
-        drafts, find = self.drafts, self.requests.get
+        drafts, encoder, find = self.drafts, self.encoder, self.requests.get
         rows = dict(zip(model_output.req_ids, range(len(model_output.req_ids)), strict=True))
         void = () if self.connector is None else self.connector.begin_update(self, output, model_output)
         for request_id in output.num_scheduled_tokens:
@@ -216,8 +216,8 @@ class Scheduler:
                 new_token_ids = model_output.sampled_token_ids[rows[request_id]]
                 if drafts is not None:
                     drafts.take_back_rejected(output, request, len(new_token_ids))
-                if self.encoder is not None and request.mm_features:
-                    self.encoder.free_passed(request)
+                if encoder is not None and request.mm_features:
+                    encoder.free_passed(request)
                 if not new_token_ids:
                     continue
                 new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids)

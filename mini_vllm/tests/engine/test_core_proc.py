@@ -150,6 +150,19 @@ def test_a_stopped_core_is_noticed(monkeypatch):
     assert gone(engine.core_client.manager.pid)
 
 
+@posix
+def test_a_core_that_is_stopped_for_a_moment_too_long_is_noticed(monkeypatch):
+    monkeypatch.setattr("mini_vllm.engine.sync_mp_client.SILENCE_S", 0.05)
+    engine = start(Trapped())
+    run_five(engine)
+    stop(engine.core_client.manager.pid)
+    engine.core_client.iteration_timeout_s = 0.1
+    with pytest.raises(EngineDeadError, match=r"has given no sign of life for 0\.1 s"):
+        while True:
+            engine.step()
+    assert gone(engine.core_client.manager.pid)
+
+
 @pytest.mark.slow
 @posix
 def test_health_of_a_stopped_core_that_goes_on():
@@ -256,6 +269,23 @@ def test_a_front_end_that_ends_takes_its_core_along(more):
         noise = process.stderr.read()
     assert gone(pid) and process.wait() == {"": 0, "sys.exit(3)": 3, "os._exit(5)": 5}.get(more, 1)
     assert noise == "" or more.startswith("raise")
+
+
+@posix
+def test_an_interrupt_ends_a_step_and_neither_the_core_nor_the_engine():
+    engine = start(Trapped())
+    run_five(engine)
+    os.kill(engine.core_client.manager.pid, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:
+            engine.step()
+    assert len(engine.abort_request([str(at) for at in range(5)])) == 5
+    engine.add_request("b", "hi", greedy(max_tokens=3))
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+    assert len(outputs[-1].outputs[0].token_ids) == 3
+    engine.shutdown()
 
 
 @pytest.mark.slow

@@ -27,6 +27,12 @@ def on_token(worker: Any, token: int, layer: int, act: Any) -> None:
     replace_forward(runner, forward)
 
 
+def orphan(worker: Any) -> None:
+    """Every rank but the first takes the engine's process for another one, as where it has died."""
+    if worker.rank:
+        worker.group.check.__self__.parent = -1
+
+
 def restore(worker: Any) -> None:
     """What the functions of this module have put into the rank is gone."""
     runner = worker.model_runner

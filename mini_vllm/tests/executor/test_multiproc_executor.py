@@ -300,6 +300,15 @@ def test_a_script_that_a_worker_has_to_import_is_told_about_the_guard(folder, tm
     assert run([str(file), folder]).returncode == 0  # and what the script defines can be called there
 
 
+def test_a_worker_whose_engine_is_gone_ends_by_itself(folder):
+    llm = make(folder)
+    [worker] = executor_of(llm).workers
+    llm.llm_engine.collective_rpc(in_workers.orphan)
+    wait_until(lambda: Path(f"/proc/{worker.proc.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    with pytest.raises(RuntimeError, match=r"rank 1 .* died in .*, with exit code 0"):
+        llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_worker_survives_the_engine_s_process(folder, tmp_path, signum):

@@ -10,6 +10,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.core.sched.encoder_inputs import EncoderInputs
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.models import registry
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.tests.multimodal.toy import IMAGE, ToyProcessor, ToyVisionModel
 
@@ -200,3 +201,24 @@ def test_settings_that_do_not_go_with_media_are_refused(given, message):
     config = SimpleNamespace(**{**plain, **given})
     with pytest.raises(ValueError, match=message):
         EncoderInputs.of(config, ResolvedModel.of(ToyVisionModel()))
+
+
+def test_completions_of_one_prompt_share_its_pictures():
+    model = ToyVisionModel()
+    params = SamplingParams(n=3, temperature=1.0, seed=0, max_tokens=4)
+    (output,) = make(model, max_num_batched_tokens=64).generate(PROMPTS[:1], params, use_tqdm=False)
+    assert len(output.outputs) == 3 and sum(model.num_encoded) == 2
+
+
+def test_the_class_of_a_checkpoint_makes_its_processor_before_any_weight_is_read(monkeypatch):
+    class FromFolder(ToyVisionModel):
+        @classmethod
+        def make_mm_processor(cls, model):
+            return ToyProcessor(model.hf_config.largest)
+
+    monkeypatch.setitem(registry._MODELS, "FromFolder", FromFolder)
+    config = SimpleNamespace(architecture="FromFolder", largest=7)
+    found = ResolvedModel("folder", 128, 60, [], hf_config=config).make_mm_processor()
+    assert found.get_mm_max_tokens_per_item() == {"image": 7}
+    config.architecture = "LlamaForCausalLM"
+    assert ResolvedModel("folder", 128, 60, [], hf_config=config).make_mm_processor() is None
