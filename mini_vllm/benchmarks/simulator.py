@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ class Simulator:
             block_size=config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
             max_model_len=engine.max_model_len,
-            **{name: getattr(limits, name) for name in SchedulerConfig.__dataclass_fields__},
+            **{each.name: getattr(limits, each.name) for each in fields(SchedulerConfig) if each.init},
         )
 
     def run(self, requests: Sequence[SimRequest], seed: int | None = None) -> Served:

@@ -86,7 +86,8 @@ class HFConfig:
 
         Upstream: upstream/vllm/config/model.py:2204 — "derived_max_model_len *= scaling_factor".
         """
-        plain = self.rope.max_position_embeddings == 0 or "rope_local_base_freq" in self.table.used
+        of_gemma = self.rope_local is not None and "rope_local_base_freq" in self.table.used
+        plain = self.rope.max_position_embeddings == 0 or of_gemma
         return self.max_position_embeddings if plain else self.rope.longest
 
     @property
