@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tomllib
 
+from course.labs import tomllib
 from models.search.bm25 import BM25, words_of
 from models.search.index import MODEL, Index, passages_of
 from models.search.sections import pages_to_search, read_sections, sections_of

@@ -93,12 +93,12 @@ def test_every_mechanism_was_really_at_work(model):
     """The comparison above is empty unless chunks, hits and preemptions occur; here they are forced and counted."""
     shared = list(range(100, 132))
     prompts = [shared + [200 + i] * 9 for i in range(4)]
-    params = [SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)] * 4
+    params = [SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)] * 4
     expected = alone(model, prompts, params)
     args = {"block_size": 4, "num_blocks": 25, "max_num_batched_tokens": 16, "max_num_seqs": 4}
     tokens, stats = run(model, prompts, params, **args)
     assert tokens == expected
-    assert stats.num_preemptions > 0 and stats.prefix_cache.hits > 0 and stats.num_steps > 24 + 3
+    assert stats.num_preemptions > 0 and stats.prefix_cache.hits > 0 and stats.num_steps > 16 + 3
     tokens, stats = run(model, prompts, params, enable_prefix_caching=False, scheduler_reserve_full_isl=False, **args)
     assert tokens == expected and stats.num_preemptions > 0 and stats.prefix_cache.hits == 0
 
@@ -109,12 +109,12 @@ def story(model):
     question = [{"role": "user", "content": "Tell me a story about a dragon and a lamp."}]
     tokens = LLM(str(POCKET), num_blocks=64, max_model_len=512).render_chat(question)["prompt_token_ids"]
     prompts = [{"prompt_token_ids": tokens}, {"prompt_token_ids": tokens[::-1]}]
-    params = [SamplingParams(temperature=1.0, seed=1, max_tokens=60, ignore_eos=True, logprobs=0)] * 2
+    params = [SamplingParams(temperature=1.0, seed=1, max_tokens=40, ignore_eos=True, logprobs=0)] * 2
     clean = LLM(model, num_blocks=128, enable_prefix_caching=False)
     return prompts, params, clean.generate(prompts, params, use_tqdm=False)
 
 
-@pytest.mark.parametrize("entry", range(4))
+@pytest.mark.parametrize("entry", [0, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_a_wrong_block_table_changes_the_tokens(model, story, entry):
     """One entry points at its neighbour's block, after the prompt: the story takes another course, the other does not.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import tomllib
 
+from course.labs import tomllib
 from mini_vllm.pool.late_interaction import compute_maxsim_score
 from models.search.index import MODEL, Index, embed, make_embedder, passages_of
 

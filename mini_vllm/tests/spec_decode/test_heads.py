@@ -54,7 +54,7 @@ WAYS = {
     "two ranks": (EAGLE, {"tensor_parallel_size": 2}, "the same drafts"),
     "two ranks, medusa": (MEDUSA, {"tensor_parallel_size": 2}, "the same drafts"),
 }
-QUICK = ("chunked", "preempted", "chunked, medusa")
+QUICK = ("chunked", "preempted, medusa")
 
 
 def check_way(name, expected):

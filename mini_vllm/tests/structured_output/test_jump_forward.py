@@ -57,22 +57,34 @@ def jumps_of(llm):
     return llm.llm_engine.scheduler.structured_output_manager.jump_forward
 
 
+def slowly(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 @pytest.fixture(scope="module")
-def plain():
-    return run(make(PLAIN))
+def both():
+    """An engine with masks alone, and one that jumps. A test leaves them idle."""
+    return make(PLAIN), make(JUMPS)
+
+
+@pytest.fixture(scope="module")
+def plain(both):
+    return run(both[0])
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
         {"max_num_batched_tokens": 8, "block_size": 4},
-        pytest.param({"long_prefill_token_threshold": 2, "max_num_seqs": 3}, marks=pytest.mark.slow),
         {"num_blocks": 16, "block_size": 8, "max_model_len": 100},
-        {"enable_prefix_caching": False, "scheduling_policy": "priority"},
-        pytest.param({"num_blocks": 40, "block_size": 3, "max_model_len": 100}, marks=pytest.mark.slow),
-        pytest.param({"enforce_eager": True}, marks=pytest.mark.slow),
-        pytest.param({"cudagraph_mode": "FULL"}, marks=pytest.mark.slow),
+        *slowly(
+            {},
+            {"long_prefill_token_threshold": 2, "max_num_seqs": 3},
+            {"enable_prefix_caching": False, "scheduling_policy": "priority"},
+            {"num_blocks": 40, "block_size": 3, "max_model_len": 100},
+            {"enforce_eager": True},
+            {"cudagraph_mode": "FULL"},
+        ),
     ],
     ids=str,
 )
@@ -106,13 +118,14 @@ def test_the_same_tokens_from_a_core_in_a_process_of_its_own(plain):
         llm.llm_engine.shutdown()
 
 
-def test_forced_tokens_cost_one_chunk():
+def test_forced_tokens_cost_one_chunk(both, monkeypatch):
     """What a step tells is what the next one computes; the last piece, with the end, is never computed."""
-    engine = make(JUMPS).llm_engine
+    engine = both[1].llm_engine
+    engine.reset_prefix_cache()
     engine.add_request("a", questions()[0], params())
     wait_for_grammars(engine)
     plans, schedule = [], engine.scheduler.schedule
-    engine.scheduler.schedule = lambda: plans.append(schedule()) or plans[-1]
+    monkeypatch.setattr(engine.scheduler, "schedule", lambda: plans.append(schedule()) or plans[-1])
     told = []
     while engine.has_unfinished_requests():
         told += [len(output.outputs[0].token_ids) for output in engine.step()]
@@ -122,23 +135,17 @@ def test_forced_tokens_cost_one_chunk():
     assert rows[1:] == new[:-1] and len(plans) == 9 and max(new) >= 4
 
 
-def test_n_completions_jump_each_for_itself():
+def test_n_completions_jump_each_for_itself(both):
     wanted = params(1, n=3)
-    outputs = [make(settings).generate(questions()[0], wanted, use_tqdm=False)[0] for settings in (PLAIN, JUMPS)]
+    outputs = [llm.generate(questions()[0], wanted, use_tqdm=False)[0] for llm in both]
     texts = [[o.token_ids for o in output.outputs] for output in outputs]
     assert texts[0] == texts[1] and len(texts[0]) == 3
 
 
-@pytest.fixture(scope="module")
-def both():
-    """An engine with masks alone, and one that jumps."""
-    return make(PLAIN), make(JUMPS)
-
-
 ENDS = pytest.mark.parametrize(
     "more",
-    [*({"max_tokens": n} for n in (1, 2, 5, 9)), {"min_tokens": 20}, {"min_tokens": 30}, {"ignore_eos": True},
-     {"stop_token_ids": [361]}, {"presence_penalty": 0.5}],
+    [{"max_tokens": 2}, {"max_tokens": 9}, {"min_tokens": 30}, {"ignore_eos": True}, {"stop_token_ids": [361]},
+     {"presence_penalty": 0.5}, *slowly({"max_tokens": 1}, {"max_tokens": 5}, {"min_tokens": 20})],
     ids=str,
 )  # fmt: skip
 
@@ -167,16 +174,17 @@ def test_a_stop_string_cuts_the_text(both, more):
     assert all(longer[: len(ids)] == ids for (ids, *_), (longer, *_) in zip(one, other, strict=True))
 
 
-def test_who_cannot_jump_is_led_by_masks():
+def test_who_cannot_jump_is_led_by_masks(both):
+    llm = both[1]
+    before = jumps_of(llm).num_jumps
     for more in ({"logprobs": 2}, {"bad_words": ["zebra"]}, {"allowed_token_ids": list(range(4096))}):
-        llm = make(JUMPS)
         text = llm.generate(questions()[0], params(**more), use_tqdm=False)[0].outputs[0].text
-        assert json.loads(text)["name"] == "Alma" and jumps_of(llm).num_jumps == 0
+        assert json.loads(text)["name"] == "Alma" and jumps_of(llm).num_jumps == before
 
 
-def test_a_reset_in_the_middle():
-    engine = make(JUMPS).llm_engine
-    expected = make(PLAIN).generate(questions()[0], params(1), use_tqdm=False)[0].outputs[0].token_ids
+def test_a_reset_in_the_middle(both):
+    engine = both[1].llm_engine
+    expected = both[0].generate(questions()[0], params(1), use_tqdm=False)[0].outputs[0].token_ids
     engine.add_request("a", questions()[0], params(1))
     wait_for_grammars(engine)
     for step in range(100):
@@ -236,10 +244,10 @@ def test_nothing_is_forced_while_a_model_thinks():
 
 
 @pytest.fixture(scope="module")
-def written():
+def written(both):
     """(tokens, text) of what `write` makes of forced text behind some tokens."""
     vocabulary = pocket_vocabulary()
-    tokenizer = make(PLAIN).get_tokenizer()
+    tokenizer = both[0].get_tokenizer()
     ours, jump = backend(vocabulary), JumpForward(vocabulary, tokenizer)
 
     def write(kind, spec, before):
@@ -288,16 +296,17 @@ def test_the_window_may_begin_in_the_middle_of_a_character(written):
     assert write("CHOICE", json.dumps([f"é{text} day"]), [*halves, *tail]) == [b" day"]
 
 
-def test_two_ends_are_a_choice():
+def test_two_ends_are_a_choice(both):
     vocabulary = pocket_vocabulary()
     two = TokenVocabulary(vocabulary.tokens, [*vocabulary.stop_token_ids, 1], vocabulary.vocab_size)
     grammar = backend(two).compile_grammar(StructuredOutputOptions.CHOICE, '["a"]')
     assert grammar.accept_tokens("", [two.tokens.index(b"a")])
-    engine = make(PLAIN).llm_engine
+    engine = both[0].llm_engine
     engine.add_request("a", "x", params())
     request = engine.scheduler.requests["a"]
     assert JumpForward(two, engine.tokenizer).advance(request, grammar) == []
     assert JumpForward(vocabulary, engine.tokenizer).advance(request, grammar) == vocabulary.stop_token_ids
+    engine.abort_request("a")
 
 
 @pytest.mark.parametrize(
