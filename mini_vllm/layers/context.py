@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
-from mini_vllm.distributed.utils import get_pp_indices
 from mini_vllm.layers.batch_invariant import linear_batch_invariant, vllm_is_batch_invariant
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.platforms.cpu.memory import WeightMemory
@@ -65,16 +64,6 @@ class ModelContext:
     def is_last_rank(self) -> bool:
         """Whether this process has the last layer, the last norm and the output embedding."""
         return self.pp is None or self.pp.is_last_rank
-
-    def is_elsewhere(self, name: str) -> bool:
-        """Whether a tensor of the checkpoint belongs to another stage."""
-        return any(name.startswith(f"{prefix}.") for prefix in self.missing)
-
-    def layers_here(self, num_hidden_layers: int) -> tuple[int, int]:
-        """The first layer that this process has, and the one after its last. Raises as `get_pp_indices`."""
-        if self.pp is None:
-            return 0, num_hidden_layers
-        return get_pp_indices(num_hidden_layers, self.pp.rank_in_group, self.pp.world_size)
 
     def in_floats(self) -> ModelContext:
         """The same for a layer that is never quantized."""

@@ -16,6 +16,7 @@ from mini_vllm.layers.pooler.activations import get_act_fn
 from mini_vllm.layers.pooler.projector import load_projector
 from mini_vllm.layers.pooler.special import DispatchPooler
 from mini_vllm.models.interfaces_base import CausalLM
+from mini_vllm.models.utils import is_pp_missing_parameter
 from mini_vllm.utils.arrays import Array
 
 CONVERT_TYPES = ("none", "embed", "classify")
@@ -68,7 +69,9 @@ class PoolingModel(CausalLM):
     def is_ignorable(self, name: str) -> bool:
         """The output embedding, tables that we compute, and heads of other tasks."""
         bare = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
-        if any(map(self.context.is_elsewhere, (bare, *(prefix + bare for prefix in _PREFIXES)))):
+        if any(
+            is_pp_missing_parameter(each, self.context) for each in (bare, *(prefix + bare for prefix in _PREFIXES))
+        ):
             return True
         return name.startswith(self.unused) or bare.startswith(self.unused) or "rotary_emb." in name
 

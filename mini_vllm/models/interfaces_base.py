@@ -15,6 +15,7 @@ from mini_vllm.layers.context import ModelContext
 from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.logits import LogitsProcessor
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.models.utils import is_pp_missing_parameter, span_of_layers
 from mini_vllm.parameter import Shard
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
@@ -66,7 +67,7 @@ class CausalLM:
         self.dtype = np.dtype(dtype)
         self.context = ModelContext(self.dtype, quant_config, group, enable_expert_parallel, pp=pp)
         ranks = self.context.tp_size
-        self.start_layer, self.end_layer = self.context.layers_here(config.num_hidden_layers)
+        self.start_layer, self.end_layer = span_of_layers(self.context, config.num_hidden_layers)
         self.num_layers = self.end_layer - self.start_layer
         self.num_heads = self.context.divide(config.num_attention_heads, "num_heads of the model")
         self.num_kv_heads = max(1, config.num_key_value_heads // ranks)
@@ -116,7 +117,8 @@ class CausalLM:
 
         Some hold tables that we compute: upstream/vllm/model_executor/models/llama.py:448 — "rotary_emb.inv_freq".
         """
-        return "rotary_emb." in name or self.context.is_elsewhere(name) or self.repeated(name) is not None
+        elsewhere = is_pp_missing_parameter(name, self.context)
+        return "rotary_emb." in name or elsewhere or self.repeated(name) is not None
 
     def repeated(self, name: str) -> str | None:
         """The tensor that `name` must be equal to, since both are one array here: a tied output matrix. None: there is

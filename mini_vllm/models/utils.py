@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mini_vllm.distributed.utils import get_pp_indices
 from mini_vllm.layers.context import ModelContext
 from mini_vllm.layers.module import Module
 from mini_vllm.transformers_utils.config import HFConfig
@@ -28,6 +29,21 @@ class PPMissingLayer(Module):
         return x
 
 
+def span_of_layers(context: ModelContext, num_hidden_layers: int) -> tuple[int, int]:
+    """The first layer that this process has, and the one after its last. Raises as `get_pp_indices`."""
+    if context.pp is None:
+        return 0, num_hidden_layers
+    return get_pp_indices(num_hidden_layers, context.pp.rank_in_group, context.pp.world_size)
+
+
+def is_pp_missing_parameter(name: str, context: ModelContext) -> bool:
+    """Whether a tensor of the checkpoint belongs to another stage.
+
+    Upstream: upstream/vllm/model_executor/models/utils.py:674 — `is_pp_missing_parameter`.
+    """
+    return any(name.startswith(f"{prefix}.") for prefix in context.missing)
+
+
 def make_layers(
     num_hidden_layers: int, layer_fn: Callable[[int, str], Any], context: ModelContext, prefix: str
 ) -> tuple[int, int, list[Any]]:
@@ -43,7 +59,7 @@ def make_layers(
 
     Upstream: upstream/vllm/model_executor/models/utils.py:617 — `make_layers`.
     """
-    start, end = context.layers_here(num_hidden_layers)
+    start, end = span_of_layers(context, num_hidden_layers)
     layers = []
     for number in range(num_hidden_layers):
         name = f"{prefix}.{number}"

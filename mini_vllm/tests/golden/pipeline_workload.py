@@ -13,7 +13,7 @@ from typing import Any
 from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, checksum_of, use_ids_again
 from mini_vllm.tests.golden.draft_workload import make_draft_workload, proposed, verified
 from mini_vllm.tests.golden.group_workload import make_group_workload
-from mini_vllm.tests.golden.scheduler_workload import Workload, make_pressed_workload, sampled_token
+from mini_vllm.tests.golden.scheduler_workload import Arrival, Workload, make_pressed_workload, sampled_token
 
 NEVER = 1_000_000
 """Steps after which a result is there that has to be waited for."""
@@ -59,6 +59,17 @@ def make_pipeline_workload(seed: int, wide: bool = False) -> Workload:
     }
     use_ids_again(rng, workload, 0.3 if wide else 0.1)
     return workload
+
+
+def make_reset_in_flight() -> Workload:
+    """One request of four tokens, and a reset while the only step that it needs is in flight."""
+    config = {
+        "groups": [(None, 4)], "block_size": 4, "max_model_len": 32, "max_num_batched_tokens": 16, "max_num_seqs": 2,
+        "threshold": 0, "policy": "fcfs", "reserve": True, "caching": False, "num_blocks": 16, "async": False,
+        "stages": 2, "aborts_in_flight": {},
+    }  # fmt: skip
+    arrivals = [[Arrival("r0", [1, 2, 3, 4], 3, [], True, 0)], [], [], []]
+    return Workload(0, config, arrivals, [None] * 4, [None, True, None, None])
 
 
 class Pending:

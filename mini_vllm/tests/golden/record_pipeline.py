@@ -8,7 +8,8 @@ Run from the repository root under the CPU build of the pinned release (`course 
 The scheduler and the core's step are the release's; the stages are a stand-in (`Stages` of `pipeline_workload.py`),
 whose results come early or have to be waited for. Each step's record is what `pipeline_workload.short` keeps: the plan,
 what is sent back to the stages that do not sample, which batch is taken in, all that the scheduler knows. The known
-bugs (`upstream_patches.py`) are patched. The result is `scheduler-pipeline.json.gz`.
+bugs (`upstream_patches.py`) are patched; one short workload is recorded without. The result is
+`scheduler-pipeline.json.gz`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 from connector_workload import free_name, picks, scheduler_state  # noqa: E402
-from pipeline_workload import Stages, make_pipeline_workload, plan_record, short  # noqa: E402
+from pipeline_workload import Stages, make_pipeline_workload, make_reset_in_flight, plan_record, short  # noqa: E402
 from record_connector import ConnectorRecorder  # noqa: E402
 from record_groups import GroupRecorder  # noqa: E402
 from record_scheduler import STEP_LIMIT, counts, model_output, stand_in_model, write  # noqa: E402
@@ -156,10 +157,22 @@ def features_of(workload: Workload) -> set[str]:
     }
 
 
+def twice(folder: str) -> list[Any]:
+    """The release as it is: what each step of `make_reset_in_flight` plans, and from which token on."""
+    recorder, found = PipelineRecorder(make_reset_in_flight(), folder), []
+    while len(found) < 4:
+        recorder._step(len(found))
+        plan = recorder.last["plan"] or {"tokens": [], "new": [], "cached": []}
+        found.append([plan["tokens"], [[row[0], row[2]] for row in plan["new"] + plan["cached"]]])
+    return found
+
+
 def main() -> None:
     num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 110
     init_none_hash(sha256)
     traces, features, seen = [], Counter(), Counter()
+    with stand_in_model() as folder:
+        unpatched = twice(folder)
     with stand_in_model() as folder, applied(Scheduler, ALL_PATCHES):
         for seed in range(num_workloads):
             workload = make_pipeline_workload(seed)
@@ -173,7 +186,7 @@ def main() -> None:
         "seen": dict(sorted(seen.items())),
         "workloads_by_feature": dict(sorted(features.items())),
     }
-    write("scheduler-pipeline.json.gz", f"record_pipeline.py {num_workloads}", more, traces=traces)
+    write("scheduler-pipeline.json.gz", f"record_pipeline.py {num_workloads}", more, traces=traces, unpatched=unpatched)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ results are out, who is passed over, when a result is taken in, what stages are 
 
 import pytest
 
-from mini_vllm.tests.golden.pipeline_workload import make_pipeline_workload
+from mini_vllm.tests.golden.pipeline_workload import make_pipeline_workload, make_reset_in_flight
 from mini_vllm.tests.golden.replay_compare import notices, recording
 from mini_vllm.tests.golden.replay_pipeline import PipelineReplay
 from mini_vllm.tests.helpers import GOLDEN
@@ -47,15 +47,29 @@ def test_the_recording_is_wide_enough():
     assert TRACES.stat().st_size <= 150_000
 
 
-MUTATIONS = [
-    "one queue for two",
-    "a result that is there waits",
-    "nothing is sent back",
-    "nobody waits for a token in flight",
-    "drafts in flight count",
-    "a reset drops one result",
-    "filled blocks are found late",
-]
+def test_the_release_computes_a_token_twice_and_we_do_not():
+    """A reset while the step of a prompt is in flight: the release plans the same four tokens again, and takes the
+    token behind them from both steps. We wait for the first."""
+    theirs = golden()["unpatched"]
+    assert theirs[:2] == [[[["r0", 4]], [["r0", 0]]]] * 2
+    replay, ours = PipelineReplay(make_reset_in_flight()), []
+    for index in range(4):
+        replay.step(index)
+        plan = replay.last["plan"]
+        ours.append([list(map(list, plan["tokens"])), [[row[0], row[2]] for row in plan["new"] + plan["cached"]]])
+    assert ours[:3] == [theirs[0], [[], []], [[["r0", 5]], [["r0", 0]]]]
+
+
+MUTATIONS = {
+    "one queue for two": 6,
+    "a result that is there waits": 13,
+    "nothing is sent back": 0,
+    "nobody waits for a token in flight": 0,
+    "drafts in flight count": 0,
+    "a reset drops one result": 8,
+    "filled blocks are found late": 1,
+}
+"""And the first workload in which it shows."""
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
@@ -98,4 +112,4 @@ def test_the_replay_would_notice(mutation, monkeypatch):
                 request.async_tokens_to_discard = min(request.async_tokens_to_discard, 1)
 
         monkeypatch.setattr(RequestTable, "preempt_all", one)
-    assert notices(first_difference, [0, 6, 8, 13, *range(14, 60)])
+    assert notices(first_difference, [MUTATIONS[mutation], *range(60)])
