@@ -33,6 +33,7 @@ from mini_vllm.config.speculative import SpeculativeConfig  # noqa: E402
 from mini_vllm.core import (  # noqa: E402
     block_pool,
     chunked_local_attention_manager,
+    cross_attention_manager,
     encoder_cache_manager,
     kv_cache_groups,
     kv_cache_manager,
@@ -63,6 +64,7 @@ WHY = {
     "test_prefix_cache_stats_disabled": "a switch for statistics; ours are always counted",
     "test_kv_cache_events_with_lora": "LoRA",
     "test_block_stored_event_group_idx": "events annotated when they are taken; ours, when made",
+    "test_abort_request_when_structured_output_fsm_cannot_advance": "a method of upstream's class over a stand-in",
     "test_block_stored_event_group_idx_out_of_bounds": "events annotated when they are taken; ours, when made",
     "test_block_stored_event_group_idx_multiple_groups": "events annotated when they are taken; ours, when made",
     "test_scheduler_reset_prefix_cache": "a waiting queue that can be indexed",
@@ -217,6 +219,12 @@ class _Adapted:
     """What our scheduler is asked for and answers in upstream's form; mixed into both of them."""
 
     drafts: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A test of cross attention puts this manager there afterwards."""
+        super().__setattr__(name, value)
+        if name == "encoder_cache_manager" and isinstance(value, EncoderDecoderCacheManager):
+            self.encoder = self.table.encoder = EncoderInputs(value, self.max_num_encoder_input_tokens)  # type: ignore
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         need(reset_connector, "a KV connector")
@@ -381,6 +389,7 @@ class Plugin:
                 "EncoderCacheManager": EncoderCacheManager, "EncoderDecoderCacheManager": EncoderDecoderCacheManager,
                 "get_request_block_hasher": request_block_hasher,
                 "is_kv_cache_spec_uniform": self.uniform, "ChunkedLocalAttentionManager": Chunked,
+                "Scheduler": scheduler_maker(OurScheduler),
             }  # fmt: skip
             for name, one in ours.items():
                 if hasattr(module, name):
@@ -422,6 +431,10 @@ def adapt() -> None:
 
     for module in (scheduler, async_scheduler, request_table, step_plan, utils, our_request):
         module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
+    theirs = importlib.import_module("vllm.v1.core.encoder_cache_manager")
+    theirs.EncoderDecoderCacheManager = EncoderDecoderCacheManager  # type: ignore[attr-defined]
+    theirs = importlib.import_module("vllm.v1.core.single_type_kv_cache_manager")
+    theirs.CrossAttentionManager = cross_attention_manager.CrossAttentionManager  # type: ignore[attr-defined]
     Request.num_awaited_tokens = 0
     PlaceholderRange.end = vars(inputs.PlaceholderRange)["end"]  # type: ignore[attr-defined]
     for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
