@@ -116,6 +116,15 @@ def test_the_type_is_xs(impl, dtype):
         assert found.dtype == np.dtype(dtype), f"{what} of {dtype}: got {found.dtype}"
 
 
+def test_the_order_is_that_of_the_ranks(impl):
+    """In float16 (2048 + 1) + 1 is 2048, and 1 + (1 + 2048) is not: there the ones meet first."""
+    x, W = np.array([[2048, 1, 1]], np.float16), np.ones((1, 3), np.float16)
+    found = float(impl.row_parallel(x, W, 3)[0, 0])
+    assert found == 2048, f"parts 2048, 1, 1: got {found}, expected 2048: in the order of the ranks, in x's type"
+    last = float(impl.row_parallel(x, W, 3, np.full(1, 2, np.float16))[0, 0])
+    assert last == 2050, f"a bias of 2 behind the sum: got {last}, expected 2050"
+
+
 def test_your_prediction(impl):
     share = {}
     for ranks in (2, 4, 8):
