@@ -13,12 +13,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.tokenizers.callable import CallableTokenizer
 from mini_vllm.tokenizers.pretokenize import AddedTokenSplitter, UnsupportedTokenizer
 from mini_vllm.tokenizers.tokenizer_json import (
     build_normalizer,
     build_pre_tokenizer,
     check_decoder,
     check_model,
+    place_pair,
     read_added_tokens,
     read_merges,
     read_template,
@@ -131,7 +133,7 @@ class BPEMerger:
         return [symbol for symbol in symbols if symbol >= 0]
 
 
-class BPETokenizer:
+class BPETokenizer(CallableTokenizer):
     """A byte-level BPE tokenizer with added tokens and a template around the text.
 
     vocab_size: highest id + 1. eos_token_id, bos_token_id: None where the checkpoint names none.
@@ -139,8 +141,12 @@ class BPETokenizer:
 
     is_byte_level = True
 
-    def __init__(self, spec: dict[str, Any], special: dict[str, str] | None = None) -> None:
-        """spec: a parsed tokenizer.json. special: e.g. {"eos_token": "</s>"}. Raises UnsupportedTokenizer."""
+    def __init__(self, spec: dict[str, Any], special: dict[str, str] | None = None, folder: Path | None = None) -> None:
+        """spec: a parsed tokenizer.json. special: e.g. {"eos_token": "</s>"}. folder: where its files lie.
+
+        Raises UnsupportedTokenizer.
+        """
+        self.folder, self._template = folder, spec.get("post_processor")
         model = spec["model"]
         check_model(model)
         added = read_added_tokens(spec.get("added_tokens"))
@@ -169,7 +175,7 @@ class BPETokenizer:
         """Read `tokenizer.json` (or `vocab.json` with `merges.txt`) and the special tokens of a checkpoint folder."""
         from mini_vllm.tokenizers.tokenizer_files import read_special_tokens, read_tokenizer_spec
 
-        return cls(read_tokenizer_spec(Path(path)), read_special_tokens(Path(path)))
+        return cls(read_tokenizer_spec(Path(path)), read_special_tokens(Path(path)), Path(path))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. add_special_tokens: put the template's ids (e.g. BOS) around it. Added tokens that stand in
@@ -182,6 +188,12 @@ class BPETokenizer:
             for piece, token_id in self._added_normalized.split(self.normalize(raw) if self.normalize else raw):
                 ids += [token_id] if token_id is not None else self.merger.encode_words(self._split(piece))
         return ids + self._suffix if add_special_tokens else ids
+
+    def encode_pair(self, text: str, pair: str, add_special_tokens: bool = True) -> tuple[list[int], list[int]]:
+        """See `CallableTokenizer`."""
+        pieces = {"A": self.encode(text, False), "B": self.encode(pair, False)}
+        found = place_pair(self._template if add_special_tokens else None, pieces)
+        return [token_id for token_id, _ in found], [kind for _, kind in found]
 
     def _split(self, piece: str) -> Sequence[str]:
         words: Sequence[str] = [piece]

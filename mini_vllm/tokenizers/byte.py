@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mini_vllm.tokenizers.callable import CallableTokenizer
 
-class ByteTokenizer:
+
+class ByteTokenizer(CallableTokenizer):
     """One byte, one token: ids 0-255 are the bytes of the UTF-8 text, 256 is EOS."""
 
     is_byte_level = True
@@ -19,6 +21,15 @@ class ByteTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The bytes of the text. There is no template, so add_special_tokens changes nothing."""
         return list(text.encode("utf-8"))
+
+    def encode_pair(self, text: str, pair: str, add_special_tokens: bool = True) -> tuple[list[int], list[int]]:
+        """See `CallableTokenizer`: one after the other."""
+        a, b = self.encode(text), self.encode(pair)
+        return a + b, [0] * len(a) + [1] * len(b)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Bytes as two hexadecimal digits, and the name of EOS."""
+        return {**{f"{i:02x}": i for i in range(256)}, "<eos>": 256}
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of the bytes; EOS has none in either case, and bytes that are no valid UTF-8 become U+FFFD."""

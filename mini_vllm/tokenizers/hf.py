@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from mini_vllm.tokenizers.callable import CallableTokenizer
 from mini_vllm.tokenizers.tokenizer_files import read_special_tokens
 
 
-class HFTokenizer:
+class HFTokenizer(CallableTokenizer):
     """Any other kind (sentencepiece-like BPE, Unigram, WordPiece), by the `tokenizers` library (`hub` extra)."""
 
     is_byte_level = False
@@ -24,6 +25,7 @@ class HFTokenizer:
             raise ImportError(
                 "this tokenizer needs the tokenizers library: pip install 'mini-vllm-course[hub]'"
             ) from None
+        self.folder = Path(folder)
         self._inner = tokenizers.Tokenizer.from_file(str(path))
         special = read_special_tokens(Path(folder))
         ids = {name: self._inner.token_to_id(token) for name, token in special.items()}
@@ -36,6 +38,11 @@ class HFTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text."""
         return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_pair(self, text: str, pair: str, add_special_tokens: bool = True) -> tuple[list[int], list[int]]:
+        """See `CallableTokenizer`."""
+        found = self._inner.encode(text, pair, add_special_tokens=add_special_tokens)
+        return list(found.ids), list(found.type_ids)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of ids."""

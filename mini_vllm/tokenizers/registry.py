@@ -31,7 +31,7 @@ def load_tokenizer(folder: str | Path) -> BPETokenizer | HFTokenizer:
     except UnsupportedTokenizer as unsupported:
         raise ValueError(f"{path}: {unsupported}") from None
     try:
-        tokenizer = BPETokenizer(check_vocabulary(spec), special)
+        tokenizer = BPETokenizer(check_vocabulary(spec), special, path)
     except UnsupportedTokenizer as unsupported:
         tokenizer = _by_the_library(path, unsupported)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:

@@ -123,6 +123,20 @@ def read_template(spec: dict[str, Any] | None, vocab: dict[str, int]) -> tuple[l
     return before, after
 
 
+def place_pair(spec: dict[str, Any] | None, pieces: dict[str, list[int]]) -> list[tuple[int, int]]:
+    """Ids of two texts, "A" and "B", by the post-processor's template, each with the number of its text."""
+    if spec is not None and spec["type"] == "Sequence":
+        spec = next((part for part in spec["processors"] if part["type"] == "TemplateProcessing"), None)
+    if spec is None or spec["type"] != "TemplateProcessing":
+        return [(i, 0) for i in pieces["A"]] + [(i, 1 if spec is None else 0) for i in pieces["B"]]
+    found: list[tuple[int, int]] = []
+    for step in spec["pair"]:
+        ((name, what),) = step.items()
+        ids = pieces[what["id"]] if name == "Sequence" else spec["special_tokens"][what["id"]]["ids"]
+        found += [(i, what.get("type_id", 0)) for i in ids]
+    return found
+
+
 def check_decoder(spec: dict[str, Any] | None) -> None:
     """Raise UnsupportedTokenizer unless ids become bytes and nothing else."""
     parts = (spec or {}).get("decoders", [spec] if spec else [])
