@@ -36,7 +36,7 @@ class BatchEncoding(dict[str, Any]):
 class CallableTokenizer:
     """The base of all tokenizers here. Subclasses have `encode`, `get_vocab`, and where there are files, `folder`.
 
-    Upstream: upstream/vllm/tokenizers/protocol.py:17 — `TokenizerLike`.
+    Upstream: upstream/vllm/tokenizers/protocol.py:13 — `TokenizerLike`.
     """
 
     folder: Path | None = None
