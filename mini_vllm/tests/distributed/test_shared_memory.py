@@ -33,7 +33,6 @@ def test_a_spawned_process_sees_the_same_memory():
     assert array.tolist() == [[2, 4], [6, 8]] and (counters[0], counters[1]) == (5, 7)
 
 
-@pytest.mark.slow
 def test_it_leaves_no_file_and_no_descriptor_behind():
     gc.collect()  # what tests before this one left behind
     before, fds = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))

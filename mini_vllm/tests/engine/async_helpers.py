@@ -9,6 +9,9 @@ from mini_vllm.tests.engine.engines import greedy
 from mini_vllm.tests.engine.trapped import Trapped
 
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["in-process", "own-process"])
+BOTH_SLOWLY = pytest.mark.parametrize(
+    "elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in-process", "own-process"]
+)
 LONG = 1500
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from mini_vllm import AsyncLLM, EngineArgs, EngineDeadError, EngineGenerateError
-from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, in_loop
+from mini_vllm.tests.engine.async_helpers import BOTH, BOTH_SLOWLY, LONG, collect, greedy, in_loop
 from mini_vllm.tests.engine.trapped import Trapped, stop
 
 pytest.importorskip("zmq")
@@ -89,8 +89,7 @@ def test_a_stopped_core_is_noticed(monkeypatch):
     in_loop(True, body)
 
 
-@pytest.mark.slow
-@BOTH
+@BOTH_SLOWLY
 def test_shutdown_with_requests_in_flight(elsewhere):
     async def body(llm):
         tasks = [asyncio.create_task(collect(llm, str(at), "~", greedy(max_tokens=LONG))) for at in range(3)]
@@ -105,8 +104,7 @@ def test_shutdown_with_requests_in_flight(elsewhere):
     in_loop(elsewhere, body)
 
 
-@pytest.mark.slow
-@BOTH
+@BOTH_SLOWLY
 def test_shutdown_from_another_thread_and_before_any_request(elsewhere):
     async def body(llm):
         task = asyncio.create_task(collect(llm, "a", "~", greedy(max_tokens=LONG)))
@@ -121,8 +119,7 @@ def test_shutdown_from_another_thread_and_before_any_request(elsewhere):
     AsyncLLM(num_blocks=8, enable_multiprocessing=elsewhere).shutdown()  # outside of any loop
 
 
-@pytest.mark.slow
-@BOTH
+@BOTH_SLOWLY
 def test_an_engine_that_nobody_holds_ends(elsewhere):
     async def main():
         llm = AsyncLLM(Trapped(), num_blocks=64, enable_multiprocessing=elsewhere)

@@ -10,7 +10,7 @@ from mini_vllm import LLM, EngineDeadError, RequestOutputKind, SamplingParams
 from mini_vllm.engine import output_handler
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.outputs import CompletionOutput, RequestOutput
-from mini_vllm.tests.engine.async_helpers import BOTH, LONG, collect, greedy, idle, in_loop
+from mini_vllm.tests.engine.async_helpers import BOTH, BOTH_SLOWLY, LONG, collect, greedy, idle, in_loop
 from mini_vllm.tests.engine.trapped import Trapped
 
 pytest.importorskip("zmq")
@@ -158,38 +158,35 @@ def test_an_id_in_use_again_after_an_abort(run):
     run(body)
 
 
-@pytest.mark.slow
-@BOTH
+@BOTH_SLOWLY
 def test_a_slow_consumer_gets_everything_at_once(run):
     async def body(llm):
         pieces = []
-        async for output in llm.generate("hello", greedy(max_tokens=200), "slow", output_kind=RequestOutputKind.DELTA):
+        async for output in llm.generate("hello", greedy(max_tokens=40), "slow", output_kind=RequestOutputKind.DELTA):
             pieces.append(output.outputs[0].token_ids)
             if len(pieces) == 1:
-                await collect(llm, "fast", params=greedy(max_tokens=250))
+                await collect(llm, "fast", params=greedy(max_tokens=60))
         return pieces
 
     pieces = run(body)
-    [expected] = LLM(Trapped(), num_blocks=64).generate("hello", greedy(max_tokens=200))
+    [expected] = LLM(Trapped(), num_blocks=64).generate("hello", greedy(max_tokens=40))
     assert [t for ids in pieces for t in ids] == expected.outputs[0].token_ids and len(pieces) == 2
 
 
-@pytest.mark.slow
-@BOTH
+@BOTH_SLOWLY
 def test_the_event_loop_goes_on_while_the_model_computes(elsewhere):
     async def body(llm):
-        task = asyncio.create_task(collect(llm, "a", "~ slow", greedy(max_tokens=20)))
+        task = asyncio.create_task(collect(llm, "a", "~ slow", greedy(max_tokens=10)))
         turns = 0
         while not task.done():
             await asyncio.sleep(0.001)
             turns += 1
         return turns
 
-    assert in_loop(elsewhere, body) > 40  # 20 steps of 20 ms; a blocked loop would turn once a step
+    assert in_loop(elsewhere, body) > 20  # 10 steps of 20 ms; a blocked loop would turn once a step
 
 
-@pytest.mark.slow
-@BOTH
+@BOTH_SLOWLY
 def test_outputs_are_handled_in_chunks(elsewhere, monkeypatch):
     """With chunks of one, other tasks get a turn between two outputs of the same step."""
     monkeypatch.setattr(output_handler, "OUTPUT_PROC_CHUNK_SIZE", 1)

@@ -166,4 +166,4 @@ def test_every_state_keeps_the_invariants(machine):
 @pytest.mark.slow
 @MACHINES
 def test_every_state_keeps_the_invariants_for_longer(machine):
-    run(machine, 200)
+    run(machine, 120)
