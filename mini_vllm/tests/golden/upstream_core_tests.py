@@ -403,11 +403,11 @@ def adapt() -> None:
 
     for module in (scheduler, async_scheduler, request_table, step_plan, utils, our_request):
         module.RequestStatus = RequestStatus  # type: ignore[attr-defined]
-    Request.num_awaited_tokens = 0
+    Request.awaits_result = False
     PlaceholderRange.end = vars(inputs.PlaceholderRange)["end"]  # type: ignore[attr-defined]
     for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
         setattr(Request, word, vars(our_request.Request)[word])
-    Request.num_awaited_tokens = 0
+    Request.awaits_result = False
 
 
 def main() -> int:
