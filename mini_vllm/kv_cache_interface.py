@@ -23,6 +23,7 @@ import numpy as np
 from mini_vllm.utils.math_utils import cdiv
 
 KV_CACHE_DTYPES = ("auto", "int8", "int8_per_token_head", "fp8", "fp8_e4m3", "fp8_per_token_head")
+MAMBA_CACHE_MODES = ("none", "align", "all")
 
 
 class KVQuantMode(IntEnum):
