@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mini_vllm.attention.backend import AttentionMetadata
+from mini_vllm.core.kv_cache_specs import MambaSpec
 from mini_vllm.core.sched.output import SchedulerOutput
-from mini_vllm.kv_cache_specs import MambaSpec
 from mini_vllm.utils.arrays import Array
 
 

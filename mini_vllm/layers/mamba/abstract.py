@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from mini_vllm.core.kv_cache_groups import Specs, layer_name
-from mini_vllm.kv_cache_specs import MambaSpec
+from mini_vllm.core.kv_cache_specs import MambaSpec
 from mini_vllm.layers.module import Module
 
 
