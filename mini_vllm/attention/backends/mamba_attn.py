@@ -77,9 +77,7 @@ class MambaAttentionBackend:
     that all groups share. Here states have memory of their own.
     """
 
-    def __init__(
-        self, spec: MambaSpec, num_layers: int, num_blocks: int, drafted: DraftedStates | None = None
-    ) -> None:
+    def __init__(self, spec: MambaSpec, num_layers: int, num_blocks: int, drafted: DraftedStates | None = None) -> None:
         self.block_size, self.writes_all = spec.block_size, spec.mamba_cache_mode == "all"
         self.drafted = drafted
         pairs = list(zip(spec.shapes, spec.dtypes, strict=True))
