@@ -23,6 +23,7 @@ import numpy as np
 from mini_vllm.utils.math_utils import cdiv
 
 KV_CACHE_DTYPES = ("auto", "int8", "int8_per_token_head", "fp8", "fp8_e4m3", "fp8_per_token_head")
+MAMBA_CACHE_MODES = ("none", "align", "all")
 
 
 class KVQuantMode(IntEnum):
@@ -98,7 +99,7 @@ class KVCacheSpec:
     """What one layer keeps. `block_size`: tokens in a block.
 
     A type of layer that keeps something else (a state, an encoder's output) is a subclass and a manager
-    (`kv_cache_specs.py`, `core/other_managers.py`); nothing else has to know it.
+    (`core/kv_cache_specs.py`, `core/other_managers.py`); nothing else has to know it.
 
     Upstream: upstream/vllm/v1/kv_cache_interface.py:95 — `KVCacheSpec`.
     """

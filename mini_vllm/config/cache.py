@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mini_vllm.config.utils import flag, whole_number
-from mini_vllm.kv_cache_interface import get_kv_quant_mode
+from mini_vllm.kv_cache_interface import MAMBA_CACHE_MODES, get_kv_quant_mode
 from mini_vllm.utils.checks import is_real, shown
 
 
@@ -24,6 +24,8 @@ class CacheConfig:
     default is "sha256".
     `kv_cache_dtype`: how keys and values are stored, "auto" (as they are computed), "int8", "fp8", …: see
     `layers/quantization/kv_cache.py`.
+    `mamba_cache_mode`: which states are kept to be found again, of layers that keep a state, "align" or "all"
+    (`MambaSpec`); "none", the default, leaves it to the model. Without prefix caching it is "none".
     """
 
     block_size: int = 16
@@ -33,6 +35,7 @@ class CacheConfig:
     kv_cache_memory_bytes: int = 1 << 30
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: float | None = None
+    mamba_cache_mode: str = "none"
 
     def __post_init__(self) -> None:
         whole_number("block_size", self.block_size, 1)
@@ -44,6 +47,9 @@ class CacheConfig:
         if share is not None and not (is_real(share) and 0 < share <= 1):
             raise ValueError(f"gpu_memory_utilization must be above 0 and at most 1, got {shown(share)}")
         get_kv_quant_mode(self.kv_cache_dtype)
+        if self.mamba_cache_mode not in MAMBA_CACHE_MODES:
+            allowed = ", ".join(MAMBA_CACHE_MODES)
+            raise ValueError(f"mamba_cache_mode must be one of {allowed}, got {shown(self.mamba_cache_mode)}")
         self.get_block_hasher()
 
     def get_block_hasher(self) -> Callable[..., bytes] | None:

@@ -75,6 +75,7 @@ class EngineConfig:
     kv_cache_memory_bytes: int = CacheConfig.kv_cache_memory_bytes
     gpu_memory_utilization: float | None = CacheConfig.gpu_memory_utilization
     kv_cache_dtype: str = CacheConfig.kv_cache_dtype
+    mamba_cache_mode: str = CacheConfig.mamba_cache_mode
     max_num_batched_tokens: int = SchedulerConfig.max_num_batched_tokens
     max_num_seqs: int | None = SchedulerConfig.max_num_seqs
     long_prefill_token_threshold: int = SchedulerConfig.long_prefill_token_threshold

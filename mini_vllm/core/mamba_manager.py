@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_specs import MambaSpec
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
 from mini_vllm.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, get_cached_block
-from mini_vllm.kv_cache_specs import MambaSpec
 from mini_vllm.request import Request
 from mini_vllm.utils.math_utils import cdiv
 

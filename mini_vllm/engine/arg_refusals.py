@@ -41,7 +41,7 @@ _REFUSED = {
         enable_mm_processor_stats default_mm_loras enable_tower_connector_lora""",
     "phase 14 brings state-space models": """
         mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
-        mamba_block_size mamba_cache_mode=none mamba_backend=triton enable_mamba_cache_stochastic_rounding
+        mamba_block_size mamba_backend=triton enable_mamba_cache_stochastic_rounding
         mamba_cache_philox_rounds=0 gdn_prefill_backend""",
     "phase 15 brings offload and sleep": """
         kv_offloading_size kv_offloading_backend=native cpu_offload_gb cpu_offload_params

@@ -48,6 +48,7 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float | None = None
     kv_cache_dtype: str | None = None
+    mamba_cache_mode: str | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     long_prefill_token_threshold: int | None = None

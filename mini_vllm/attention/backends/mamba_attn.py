@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mini_vllm.attention.backend import AttentionMetadata
+from mini_vllm.core.kv_cache_specs import MambaSpec
 from mini_vllm.core.sched.output import SchedulerOutput
-from mini_vllm.kv_cache_specs import MambaSpec
 from mini_vllm.utils.arrays import Array
 
 
@@ -77,9 +77,7 @@ class MambaAttentionBackend:
     that all groups share. Here states have memory of their own.
     """
 
-    def __init__(
-        self, spec: MambaSpec, num_layers: int, num_blocks: int, drafted: DraftedStates | None = None
-    ) -> None:
+    def __init__(self, spec: MambaSpec, num_layers: int, num_blocks: int, drafted: DraftedStates | None = None) -> None:
         self.block_size, self.writes_all = spec.block_size, spec.mamba_cache_mode == "all"
         self.drafted = drafted
         pairs = list(zip(spec.shapes, spec.dtypes, strict=True))

@@ -5,8 +5,8 @@ Upstream twin: `vllm/v1/core/sched/scheduler.py`, where this is a method.
 
 from __future__ import annotations
 
+from mini_vllm.core.kv_cache_specs import mamba_specs
 from mini_vllm.kv_cache_interface import KVCacheConfig
-from mini_vllm.kv_cache_specs import mamba_specs
 from mini_vllm.request import Request
 
 

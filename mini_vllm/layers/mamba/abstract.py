@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from mini_vllm.core.kv_cache_groups import Specs, layer_name
-from mini_vllm.kv_cache_specs import MambaSpec
+from mini_vllm.core.kv_cache_specs import MambaSpec
 from mini_vllm.layers.module import Module
 
 
@@ -73,13 +73,15 @@ def get_state_specs(model: Any, config: Any, max_model_len: int, specs: Specs) -
 
 
 def resolve_mamba_cache_mode(model: Any, config: Any) -> str:
-    """ "none" without prefix caching; otherwise "all" where the model's layers write every state, else "align".
+    """Without prefix caching "none"; otherwise "all" where the model's layers write every state, and nobody asked for
+    "align", else that.
 
     Upstream: upstream/vllm/model_executor/models/config.py:351 — "if cache_config.mamba_cache_mode == "none":".
     """
     if not config.enable_prefix_caching:
         return "none"
-    return "all" if getattr(model, "supports_mamba_prefix_caching", False) else "align"
+    writes_all = getattr(model, "supports_mamba_prefix_caching", False)
+    return "all" if writes_all and config.mamba_cache_mode != "align" else "align"
 
 
 def _check_settings(config: Any, mode: str) -> None:

@@ -6,12 +6,12 @@ from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.chunked_local_attention_manager import ChunkedLocalAttentionManager
 from mini_vllm.core.kv_cache_groups import get_kv_cache_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec
 from mini_vllm.core.kv_cache_utils import get_request_block_hasher
 from mini_vllm.core.mamba_manager import MambaManager
 from mini_vllm.core.other_managers import get_other_manager
 from mini_vllm.core.sched.mamba_split import MambaBlockAlignedSplit, make_mamba_split
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
-from mini_vllm.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 

@@ -150,6 +150,19 @@ def test_a_model_of_states_alone_has_no_arrays_for_keys_and_values() -> None:
     assert engine.engine_core.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size == 128
 
 
+def test_the_mode_is_the_one_asked_for_where_the_model_has_it() -> None:
+    def mode(kept: str, **settings: Any) -> str:
+        groups = make_engine("hybrid", kept, **settings)[0].engine_core.kv_cache_config.kv_cache_groups
+        return groups[0].kv_cache_spec.mamba_cache_mode
+
+    assert [mode("all"), mode("all", mamba_cache_mode="align"), mode("all", mamba_cache_mode="all")] == [
+        "all", "align", "all",
+    ]  # fmt: skip
+    assert [mode("align", mamba_cache_mode="all"), mode("none", mamba_cache_mode="all")] == ["align", "none"]
+    with pytest.raises(ValueError, match="mamba_cache_mode must be one of none, align, all, got 'some'"):
+        make_engine("hybrid", "align", mamba_cache_mode="some")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"block_size": 2}, "block_size must be at least 4, got 2: a block of keys and values has 256 bytes, and a state"),

@@ -6,13 +6,13 @@ from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.encoder_cache_manager import EncoderDecoderCacheManager
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config_from_groups
 from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.drafts import Drafts
 from mini_vllm.core.sched.encoder_inputs import EncoderInputs
 from mini_vllm.core.sched.mamba_split import make_mamba_split
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
-from mini_vllm.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.request import RequestStatus

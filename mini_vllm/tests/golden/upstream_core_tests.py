@@ -40,6 +40,7 @@ from mini_vllm.core import (  # noqa: E402
     kv_cache_utils,
     sliding_window_manager,
 )
+from mini_vllm.core.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec  # noqa: E402
 from mini_vllm.core.sched import async_scheduler, request_table, scheduler, step_plan, utils  # noqa: E402
 from mini_vllm.core.sched.drafts import Drafts  # noqa: E402
 from mini_vllm.core.sched.encoder_inputs import EncoderInputs  # noqa: E402
@@ -50,7 +51,6 @@ from mini_vllm.kv_cache_interface import (  # noqa: E402
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
-from mini_vllm.kv_cache_specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec  # noqa: E402
 from mini_vllm.multimodal import inputs  # noqa: E402
 from mini_vllm.spec_decode.metrics import SpecDecodingStats  # noqa: E402
 

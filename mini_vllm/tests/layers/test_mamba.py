@@ -9,7 +9,7 @@ import pytest
 
 from mini_vllm.attention.backend import AttentionMetadata
 from mini_vllm.attention.backends.mamba_attn import MambaAttentionBackend, StatePiece
-from mini_vllm.kv_cache_specs import MambaSpec
+from mini_vllm.core.kv_cache_specs import MambaSpec
 from mini_vllm.layers.context import ModelContext
 from mini_vllm.layers.mamba.mamba_mixer2 import MambaMixer2
 from mini_vllm.layers.mamba.mamba_utils import MambaStateShapeCalculator

@@ -15,10 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mini_vllm.kv_cache_interface import AttentionSpec, KVCacheConfig, KVCacheSpec, KVCacheSpecKind
+from mini_vllm.kv_cache_interface import (
+    MAMBA_CACHE_MODES,
+    AttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    KVCacheSpecKind,
+)
 from mini_vllm.utils.math_utils import cdiv
-
-MAMBA_CACHE_MODES = ("none", "align", "all")
 
 
 @dataclass(frozen=True)
