@@ -146,7 +146,7 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
     if args.grpc:
         raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
     if args.headless:
-        raise ValueError("--headless is refused: phase 10 brings cores on several machines")
+        raise ValueError("--headless is refused: a server here has one core, on this machine")
     if args.api_server_count < 1:
         raise ValueError(f"--api-server-count must be at least 1, got {args.api_server_count}")
     if args.enable_auto_tool_choice and not args.tool_call_parser:
