@@ -40,11 +40,14 @@ class LoRAParserAction(argparse.Action):
                 found.append(LoRAModulePath(name, path))
                 continue
             try:
-                found.append(LoRAModulePath(**json.loads(item)))
-            except json.JSONDecodeError:
+                module = LoRAModulePath(**json.loads(item))
+            except (json.JSONDecodeError, RecursionError):
                 parser.error(f"Invalid JSON format for --lora-modules: {item}")
             except TypeError as error:
                 parser.error(f"Invalid fields for --lora-modules: {item} - {error}")
+            if not isinstance(module.name, str) or not isinstance(module.path, str):
+                parser.error(f"Invalid fields for --lora-modules: {item} - name and path must be texts")
+            found.append(module)
         setattr(namespace, self.dest, found)
 
 
