@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+# fmt: off
+# isort: off
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import AttentionBackend, AttentionMetadata, AttentionSelectorConfig
     from mini_vllm.attention.backends.dense import DenseBackend
@@ -20,14 +22,7 @@ if TYPE_CHECKING:
     from mini_vllm.attention.backends.split_kv import SplitKVBackend
     from mini_vllm.attention.kv_cache import KVCache
     from mini_vllm.attention.ops.online_softmax import (
-        Summary,
-        attend_partial,
-        attend_tile,
-        finalize,
-        identity,
-        log_sum_exp,
-        merge_attn_states,
-        merge_axis,
+        Summary, attend_partial, attend_tile, finalize, identity, log_sum_exp, merge_attn_states, merge_axis,
         merge_two,
     )
     from mini_vllm.attention.quantized_kv_cache import quantize_kv
@@ -42,10 +37,7 @@ if TYPE_CHECKING:
     from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher, is_uniform_decode
     from mini_vllm.config.cache import CacheConfig
     from mini_vllm.config.compilation import (
-        CUDAGraphMode,
-        default_capture_sizes,
-        pad_to_capture_size,
-        resolve_capture_sizes,
+        CUDAGraphMode, default_capture_sizes, pad_to_capture_size, resolve_capture_sizes,
         resolve_cudagraph_mode,
     )
     from mini_vllm.config.scheduler import SchedulerConfig
@@ -53,10 +45,7 @@ if TYPE_CHECKING:
     from mini_vllm.core.block_pool import BlockPool
     from mini_vllm.core.kv_cache_manager import KVCacheManager
     from mini_vllm.core.kv_cache_utils import (
-        FreeKVCacheBlockQueue,
-        KVCacheBlock,
-        get_request_block_hasher,
-        hash_block_tokens,
+        FreeKVCacheBlockQueue, KVCacheBlock, get_request_block_hasher, hash_block_tokens,
     )
     from mini_vllm.core.sched.async_scheduler import AsyncScheduler
     from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
@@ -67,8 +56,8 @@ if TYPE_CHECKING:
     from mini_vllm.distributed.eplb.eplb_state import EplbState
     from mini_vllm.distributed.eplb.policy.default import balanced_packing, rebalance_experts, replicate_experts
     from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
-    from mini_vllm.engine.arg_utils import EngineArgs
-    from mini_vllm.engine.async_llm import AsyncLLM
+    from mini_vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+    from mini_vllm.engine.async_llm import AsyncLLM, AsyncLLMEngine
     from mini_vllm.engine.core import EngineCore
     from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
     from mini_vllm.engine.llm_engine import LLMEngine
@@ -79,11 +68,7 @@ if TYPE_CHECKING:
     from mini_vllm.kv_oracle import KVMismatchError, KVOracle, OracleRow
     from mini_vllm.layers.fused_moe.expert_load import ExpertLoad, balancedness, device_loads, expert_loads, imbalance
     from mini_vllm.layers.fused_moe.expert_parallel import (
-        ExpertPlacement,
-        determine_expert_map,
-        dispatch_matrix,
-        ep_forward,
-        ep_forward_all2all,
+        ExpertPlacement, determine_expert_map, dispatch_matrix, ep_forward, ep_forward_all2all,
     )
     from mini_vllm.layers.fused_moe.fused_moe import expert_mlp, fused_experts, moe_forward_reference
     from mini_vllm.layers.fused_moe.layer import FusedMoE
@@ -95,15 +80,8 @@ if TYPE_CHECKING:
     from mini_vllm.layers.quantization.eight_bit import EightBitMethod
     from mini_vllm.layers.quantization.nf4 import dequantize_nf4, quantize_nf4
     from mini_vllm.layers.quantization.primitives import (
-        dequantize,
-        dequantize_grouped,
-        pack_int4,
-        pack_nibbles,
-        quantize_grouped,
-        quantize_per_channel,
-        quantize_per_tensor,
-        unpack_int4,
-        unpack_nibbles,
+        dequantize, dequantize_grouped, pack_int4, pack_nibbles, quantize_grouped, quantize_per_channel,
+        quantize_per_tensor, unpack_int4, unpack_nibbles,
     )
     from mini_vllm.layers.quantization.repack import awq_unpack
     from mini_vllm.layers.quantization.utils.fp8_utils import decode_e4m3, encode_e4m3, quantize_fp8
@@ -117,14 +95,16 @@ if TYPE_CHECKING:
     from mini_vllm.model_loader.safetensors_reader import Checkpoint
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput, SamplerOutput
+    from mini_vllm.models.registry import ModelRegistry
+    from mini_vllm.pool.outputs import (
+        ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
+        PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput,
+    )
     from mini_vllm.pool.params import PoolingParams
     from mini_vllm.profiler.wrapper import profile
     from mini_vllm.request import Request, RequestStatus
     from mini_vllm.sample.logits_processor import (
-        AdapterLogitsProcessor,
-        BatchUpdate,
-        LogitsProcessor,
-        MoveDirectionality,
+        AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, MoveDirectionality,
     )
     from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
     from mini_vllm.sample.ops.topk_topp_sampler import random_sample
@@ -139,6 +119,8 @@ if TYPE_CHECKING:
     from mini_vllm.toy_model import ToyModel
     from mini_vllm.worker.input_batch import InputBatch
     from mini_vllm.worker.model_runner import ModelRunner
+# isort: on
+# fmt: on
 
 _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.attention.backend": ("AttentionBackend", "AttentionMetadata", "AttentionSelectorConfig"),
@@ -183,8 +165,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.distributed.eplb.eplb_state": ("EplbState",),
     "mini_vllm.distributed.eplb.policy.default": ("balanced_packing", "rebalance_experts", "replicate_experts"),
     "mini_vllm.engine": ("EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason"),
-    "mini_vllm.engine.arg_utils": ("EngineArgs",),
-    "mini_vllm.engine.async_llm": ("AsyncLLM",),
+    "mini_vllm.engine.arg_utils": ("AsyncEngineArgs", "EngineArgs"),
+    "mini_vllm.engine.async_llm": ("AsyncLLM", "AsyncLLMEngine"),
     "mini_vllm.engine.core": ("EngineCore",),
     "mini_vllm.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
     "mini_vllm.engine.llm_engine": ("LLMEngine",),
@@ -224,6 +206,11 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.model_loader.safetensors_reader": ("Checkpoint",),
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput", "SamplerOutput"),
+    "mini_vllm.models.registry": ("ModelRegistry",),
+    "mini_vllm.pool.outputs": (
+        "ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput",
+        "PoolingOutput", "PoolingRequestOutput", "ScoringOutput", "ScoringRequestOutput",
+    ),
     "mini_vllm.pool.params": ("PoolingParams",),
     "mini_vllm.profiler.wrapper": ("profile",),
     "mini_vllm.request": ("Request", "RequestStatus"),
@@ -247,9 +234,11 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.worker.model_runner": ("ModelRunner",),
 }  # fmt: skip
 
+_REFUSED = {"initialize_ray_cluster": ": ranks are processes of one machine, and nothing has to be initialized"}
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_MODULE_OF)
 __version__ = "0.1.0"
+__version_tuple__ = (0, 1, 0)
 
 
 def __getattr__(name: str) -> object:
@@ -257,7 +246,7 @@ def __getattr__(name: str) -> object:
         value = getattr(_loaded(_MODULE_OF[name]), name)
         globals()[name] = value
         return value
-    said = f"module {__name__!r} has no attribute {name!r}"
+    said = f"module {__name__!r} has no attribute {name!r}" + _REFUSED.get(name, "")
     if not name.startswith("_"):
         try:
             return _loaded(f"{__name__}.{name}")

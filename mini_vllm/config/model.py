@@ -67,6 +67,9 @@ class ModelConfig:
     convert: str = "auto"
 
     def __post_init__(self) -> None:
+        self.model = self.tokenizer = ""  # until `resolve`
+        self.hf_config: Any = None
+        self._vocab_size = 0
         names = (*COMPUTE_DTYPES, "float", *SIXTEEN_BIT)
         one_of("dtype", str(self.dtype).removeprefix("torch."), names)
         self.dtype = str(self.dtype).removeprefix("torch.")
@@ -92,6 +95,26 @@ class ModelConfig:
         if not isinstance(self.hf_token, bool | str | None) or self.hf_token == "":
             raise ValueError(f"hf_token must be a text, True, False or None, got a {type(self.hf_token).__name__}")
         self._check_override()
+
+    def resolve(self, resolved: Any, model: Any, tokenizer: Any, max_model_len: int) -> None:
+        """Fill in what depends on the model, which is a `ResolvedModel`; model, tokenizer: as the user named them.
+
+        Upstream: upstream/vllm/config/model.py:475 — `ModelConfig.__post_init__`.
+        """
+        named = isinstance(model, str | Path)
+        self.model = str(model) if named else type(resolved.model).__name__
+        self.tokenizer = str(tokenizer) if isinstance(tokenizer, str | Path) else self.model
+        self.hf_config, self._vocab_size, self.max_model_len = resolved.hf_config, resolved.vocab_size, max_model_len
+        first = self.served_model_name
+        self.served_model_name = (first[0] if isinstance(first, list) and first else first) or self.model
+
+    def get_vocab_size(self) -> int:
+        """Rows of the logits (upstream/vllm/config/model.py:1261 — `ModelConfig.get_vocab_size`)."""
+        return self._vocab_size
+
+    def get_hidden_size(self) -> int:
+        """Numbers in a hidden state (upstream/vllm/config/model.py:1264 — `ModelConfig.get_hidden_size`)."""
+        return 0 if self.hf_config is None else self.hf_config.hidden_size
 
     def _check_override(self) -> None:
         override = self.override_generation_config

@@ -17,7 +17,7 @@ _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 _REFUSED = {
     "give it as `speculative_config={'method': …, 'model': …, 'num_speculative_tokens': …}`":
         "spec_method spec_model spec_tokens",
-    "phase 10 brings more than tensor and pipeline parallelism": """
+    "one engine has one core; its ranks are `tensor_parallel_size` and `pipeline_parallel_size`": """
         data_parallel_size=1 data_parallel_rank data_parallel_start_rank
         data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb
         data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend=mp
@@ -39,7 +39,7 @@ _REFUSED = {
         mm_encoder_fp8_scale_save_margin=1.5 io_processor_plugin renderer_num_workers=1 skip_mm_profiling
         video_pruning_rate mm_tensor_ipc=direct_rpc ec_transfer_config
         enable_mm_processor_stats default_mm_loras enable_tower_connector_lora""",
-    "phase 14 brings state-space models": """
+    "no architecture here keeps a state": """
         mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
         mamba_block_size mamba_backend=triton enable_mamba_cache_stochastic_rounding
         mamba_cache_philox_rounds=0 gdn_prefill_backend""",
@@ -50,7 +50,7 @@ _REFUSED = {
     "the server answers in text": "tokens_only",
     "a platform plug-in names the workers' class: docs/plugins.md": "worker_cls=auto",
     "nothing here asks for it": "worker_extension_cls additional_config model_impl=auto override_attention_dtype",
-    "phase 18 brings profiles and traces; `LLM.get_metrics` counts now": """
+    "`LLM.get_metrics` counts, `mini_vllm.profile` and the server's own flags trace": """
         profiler_config otlp_traces_endpoint collect_detailed_traces kv_cache_metrics kv_cache_metrics_sample=0.01
         enable_layerwise_nvtx_tracing enable_mfu_metrics enable_logging_iteration_details
         show_hidden_metrics_for_version""",
@@ -120,26 +120,3 @@ def check_upstream_argument(name: str, value: Any) -> None:
         return
     allowed = default or "unset"
     raise ValueError(f"engine argument {name} must be {allowed} so far, got {shown(value, 60)}: {sentence}")
-
-
-METHODS = {
-    "sleep": "phase 15 brings sleep; `reset_prefix_cache` forgets the cache now",
-    "wake_up": "phase 15 brings sleep",
-    "is_sleeping": "phase 15 brings sleep",
-    "init_weight_transfer_engine": "phase 15 brings transfer",
-    "start_weight_update": "phase 15 brings transfer",
-    "update_weights": "phase 15 brings transfer",
-    "finish_weight_update": "phase 15 brings transfer",
-    "start_profile": "`mini_vllm.profile(llm, FILE)` writes a trace, and so does `mini-vllm generate --profile FILE`",
-    "stop_profile": "`mini_vllm.profile(llm, FILE)` writes a trace when its block ends",
-    "collective_rpc": "`llm.llm_engine.collective_rpc` calls all workers; `apply_model` reaches this process's model",
-    "reset_mm_cache": "phase 13 brings images and sound",
-    "reset_encoder_cache": "phase 13 brings images and sound",
-}
-"""Methods of upstream's `LLM` and `LLMEngine` that are not here yet."""
-
-
-def missing_method(owner: object, name: str) -> AttributeError:
-    """What `__getattr__` raises: the phase, for a method of upstream."""
-    said = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    return AttributeError(f"{said}: {METHODS[name]}" if name in METHODS else said)

@@ -29,7 +29,7 @@ class EngineArgs:
     model, tokenizer, with_labs: as `LLM` takes them. compilation_config: an int (0: `enforce_eager`; 3: the default),
     or a dict with `cudagraph_mode`, `cudagraph_capture_sizes`, `max_cudagraph_capture_size`, `mode`.
 
-    An argument of vLLM that is not here is refused by a sentence that names the phase that brings it, or what to use;
+    An argument of vLLM that is not here is refused by a sentence that says what to use;
     its default is taken (`engine/arg_refusals.py`). Differs from upstream: `dtype` is "float32" ("auto" there),
     `async_scheduling` False, `cudagraph_mode` NONE, `kv_cache_memory_bytes` 1 GiB where `gpu_memory_utilization` (0.92
     there) is unset, `prefix_caching_hash_algo` our own hash ("sha256" there).
@@ -188,6 +188,11 @@ def _checked_init(self: EngineArgs, *args: Any, **kwargs: Any) -> None:
 
 
 EngineArgs.__init__ = _checked_init  # type: ignore[method-assign]
+
+
+AsyncEngineArgs = EngineArgs
+"""Upstream's has one field more, `enable_log_requests`, which the server's flags have here
+(upstream/vllm/engine/arg_utils.py:2568 — `AsyncEngineArgs`)."""
 
 
 def _json_or_text(text: str) -> Any:

@@ -22,6 +22,7 @@ from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
+from mini_vllm.engine.missing_names import missing_method
 from mini_vllm.engine.output_handler import Death, handle_outputs, let_end
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
@@ -285,6 +286,13 @@ class AsyncLLM(FrontEnd):
         if handler is not None and not handler.get_loop().is_closed():
             handler.get_loop().call_soon_threadsafe(handler.cancel)
 
+    def __getattr__(self, name: str) -> Any:
+        raise missing_method(self, name)
+
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.shutdown(0)
+
+
+AsyncLLMEngine = AsyncLLM
+"""Its name before V1 (upstream/vllm/engine/async_llm_engine.py:6 — "AsyncLLMEngine = AsyncLLM")."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.core import EngineCore
@@ -66,6 +67,7 @@ class FrontEnd:
         ready = self.core_client.ready
         self.max_model_len = ready.max_model_len
         wanted = config.model_config
+        wanted.resolve(self.resolved_model, model, tokenizer, ready.max_model_len)
         self.default_sampling_params = wanted.get_diff_sampling_param(self.resolved_model, self.folder)
         custom = wanted.logits_processors
         eos_token_ids = wanted.eos_token_ids(self.resolved_model, self.folder)
@@ -100,6 +102,16 @@ class FrontEnd:
     def scheduler(self) -> Any:
         """The core's scheduler, where it is in this process."""
         return self._core("scheduler", "`stats` has its counts").scheduler
+
+    @property
+    def vllm_config(self) -> EngineConfig:
+        """Upstream's name of `config`."""
+        return self.config
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """What is known of the model: nothing that was left open is still so."""
+        return self.config.model_config
 
     @property
     def model(self) -> Any:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
-from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
+from mini_vllm.engine.missing_names import missing_method
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric, get_metrics_snapshot

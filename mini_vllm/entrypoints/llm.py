@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mini_vllm.engine.arg_refusals import missing_method
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.input_processor import Prompt
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.missing_names import missing_method
 from mini_vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
 from mini_vllm.entrypoints.offline_chat import OfflineChatMixin
 from mini_vllm.entrypoints.offline_utils import Bar, refuse_later
@@ -58,6 +58,8 @@ class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
         engine_args.setdefault("disable_log_stats", True)  # unlike the engines, as upstream
         self.llm_engine = LLMEngine(model, tokenizer=tokenizer, with_labs=with_labs, **engine_args)
         self.model_config = self.llm_engine.config.model_config
+        self.input_processor = self.llm_engine.input_processor
+        self.default_sampling_params = self.llm_engine.default_sampling_params
         self.chat_template = chat_template
         self._request_counter = itertools.count()
         self._enqueued: list[str] = []
@@ -149,10 +151,10 @@ class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
     def wait_for_completion(self, output_type: Any = None, *, use_tqdm: Bar = True) -> list[RequestOutput]:
         """Run what `enqueue` has queued; results in the order in which it was queued, [] where nothing was.
 
-        output_type: None or `RequestOutput`, the one kind of output so far.
+        output_type: None or `RequestOutput`, the one kind of output.
         Upstream: upstream/vllm/entrypoints/llm.py:547 — `LLM.wait_for_completion`.
         """
         ok = output_type in (None, RequestOutput, (RequestOutput,))
-        require(ok, "output_type", output_type, "None or RequestOutput: phase 14 brings pooling")
+        require(ok, "output_type", output_type, "None or RequestOutput: `encode`, `embed` and `score` wait themselves")
         ids, self._enqueued = self._enqueued, []
         return self._run_engine(ids, use_tqdm)

@@ -14,7 +14,7 @@ _LATER = {
     "mm_processor_kwargs": "phase 13 brings images and sound",
     "multi_modal_uuids": "phase 13 brings images and sound",
     "prompt_embeds": "phase 13 brings embeddings as prompts",
-    "token_type_ids": "phase 14 brings cross encoders",
+    "token_type_ids": "`LLM.score` makes them for pairs of texts",
     "encoder_prompt": "mini_vllm has decoder-only models",
     "decoder_prompt": "mini_vllm has decoder-only models",
 }

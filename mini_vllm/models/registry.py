@@ -124,3 +124,13 @@ def convert_model_class(model_class: Any, convert: str) -> Any:
     from mini_vllm.models import adapters
 
     return adapters.as_embedding_model(model_class) if convert == "embed" else adapters.as_seq_cls_model(model_class)
+
+
+class ModelRegistry:
+    """The functions above under the names of upstream's object.
+
+    Upstream: upstream/vllm/model_executor/models/registry.py:1354 — `ModelRegistry`.
+    """
+
+    get_supported_archs = staticmethod(get_supported_archs)
+    register_model = staticmethod(register_model)

@@ -60,3 +60,15 @@ class ScoringOutput:
     """`score`: a similarity, or a probability. Upstream: upstream/vllm/outputs.py:320 — `ScoringOutput`."""
 
     score: float
+
+
+class EmbeddingRequestOutput(PoolingRequestOutput):
+    """What `LLM.embed` gives (upstream/vllm/outputs.py:267 — `EmbeddingRequestOutput`)."""
+
+
+class ClassificationRequestOutput(PoolingRequestOutput):
+    """What `LLM.classify` gives (upstream/vllm/outputs.py:307 — `ClassificationRequestOutput`)."""
+
+
+class ScoringRequestOutput(PoolingRequestOutput):
+    """What `LLM.score` gives (upstream/vllm/outputs.py:344 — `ScoringRequestOutput`)."""

@@ -74,7 +74,8 @@ class CallableTokenizer:
         many = not isinstance(text, str)
         texts: list[Any]
         pairs: list[Any]
-        texts, pairs = ([text], [text_pair]) if not many else (list(text), list(text_pair or [None] * len(text)))
+        texts = [text] if not many else [*text]
+        pairs = [text_pair] if not many else list(text_pair or [None] * len(texts))  # type: ignore[list-item]
         wrong = [each for each in (*texts, *(pair for pair in pairs if pair is not None)) if not isinstance(each, str)]
         require(not wrong and len(texts) == len(pairs), "text", text, "a text or a list of texts, with a pair for each")
         limit = self._limit(given) if given["truncation"] not in (None, False, "do_not_truncate") else None

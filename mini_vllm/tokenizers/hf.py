@@ -27,6 +27,8 @@ class HFTokenizer(CallableTokenizer):
             ) from None
         self.folder = Path(folder)
         self._inner = tokenizers.Tokenizer.from_file(str(path))
+        self._inner.no_truncation()  # a file may ask for both; an engine gets every token, and no others
+        self._inner.no_padding()
         special = read_special_tokens(Path(folder))
         ids = {name: self._inner.token_to_id(token) for name, token in special.items()}
         self.eos_token_id: int | None = ids.get("eos_token")

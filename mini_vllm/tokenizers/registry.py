@@ -35,10 +35,19 @@ def load_tokenizer(folder: str | Path) -> BPETokenizer | HFTokenizer:
     except UnsupportedTokenizer as unsupported:
         tokenizer = _by_the_library(path, unsupported)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise ValueError(f"{path}: the tokenizer's files are damaged ({type(error).__name__}: {error}).") from None
+        raise ValueError(f"{path / 'tokenizer.json'}: the tokenizer's files are damaged: {_damage(error)}.") from None
     if tokenizer.eos_token_id is None:
         tokenizer.eos_token_id = next(iter(read_eos_token_ids(path)), None)
     return tokenizer
+
+
+def _damage(error: Exception) -> str:
+    """In words, without the names of Python's errors."""
+    if isinstance(error, KeyError):
+        return f"the key {error.args[0]!r} is missing" if error.args else "a key is missing"
+    if isinstance(error, TypeError | AttributeError | IndexError):
+        return f"a part is of the wrong kind ({error})"
+    return str(error)
 
 
 def _by_the_library(path: Path, unsupported: UnsupportedTokenizer) -> HFTokenizer:

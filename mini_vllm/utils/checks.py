@@ -5,9 +5,10 @@ Upstream has no twin: msgspec and pydantic check there, or nobody does.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
@@ -15,6 +16,18 @@ def require(condition: bool, name: str, value: Any, allowed: str) -> None:
     """Raises ValueError "NAME must be ALLOWED, got VALUE." unless `condition`; a long value is cut."""
     if not condition:
         raise ValueError(f"{name} must be {allowed}, got {shown(value)}.")
+
+
+@contextlib.contextmanager
+def naming(what: str, value: Any) -> Iterator[None]:
+    """Whatever the system says of a file or an address, argument and value are said first. Raises ValueError."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise
+    except (OSError, OverflowError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"{what} {shown(value)}: {said}") from error
 
 
 def shown(value: Any, limit: int = 120) -> str:

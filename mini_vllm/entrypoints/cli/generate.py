@@ -18,6 +18,7 @@ from mini_vllm.entrypoints.cli.speculative import Drafts, draft_summary, specula
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
 from mini_vllm.entrypoints.cli.structured import Choice, JsonSchema, Regex, structured_outputs
 from mini_vllm.profiler.wrapper import profile
+from mini_vllm.utils.checks import naming
 
 FIRST_PROMPT = "What is a KV block?"
 
@@ -76,9 +77,9 @@ def generate(
 ) -> None:
     """Generate text. A checkpoint with a chat template answers the prompt; --raw continues it."""
     prompts = read_prompts(prompt, prompts_file)
-    for file in (trace, profile_to):
+    for flag, file in (("--trace", trace), ("--profile", profile_to)):
         if file is not None:
-            check_writable(file)
+            check_writable(file, flag)
     form = structured_outputs(json_schema, regex, choice)
     loras = a.parse_loras(lora)
     one = len(prompts) == len(loras) == 1 and n == 1 and not as_json
@@ -110,7 +111,8 @@ def read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:
     """The prompts of both options, in order; a first one to try where there are none. Raises ValueError."""
     found = list(prompts or ())
     try:
-        lines = file.read_text(encoding="utf-8").splitlines() if file else []
+        with naming("--prompts-file", str(file)):
+            lines = file.read_text(encoding="utf-8").splitlines() if file else []
     except UnicodeDecodeError as error:
         raise ValueError(f"--prompts-file {file}: not a text file in UTF-8 ({error}).") from None
     for number, line in enumerate(lines, start=1):
@@ -125,13 +127,15 @@ def read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:
     return found or [FIRST_PROMPT]
 
 
-def check_writable(file: Path) -> None:
-    """Raises OSError, which names the file, where it could not be written. Nothing of it is changed, or left behind."""
-    is_new = not file.exists()
-    with file.open("a"):
-        pass
-    if is_new:
-        file.unlink()
+def check_writable(file: Path, flag: str) -> None:
+    """Raises ValueError, which names flag and file, where it could not be written. Nothing of it is changed, or left
+    behind."""
+    with naming(flag, str(file)):
+        is_new = not file.exists()
+        with file.open("a"):
+            pass
+        if is_new:
+            file.unlink()
 
 
 def _json_prompt(line: str, where: str) -> str:

@@ -36,6 +36,12 @@ def make_app() -> Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    said = typer.Option(False, "--version", help="Say which version it is.", is_eager=True, callback=_say_version)
+
+    @made.callback()
+    def options(version: bool = said) -> None:
+        pass
+
     made.command(cls=LabsCommand)(generate)
     made.command(cls=LabsCommand)(chat)
     passed_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -45,6 +51,14 @@ def make_app() -> Typer:
     made.command()(top)
     made.add_typer(bench_app, name="bench")
     return made
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from mini_vllm import __version__
+
+        print(f"mini-vllm {__version__}")
+        raise SystemExit(0)
 
 
 def main() -> None:

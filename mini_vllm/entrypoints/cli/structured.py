@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mini_vllm.utils.checks import naming
+
 JsonSchema = Annotated[
     str | None, typer.Option("--json-schema", help="The text is JSON of this schema: a file, or the schema itself.")
 ]
@@ -30,12 +32,13 @@ def structured_outputs(json_schema: str | None, regex: str | None, choice: list[
 
 
 def _schema_text(value: str) -> str:
-    """The schema itself begins with a brace; anything else is the name of a file. Raises OSError, which names it."""
+    """The schema itself begins with a brace; anything else is the name of a file. Raises ValueError, which names it."""
     if value.lstrip().startswith("{") or value.strip() in ("true", "false"):
         return value
     if not value.strip():
         raise ValueError("--json-schema is empty: give a schema, or the name of its file.")
     try:
-        return Path(value).read_text(encoding="utf-8")
+        with naming("--json-schema", value):
+            return Path(value).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"--json-schema {value}: not a text file in UTF-8 ({error}).") from None

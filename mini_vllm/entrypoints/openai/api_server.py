@@ -43,6 +43,7 @@ from mini_vllm.reasoning import ReasoningParserManager
 from mini_vllm.renderers.base import BaseRenderer
 from mini_vllm.tool_parsers import ToolParserManager
 from mini_vllm.tracing.otel import init_otel_tracer
+from mini_vllm.utils.checks import naming, require
 
 logger = init_logger(__name__)
 
@@ -187,7 +188,9 @@ def create_server_socket(host: str | None, port: int) -> socket.socket:
     family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
     sock = socket.socket(family=family, type=socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((host or "", port))
+    require(0 <= port < 1 << 16, "--port", port, "0 to 65535")
+    with naming("--host and --port", f"{host or ''}:{port}"):
+        sock.bind((host or "", port))
     return sock
 
 
@@ -207,7 +210,8 @@ def setup_server(args: Namespace) -> tuple[str, socket.socket]:
     import_parser_plugins(args)
     if args.uds:
         sock = socket.socket(family=socket.AF_UNIX, type=socket.SOCK_STREAM)
-        sock.bind(args.uds)
+        with naming("--uds", args.uds):
+            sock.bind(args.uds)
         return f"unix:{args.uds}", sock
     sock = create_server_socket(args.host, args.port)
     host = f"[{args.host}]" if args.host and ":" in args.host else args.host or "0.0.0.0"

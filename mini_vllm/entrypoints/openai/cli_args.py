@@ -40,11 +40,14 @@ class LoRAParserAction(argparse.Action):
                 found.append(LoRAModulePath(name, path))
                 continue
             try:
-                found.append(LoRAModulePath(**json.loads(item)))
-            except json.JSONDecodeError:
+                module = LoRAModulePath(**json.loads(item))
+            except (json.JSONDecodeError, RecursionError):
                 parser.error(f"Invalid JSON format for --lora-modules: {item}")
             except TypeError as error:
                 parser.error(f"Invalid fields for --lora-modules: {item} - {error}")
+            if not isinstance(module.name, str) or not isinstance(module.path, str):
+                parser.error(f"Invalid fields for --lora-modules: {item} - name and path must be texts")
+            found.append(module)
         setattr(namespace, self.dest, found)
 
 
@@ -146,7 +149,7 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
     if args.grpc:
         raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
     if args.headless:
-        raise ValueError("--headless is refused: the cores of mini_vllm are on the server's machine")
+        raise ValueError("--headless is refused: a server here has one core, on this machine")
     if args.api_server_count < 1:
         raise ValueError(f"--api-server-count must be at least 1, got {args.api_server_count}")
     if args.enable_auto_tool_choice and not args.tool_call_parser:

@@ -14,7 +14,13 @@ from mini_vllm.entrypoints.pooling.scoring.io_processor import (
     ScoringIOProcessor,
     validate_score_input,
 )
-from mini_vllm.pool.outputs import ClassificationOutput, EmbeddingOutput, PoolingRequestOutput
+from mini_vllm.pool.outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+)
 from mini_vllm.pool.params import PoolingParams
 from mini_vllm.utils.checks import shown
 
@@ -71,7 +77,9 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         """
         kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
         items = self.encode(prompts, pooling_params, pooling_task="embed", **kwargs)
-        return [replace(item, outputs=EmbeddingOutput(item.outputs.data.tolist())) for item in items]
+        return [
+            EmbeddingRequestOutput(**{**vars(i), "outputs": EmbeddingOutput(i.outputs.data.tolist())}) for i in items
+        ]
 
     def classify(
         self, prompts: Any, *, pooling_params: Params = None, use_tqdm: Bar = True, tokenization_kwargs: Any = None
@@ -82,7 +90,8 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         """
         kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
         items = self.encode(prompts, pooling_params, pooling_task="classify", **kwargs)
-        return [replace(item, outputs=ClassificationOutput(item.outputs.data.tolist())) for item in items]
+        made = [(item, ClassificationOutput(item.outputs.data.tolist())) for item in items]
+        return [ClassificationRequestOutput(**{**vars(item), "outputs": output}) for item, output in made]
 
     def score(
         self, data_1: Any, data_2: Any, /, *, use_tqdm: Bar = True, pooling_params: PoolingParams | None = None

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, EngineArgs, LLMEngine, RequestOutputKind, SamplingParams, TextPrompt, TokensPrompt
-from mini_vllm.engine.arg_refusals import METHODS
 from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
@@ -159,21 +158,11 @@ def test_n_completions_are_counted_once():
     assert params_n.count == 1 and params_n.sum == 3 and found["vllm:request_prompt_tokens"].count == 3
 
 
-@needs_tree
-@pytest.mark.parametrize(("file", "owner", "ours"), [("entrypoints/llm.py", "LLM", LLM),
-                                                     ("v1/engine/llm_engine.py", "LLMEngine", LLMEngine)])  # fmt: skip
-def test_every_method_of_upstream_is_ours_or_is_named(file, owner, ours):
-    body = next(n for n in ast.parse((UPSTREAM / file).read_text()).body if getattr(n, "name", "") == owner).body
-    theirs = {n.name for n in body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
-    internal = {"do_log_stats", "do_log_stats_with_interval", "has_unfinished_requests_dp", "from_vllm_config",
-                "get_supported_tasks", "apply_model", "tokenizer"}  # fmt: skip
-    assert theirs - set(dir(ours)) - set(METHODS) - internal == set()
-
-
 def test_later_arguments_and_methods_name_their_phase(toy):
     for name, value, words in [("default_mm_loras", {"image": "a"}, "phase 13"),
                                ("spec_method", "ngram", "give it as `speculative_config="),
-                               ("data_parallel_size", 2, "phase 10"), ("mamba_backend", "x", "phase 14"),
+                               ("data_parallel_size", 2, "one engine has one core"),
+                               ("mamba_backend", "x", "no architecture here keeps a state"),
                                ("hf_overrides", {"a": 1}, "config.json")]:  # fmt: skip
         with pytest.raises(ValueError, match=f"engine argument {name} must be .*{words}"):
             LLM(num_blocks=8, **{name: value})

@@ -57,9 +57,13 @@ class ServedLoRAs:
             request = LoadLoRAAdapterRequest(
                 lora_path=lora.path, lora_name=lora.name, is_3d_lora_weight=lora.is_3d_lora_weight
             )
-            result = await self.load_lora_adapter(request, lora.base_model_name)
+            given = f"--lora-modules {lora.name}={lora.path}"
+            try:
+                result = await self.load_lora_adapter(request, lora.base_model_name)
+            except (LoRAAdapterNotFoundError, ValueError) as error:
+                raise ValueError(f"{given}: {error}") from error
             if isinstance(result, ErrorResponse):
-                raise ValueError(result.error.message)
+                raise ValueError(f"{given}: {result.error.message}")
 
     async def load_lora_adapter(self, request: Any, base_model_name: str | None = None) -> ErrorResponse | str:
         """Read an adapter and serve it. Returns a sentence, or what is wrong with the request.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.pool.late_interaction import compute_maxsim_score
-from mini_vllm.pool.outputs import PoolingRequestOutput, ScoringOutput
+from mini_vllm.pool.outputs import PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
 from mini_vllm.pool.params import PoolingParams
 
 SCORE_TYPE_MAP = {"embed": "bi-encoder", "classify": "cross-encoder", "token_embed": "late-interaction"}
@@ -81,7 +81,7 @@ class ScoringIOProcessor:
         ids = [*a.prompt_token_ids, *([] if pad is None else [pad]), *b.prompt_token_ids]
         score = ScoringOutput(float(self.similarity(a.outputs.data, b.outputs.data)))
         cached = a.num_cached_tokens + b.num_cached_tokens
-        return PoolingRequestOutput(f"{a.request_id}_{b.request_id}", score, ids, True, cached)
+        return ScoringRequestOutput(f"{a.request_id}_{b.request_id}", score, ids, True, cached)
 
     def similarity(self, a: Any, b: Any) -> float:
         """Of the two results."""
@@ -123,7 +123,7 @@ class CrossEncoderIOProcessor(ScoringIOProcessor):
 
     def post_process(self, outputs: Sequence[PoolingRequestOutput], n_queries: int) -> list[PoolingRequestOutput]:
         return [
-            PoolingRequestOutput(
+            ScoringRequestOutput(
                 each.request_id, ScoringOutput(float(np.ravel(each.outputs.data)[0])), each.prompt_token_ids, True,
                 each.num_cached_tokens,
             )
