@@ -115,8 +115,8 @@ class Request:
         # Async scheduling: tokens that a step in flight will bring, and those of them to drop on arrival.
         self.num_output_placeholders = 0
         self.async_tokens_to_discard = 0
-        self.num_awaited_tokens = 0
-        """Tokens that there will be once the step in which it was preempted has its result (several in flight)."""
+        self.awaits_result = False
+        """It was preempted while a step that has a token for it was in flight (`engine/batch_queue.py`)."""
         self.spec_token_ids: list[int] = []
         """Drafts for the next step; no tokens of the request until the model has accepted them."""
 
@@ -192,7 +192,7 @@ class Request:
     def try_promote(self) -> bool:
         """True where the request waits for nothing but room, now. A grammar that cannot be compiled has no more to wait
         for: the request is admitted, and ends with the error of its grammar when its prompt is computed. One that was
-        preempted waits for the results that are in flight: it would compute the same token again.
+        preempted waits for a token that is in flight: it would compute the same one again.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:2103 — `_try_promote_blocked_waiting_request`.
         """
@@ -201,7 +201,7 @@ class Request:
             if not self.structured_output_request.is_grammar_ready:
                 return False
             self.status = RequestStatus.WAITING
-        return not self.num_output_placeholders and self.num_tokens >= self.num_awaited_tokens
+        return not self.awaits_result
 
     def start(self, num_computed_tokens: int) -> None:
         """The request has been admitted: it runs, with a head start of `num_computed_tokens` from the prefix cache."""

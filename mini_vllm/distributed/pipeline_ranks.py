@@ -13,17 +13,32 @@ Upstream twin: `vllm/distributed/parallel_state.py` (`GroupCoordinator.send_tens
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import ParallelState, TensorParallelGroup, initialize_model_parallel
 from mini_vllm.distributed.shared_memory import Counters, SharedMemory
-from mini_vllm.sequence import IntermediateTensors
+from mini_vllm.utils.arrays import Array
 
 _SENT, _RECEIVED = 0, 1
 PLACES = 2
 """Steps on their way between two stages."""
+
+
+@dataclass(slots=True)
+class IntermediateTensors:
+    """Arrays of a step by name, each [T, …]: here "hidden_states" [T, H] alone, where upstream's layers hand on a
+    residual beside them.
+
+    Upstream: upstream/vllm/sequence.py:18 — `IntermediateTensors`.
+    """
+
+    tensors: dict[str, Array]
+
+    def __getitem__(self, name: str) -> Array:
+        return self.tensors[name]
 
 
 class StageLink:

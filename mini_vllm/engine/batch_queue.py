@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Batch:
-    """A plan in flight. `forgotten`: requests of it that were ended meanwhile; what comes for them is dropped."""
+    """A plan in flight. `due`: requests that get a token, asked for where there are stages. `forgotten`: requests of it
+    that were ended meanwhile; what comes for them is dropped."""
 
     scheduler_output: SchedulerOutput
     output: PendingOutput
+    due: set[str] = field(default_factory=set)
     forgotten: set[str] = field(default_factory=set)
 
 
@@ -71,15 +73,18 @@ class BatchQueue:
         before deferred sampling, however many are in flight.
         """
         core, deferred = self.core, None
+        due: set[str] = set()
         if core.has_requests():
+            if self.has_stages:
+                self._hold_back()
             plan = core.scheduler.schedule()
-            if self.sends_back:
-                send_back(plan, core.scheduler.requests)
+            if self.has_stages:
+                due = self._due(plan)
             core.execute(plan)
             if plan.pending_structured_output_tokens:
                 deferred = plan
             else:
-                self.batches.appendleft(Batch(plan, core.sample(plan, non_block=True)))
+                self.batches.appendleft(Batch(plan, core.sample(plan, non_block=True), due))
             core.watch_progress(plan, len(self.batches) > 1)
             room = deferred is None and len(self.batches) < self.size and not self.batches[-1].output.done()
             if plan.total_num_scheduled_tokens and room:
@@ -91,10 +96,29 @@ class BatchQueue:
             if core.config.speculative_config is not None:
                 drafts = core.model_executor.take_draft_token_ids()
                 core.scheduler.update_draft_token_ids_in_output(drafts, deferred)
-            self.batches.appendleft(Batch(deferred, core.sample(deferred, non_block=True)))
+            self.batches.appendleft(Batch(deferred, core.sample(deferred, non_block=True), due))
         if self.drops_waste and not core.scheduler.has_unfinished_requests() and core.scheduler.connector is None:
             self.batches.clear()  # only wasted steps are left in flight
         return outputs
+
+    def _hold_back(self) -> None:
+        """Who was preempted while a token for it was in flight is not admitted before that is there.
+
+        Upstream admits it, and then takes the same token from two steps. It can happen there with three steps in
+        flight, and with two after a reset of the prefix cache.
+        """
+        scheduler, is_async = self.core.scheduler, self.core.config.async_scheduling
+        due = set().union(*(batch.due - batch.forgotten for batch in self.batches))
+        for request in (*scheduler.waiting, *scheduler.skipped_waiting):
+            owed = request.num_output_placeholders > 0 if is_async else request.status == RequestStatus.PREEMPTED
+            request.awaits_result = owed and request.request_id in due
+
+    def _due(self, plan: SchedulerOutput) -> set[str]:
+        """Whom a plan brings a token; and the stages that do not sample are told of those that were sampled."""
+        requests = self.core.scheduler.requests
+        if self.sends_back:
+            send_back(plan, requests)
+        return {name for name in plan.num_scheduled_tokens if not requests[name].is_prefill_chunk}
 
     def _take_in(self) -> list[EngineCoreOutput]:
         """The oldest result. It stays in the queue as long as it is waited for, whatever interrupts that."""

@@ -17,7 +17,7 @@ from mini_vllm.layers.module import Module
 from mini_vllm.layers.rotary_embedding import get_rope
 from mini_vllm.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from mini_vllm.models.interfaces_base import Attention, CausalLM
-from mini_vllm.models.utils import PPMissingLayer, make_embedding, make_layers, make_lm_head
+from mini_vllm.models.utils import make_embedding, make_layers, make_lm_head, make_norm
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
 
@@ -92,9 +92,7 @@ class LlamaModel(Module):
         self.start_layer, self.end_layer, self.layers = make_layers(
             config.num_hidden_layers, lambda i, name: layer(config, i, context, name), context, f"{prefix}.layers"
         )
-        self.norm = PPMissingLayer(context, f"{prefix}.norm")
-        if context.is_last_rank:
-            self.norm = norm(config.hidden_size, config.norm_eps, context, f"{prefix}.norm")
+        self.norm = make_norm(norm, config, context, f"{prefix}.norm")
 
     def forward(self, hidden: Array, positions: Array, attn: Attention) -> Array:
         """Embedded tokens [T, H] -> hidden states after the last norm, [T, H]."""

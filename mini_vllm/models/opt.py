@@ -14,7 +14,7 @@ from mini_vllm.layers.linear import ColumnParallelLinear, QKVParallelLinear, Row
 from mini_vllm.layers.module import Module
 from mini_vllm.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from mini_vllm.models.interfaces_base import Attention, CausalLM
-from mini_vllm.models.utils import PPMissingLayer, make_embedding, make_layers, make_lm_head
+from mini_vllm.models.utils import PPMissingLayer, make_embedding, make_layers, make_lm_head, make_norm
 from mini_vllm.transformers_utils.config import HFConfig
 from mini_vllm.utils.arrays import Array
 
@@ -89,15 +89,15 @@ class OPTDecoder(Module):
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         hidden = config.hidden_size
         self.embed_tokens = make_embedding(VocabParallelEmbedding, config, context, f"{prefix}.embed_tokens")
-        self.is_first_rank, positions, norm = context.is_first_rank, f"{prefix}.embed_positions", "final_layer_norm"
+        self.is_first_rank, positions = context.is_first_rank, f"{prefix}.embed_positions"
         self.embed_positions: Any = PPMissingLayer(context, positions)
         if context.is_first_rank:
             self.embed_positions = OPTLearnedPositionalEmbedding(
                 config.max_position_embeddings, hidden, context, positions
             )
-        self.final_layer_norm: Any = PPMissingLayer(context, f"{prefix}.{norm}") if config.norm_before else None
-        if config.norm_before and context.is_last_rank:
-            self.final_layer_norm = LayerNorm(hidden, config.norm_eps, context, f"{prefix}.{norm}")
+        self.final_layer_norm = (
+            make_norm(LayerNorm, config, context, f"{prefix}.final_layer_norm") if config.norm_before else None
+        )
         self.start_layer, self.end_layer, self.layers = make_layers(
             config.num_hidden_layers, lambda i, name: OPTDecoderLayer(config, i, context, name), context,
             f"{prefix}.layers",

@@ -88,6 +88,15 @@ def make_embedding(cls: Any, config: HFConfig, context: ModelContext, prefix: st
     return PPMissingLayer(context, prefix)
 
 
+def make_norm(cls: Any, config: HFConfig, context: ModelContext, prefix: str) -> Any:
+    """The norm after the last layer, where that is here; else a placeholder."""
+    return (
+        cls(config.hidden_size, config.norm_eps, context, prefix)
+        if context.is_last_rank
+        else PPMissingLayer(context, prefix)
+    )
+
+
 def make_lm_head(cls: Any, embed_tokens: Any, config: HFConfig, context: ModelContext) -> Any:
     """The output embedding of the last stage: the embedding where it is tied. Else a placeholder."""
     if config.tie_word_embeddings:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.core.sched.output import NewRequestData, SchedulerOutput
-from mini_vllm.distributed.pipeline_ranks import PipelineRanks
+from mini_vllm.distributed.pipeline_ranks import IntermediateTensors, PipelineRanks
 from mini_vllm.kv_cache_interface import KVCacheGroupSpec
-from mini_vllm.sequence import IntermediateTensors
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.model_runner import ModelInputs, ModelRunner
 from mini_vllm.worker.states import CachedRequestState, RequestStates

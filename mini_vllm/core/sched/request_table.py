@@ -137,7 +137,6 @@ class RequestTable:
         if self.encoder is not None:
             self.encoder.encoder_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
-        request.num_awaited_tokens = request.num_tokens + (request.num_computed_tokens >= request.num_tokens)
         request.num_computed_tokens = 0
         request.spec_token_ids = []
         request.num_preemptions += 1
@@ -155,7 +154,6 @@ class RequestTable:
             self.preempt_request(request)
             request.async_tokens_to_discard += stale
             request.num_output_placeholders = 0
-            request.num_awaited_tokens = request.num_awaited_tokens if not stale else 0
 
     def reset_prefix_cache(self, reset_running_requests: bool, reset_connector: bool) -> bool:
         """See `Scheduler.reset_prefix_cache`."""

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from mini_vllm.distributed.parallel_state import RankGroup, initialize_model_parallel
-from mini_vllm.distributed.pipeline_ranks import PLACES, StageLink
+from mini_vllm.distributed.pipeline_ranks import PLACES, IntermediateTensors, StageLink
 from mini_vllm.distributed.utils import get_pp_indices
-from mini_vllm.sequence import IntermediateTensors
 
 
 def test_groups_are_those_of_the_layout_dp_pp_tp():

@@ -435,11 +435,11 @@ def adapt() -> None:
     theirs.EncoderDecoderCacheManager = EncoderDecoderCacheManager  # type: ignore[attr-defined]
     theirs = importlib.import_module("vllm.v1.core.single_type_kv_cache_manager")
     theirs.CrossAttentionManager = cross_attention_manager.CrossAttentionManager  # type: ignore[attr-defined]
-    Request.num_awaited_tokens = 0
+    Request.awaits_result = False
     PlaceholderRange.end = vars(inputs.PlaceholderRange)["end"]  # type: ignore[attr-defined]
     for word in ("will_reach_max_tokens", "try_promote", "start", "set_head_start", "make_output"):
         setattr(Request, word, vars(our_request.Request)[word])
-    Request.num_awaited_tokens = 0
+    Request.awaits_result = False
 
 
 def main() -> int:
