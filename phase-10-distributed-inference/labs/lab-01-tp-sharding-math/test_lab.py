@@ -240,6 +240,8 @@ def test_the_input_is_left_alone(impl):
     impl.row_parallel(x, W1, 2, bias)
     impl.mlp_tp(x, W1, W2, 2)
     given.run(lambda rank: impl.gated_mlp_rank(x, rank), 2, gate_up=np.vstack([W1, W1]), down=W2)
+    attention = lambda rank: impl.attention_rank(x, rank, 4, 2, given.causal_attention)  # noqa: E731
+    given.run(attention, 2, qkv=np.vstack([W1, W1]), o=W2)
     for name, now, then in zip(("x", "W1", "W2", "bias"), (x, W1, W2, bias), before, strict=True):
         close(now, then, f"{name} after the calls", 0)
 

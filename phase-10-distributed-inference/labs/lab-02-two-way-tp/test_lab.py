@@ -91,6 +91,7 @@ def test_what_cannot_be_cut(impl, name, shape, ranks, says):
         (OPT, 64, 8, 0.3137),
         (LLAMA, 128, 1, 14.9575),
         (LLAMA, 128, 2, 7.479),
+        (LLAMA, 128, 16, 0.9666),
     ],
 )
 def test_bytes_of_weights(impl, shapes, head_dim, ranks, wanted):
@@ -256,6 +257,9 @@ def test_what_is_in_doubt(impl, changed, wanted):
 def test_one_rank_needs_no_wire(impl):
     assert impl.doubts(impl.Startup(1, {"EngineCore": 2.45}, 900, ["PYNCCL"]), 1, 2.45, 1000) == []
     assert impl.doubts(impl.Startup(), 2, 1.0, 1000) == [], "what the log does not say is not in doubt"
+    assert impl.doubts(impl.Startup(kv_tokens=1), 2, 1.0, 1000) == ["capacity"], "one token is said, and is too few"
+    large = impl.Startup(weights={"Worker_TP0": 16.4, "Worker_TP1": 16.4}, kv_tokens=93)
+    assert impl.doubts(large, 2, 15.0, 100) == [], "within a tenth is a good prediction, however large the model"
     assert impl.doubts(impl.Startup(world_size=1), 2, 1.0, 0) == ["ranks"]
 
 

@@ -115,7 +115,23 @@ def test_a_prefix_has_a_home(impl):
     router.update([(50, 9), (0, 0), (0, 0)])
     assert router.route(prompts[0]) == 0, "whatever the counts"
     assert router.route([1] * 15) == 2 and router.route([1] * 15) == 2, "a short prompt is a prefix of its own"
-    assert impl.Sticky(2, block_size=2).route([7, 7, 1]) == 0
+    for size, wanted in ((2, [0, 0, 1]), (3, [0, 1, 0])):
+        router = impl.Sticky(2, block_size=size)
+        found = [router.route(each) for each in ([7, 7, 1], [7, 7, 2], [8, 8, 1])]
+        assert found == wanted, f"prefixes of {size} tokens: got {found}, expected {wanted}"
+
+
+def test_an_idle_house_follows_the_prefix(impl):
+    """Nobody waits anywhere: the second request of a tenant goes where the first one went."""
+    for size in (4, 16):
+        router = impl.PrefixAware(4, size)
+        prompts = [[100 * tenant + i for i in range(2 * size)] for tenant in range(4)]
+        homes = [router.route(each + [1] * size) for each in prompts]
+        again = []
+        for each in prompts:
+            router.update([(0, 0)] * 4)
+            again.append(router.route(each + [2] * size))
+        assert again == homes, f"blocks of {size}: four prefixes went to {homes}, and then to {again}"
 
 
 def test_a_full_home_is_left(impl):
@@ -143,6 +159,11 @@ def test_memory_is_bounded(impl):
         for each in range(prompts):
             router.route([each * 70 + i for i in range(64)])
         assert 0 < len(router) <= most, f"{prompts} prefixes seen, {most} may be remembered: got {len(router)}"
+    homes = {each: router.route([each * 70 + i for i in range(64)]) for each in range(500, 504)}
+    for each, home in homes.items():
+        router.update([(0, 0)] * 4)
+        found = router.route([each * 70 + i for i in range(64)])
+        assert found == home, f"the last prefixes are the ones to remember: one went to {home}, and then to {found}"
     router = impl.PrefixAware(4, max_entries=1)
     assert {router.route(PROMPT) for _ in range(9)} <= {0, 1, 2, 3} and len(router) <= 1
 
