@@ -65,7 +65,7 @@ VOCAB = own("tokenizer.json")["model"]["vocab"] if POCKET.is_dir() else {}
 
 # name, files that are others, words of the error of LLM(folder)
 FOLDERS: list[tuple[str, dict[str, Any], str]] = [
-    ("tokenizer.json is {}", {"tokenizer__json": {}}, "the tokenizer's files are damaged .*model"),
+    ("tokenizer.json is {}", {"tokenizer__json": {}}, "tokenizer.json: the tokenizer's files are damaged: .*model"),
     ("tokenizer.json is [1]", {"tokenizer__json": [1]}, r"tokenizer\.json must hold a JSON object, got list"),
     ("tokenizer.json 100,000 deep", {"tokenizer__json": "[" * 100_000}, r"tokenizer\.json: .*nested too deep"),
     ("tokenizer.json whose model is a text", {"tokenizer__json": tokenizer(model="x") if CONFIG else 0}, "damaged"),
