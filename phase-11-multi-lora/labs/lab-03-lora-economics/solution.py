@@ -40,7 +40,7 @@ class Engine:
     tenants: tuple[str, ...]
 
 
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What `max_lora_rank` may be."""
 
 

@@ -107,7 +107,7 @@ def judge(tenants, where, engines):
         if engine.max_loras < len(mine):
             return f"{len(mine)} tenants may be busy at once, and max_loras is {engine.max_loras}"
         top = max((each.rank for each in mine), default=0)
-        if engine.max_lora_rank < top or engine.max_lora_rank not in (8, 16, 32, 64, 128, 256, 320, 512):
+        if engine.max_lora_rank < top or engine.max_lora_rank not in (1, 8, 16, 32, 64, 128, 256, 320, 512):
             return f"an adapter of rank {top}, and max_lora_rank is {engine.max_lora_rank}"
         numbers = sum(out + inp for out, inp in where.shapes.values())
         slots = engine.max_loras * engine.max_lora_rank * numbers * where.layers * where.dtype_bytes

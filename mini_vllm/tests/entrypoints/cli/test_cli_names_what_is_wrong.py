@@ -60,8 +60,8 @@ def test_a_port_that_is_taken_is_named() -> None:
 @pytest.mark.parametrize("form", ["x={}", '{{"name": "x", "path": "{}"}}'])
 @pytest.mark.parametrize(("fault", "words"), [
     ("nowhere", "No adapter found"), ("empty", "No adapter found"),
-    ("config", "r must be a whole number of at least 1, got 0"), ("tensors", "cannot be served"),
-    ("base", "must be among"),
+    ("config", "r must be a whole number of at least 1, got 0"),
+    ("tensors", "cannot be served"), ("base", "must be among"),
 ])  # fmt: skip
 def test_every_fault_of_an_adapter_is_one_line_that_names_it(tmp_path: Path, form: str, fault: str, words: str) -> None:
     pytest.importorskip("fastapi")
