@@ -35,7 +35,7 @@ def gone(pid, seconds=30.0):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # it may go between the opening and the reading
             pass
         time.sleep(0.02)
     return False
