@@ -127,9 +127,10 @@ def launch(
             found = _in_processes(fn, xs, kill, leave, limit_s)
     except PermissionError:  # where a sandbox forbids processes, threads with the same pipes take their place
         found = _in_threads(fn, xs, kill, leave, limit_s)
-    if any(answer[0] == "stub" for answer in found):
-        fn(xs[0], Link(0, 1, *os.pipe()))  # once more in this process, so that it is seen where it stands
-        raise NotImplementedError(next(answer[1] for answer in found if answer[0] == "stub"))
+    for rank, answer in enumerate(found):
+        if answer[0] == "stub":
+            fn(xs[rank], Link(rank, 1, *os.pipe()))  # once more in this process, so that it is seen where it stands
+            raise NotImplementedError(answer[1])
     return found
 
 
