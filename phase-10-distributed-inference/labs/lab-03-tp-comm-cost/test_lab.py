@@ -64,6 +64,7 @@ def test_doors(impl):
             impl.allreduce_time_s(8192, 2, bandwidth, 1e-6)
     with pytest.raises(ValueError, match=r"^num_ranks must be at least 1, got 0$"):
         impl.allreduce_time_s(8192, 0, 1e9, 1e-6)
+    assert impl.allreduce_time_s(8, 2, 0.5, 0.0) == 16, "half a byte a second is slow, and no fault"
     assert impl.allreduce_time_s(10**9, 2, float("inf"), 1e-6) == pytest.approx(2e-6), "no bytes, two hops"
 
 
@@ -122,6 +123,7 @@ def test_the_balance(impl):
     near(impl.balance_tokens(4096, 2, *NVLINK), 219.73, "NVLink, two ranks")
     near(impl.balance_tokens(4096, 2, *ETHERNET), 15.259, "Ethernet, two ranks")
     near(impl.balance_tokens(8192, 8, *PCIE, 4), 61.035, "PCIe, eight ranks, hidden 8,192 in float32")
+    near(impl.balance_tokens(2, 4, 3.0, 5.0, 1), 30, "4 ranks, 3 B/s, 5 s, 2 bytes a token", 1e-12)
     tokens = impl.balance_tokens(4096, 4, *NVLINK)
     whole = impl.allreduce_time_s(round(tokens * 8192), 4, *NVLINK)
     near(whole, 2 * 6 * NVLINK[1], "at the balance an all-reduce takes twice its hops")
@@ -152,6 +154,21 @@ def test_more_is_not_always_faster(impl, link, tokens, compute_s, choices, wante
     found = impl.fastest_num_ranks(compute_s, LAYERS, tokens, HIDDEN, *link, choices=before)
     assert found == wanted, f"{compute_s} s on one rank, {tokens} tokens, of {choices}: got {found}, expected {wanted}"
     assert before == list(choices), "choices was changed"
+
+
+def test_what_the_choice_hangs_on(impl):
+    """One of 1, 2, 4 and 8 where nothing else is said; and layers, width and type count each time anew."""
+    for (compute_s, layers, tokens, hidden, link), more, wanted in (
+        ((STEP_S, LAYERS, 1, HIDDEN, NVLINK), {}, 4),
+        ((STEP_S, LAYERS, 1, HIDDEN, PCIE), {}, 2),
+        ((STEP_S, LAYERS, 1, HIDDEN, ETHERNET), {}, 1),
+        ((STEP_S, 1, 1, HIDDEN, ETHERNET), {}, 8),
+        ((0.2, LAYERS, 2048, HIDDEN, ETHERNET), {}, 1),
+        ((0.2, LAYERS, 2048, 16, ETHERNET), {}, 4),
+        ((0.2, LAYERS, 2048, 16, ETHERNET), {"dtype_bytes": 512}, 1),
+    ):
+        found = impl.fastest_num_ranks(compute_s, layers, tokens, hidden, *link, **more)
+        assert found == wanted, f"{layers} layers, {tokens} tokens of {hidden}, {more}: got {found}, expected {wanted}"
 
 
 # ---- from measurements ---------------------------------------------------------------------------------------------

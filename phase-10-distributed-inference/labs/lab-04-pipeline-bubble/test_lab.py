@@ -41,6 +41,8 @@ def test_doors(impl):
                 call(2, wrong)
     with pytest.raises(ValueError, match=r"^p must be at least 1, got 0$"):
         impl.min_microbatches_for_bubble(0, 0.5)
+    with pytest.raises(ValueError, match=r"^p must be at least 1, got 0$"):  # of two faults the first argument's
+        impl.min_microbatches_for_bubble(0, 0)
 
 
 # ---- counting ------------------------------------------------------------------------------------------------------

@@ -107,15 +107,16 @@ def launch(
     fn: Callable[[Any, Link], Any],
     xs: Sequence[Any],
     kill: Kill = None,
-    silent: int | None = None,
+    leave: int | None = None,
     limit_s: float = 10.0,
 ) -> list[Outcome]:
     """fn(xs[rank], link) in a process for each of xs, in a ring.
 
     Args:
         kill: (rank, bytes): this rank ends without a word when it would write and has sent so many bytes; with 0
-            before it does anything. Its neighbours see its pipes close. silent: this rank stays, and does nothing.
-        limit_s: who has not answered by then is killed; the silent one is not waited for.
+            before it does anything. Its neighbours see its pipes close.
+        leave: this rank is not waited for; it is killed when all others have answered.
+        limit_s: who has not answered by then is killed.
 
     Returns:
         For each rank ("ok", result, bytes sent), ("err", name of the error, its text), ("dead",) or ("hang",).
@@ -123,12 +124,13 @@ def launch(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside other threads
-            found = _in_processes(fn, xs, kill, silent, limit_s)
+            found = _in_processes(fn, xs, kill, leave, limit_s)
     except PermissionError:  # where a sandbox forbids processes, threads with the same pipes take their place
-        found = _in_threads(fn, xs, kill, silent, limit_s)
-    if any(answer[0] == "stub" for answer in found):
-        fn(xs[0], Link(0, 1, *os.pipe()))  # once more in this process, so that it is seen where it stands
-        raise NotImplementedError(next(answer[1] for answer in found if answer[0] == "stub"))
+        found = _in_threads(fn, xs, kill, leave, limit_s)
+    for rank, answer in enumerate(found):
+        if answer[0] == "stub":
+            fn(xs[rank], Link(rank, 1, *os.pipe()))  # once more in this process, so that it is seen where it stands
+            raise NotImplementedError(answer[1])
     return found
 
 
@@ -147,7 +149,7 @@ def _answer(fn: Callable[[Any, Link], Any], x: Any, link: Link, kill: Kill) -> O
         return "err", type(error).__name__, str(error)
 
 
-def _in_processes(fn: Callable, xs: Sequence[Any], kill: Kill, silent: int | None, limit_s: float) -> list:
+def _in_processes(fn: Callable, xs: Sequence[Any], kill: Kill, leave: int | None, limit_s: float) -> list:
     size, pids = len(xs), []
     ring = [os.pipe() for _ in range(size)]  # ring[r]: from rank r to the next
     answers = [os.pipe() for _ in range(size)]
@@ -157,11 +159,11 @@ def _in_processes(fn: Callable, xs: Sequence[Any], kill: Kill, silent: int | Non
         for rank in range(size):
             pid = os.fork()
             if pid == 0:
-                _child(fn, xs[rank], rank, size, ring, answers, kill, silent == rank)
+                _child(fn, xs[rank], rank, size, ring, answers, kill)
             pids.append(pid)
         for fd in [fd for pair in ring for fd in pair] + [write_fd for _, write_fd in answers]:
             os.close(fd)
-        return _collect([read_fd for read_fd, _ in answers], silent, limit_s)
+        return _collect([read_fd for read_fd, _ in answers], leave, limit_s)
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)  # one that has ended takes it without harm
@@ -170,15 +172,12 @@ def _in_processes(fn: Callable, xs: Sequence[Any], kill: Kill, silent: int | Non
             os.close(fd)
 
 
-def _child(fn: Callable, x: Any, rank: int, size: int, ring: list, answers: list, kill: Kill, sleeps: bool) -> None:
+def _child(fn: Callable, x: Any, rank: int, size: int, ring: list, answers: list, kill: Kill) -> None:
     """Never returns. All ends of others are closed: a copy that stays open would keep a pipe alive for ever."""
     try:
         before, mine = ring[rank - 1][0], ring[rank][1]
         for fd in {fd for pair in ring + answers for fd in pair} - {before, mine, answers[rank][1]}:
             os.close(fd)
-        if sleeps:
-            time.sleep(60)
-            os._exit(0)
         data = pickle.dumps(_answer(fn, x, Link(rank, size, before, mine), kill))
         with os.fdopen(answers[rank][1], "wb") as file:
             file.write(data)
@@ -186,10 +185,10 @@ def _child(fn: Callable, x: Any, rank: int, size: int, ring: list, answers: list
         os._exit(0)
 
 
-def _collect(fds: list[int], silent: int | None, limit_s: float) -> list[Outcome]:
+def _collect(fds: list[int], leave: int | None, limit_s: float) -> list[Outcome]:
     parts = [b""] * len(fds)
     open_fds, deadline = dict(zip(fds, range(len(fds)), strict=True)), time.monotonic() + limit_s
-    while open_fds and (left := deadline - time.monotonic()) > 0 and list(open_fds.values()) != [silent]:
+    while open_fds and (left := deadline - time.monotonic()) > 0 and list(open_fds.values()) != [leave]:
         for fd in select.select(list(open_fds), [], [], left)[0]:
             data = os.read(fd, 1 << 16)
             parts[open_fds[fd]] += data
@@ -201,7 +200,7 @@ def _collect(fds: list[int], silent: int | None, limit_s: float) -> list[Outcome
     ]
 
 
-def _in_threads(fn: Callable, xs: Sequence[Any], kill: Kill, silent: int | None, limit_s: float) -> list:
+def _in_threads(fn: Callable, xs: Sequence[Any], kill: Kill, leave: int | None, limit_s: float) -> list:
     size, found = len(xs), [("hang",)] * len(xs)
     ring = [os.pipe() for _ in range(size)]
     links = [Link(rank, size, ring[rank - 1][0], ring[rank][1]) for rank in range(size)]
@@ -211,20 +210,18 @@ def _in_threads(fn: Callable, xs: Sequence[Any], kill: Kill, silent: int | None,
         for fd in (ring[rank - 1][0], ring[rank][1]):
             os.close(fd)
 
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size) if rank != silent]
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + limit_s
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for rank, thread in enumerate(threads):
+        if rank != leave:
+            thread.join(max(0.0, deadline - time.monotonic()))
     answers = list(found)
     for link in links:
         link._over = True
     for thread in threads:
         thread.join(1.0)
-    if silent is not None:
-        os.close(ring[silent - 1][0])
-        os.close(ring[silent][1])
     return answers
 
 

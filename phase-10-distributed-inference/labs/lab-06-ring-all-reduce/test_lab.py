@@ -155,11 +155,14 @@ def test_everybody_gets_everything(impl):
     whole = np.concatenate(parts)
 
     def program(span, link):
-        return impl.all_gather(span, whole[span].copy(), 10, link)
+        values = whole[span].copy()
+        found = impl.all_gather(span, values, 10, link)
+        return found, bool((values == whole[span]).all())
 
     results, _ = run(program, [span for span, _ in owners], "all_gather")
-    for rank, found in enumerate(results):
+    for rank, (found, same) in enumerate(results):
         close(found, whole, f"all_gather, rank {rank}", 0)
+        assert same, f"all_gather, rank {rank}: the caller's values are not what they were"
 
 
 # ---- and where it goes wrong ---------------------------------------------------------------------------------------
@@ -194,16 +197,37 @@ def test_a_dead_neighbour_is_named(impl, after):
 @pytest.mark.parametrize(("ranks", "silent"), [(3, 1), (2, 0)])
 def test_a_silent_neighbour_times_out(impl, ranks, silent):
     def program(x, link):
-        return impl.all_reduce(x, link, 0.15)
+        if link.rank == silent:
+            return link.ready(60.0, False, False)
+        return impl.all_reduce(x, link, 0.1)
 
-    found = given.launch(program, integers(8, ranks, 30), silent=silent, limit_s=LIMIT_S)
+    found = given.launch(program, integers(8, ranks, 30), leave=silent, limit_s=LIMIT_S)
     others = [(rank, each) for rank, each in enumerate(found) if rank != silent]
     assert all(each[0] == "err" for _, each in others), f"rank {silent} says nothing: got {[each[0] for each in found]}"
     late = [(rank, each) for rank, each in others if each[1] == "TimeoutError"]
     assert late, f"got {[each[1:] for _, each in others]}, expected a TimeoutError"
     for rank, each in late:
-        said = f"rank {rank}: no progress with ranks {(rank - 1) % ranks} and {(rank + 1) % ranks} for 0.15 s"
+        said = f"rank {rank}: no progress with ranks {(rank - 1) % ranks} and {(rank + 1) % ranks} for 0.1 s"
         assert each[2] == said, f"got {each[2]!r}, expected {said!r}"
+
+
+@pytest.mark.parametrize("half", (0, 1))
+def test_each_call_has_its_own_clock(impl, half):
+    """A first sum with time enough; in the second one rank 1 falls silent before the first half, or between the two."""
+
+    def program(x, link):
+        impl.all_reduce(x, link, 5.0)
+        if link.rank != 1:
+            return impl.all_reduce(x, link, 0.1)
+        if half:
+            impl.reduce_scatter(x, link, 5.0)
+        return link.ready(60.0, False, False)
+
+    found = given.launch(program, integers(8, 3, 30), leave=1, limit_s=LIMIT_S)
+    said = [each[1:] for rank, each in enumerate(found) if rank != 1]
+    assert all(each[0] == "err" for each in found[::2]), f"rank 1 falls silent: got {[each[0] for each in found]}"
+    late = [each for each in said if each[0] == "TimeoutError" and each[1].endswith(" for 0.1 s")]
+    assert late, f"got {said}, expected a TimeoutError after 0.1 s"
 
 
 def test_slow_is_not_silent(impl):
