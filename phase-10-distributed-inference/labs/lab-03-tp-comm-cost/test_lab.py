@@ -166,6 +166,9 @@ def test_what_the_choice_hangs_on(impl):
         ((0.2, LAYERS, 2048, HIDDEN, ETHERNET), {}, 1),
         ((0.2, LAYERS, 2048, 16, ETHERNET), {}, 4),
         ((0.2, LAYERS, 2048, 16, ETHERNET), {"dtype_bytes": 512}, 1),
+        ((0.2, LAYERS, 2048, 400, ETHERNET), {"dtype_bytes": 1}, 4),
+        ((0.2, LAYERS, 2048, 400, ETHERNET), {}, 2),
+        ((0.2, LAYERS, 2048, 400, ETHERNET), {"dtype_bytes": 3}, 1),
     ):
         found = impl.fastest_num_ranks(compute_s, layers, tokens, hidden, *link, **more)
         assert found == wanted, f"{layers} layers, {tokens} tokens of {hidden}, {more}: got {found}, expected {wanted}"
