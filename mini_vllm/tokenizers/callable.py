@@ -145,11 +145,7 @@ class CallableTokenizer:
         return ids[:before] + middle + ids[before + len(inner) :]
 
     def _sides(self, name: str, given: str | None) -> str:
-        side = given
-        if side is None and self.folder is not None:
-            from mini_vllm.tokenizers.tokenizer_files import load_json_if_there
-
-            side = load_json_if_there(self.folder / "tokenizer_config.json").get(name)
+        side = self._config().get(name) if given is None else given
         require(side in (None, "left", "right"), name, side, "'left' or 'right'")
         return side or "right"
 

@@ -15,11 +15,12 @@ _TOKEN = Kind(
 )
 _LENGTH = Kind("a number of at least 1", lambda value: is_real(value) and value >= 1)
 
+_SIDE = one_of("left", "right")
 _HARMLESS = """
     tokenizer_class auto_map processor_class name_or_path backend is_local local_files_only tokenizer_file
     vocab_file merges_file tokenizer_type use_fast trust_remote_code revision legacy from_slow _commit_hash
-    additional_special_tokens extra_special_tokens added_tokens_decoder model_specific_special_tokens padding_side
-    truncation_side padding truncation max_length max_len stride truncation_strategy pad_to_multiple_of
+    additional_special_tokens extra_special_tokens added_tokens_decoder model_specific_special_tokens
+    padding truncation max_length max_len stride truncation_strategy pad_to_multiple_of
     pad_token_type_id model_input_names return_token_type_ids device_map clean_up_tokenization_spaces
     spaces_between_special_tokens errors verbose do_lower_case do_basic_tokenize tokenize_chinese_chars
     strip_accents never_split wordpieces_prefix sp_model_kwargs keep_accents remove_space trim_offsets unk_id
@@ -35,6 +36,7 @@ TOKENIZER_CONFIG = FileKeys(
     used={
         **dict.fromkeys(SPECIAL_NAMES, _TOKEN),
         "add_bos_token": FLAG, "add_eos_token": FLAG, "add_prefix_space": FLAG, "model_max_length": _LENGTH,
+        "padding_side": _SIDE, "truncation_side": _SIDE,
         "chat_template": ANYTHING,  # looked at by entrypoints/chat_utils.py
     },
     fixed={"split_special_tokens": one_of(False, None)},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,18 @@ def test_bytes_can_be_asked_too() -> None:
     with pytest.raises(ValueError, match="no folder with a chat template: pass chat_template"):
         tokenizer.apply_chat_template(ONE)
     assert tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"] == [0, 1]
+
+
+def test_the_sides_are_the_checkpoints(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(POCKET / name, tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    for side in ("left", "right"):
+        sides = {"padding_side": side, "truncation_side": side}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, **sides}))
+        tokenizer = load_tokenizer(tmp_path)
+        mask = tokenizer(["a", "b c d"], padding=True)["attention_mask"][0]
+        assert mask[0] == (side == "right") and mask[-1] == (side == "left")
+        kept = tokenizer("one two three", truncation=True, max_length=3, add_special_tokens=False)["input_ids"]
+        whole = tokenizer.encode("one two three", add_special_tokens=False)
+        assert kept == (whole[-3:] if side == "left" else whole[:3])
