@@ -122,7 +122,7 @@ def test_what_is_not_served_with_stages_is_refused_before_a_process_starts(args,
 @pytest.mark.needs_torch
 def test_a_device_is_not_served_with_stages():
     pytest.importorskip("torch")
-    is_refused({"device": "torch"}, "device='torch'")
+    is_refused({"device": "torch", "async_scheduling": False}, "device='torch'")
 
 
 def is_refused(args, words):
