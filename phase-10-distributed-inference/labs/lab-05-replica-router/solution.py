@@ -122,7 +122,7 @@ class PrefixAware:
     to reach is measured (README, "What to implement").
 
     `len(router)`: how many prefixes or blocks it remembers, over all replicas, never more than `max_entries`: what
-    was seen last stays.
+    was seen last stays. New prefixes that come between two reports do not all go to the same one of equal replicas.
     """
 
     def __init__(self, num_replicas: int, block_size: int = 16, max_entries: int = 4096) -> None:
