@@ -12,6 +12,7 @@ from collections.abc import Sequence
 def predicted_balance() -> float:
     """Your prediction, before any code runs. A model with hidden size 4,096 in float16 on two cards, joined by NVLink
     (300 GB/s, 3 µs a hop): how many tokens in a step make the bytes of an all-reduce cost as much as its hops?
+    Right is what is within a factor of two.
     """
     raise NotImplementedError("the number of tokens at which bytes cost as much as hops")
 
@@ -34,7 +35,8 @@ def allreduce_time_s(payload_bytes: int, num_ranks: int, bandwidth_Bps: float, l
     """Time of one all-reduce: what is sent, at the bandwidth, and `latency_s` for each hop.
 
     Raises:
-        ValueError: as `ring_allreduce_traffic_per_rank`; "bandwidth_Bps must be above 0, got 0".
+        ValueError: as `ring_allreduce_traffic_per_rank`; "bandwidth_Bps must be above 0, got 0"; nan is not
+            above 0 either.
     """
     raise NotImplementedError("the seconds of one all-reduce")
 
@@ -100,6 +102,6 @@ def fit_link(samples: Sequence[tuple[int, float]], num_ranks: int) -> tuple[floa
         (bandwidth_Bps, latency_s).
 
     Raises:
-        ValueError: "two different sizes are needed, got N".
+        ValueError: "two different sizes are needed, got N", where N counts the different ones.
     """
     raise NotImplementedError("bandwidth and latency of the wire that was measured")

@@ -59,9 +59,12 @@ def test_time_is_bytes_and_hops(impl, payload, ranks, link, wanted_us):
 
 
 def test_doors(impl):
-    for bandwidth in (0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match=rf"^bandwidth_Bps must be above 0, got {bandwidth}$"):
-            impl.allreduce_time_s(8192, 2, bandwidth, 1e-6)
+    with pytest.raises(ValueError, match=r"^bandwidth_Bps must be above 0, got 0$"):
+        impl.allreduce_time_s(8192, 2, 0, 1e-6)
+    with pytest.raises(ValueError, match=r"^bandwidth_Bps must be above 0, got -1.0$"):
+        impl.allreduce_time_s(8192, 2, -1.0, 1e-6)
+    with pytest.raises(ValueError, match=r"^bandwidth_Bps must be above 0, got nan$"):
+        impl.allreduce_time_s(8192, 2, float("nan"), 1e-6)
     with pytest.raises(ValueError, match=r"^num_ranks must be at least 1, got 0$"):
         impl.allreduce_time_s(8192, 0, 1e9, 1e-6)
     assert impl.allreduce_time_s(8, 2, 0.5, 0.0) == 16, "half a byte a second is slow, and no fault"

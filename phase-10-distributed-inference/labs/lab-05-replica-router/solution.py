@@ -15,7 +15,8 @@ def predicted_ratio() -> float:
     looks at the queues alone.
 
     Returns:
-        Mean ticks to the first token with `Sticky`, over those with `LeastLoaded`.
+        Mean ticks to the first token with `Sticky`, over those with `LeastLoaded`; below 1 if `Sticky` is the quicker
+        one. Right is what is at most twice as much as the simulation says, and at least half.
     """
     return 30.0
 
@@ -120,7 +121,8 @@ class PrefixAware:
     """Prompts go where their prefix is likely to be cached, but not at any price. How is yours to decide; what it has
     to reach is measured (README, "What to implement").
 
-    `len(router)`: how many prefixes or blocks it remembers, over all replicas, never more than `max_entries`.
+    `len(router)`: how many prefixes or blocks it remembers, over all replicas, never more than `max_entries`: what
+    was seen last stays. New prefixes that come between two reports do not all go to the same one of equal replicas.
     """
 
     def __init__(self, num_replicas: int, block_size: int = 16, max_entries: int = 4096) -> None:

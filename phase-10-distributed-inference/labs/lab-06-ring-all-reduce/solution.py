@@ -45,7 +45,8 @@ def all_gather(part: slice, values: np.ndarray, size: int, link: Any, timeout_s:
     """Everybody's part, on all ranks, to the bit.
 
     Args:
-        part, values: what this rank has, as `reduce_scatter` gives it. size: numbers in all.
+        part, values: what this rank has, as `reduce_scatter` gives it; left as they are. size: numbers in all.
+        timeout_s: see `all_reduce`.
 
     Returns:
         [size], in the type of values.
@@ -66,7 +67,7 @@ def all_reduce(x: np.ndarray, link: Any, timeout_s: float = 10.0) -> np.ndarray:
 
     Args:
         x: any shape; left as it is. link: a `Link` of `given.py`.
-        timeout_s: for how long nothing may come and nothing go.
+        timeout_s: for how long nothing may come and nothing go; each byte that does starts the clock anew.
 
     Returns:
         A new array of x's shape and type.
