@@ -125,6 +125,19 @@ def test_the_order_is_that_of_the_ranks(impl):
     assert last == 2050, f"a bias of 2 behind the sum: got {last}, expected 2050"
 
 
+def test_a_share_is_of_neighbours(impl):
+    """In float16 2048 + (1 + 1) is 2050, where both ones are of one rank; dealt out in turns they are lost."""
+    x, ones = np.array([[2048, 0, 1, 1]], np.float16), np.ones((1, 4), np.float16)
+    for what, found in (
+        ("row_parallel", impl.row_parallel(x, ones, 2)),
+        ("mlp_tp", impl.mlp_tp(x, np.eye(4, dtype=np.float16), ones, 2)[0]),
+    ):
+        assert found[0, 0] == 2050, (
+            f"{what}: 2048, 0 on rank 0 and 1, 1 on rank 1: got {found[0, 0]}, expected 2050. Shares lie next to each "
+            "other: rank 0 has the first half, not every second number"
+        )
+
+
 def test_your_prediction(impl):
     share = {}
     for ranks in (2, 4, 8):

@@ -46,6 +46,7 @@ GIB = 2**30
         ("model.decoder.embed_positions.weight", (2050, 2048), 2, 64, (2050, 2048)),
         ("model.decoder.layers.3.self_attn.q_proj.bias", (2048,), 2, 64, (1024,)),
         ("model.decoder.layers.3.self_attn.k_proj.bias", (2048,), 4, 64, (512,)),
+        ("model.layers.3.self_attn.k_proj.bias", (256,), 8, 64, (64,)),
         ("model.decoder.layers.3.self_attn.out_proj.bias", (2048,), 2, 64, (2048,)),
         ("model.decoder.layers.3.self_attn.out_proj.weight", (2048, 2048), 2, 64, (2048, 1024)),
         ("model.decoder.layers.3.fc1.bias", (8192,), 2, 64, (4096,)),
@@ -238,6 +239,7 @@ def test_read_log(impl):
         ({"backends": ("PYNCCL",)}, ["wire"]),
         ({"backends": ("SYMM_MEM", "PYNCCL")}, ["wire"]),
         ({"backends": ("NCCL_SYMM_MEM", "PYNCCL")}, []),
+        ({"backends": ("PYNCCL", "CUSTOM")}, []),
         ({"backends": ("FLASHINFER",)}, []),
         ({"backends": ("QUICK_REDUCE",)}, []),
         ({"backends": ()}, []),
@@ -252,6 +254,14 @@ def test_what_is_in_doubt(impl, changed, wanted):
     startup = impl.read_log(log_of(**changed))
     found = impl.doubts(startup, 2, 1.23, 100_000)
     assert list(found) == wanted, f"log with {changed}: got {found}, expected {wanted}"
+
+
+def test_one_of_many_is_enough(impl):
+    """Seven ranks of eight hold an eighth; one holds a quarter, and it is the one that runs out of memory."""
+    for heavy in (0, 3, 7):
+        weights = {f"Worker_TP{rank}": 2.46 if rank == heavy else 1.23 for rank in range(8)}
+        found = impl.doubts(impl.Startup(8, weights), 8, 1.23, 1000)
+        assert found == ["weights"], f"rank {heavy} of 8 holds twice its share: got {found}. A mean or a sum hides it"
 
 
 def test_one_rank_needs_no_wire(impl):

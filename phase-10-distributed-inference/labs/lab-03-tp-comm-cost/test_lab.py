@@ -59,12 +59,11 @@ def test_time_is_bytes_and_hops(impl, payload, ranks, link, wanted_us):
 
 
 def test_doors(impl):
-    with pytest.raises(ValueError, match=r"^bandwidth_Bps must be above 0, got 0$"):
-        impl.allreduce_time_s(8192, 2, 0, 1e-6)
-    with pytest.raises(ValueError, match=r"^bandwidth_Bps must be above 0, got -1.0$"):
-        impl.allreduce_time_s(8192, 2, -1.0, 1e-6)
-    with pytest.raises(ValueError, match=r"^bandwidth_Bps must be above 0, got nan$"):
-        impl.allreduce_time_s(8192, 2, float("nan"), 1e-6)
+    for bandwidth in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=rf"^bandwidth_Bps must be above 0, got {bandwidth}$"):
+            impl.allreduce_time_s(8192, 2, bandwidth, 1e-6)
+        with pytest.raises(ValueError, match=rf"^bandwidth_Bps must be above 0, got {bandwidth}$"):
+            impl.allreduce_time_s(8192, 1, bandwidth, 1e-6)  # who is alone sends nothing; the argument is wrong anyway
     with pytest.raises(ValueError, match=r"^num_ranks must be at least 1, got 0$"):
         impl.allreduce_time_s(8192, 0, 1e9, 1e-6)
     assert impl.allreduce_time_s(8, 2, 0.5, 0.0) == 16, "half a byte a second is slow, and no fault"
@@ -205,6 +204,19 @@ def test_a_wire_from_measurements(impl, link, ranks, seed):
             "outweigh small ones, the latency is lost: this looks like *Squares of seconds*"
         )
     assert samples == before, "samples was changed"
+
+
+def test_every_sample_counts(impl):
+    """The smallest and the largest size are each 5 per cent off, once; what lies between is many samples, and right."""
+    samples = [(1 << shift, impl.allreduce_time_s(1 << shift, 4, *PCIE)) for shift in range(13, 27)] * 20
+    (small, quick), (large, slow) = samples[0], samples[13]
+    samples += [(small - 512, quick * 0.95), (large + 4096, slow * 1.05)]
+    bandwidth, latency = impl.fit_link(samples, 4)
+    for name, found, right in (("bandwidth", bandwidth, PCIE[0]), ("latency", latency, PCIE[1])):
+        assert abs(found / right - 1) < 0.01, (
+            f"{name}: got {found:.4g}, expected {right:.4g} within 1 per cent: 280 samples are exact, 2 are not. Does "
+            "a line through the ends decide?"
+        )
 
 
 def test_two_points_are_a_wire(impl):

@@ -31,6 +31,14 @@ def test_round_robin_takes_turns(impl):
         assert routes(router, 5) == wanted
 
 
+def test_a_report_is_no_turn(impl):
+    router, found = impl.RoundRobin(3), []
+    for counts in ([(0, 0), (9, 9), (0, 0)], [(9, 9), (0, 0), (0, 0)], [(5, 0), (5, 0), (0, 0)]):
+        router.update(counts)
+        found += routes(router, 2)
+    assert found == [0, 1, 2, 0, 1, 2], f"got {found}: a report neither begins the round anew nor chooses in it"
+
+
 def test_upstreams_score(impl):
     router = impl.LeastLoaded(3)
     router.update([(1, 0), (0, 3), (0, 5)])

@@ -200,6 +200,17 @@ def test_a_dead_neighbour_is_named(impl, after):
             assert each[2] in ends, f"rank {rank} says {each[2]!r}; it sees its two neighbours only"
 
 
+def test_the_one_behind_the_pipe_is_named(impl):
+    """Rank 2 is dead, rank 0 lives and says nothing: rank 1 finds out where it writes, and must not blame rank 0."""
+
+    def program(x, link):
+        return impl.all_reduce(x, link, 5.0) if link.rank else link.ready(60.0, False, False)
+
+    found = given.launch(program, integers(8, 3, 60_000), kill=(2, 0), leave=0, limit_s=LIMIT_S)
+    wanted = ("err", "ConnectionError", "rank 1: rank 2 is gone")
+    assert found[1] == wanted, f"rank 2 is dead, rank 0 lives: got {found[1]}, expected {wanted}. Who reads this pipe?"
+
+
 @pytest.mark.parametrize(("ranks", "silent"), [(3, 1), (2, 0)])
 def test_a_silent_neighbour_times_out(impl, ranks, silent):
     def program(x, link):
@@ -253,6 +264,33 @@ def test_slow_is_not_silent(impl):
     xs = integers(9, 2, 6)
     (found, _), _ = run(program, xs, "4 bytes every 0.3 s, where 0.8 s may pass without any")
     assert sorted(map(abs, found))[:3] == [0, 0, 0], f"zeros came in for half of the sum: got {found}"
+
+
+class Slowly:
+    """A link that hands over a few bytes at a time."""
+
+    def __init__(self, link):
+        self._link = link
+
+    def __getattr__(self, name):
+        return getattr(self._link, name)
+
+    def write(self, data, wait=True):
+        import time
+
+        time.sleep(0.06)
+        return self._link.write(data[:32], wait)
+
+
+def test_a_trickle_is_progress(impl):
+    """Rank 1 takes 0.5 s for its part, never more than 0.06 s for a piece of it. Rank 0 waits for 0.4 s of nothing."""
+
+    def program(x, link):
+        return impl.reduce_scatter(x, Slowly(link) if link.rank else link, 5.0 if link.rank else 0.4)
+
+    found = given.launch(program, integers(9, 2, 136), limit_s=LIMIT_S)
+    said = [each[:3] for each in found if each[0] != "ok"]
+    assert not said, f"got {said}, expected the sum: timeout_s is for how long nothing comes, not for the whole part"
 
 
 def test_your_prediction(impl):
