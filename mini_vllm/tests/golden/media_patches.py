@@ -92,6 +92,21 @@ MEDIA_PATCHES = {
 """,
             "_try_schedule_encoder_inputs",
         ),
+        Patch(
+            "who-goes-back-lets-go",
+            "A request whose load failed goes back to an earlier token and keeps the item it had come to. Where the "
+            "cache has no room for an earlier item beside it, the request waits for itself, for ever.",
+            """\
+                # skip failed or rescheduled requests from KV load failure
+                continue
+""",
+            """\
+                # skip failed or rescheduled requests from KV load failure
+                self.encoder_cache_manager.free(self.requests[req_id])
+                continue
+""",
+            "update_from_output",
+        ),
     )
 }
 
