@@ -3,9 +3,9 @@ an item, what is forgotten; with items shared and masked, drafts, groups, priori
 
 import pytest
 
-from mini_vllm.tests.golden.media_workload import make_media_workload
+from mini_vllm.tests.golden.media_workload import make_media_connector_workload, make_media_workload
 from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
-from mini_vllm.tests.golden.replay_media import MediaReplay
+from mini_vllm.tests.golden.replay_media import MediaConnectorReplay, MediaReplay
 from mini_vllm.tests.helpers import GOLDEN
 
 TRACES = GOLDEN / "scheduler-media.json.gz"
@@ -92,3 +92,12 @@ def test_the_replay_would_notice(mutation, monkeypatch):
 
 def _endless(make):
     return lambda self, cache_size: make(self, 10_000)
+
+
+def test_a_request_whose_load_failed_lets_its_later_items_go():
+    """In this workload of `fuzz_media.py --connector` one waited for itself, for ever; there in the release too."""
+    replay, step = MediaConnectorReplay(make_media_connector_workload(192)), 0
+    while step < len(replay.workload.arrivals) or replay.is_busy():
+        replay.step(step)
+        step += 1
+        assert step < 400
