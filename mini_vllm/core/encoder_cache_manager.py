@@ -25,6 +25,8 @@ class EncoderCacheManager:
         num_free_slots: embeddings for which there is room at once.
         num_freeable_slots: embeddings for which there is room once everything that nobody needs is forgotten.
         cached: identifier of an item -> ids of the requests that need it now, perhaps none.
+        sizes: the embeddings of what is cached. Upstream asks whoever frees an item, so that a request which has the
+            identifier for an item of another size leaves the counters wrong for ever.
         freeable: identifiers that nobody needs, and their embeddings; the one that has waited longest goes first.
         freed: forgotten since `get_freed_mm_hashes` was called.
 
@@ -39,12 +41,14 @@ class EncoderCacheManager:
             raise ValueError(f"cache_size must be a whole number of embeddings from 0 on, got {cache_size!r}")
         self.cache_size = self.num_free_slots = self.num_freeable_slots = cache_size
         self.cached: dict[str, set[str]] = {}
+        self.sizes: dict[str, int] = {}
         self.freeable: dict[str, int] = {}
         self.freed: list[str] = []
 
     def reset(self) -> None:
         """Forget everything: the weights of the encoder have changed. The runner has to forget as well."""
         self.cached.clear()
+        self.sizes.clear()
         self.freeable.clear()
         self.freed.clear()
         self.num_free_slots = self.num_freeable_slots = self.cache_size
@@ -74,7 +78,7 @@ class EncoderCacheManager:
         while num_embeds > self.num_free_slots:
             mm_hash = next(iter(self.freeable))
             self.num_free_slots += self.freeable.pop(mm_hash)
-            del self.cached[mm_hash]
+            del self.cached[mm_hash], self.sizes[mm_hash]
             self.freed.append(mm_hash)
         return True
 
@@ -82,14 +86,17 @@ class EncoderCacheManager:
         """Take the room that `can_allocate` has found."""
         num_embeds = request.get_num_encoder_embeds(input_id)
         assert self.num_free_slots >= num_embeds and self.num_freeable_slots >= num_embeds
-        self.cached.setdefault(request.mm_features[input_id].identifier, set()).add(request.request_id)
+        mm_hash = request.mm_features[input_id].identifier
+        self.cached.setdefault(mm_hash, set()).add(request.request_id)
+        self.sizes[mm_hash] = num_embeds
         self.num_free_slots -= num_embeds
         self.num_freeable_slots -= num_embeds
 
     def forget(self, request: Request, input_id: int) -> None:
         """The item is not encoded after all: its request was preempted in the step that was to do it."""
-        num_embeds = request.get_num_encoder_embeds(input_id)
-        del self.cached[request.mm_features[input_id].identifier]
+        mm_hash = request.mm_features[input_id].identifier
+        num_embeds = self.sizes.pop(mm_hash)
+        del self.cached[mm_hash]
         self.num_free_slots += num_embeds
         self.num_freeable_slots += num_embeds
 
@@ -106,7 +113,7 @@ class EncoderCacheManager:
             return
         users.discard(request.request_id)
         if not users:
-            self.freeable[mm_hash] = num_embeds = request.get_num_encoder_embeds(input_id)
+            self.freeable[mm_hash] = num_embeds = self.sizes[mm_hash]
             self.num_freeable_slots += num_embeds
 
     def free(self, request: Request) -> None:

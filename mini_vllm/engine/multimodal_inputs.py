@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mini_vllm.config.resolved_model import ResolvedModel
-from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
+from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.multimodal.processing import BaseMultiModalProcessor
 from mini_vllm.utils.checks import shown
 
@@ -72,6 +72,8 @@ class MultiModalInputs:
                     f"data of {name} must be a dict of what the encoder takes, got {shown(feature.data, 60)}"
                 )
             where = feature.mm_position
+            if not isinstance(where, PlaceholderRange):
+                raise TypeError(f"mm_position of {name} must be a PlaceholderRange, got {shown(where, 60)}")
             if where.offset < end or where.end > num_tokens:
                 raise ValueError(
                     f"mm_position of {name} must lie behind the item before it (from {end} on) and within the prompt "

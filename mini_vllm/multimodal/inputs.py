@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.utils.checks import is_int
+from mini_vllm.utils.checks import is_int, shown
 
 
 @dataclass(eq=False)
@@ -41,7 +41,10 @@ class PlaceholderRange:
             if not is_int(value) or value < least:
                 raise ValueError(f"{name} of a placeholder range must be a whole number from {least} on, got {value!r}")
         if self.is_embed is not None:
-            self.is_embed = np.asarray(self.is_embed, bool)
+            try:
+                self.is_embed = np.asarray(self.is_embed, bool)
+            except ValueError:  # rows of several lengths
+                raise ValueError(f"is_embed must have shape ({self.length},), got {shown(self.is_embed, 60)}") from None
             if self.is_embed.shape != (self.length,):
                 raise ValueError(f"is_embed must have shape ({self.length},), got {self.is_embed.shape}")
 

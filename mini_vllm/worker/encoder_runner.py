@@ -92,6 +92,7 @@ class EncoderRunner:
 
         Raises:
             RuntimeError: "Encoder cache miss": an item is needed that nobody has encoded.
+            ValueError: another item, of another size, was encoded under the same identifier.
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3071 — `_gather_mm_embeddings`.
         """
@@ -108,6 +109,11 @@ class EncoderRunner:
                     continue
                 if (output := self.encoder_cache.get(feature.identifier)) is None:
                     raise RuntimeError(f"Encoder cache miss for {feature.identifier!r} of request {req_id!r}")
+                if len(output) != where.get_num_embeds():
+                    raise ValueError(
+                        f"identifier {feature.identifier!r} belongs to an item of {len(output)} embeddings, but "
+                        f"request {req_id!r} has {where.get_num_embeds()} places for it"
+                    )
                 embeds.append(output[rows])
                 places = slice(at + where.offset + first - computed, at + where.offset + last - computed)
                 is_multimodal[places] = True if where.is_embed is None else where.is_embed[first:last]

@@ -124,6 +124,24 @@ def test_a_step_that_failed_has_encoded_nothing(alone):
     assert tokens_of(llm, PROMPTS[:2]) == alone[:2]
 
 
+@pytest.mark.parametrize("images", [(0, 3), (3, 0)])
+def test_another_request_may_not_use_an_identifier_for_a_picture_of_another_size(images, alone):
+    """The smaller one's places would be filled from the larger one's rows, and nobody would see it."""
+    llm, given = make(), []
+    for pixels in (IMAGES[i] for i in images):
+        tokens, [one] = ToyProcessor().apply([1, IMAGE, 2], {"image": [pixels]})
+        one.identifier = "x"
+        given.append({"prompt_token_ids": tokens, "mm_features": [one]})
+    tokens_of(llm, given[:1])
+    first, second = (IMAGES[i].size for i in images)
+    words = f"identifier 'x' belongs to an item of {first} embeddings, but request '1' has {second} places for it"
+    with pytest.raises(ValueError, match=words):
+        tokens_of(llm, given[1:])
+    assert tokens_of(llm, PROMPTS[:2]) == alone[:2]
+    manager = llm.llm_engine.scheduler.encoder_cache_manager
+    assert manager.num_free_slots + sum(manager.freeable.values()) == manager.num_freeable_slots == manager.cache_size
+
+
 def test_a_core_in_a_process_of_its_own_gets_the_features_whole(alone):
     from mini_vllm.engine import EngineCoreRequest
     from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder
@@ -160,6 +178,10 @@ def engine():
         ({"mm_features": [feature(modality="audio")]}, r"one of \['image'\], got 'audio'"),
         ({"mm_features": [feature(identifier="")]}, r"identifier of mm_features\[0\]"),
         ({"mm_features": [feature(data=3)]}, r"data of mm_features\[0\] must be a dict"),
+        (
+            {"mm_features": [MultiModalFeatureSpec({"pixels": np.ones((1, 2))}, "image", "x", (1, 2))]},
+            r"mm_position of mm_features\[0\] must be a PlaceholderRange, got \(1, 2\)",
+        ),
         ({"mm_features": [feature(offset=19)]}, r"within the prompt of 20 tokens, got 19 to 21"),
         ({"mm_features": [feature(), feature(2)]}, r"mm_position of mm_features\[1\] .*from 3 on.*got 2 to 4"),
         ({"mm_features": [feature(), feature(4, 3)]}, "'x', belongs to an item of another size"),

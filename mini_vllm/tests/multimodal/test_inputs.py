@@ -32,6 +32,7 @@ def test_a_mask_says_which_embeddings_a_chunk_holds():
         ((0, 0), "length of a placeholder range must be a whole number from 1 on, got 0"),
         ((0, 2.5), "length .* got 2.5"),
         ((0, 2, [True]), r"is_embed must have shape \(2,\), got \(1,\)"),
+        ((0, 2, [[1], [0, 1]]), r"is_embed must have shape \(2,\), got \[\[1\], \[0, 1\]\]"),
     ],
 )
 def test_a_range_that_is_none_is_refused(settings, message):
