@@ -156,7 +156,9 @@ class DraftedStates:
     def begin_step(self, req_ids: Sequence[str], metadata: AttentionMetadata, plan: SchedulerOutput) -> None:
         """req_ids: of the rows. Called once a step, before the backends of all groups are asked."""
         self.num_drafts, self.sources, self.copies = {}, {}, []
-        for req_id in (*plan.finished_req_ids, *plan.preempted_req_ids, *plan.scheduled_cached_reqs.resumed_req_ids):
+        begun = (new.req_id for new in plan.scheduled_new_reqs)  # with an id that ended in a step without tokens
+        resumed = plan.scheduled_cached_reqs.resumed_req_ids
+        for req_id in (*plan.finished_req_ids, *plan.preempted_req_ids, *resumed, *begun):
             self._left.pop(req_id, None)
         for row, req_id in enumerate(req_ids):
             seq_len = int(metadata.seq_lens[row])

@@ -242,3 +242,17 @@ def test_whatever_happens_every_request_that_ends_has_its_tokens(seed: int) -> N
         output = list(request.output_token_ids)
         assert len(output) == request.sampling_params.max_tokens
         assert is_greedy(model, list(request.prompt_token_ids), output), (seed, mode, kinds, request.request_id)
+
+
+def test_an_id_that_is_used_again_goes_on_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request ends in a step with drafts, and a step without tokens comes before the second one."""
+    monkeypatch.setattr(NgramProposer, "propose", lambda self, sampled, *args, **more: [[1] for _ in sampled])
+    engine, model = make_engine("states", "none", speculative_config=SpeculativeConfig(1, "ngram"))
+    for prompt in ([*[1, 2, 3] * 15], [4, 5]):
+        params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+        engine.add_request("again", {"prompt_token_ids": prompt}, params)
+        request = engine.scheduler.requests["again"]
+        while engine.has_unfinished_requests():
+            engine.step()
+        engine.step()
+        check(model, {"again": request}, 6)
