@@ -86,7 +86,7 @@ class KVCacheManager:
             kv_cache_config = make_kv_cache_config(num_blocks, block_size)
         self.kv_cache_config, self.max_model_len = kv_cache_config, max_model_len
         self.max_num_batched_tokens = max_model_len if max_num_batched_tokens is None else max_num_batched_tokens
-        self.enable_caching, self.expects_drafts = enable_caching, expects_drafts and enable_caching
+        self.enable_caching = enable_caching
         self.block_pool = (block_pool or BlockPool)(kv_cache_config.num_blocks, enable_caching)
         if enable_kv_cache_events:
             if not isinstance(self.block_pool, BlockPool):
@@ -96,6 +96,7 @@ class KVCacheManager:
             kv_cache_config, self.block_pool, self.max_num_batched_tokens, max_model_len, enable_caching, use_eagle
         )
         self.num_kv_cache_groups = len(kv_cache_config.kv_cache_groups)
+        self.may_lag = (expects_drafts and enable_caching) or not self.coordinator.is_plain
         self.block_size = self.coordinator.alignment_tokens
         self.hash_block_size = self.coordinator.hash_block_size
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
@@ -199,8 +200,7 @@ class KVCacheManager:
         """
         computed, name = request.num_computed_tokens, request.request_id
         last = computed + num_new_tokens
-        may_lag = self.expects_drafts or request.num_output_placeholders > 1
-        if not self.coordinator.is_plain or (may_lag and self._lags(request, last)):
+        if (self.may_lag or request.num_output_placeholders > 1) and self._lags(request, last):
             return False
         for manager in self.coordinator.single_type_managers:
             size, blocks = manager.block_size, manager.req_to_blocks.get(name)
@@ -211,10 +211,12 @@ class KVCacheManager:
         return True
 
     def _lags(self, request: Request, last: int) -> bool:
-        """Accepted drafts, or one of several results in flight, have filled blocks that nobody can find yet."""
+        """Accepted drafts, or one of several results in flight, have filled blocks that nobody can find yet; or there
+        are layers for which room in the table does not say that nothing is to do."""
         known, name = min(last, len(request.all_token_ids)), request.request_id
         managers = self.coordinator.single_type_managers
-        return any(manager.num_cached_block.get(name, 0) < known // manager.block_size for manager in managers)
+        cached = (not m.is_plain or m.num_cached_block.get(name, 0) < known // m.block_size for m in managers)
+        return any(cached)
 
     def _fits(self, request: Request, hits: KVCacheBlocks, num_computed_tokens: int, num_encoder_tokens: int) -> bool:
         """Whether the free blocks are enough for all tokens that the request has."""

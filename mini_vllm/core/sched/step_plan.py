@@ -27,6 +27,7 @@ class StepPlan:
     long_prefill_token_threshold: int = 0
     split: MambaBlockAlignedSplit | None = None
     encoder: EncoderStep | None = None
+    is_plain: bool = field(init=False)  # neither of them
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
     running: list[Request] = field(default_factory=list)
@@ -34,6 +35,9 @@ class StepPlan:
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.is_plain = self.split is None and self.encoder is None
 
     def clamp(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Tokens for one request in this step, from its token `num_computed_tokens` on: no more than it lacks
@@ -43,6 +47,8 @@ class StepPlan:
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
         num_new_tokens = num_new_tokens if num_new_tokens < self.token_budget else self.token_budget
+        if self.is_plain:
+            return num_new_tokens
         if self.encoder is not None and request.mm_features:
             num_new_tokens = self.encoder.clamp(request, num_computed_tokens, num_new_tokens)
         return num_new_tokens if self.split is None else self.split(request, num_computed_tokens, num_new_tokens)
