@@ -247,14 +247,15 @@ def test_each_call_has_its_own_clock(impl, half):
     assert late, f"got {said}, expected a TimeoutError after 0.1 s"
 
 
+@pytest.mark.slow
 def test_slow_is_not_silent(impl):
     """A neighbour whose part of 12 bytes needs longer than the limit, each 4 of them not: progress counts."""
 
     def program(x, link):
         if link.rank == 0:
-            return impl.all_reduce(x, link, 0.8)
+            return impl.all_reduce(x, link, 2.0)
         for _ in range(3):
-            link.ready(0.3, False, False)
+            link.ready(0.75, False, False)
             link.write(bytes(4))
         link.write(bytes(12))  # the other part of the sum
         while link.read(1 << 16):
@@ -262,7 +263,7 @@ def test_slow_is_not_silent(impl):
         return None
 
     xs = integers(9, 2, 6)
-    (found, _), _ = run(program, xs, "4 bytes every 0.3 s, where 0.8 s may pass without any")
+    (found, _), _ = run(program, xs, "4 bytes every 0.75 s, where 2 s may pass without any")
     assert sorted(map(abs, found))[:3] == [0, 0, 0], f"zeros came in for half of the sum: got {found}"
 
 
@@ -282,6 +283,7 @@ class Slowly:
         return self._link.write(data[:32], wait)
 
 
+@pytest.mark.slow
 def test_a_trickle_is_progress(impl):
     """Rank 1 takes 2.25 s for its part, and 0.25 s for a piece of it. Rank 0 waits for 2 s of nothing."""
 
