@@ -58,8 +58,10 @@ def get_checkpoint_folder(
             "(pip install 'mini-vllm-course[hub]')"
         ) from None
     try:
-        where = {"cache_dir": download_dir, "token": token}
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES), **where))
+        found = snapshot_download(
+            name, revision=revision, allow_patterns=list(FILES), cache_dir=download_dir, token=token
+        )
+        return Path(found)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         message = f"{what} {name!r}: no such folder, and the hub gave {type(error).__name__}: {error}"
         raise FileNotFoundError(message) from error
