@@ -147,7 +147,7 @@ def ring() -> Svg:
     states = ring_states(n)
     svg = Svg(720, 250, "Ring all-reduce of four ranks, in six steps")
     svg.text(20, 26, "four ranks, an array in four parts; a cell says how many summands it holds", "start", INK, 14)
-    shades = {1: "#e8eef3", 2: "#b8d0e0", 3: "#7facc8", 4: SERIES[0]}
+    shades = {1: "#e8eef3", 2: "#b8d0e0", 3: "#93bfd9", 4: SERIES[0]}
     for step, state in enumerate(states):
         left = 78 + 92 * step
         svg.text(left + 36, 60, "start" if step == 0 else f"step {step}", "middle", INK, 12)
