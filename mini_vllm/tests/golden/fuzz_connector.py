@@ -12,80 +12,46 @@ first difference ends a workload and is printed; the exit status is 1 where ther
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
+from fuzz import arguments, first_difference, run  # noqa: E402
 from record_connector import ConnectorRecorder  # noqa: E402
-from record_scheduler import STEP_LIMIT, stand_in_model  # noqa: E402
 from upstream_patches import CONNECTOR_PATCHES, PATCHES, applied  # noqa: E402
-from vllm.utils.hashing import sha256  # noqa: E402
-from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from mini_vllm.tests.golden.connector_workload import make_connector_workload  # noqa: E402
 from mini_vllm.tests.golden.replay_connector import ConnectorReplay  # noqa: E402
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it, so that tuples equal lists."""
-    return json.loads(json.dumps(value, default=lambda one: one.hex() if isinstance(one, bytes) else list(one)))
+def compare(workload: Any, folder: str, seen: Counter[str]) -> tuple[int, str]:
+    """See `fuzz.first_difference`."""
+    real = ConnectorRecorder(workload, folder)
 
-
-def first_difference(workload: Any, folder: str, seen: Counter[str]) -> tuple[int, str]:
-    """How many steps were the same, and what then was not; "" where all were."""
-    real, mini, index = ConnectorRecorder(workload, folder), ConnectorReplay(workload), 0
-    while index < len(workload.arrivals) or real.is_busy():
-        if index == STEP_LIMIT:
-            return index, "it does not end"
-        theirs, ours = real._step(index), mini.step(index)
-        if theirs != ours:
-            where = f"workload {workload.seed} {workload.config}, step {index}"
-            for key, value in plain(real.last).items():
-                other = plain(mini.last)[key]
-                if value != other:
-                    return index, f"{where}, {key}:\n  vLLM 0.22.1 {value}\n  mini_vllm   {other}"
-        index += 1
+    def count(step: dict[str, Any]) -> None:
         seen.update(call[0] for call in real.last["calls"])
-        seen["preemption"] += bool(theirs["preempted"])
+        seen["preemption"] += bool(step["preempted"])
+
+    found = first_difference(real, ConnectorReplay(workload), lambda one: one.is_busy(), count)
     seen.update(real.seen)
-    return index, "ours goes on" if mini.is_busy() else ""
+    return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:500", help="A:B, the first and the one after the last")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    args = parser.parse_args()
-    start, stop = (int(part) for part in args.seeds.split(":"))
-    until, done, steps, differences, seen = time.monotonic() + 60 * args.minutes, 0, 0, 0, Counter[str]()
-    init_none_hash(sha256)
-    with stand_in_model() as folder, applied(Scheduler, [*PATCHES, *CONNECTOR_PATCHES]):
-        for seed in range(start, stop):
-            if time.monotonic() > until:
-                break
-            workload = make_connector_workload(seed, wide=True)
-            same, difference = first_difference(workload, folder, seen)
-            if difference:
-                print(seed, difference[:6000], flush=True)
-            done, steps, differences = done + 1, steps + same, differences + bool(difference)
-            config = workload.config
-            seen.update([f"groups {len(config['groups'])}", f"async {config['async']}", f"policy {config['policy']}"])
-            seen["odd blocks"] += config["block_size"] in (3, 5, 6, 7, 12)
-            seen["drafts"] += "drafts" in config
-            seen["salts"] += any(arrival.salt for step in workload.arrivals for arrival in step)
-            seen["resets"] += any(reset is not None for reset in workload.resets)
-    print(f"seeds {start}:{start + done}, {done} workloads, {steps} steps, {differences} differences")
-    print(dict(sorted(seen.items())))
-    return bool(differences)
+def features_of(workload: Any) -> list[str]:
+    """What a workload has, to be counted."""
+    config = workload.config
+    found = [f"groups {len(config['groups'])}", f"async {config['async']}", f"policy {config['policy']}"]
+    found += ["drafts"] * ("drafts" in config)
+    return found + ["resets"] * any(reset is not None for reset in workload.resets)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    make = partial(make_connector_workload, wide=True)
+    patches = [applied(Scheduler, [*PATCHES, *CONNECTOR_PATCHES])]
+    sys.exit(run(arguments(__doc__).parse_args(), make, compare, features_of, patches))

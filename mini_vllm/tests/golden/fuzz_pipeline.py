@@ -13,71 +13,34 @@ status is 1 where there was one.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
-from fuzz_connector import plain  # noqa: E402
+from fuzz import arguments, first_difference, run  # noqa: E402
 from record_pipeline import ALL_PATCHES, PipelineRecorder, features_of  # noqa: E402
-from record_scheduler import STEP_LIMIT, stand_in_model  # noqa: E402
 from upstream_patches import applied  # noqa: E402
-from vllm.utils.hashing import sha256  # noqa: E402
-from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from mini_vllm.tests.golden.pipeline_workload import make_pipeline_workload  # noqa: E402
 from mini_vllm.tests.golden.replay_pipeline import PipelineReplay  # noqa: E402
 
 
-def first_difference(workload: Any, folder: str, seen: Counter[str]) -> tuple[int, str]:
-    """How many steps were the same, and what then was not; "" where all were."""
-    real, mini, index = PipelineRecorder(workload, folder), PipelineReplay(workload), 0
-    while index < len(workload.arrivals) or real.is_busy():
-        if index == STEP_LIMIT:
-            return index, "it does not end"
-        theirs, ours = real._step(index), mini.step(index)
-        if theirs != ours:
-            where = f"workload {workload.seed} {workload.config}, step {index}"
-            for key, value in plain(real.last).items():
-                other = plain(mini.last)[key]
-                if value != other:
-                    return index, f"{where}, {key}:\n  vLLM 0.22.1 {value}\n  mini_vllm   {other}"
-        index += 1
-        seen["preemption"] += theirs[2] > 0
+def compare(workload: Any, folder: str, seen: Counter[str]) -> tuple[int, str]:
+    """See `fuzz.first_difference`."""
+    real = PipelineRecorder(workload, folder)
+    found = first_difference(
+        real, PipelineReplay(workload), lambda one: one.is_busy(), lambda step: seen.update(preemption=step[2] > 0)
+    )
     seen.update(real.stages.seen)
-    return index, "ours goes on" if mini.is_busy() else ""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:500", help="A:B, the first and the one after the last")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    args = parser.parse_args()
-    start, stop = (int(part) for part in args.seeds.split(":"))
-    until, done, steps, differences, seen = time.monotonic() + 60 * args.minutes, 0, 0, 0, Counter[str]()
-    init_none_hash(sha256)
-    with stand_in_model() as folder, applied(Scheduler, ALL_PATCHES):
-        for seed in range(start, stop):
-            if time.monotonic() > until:
-                break
-            workload = make_pipeline_workload(seed, wide=True)
-            same, difference = first_difference(workload, folder, seen)
-            if difference:
-                print(seed, difference[:6000], flush=True)
-            done, steps, differences = done + 1, steps + same, differences + bool(difference)
-            seen.update(features_of(workload))
-            seen["odd blocks"] += workload.config["block_size"] in (3, 5, 6, 7, 12)
-            seen["salts"] += any(arrival.salt for step in workload.arrivals for arrival in step)
-    print(f"seeds {start}:{start + done}, {done} workloads, {steps} steps, {differences} differences")
-    print(dict(sorted(seen.items())))
-    return bool(differences)
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    make = partial(make_pipeline_workload, wide=True)
+    sys.exit(run(arguments(__doc__).parse_args(), make, compare, features_of, [applied(Scheduler, ALL_PATCHES)]))

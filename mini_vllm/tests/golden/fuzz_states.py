@@ -13,71 +13,33 @@ where there was one.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
-from fuzz_connector import plain  # noqa: E402
-from record_scheduler import STEP_LIMIT, stand_in_model  # noqa: E402
+from fuzz import arguments, first_difference, run  # noqa: E402
 from record_states import STATE_LIKE, StateRecorder, features_of  # noqa: E402
 from upstream_patches import applied  # noqa: E402
 from upstream_state_patches import applied_to_states  # noqa: E402
-from vllm.utils.hashing import sha256  # noqa: E402
-from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from mini_vllm.tests.golden.replay_states import StateReplay  # noqa: E402
 from mini_vllm.tests.golden.state_workload import make_state_workload  # noqa: E402
 
 
-def first_difference(workload: Any, folder: str, seen: Counter[str]) -> tuple[int, str]:
-    """How many steps were the same, and what then was not; "" where all were."""
-    real, mini, index = StateRecorder(workload, folder), StateReplay(workload), 0
-    while index < len(workload.arrivals) or real.scheduler.has_unfinished_requests():
-        if index == STEP_LIMIT:
-            return index, f"workload {workload.seed} {workload.config}: it does not end"
-        theirs, ours = real._step(index), mini.step(index)
-        if theirs != ours:
-            where = f"workload {workload.seed} {workload.config}, step {index}"
-            there, here = plain(real.last), plain(mini.last)
-            for key, value in there.items():
-                if value != here[key]:
-                    return index, f"{where}, {key}:\n  vLLM 0.22.1 {value}\n  mini_vllm   {here[key]}"
-        index += 1
-        seen["preemption"] += bool(theirs["preempted"])
-    return index, "ours goes on" if mini.scheduler.has_unfinished_requests() else ""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:500", help="A:B, the first and the one after the last")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    args = parser.parse_args()
-    start, stop = (int(part) for part in args.seeds.split(":"))
-    until, done, steps, differences, seen = time.monotonic() + 60 * args.minutes, 0, 0, 0, Counter[str]()
-    init_none_hash(sha256)
-    with stand_in_model() as folder, applied(Scheduler, STATE_LIKE), applied_to_states():
-        for seed in range(start, stop):
-            if time.monotonic() > until:
-                break
-            workload = make_state_workload(seed, wide=True)
-            same, difference = first_difference(workload, folder, seen)
-            if difference:
-                print(seed, difference[:6000], flush=True)
-            done, steps, differences = done + 1, steps + same, differences + bool(difference)
-            seen.update(features_of(workload))
-            seen["odd blocks"] += workload.config["block_size"] in (3, 5, 6, 7, 12)
-            seen["salts"] += any(arrival.salt for step in workload.arrivals for arrival in step)
-    print(f"seeds {start}:{start + done}, {done} workloads, {steps} steps, {differences} differences")
-    print(dict(sorted(seen.items())))
-    return bool(differences)
+def compare(workload: Any, folder: str, seen: Counter[str]) -> tuple[int, str]:
+    """See `fuzz.first_difference`."""
+    return first_difference(
+        StateRecorder(workload, folder), StateReplay(workload), lambda one: one.scheduler.has_unfinished_requests(),
+        lambda step: seen.update(preemption=bool(step["preempted"])),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    make, patches = partial(make_state_workload, wide=True), [applied(Scheduler, STATE_LIKE), applied_to_states()]
+    sys.exit(run(arguments(__doc__).parse_args(), make, compare, features_of, patches))
