@@ -4,6 +4,8 @@ import gzip
 import json
 from functools import lru_cache
 
+import pytest
+
 from mini_vllm.tests.helpers import GOLDEN
 
 
@@ -34,6 +36,19 @@ def first_parting(replay, steps):
     if replay.scheduler.has_unfinished_requests():
         return len(steps), f"workload {workload.seed}: ours goes on after {len(steps)} steps"
     return None
+
+
+def in_parts(count, fast=1):
+    """Gives a test `part`, a number below `count`; the first `fast` of them are not slow."""
+    slow = [pytest.param(part, marks=pytest.mark.slow) for part in range(fast, count)]
+    return pytest.mark.parametrize("part", [*range(fast), *slow])
+
+
+def assert_no_difference(first_difference, seeds):
+    """Every workload goes the recorded way to its end."""
+    for seed in seeds:
+        difference = first_difference(seed)
+        assert difference is None, difference[1]
 
 
 def notices(first_difference, seeds):

@@ -4,7 +4,7 @@ for them, whose blocks are kept, who goes back or ends when a load fails; with d
 import pytest
 
 from mini_vllm.tests.golden.connector_workload import make_connector_workload
-from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
+from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, notices, recording
 from mini_vllm.tests.golden.replay_connector import ConnectorReplay
 from mini_vllm.tests.helpers import GOLDEN
 
@@ -22,11 +22,9 @@ def first_difference(seed):
     return first_parting(ConnectorReplay(make_connector_workload(seed)), golden()["traces"][seed]["steps"])
 
 
-@pytest.mark.parametrize("part", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, PARTS))])
+@in_parts(PARTS, fast=2)
 def test_every_decision_equals_real_vllm(part):
-    for seed in range(part, len(golden()["traces"]), PARTS):
-        difference = first_difference(seed)
-        assert difference is None, difference[1]
+    assert_no_difference(first_difference, range(part, len(golden()["traces"]), PARTS))
 
 
 def test_the_recording_is_wide_enough():

@@ -6,7 +6,7 @@ import pytest
 
 from mini_vllm.tests.golden.grammar_workload import make_grammar_workload
 from mini_vllm.tests.golden.replay import GrammarReplay
-from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
+from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, notices, recording
 from mini_vllm.tests.helpers import GOLDEN
 
 TRACES = GOLDEN / "scheduler-grammars.json.gz"
@@ -23,11 +23,9 @@ def first_difference(seed):
     return first_parting(GrammarReplay(make_grammar_workload(seed)), golden()["traces"][seed])
 
 
-@pytest.mark.parametrize("part", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, PARTS))])
+@in_parts(PARTS, fast=2)
 def test_every_decision_equals_real_vllm(part):
-    for seed in range(part, len(golden()["traces"]), PARTS):
-        difference = first_difference(seed)
-        assert difference is None, difference[1]
+    assert_no_difference(first_difference, range(part, len(golden()["traces"]), PARTS))
 
 
 def test_the_recording_is_wide_enough():

@@ -4,7 +4,7 @@ an item, what is forgotten; with items shared and masked, drafts, groups, priori
 import pytest
 
 from mini_vllm.tests.golden.media_workload import make_media_connector_workload, make_media_workload
-from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
+from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, notices, recording
 from mini_vllm.tests.golden.replay_media import MediaConnectorReplay, MediaReplay
 from mini_vllm.tests.helpers import GOLDEN
 
@@ -22,11 +22,9 @@ def first_difference(seed):
     return first_parting(MediaReplay(make_media_workload(seed)), golden()["traces"][seed]["steps"])
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, PARTS))])
+@in_parts(PARTS)
 def test_every_decision_equals_real_vllm(part):
-    for seed in range(part, len(golden()["traces"]), PARTS):
-        difference = first_difference(seed)
-        assert difference is None, difference[1]
+    assert_no_difference(first_difference, range(part, len(golden()["traces"]), PARTS))
 
 
 def test_the_recording_is_wide_enough():

@@ -4,7 +4,7 @@ results are out, who is passed over, when a result is taken in, what stages are 
 import pytest
 
 from mini_vllm.tests.golden.pipeline_workload import make_pipeline_workload, make_reset_in_flight
-from mini_vllm.tests.golden.replay_compare import notices, recording
+from mini_vllm.tests.golden.replay_compare import assert_no_difference, in_parts, notices, recording
 from mini_vllm.tests.golden.replay_pipeline import PipelineReplay
 from mini_vllm.tests.helpers import GOLDEN
 
@@ -30,11 +30,9 @@ def first_difference(seed):
     return (-1, f"workload {seed}: ours goes on") if replay.is_busy() else None
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, PARTS))])
+@in_parts(PARTS)
 def test_every_decision_equals_real_vllm(part):
-    for seed in range(part, len(golden()["traces"]), PARTS):
-        difference = first_difference(seed)
-        assert difference is None, difference[1]
+    assert_no_difference(first_difference, range(part, len(golden()["traces"]), PARTS))
 
 
 def test_the_recording_is_wide_enough():

@@ -9,7 +9,7 @@ from mini_vllm.core.mamba_manager import MambaManager
 from mini_vllm.core.sched.encoder_inputs import EncoderStep
 from mini_vllm.core.sched.mamba_split import MambaBlockAlignedSplit
 from mini_vllm.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
-from mini_vllm.tests.golden.replay_compare import first_parting, notices, recording
+from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, notices, recording
 from mini_vllm.tests.golden.replay_states import StateReplay
 from mini_vllm.tests.golden.state_workload import make_state_workload
 from mini_vllm.tests.helpers import GOLDEN
@@ -28,11 +28,9 @@ def first_difference(seed):
     return first_parting(StateReplay(make_state_workload(seed)), golden()["traces"][seed]["steps"])
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, PARTS))])
+@in_parts(PARTS)
 def test_every_decision_equals_real_vllm(part):
-    for seed in range(part, len(golden()["traces"]), PARTS):
-        difference = first_difference(seed)
-        assert difference is None, difference[1]
+    assert_no_difference(first_difference, range(part, len(golden()["traces"]), PARTS))
 
 
 def test_the_recording_is_wide_enough():
