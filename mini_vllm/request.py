@@ -88,9 +88,10 @@ class Request:
     """
 
     def __init__(
-        self, request_id: str, prompt_token_ids: list[int], sampling_params: SamplingParams, *, arrival_time: float =
-        0.0, priority: int = 0, block_hasher: BlockHasher | None = None, cache_salt: str | None = None, lora_request:
-        LoRARequest | None = None, mm_features: list[MultiModalFeatureSpec] | None = None,
+        self, request_id: str, prompt_token_ids: list[int], sampling_params: SamplingParams, *,
+        arrival_time: float = 0.0, priority: int = 0, block_hasher: BlockHasher | None = None,
+        cache_salt: str | None = None, lora_request: LoRARequest | None = None,
+        mm_features: list[MultiModalFeatureSpec] | None = None,
     ) -> None:  # fmt: skip
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids

@@ -58,6 +58,8 @@ def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -
     hf_config, drafts = resolved.hf_config, config.speculative_config
     assert hf_config is not None
     get_pp_indices(hf_config.num_hidden_layers, 0, config.pipeline_parallel_size)
+    if config.pipeline_parallel_size > 1:
+        _check_stages(config, hf_config)
     if config.tensor_parallel_size == 1:
         return
     _check_sizes(config, hf_config, "the model")
@@ -67,6 +69,16 @@ def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -
         if hasattr(draft, "num_attention_heads"):
             _check_sizes(config, draft, "the draft model")
     _make_first_rank(config, hf_config)
+
+
+def _check_stages(config: EngineConfig, hf_config: HFConfig) -> None:
+    from mini_vllm.models.registry import get_model_class
+
+    size = config.pipeline_parallel_size
+    if config.runner_type != "generate":
+        raise ValueError(f"a model that pools needs pipeline_parallel_size=1, got {size}")
+    if getattr(get_model_class(hf_config.architecture), "supports_multimodal", False):
+        raise ValueError(f"{hf_config.architecture}, which takes media, needs pipeline_parallel_size=1, got {size}")
 
 
 def _check_sizes(config: EngineConfig, hf_config: HFConfig, whose: str) -> None:

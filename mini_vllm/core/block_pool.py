@@ -96,8 +96,8 @@ class BlockPool:
         return self.cached_block_hash_to_block.get_one_block(block_hash)
 
     def cache_full_blocks(
-        self, block_hashes: Sequence[bytes], blocks: Sequence[KVCacheBlock], num_cached_blocks: int, num_full_blocks:
-        int,
+        self, block_hashes: Sequence[bytes], blocks: Sequence[KVCacheBlock], num_cached_blocks: int,
+        num_full_blocks: int,
     ) -> None:  # fmt: skip
         """Make `blocks[num_cached_blocks:num_full_blocks]` findable under the hashes of the same indices."""
         for i in range(num_cached_blocks, num_full_blocks):

@@ -72,8 +72,8 @@ class KVCacheCoordinator(ABC):
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]],
-        num_encoder_tokens: int, total_computed_tokens: int, num_tokens_main_model: int, apply_admission_cap: bool =
-        False,
+        num_encoder_tokens: int, total_computed_tokens: int, num_tokens_main_model: int,
+        apply_admission_cap: bool = False,
     ) -> int:  # fmt: skip
         """Blocks that the free queue would lose, all groups together; arguments as of one manager's, and the tokens of
         the encoder, which are the ones that count for cross attention.

@@ -130,9 +130,10 @@ class KVCacheManager:
         return self._wrap(blocks), num_tokens
 
     def allocate_slots(
-        self, request: Request, num_new_tokens: int, num_new_computed_tokens: int = 0, new_computed_blocks:
-        KVCacheBlocks | None = None, num_lookahead_tokens: int = 0, num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False, num_encoder_tokens: int = 0, full_sequence_must_fit: bool = False,
+        self, request: Request, num_new_tokens: int, num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None, num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0, delay_cache_blocks: bool = False, num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
     ) -> KVCacheBlocks | None:  # fmt: skip
         """Give the request slots for `num_new_tokens` more tokens, or refuse and give nothing.
 

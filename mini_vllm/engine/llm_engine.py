@@ -112,8 +112,8 @@ class LLMEngine(FrontEnd):
         return processed
 
     def add_processed(
-        self, request_id: str, processed: ProcessedInput, priority: int = 0, output_kind: RequestOutputKind | None =
-        None, arrival_time: float | None = None,
+        self, request_id: str, processed: ProcessedInput, priority: int = 0,
+        output_kind: RequestOutputKind | None = None, arrival_time: float | None = None,
     ) -> None:  # fmt: skip
         """Queue what `process_inputs` returned."""
         output_kind = processed.params.output_kind if output_kind is None else output_kind

@@ -153,8 +153,8 @@ class OutputProcessor:
         self.request_states: dict[str, RequestState] = {}
 
     def add_request(
-        self, request_id: str, processed: ProcessedInput, output_kind: RequestOutputKind, parent: ParentRequest | None =
-        None, index: int = 0, queue: RequestOutputCollector | None = None,
+        self, request_id: str, processed: ProcessedInput, output_kind: RequestOutputKind,
+        parent: ParentRequest | None = None, index: int = 0, queue: RequestOutputCollector | None = None,
     ) -> None:  # fmt: skip
         """Start to follow a request. Its outputs go to `queue`, where there is one."""
         metrics = RequestStateStats(arrival_time=time.time())

@@ -101,8 +101,8 @@ class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
         return SamplingParams.from_optional(**self.llm_engine.default_sampling_params)
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *, use_tqdm: Bar = True, lora_request:
-        LoRARequest | Sequence[LoRARequest | None] | None = None, priority: Sequence[int] | None = None,
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *, use_tqdm: Bar = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None, priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None, mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:  # fmt: skip
         """Continue every prompt; results in the order of the prompts.

@@ -15,7 +15,6 @@ from typing import Any
 from mini_vllm.compilation.cpu_scratch import exchange_elements
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.pipeline_ranks import PipelineRanks
-from mini_vllm.distributed.utils import get_pp_indices
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor
 from mini_vllm.executor.pending_output import ComputedOutput, PendingOutput
@@ -23,7 +22,6 @@ from mini_vllm.executor.replies import Replies
 from mini_vllm.executor.utils import Postponed
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
-from mini_vllm.models.registry import get_model_class
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 
@@ -92,23 +90,14 @@ class PipelineExecutor(MultiprocExecutor):
     """Attributes:
         output_rank: the first rank of the last stage, whose tokens are taken.
 
-    Raises:
-        ValueError: more stages than layers; a model that pools or takes media; besides, as `MultiprocExecutor`.
+    Raises as `MultiprocExecutor`; what a model cannot do in stages, `verify_with_parallel_config` has refused.
     """
 
     _replies: PipelineReplies
 
     def _init_executor(self) -> None:
         self._refuse_what_cannot_travel()
-        config, hf_config = self.config, self.resolved_model.hf_config
-        assert hf_config is not None
-        size = config.pipeline_parallel_size
-        if config.runner_type != "generate":
-            raise ValueError(f"a model that pools needs pipeline_parallel_size=1, got {size}")
-        if getattr(get_model_class(hf_config.architecture), "supports_multimodal", False):
-            raise ValueError(f"{hf_config.architecture}, which takes media, needs pipeline_parallel_size=1, got {size}")
-        get_pp_indices(hf_config.num_hidden_layers, 0, size)
-        self.output_rank = config.tensor_parallel_size * (size - 1)
+        self.output_rank = self.config.tensor_parallel_size * (self.config.pipeline_parallel_size - 1)
         self._drafts: DraftTokenIds | None = None
         self._interrupts, self._is_empty = Postponed(), True
         super()._init_executor()

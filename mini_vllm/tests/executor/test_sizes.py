@@ -82,3 +82,11 @@ def test_every_size_that_ranks_share_is_looked_at(
     folder = save_random_checkpoint(tmp_path, raw, seed=1)
     with pytest.raises(ValueError, match=words):
         LLM(str(folder), **{"tensor_parallel_size": 2, "skip_tokenizer_init": True, **settings})
+
+
+def test_a_model_that_pools_or_takes_media_has_one_stage(llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="a model that pools needs pipeline_parallel_size=1, got 2"):
+        LLM(llama, convert="embed", pipeline_parallel_size=2)
+    monkeypatch.setattr("mini_vllm.models.llama.LlamaForCausalLM.supports_multimodal", True, raising=False)
+    with pytest.raises(ValueError, match="LlamaForCausalLM, which takes media, needs pipeline_parallel_size=1, got 2"):
+        LLM(llama, pipeline_parallel_size=2)
