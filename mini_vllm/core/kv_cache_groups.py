@@ -12,7 +12,7 @@ Upstream twin: `vllm/v1/core/kv_cache_utils.py`, second half.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -268,12 +268,12 @@ def merge_kv_cache_specs(kv_cache_specs: Sequence[Specs]) -> dict[str, KVCacheSp
     return merged
 
 
-def layers_of(groups: list[KVCacheGroupSpec], specs: Specs) -> list[KVCacheGroupSpec]:
-    """Of each group the layers that a rank with these specs has.
+def layers_of(groups: list[KVCacheGroupSpec], names: Collection[str]) -> list[KVCacheGroupSpec]:
+    """Of each group the layers with these names: those of one rank.
 
     Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1903 — `_project_kv_cache_groups_to_worker`.
     """
-    return [KVCacheGroupSpec([n for n in g.layer_names if n in specs], g.kv_cache_spec) for g in groups]
+    return [KVCacheGroupSpec([n for n in g.layer_names if n in names], g.kv_cache_spec) for g in groups]
 
 
 def _check_drafter(groups: list[KVCacheGroupSpec], of_drafter: Sequence[KVCacheSpec], method: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
-from mini_vllm.core.kv_cache_groups import layer_name
+from mini_vllm.core.kv_cache_groups import layer_name, layers_of
 from mini_vllm.core.sched.output import GrammarOutput
 from mini_vllm.distributed.pipeline_ranks import PipelineRanks
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
@@ -53,14 +53,11 @@ class PipelineWorker(Worker):
         return {layer_name(first + i): specs[layer_name(i)] for i in range(self.model.num_layers)}
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """As `Worker.initialize_from_config`, of each group the layers that are here.
-
-        Upstream: upstream/vllm/v1/core/kv_cache_utils.py:1903 — `_project_kv_cache_groups_to_worker`.
-        """
+        """As `Worker.initialize_from_config`, of each group the layers that are here, by their numbers here."""
         here = {layer_name(self.model.start_layer + i): layer_name(i) for i in range(self.model.num_layers)}
         groups = [
-            KVCacheGroupSpec([here[name] for name in group.layer_names if name in here], group.kv_cache_spec)
-            for group in kv_cache_config.kv_cache_groups
+            KVCacheGroupSpec([here[name] for name in group.layer_names], group.kv_cache_spec)
+            for group in layers_of(kv_cache_config.kv_cache_groups, here)
         ]
         super().initialize_from_config(replace(kv_cache_config, kv_cache_groups=groups))
         if not self.pp.is_last_rank:

@@ -45,7 +45,7 @@ def make_connector_workload(seed: int, wide: bool = False) -> Workload:
     config = workload.config
     config.setdefault("groups", [(None, config["block_size"])])
     if wide and len(config["groups"]) == 1 and rng.random() < 0.4:
-        _take_odd_blocks(rng, config)
+        take_odd_blocks(rng, config)
     one_group = config["groups"] == [(None, config["block_size"])]
     config["num_blocks"] += rng.choice([0, 2, config["num_blocks"] // 2])
     config["connector"] = {
@@ -59,23 +59,33 @@ def make_connector_workload(seed: int, wide: bool = False) -> Workload:
     }
     length = len(workload.arrivals)
     often = 0.12 if wide else 0.06
-    workload.aborts = [  # type: ignore[assignment]
-        [rng.randrange(1000) for _ in range(rng.choice([1, 1, 2, 4]))] if rng.random() < often else None
-        for _ in range(length)
-    ]
-    config["aborts_in_flight"] = {
-        step: [rng.randrange(1000) for _ in range(rng.choice([1, 2]))] for step in range(length) if rng.random() < 0.04
-    }
+    workload.aborts = draw_aborts(rng, length, often)
+    config["aborts_in_flight"] = draw_aborts_in_flight(rng, length, 0.04)
     use_ids_again(rng, workload, 0.3 if wide else 0.1)
     return workload
 
 
-def _take_odd_blocks(rng: random.Random, config: dict[str, Any]) -> None:
+def take_odd_blocks(rng: random.Random, config: dict[str, Any]) -> None:
     """Blocks of 3, 5, … tokens, as many more of them as are needed."""
     size, window = rng.choice([3, 5, 6, 7, 12]), config["groups"][0][0]
     tokens = config["num_blocks"] * config["block_size"]
     config["groups"], config["block_size"] = [(window, size)], size
     config["num_blocks"] = -(-tokens // size) + 3
+
+
+def draw_aborts(rng: random.Random, length: int, often: float) -> Any:
+    """For each step None, or numbers that pick whom is ended before it."""
+    return [
+        [rng.randrange(1000) for _ in range(rng.choice([1, 1, 2, 4]))] if rng.random() < often else None
+        for _ in range(length)
+    ]
+
+
+def draw_aborts_in_flight(rng: random.Random, length: int, often: float) -> dict[int, list[int]]:
+    """Step, or number of a batch -> numbers that pick who ends between its plan and its result."""
+    return {
+        step: [rng.randrange(1000) for _ in range(rng.choice([1, 2]))] for step in range(length) if rng.random() < often
+    }
 
 
 def use_ids_again(rng: random.Random, workload: Workload, often: float) -> None:

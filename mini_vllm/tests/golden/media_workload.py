@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mini_vllm.tests.golden.connector_workload import (
-    _take_odd_blocks,
     checksum_of,
+    draw_aborts,
+    draw_aborts_in_flight,
     make_connector_workload,
+    take_odd_blocks,
     use_ids_again,
 )
 from mini_vllm.tests.golden.draft_workload import make_draft_workload
@@ -65,7 +67,7 @@ def make_media_workload(seed: int, wide: bool = False) -> Workload:
     config = workload.config
     config.setdefault("groups", [(None, config["block_size"])])
     if wide and len(config["groups"]) == 1 and rng.random() < 0.4:
-        _take_odd_blocks(rng, config)
+        take_odd_blocks(rng, config)
     pool = _pool(rng, config)
     config["media"] = _settings(rng, config, pool, decoder)
     config.setdefault("crowd", False)
@@ -75,13 +77,8 @@ def make_media_workload(seed: int, wide: bool = False) -> Workload:
         config["num_blocks"] += sum(config["max_model_len"] // size + 1 for window, size in config["groups"] if window)
     _give_items(rng, workload, pool)
     length, often = len(workload.arrivals), 0.12 if wide else 0.06
-    workload.aborts = [  # type: ignore[assignment]
-        [rng.randrange(1000) for _ in range(rng.choice([1, 1, 2, 4]))] if rng.random() < often else None
-        for _ in range(length)
-    ]
-    config["aborts_in_flight"] = {
-        step: [rng.randrange(1000) for _ in range(rng.choice([1, 2]))] for step in range(length) if rng.random() < 0.04
-    }
+    workload.aborts = draw_aborts(rng, length, often)
+    config["aborts_in_flight"] = draw_aborts_in_flight(rng, length, 0.04)
     config["encoder_resets"] = [step for step in range(length) if rng.random() < 0.02]
     use_ids_again(rng, workload, 0.3 if wide else 0.1)
     return workload

@@ -10,7 +10,13 @@ import random
 from collections import Counter
 from typing import Any
 
-from mini_vllm.tests.golden.connector_workload import _take_odd_blocks, checksum_of, use_ids_again
+from mini_vllm.tests.golden.connector_workload import (
+    checksum_of,
+    draw_aborts,
+    draw_aborts_in_flight,
+    take_odd_blocks,
+    use_ids_again,
+)
 from mini_vllm.tests.golden.draft_workload import make_draft_workload, proposed, verified
 from mini_vllm.tests.golden.group_workload import make_group_workload
 from mini_vllm.tests.golden.scheduler_workload import Arrival, Workload, make_pressed_workload, sampled_token
@@ -42,21 +48,14 @@ def make_pipeline_workload(seed: int, wide: bool = False) -> Workload:
     if "drafts" not in config:
         config["async"] = rng.random() < 0.4
     if wide and len(config["groups"]) == 1 and rng.random() < 0.4:
-        _take_odd_blocks(rng, config)
+        take_odd_blocks(rng, config)
     config["stages"] = rng.choice([2, 2, 3, 4])
     config["num_blocks"] += rng.choice([0, 0, 2, config["num_blocks"] // 2])
     length, often = len(workload.arrivals), 0.12 if wide else 0.06
-    workload.aborts = [  # type: ignore[assignment]
-        [rng.randrange(1000) for _ in range(rng.choice([1, 1, 2, 4]))] if rng.random() < often else None
-        for _ in range(length)
-    ]
+    workload.aborts = draw_aborts(rng, length, often)
     often = 0.1 if wide else 0.05
     workload.resets = [rng.random() < 0.6 if rng.random() < often else None for _ in range(length)]
-    config["aborts_in_flight"] = {
-        number: [rng.randrange(1000) for _ in range(rng.choice([1, 2]))]
-        for number in range(length)
-        if rng.random() < 0.05
-    }
+    config["aborts_in_flight"] = draw_aborts_in_flight(rng, length, 0.05)
     use_ids_again(rng, workload, 0.3 if wide else 0.1)
     return workload
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mini_vllm.tests.golden.connector_workload import checksum_of, use_ids_again
+from mini_vllm.tests.golden.connector_workload import (
+    checksum_of,
+    draw_aborts,
+    draw_aborts_in_flight,
+    use_ids_again,
+)
 from mini_vllm.tests.golden.group_workload import make_arrival
 from mini_vllm.tests.golden.scheduler_workload import Arrival, Workload
 
@@ -42,13 +47,8 @@ def make_state_workload(seed: int, wide: bool = False) -> Workload:
     if config["async"] and "drafts" in config:  # a reset with a step in flight drops too many results there
         workload.resets = [None] * length
     often = 0.15 if wide else 0.08
-    workload.aborts = [  # type: ignore[assignment]
-        [rng.randrange(1000) for _ in range(rng.choice([1, 1, 2, 4]))] if rng.random() < often else None
-        for _ in range(length)
-    ]
-    config["aborts_in_flight"] = {
-        step: [rng.randrange(1000) for _ in range(rng.choice([1, 2]))] for step in range(length) if rng.random() < 0.04
-    }
+    workload.aborts = draw_aborts(rng, length, often)
+    config["aborts_in_flight"] = draw_aborts_in_flight(rng, length, 0.04)
     use_ids_again(rng, workload, 0.3 if wide else 0.1)
     return workload
 
