@@ -76,12 +76,12 @@ def _limit_context(resolved: ResolvedModel, folder: Path) -> None:
 
     Upstream: upstream/vllm/config/model.py:1729 — `ModelConfig.get_and_verify_max_len`.
     """
-    from mini_vllm.tokenizers.tokenizer_files import read_model_max_length
+    from mini_vllm.tokenizers.tokenizer_files import model_max_length, read_tokenizer_config
     from mini_vllm.transformers_utils.sentence_transformers import max_seq_length
 
     longest = max_seq_length(folder, resolved.max_model_len)
     if resolved.hf_config is not None and "type_vocab_size" in resolved.hf_config.table.used:
-        longest = min(longest, read_model_max_length(folder) or longest)
+        longest = min(longest, model_max_length(read_tokenizer_config(folder)) or longest)
     resolved.max_model_len = longest
     if resolved.default_model_len is not None:
         resolved.default_model_len = min(longest, resolved.default_model_len)

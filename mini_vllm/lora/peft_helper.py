@@ -59,8 +59,7 @@ KEYS = FileKeys(
         "monteclora_config": EMPTY,
         "arrow_config": EMPTY,
         "kasa_config": EMPTY,
-        **dict.fromkeys(("use_dora", "use_qalora", "lora_bias"), _OFF),
-        "use_bdlora": one_of(False, None),
+        **dict.fromkeys(("use_dora", "use_qalora", "use_bdlora", "lora_bias"), _OFF),
     },
     harmless=frozenset({
         # about training, the base's name, or the library

@@ -6,6 +6,7 @@ Upstream twin: `vllm/tokenizers/hf.py`, whose tokenizers are transformers' own; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -111,17 +112,17 @@ class CallableTokenizer:
         encoded = self(texts if many else texts[0], add_special_tokens=False, **settings)
         return encoded if return_dict else encoded["input_ids"]
 
+    @cached_property
     def _config(self) -> dict[str, Any]:
+        """Read once, when somebody first asks."""
         from mini_vllm.tokenizers.tokenizer_files import read_tokenizer_config
 
         return {} if self.folder is None else read_tokenizer_config(self.folder)
 
     def _limit(self, given: Mapping[str, Any]) -> int | None:
-        from mini_vllm.tokenizers.tokenizer_files import read_model_max_length
+        from mini_vllm.tokenizers.tokenizer_files import model_max_length
 
-        if given["max_length"] is not None or self.folder is None:
-            return given["max_length"]
-        return read_model_max_length(self.folder)
+        return model_max_length(self._config) if given["max_length"] is None else given["max_length"]
 
     def _row(
         self, text: str, pair: str | None, add_special_tokens: bool, limit: int | None
@@ -145,7 +146,7 @@ class CallableTokenizer:
         return ids[:before] + middle + ids[before + len(inner) :]
 
     def _sides(self, name: str, given: str | None) -> str:
-        side = self._config().get(name) if given is None else given
+        side = self._config.get(name) if given is None else given
         require(side in (None, "left", "right"), name, side, "'left' or 'right'")
         return side or "right"
 
@@ -170,7 +171,7 @@ class CallableTokenizer:
         length = max(longest, self._limit(given) or longest) if how == "max_length" else longest
         step = given["pad_to_multiple_of"] or 1
         length, left = -(-length // step) * step, self._sides("padding_side", given["padding_side"]) == "left"
-        token = self._config().get("pad_token")
+        token = self._config.get("pad_token")
         name = token["content"] if isinstance(token, dict) else token
         pad_id = self.get_vocab().get(name) if name else None
         if pad_id is None and any(len(row) < length for row in ids):

@@ -3,6 +3,7 @@ have them, and the names of the special tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ def read_eos_token_ids(folder: Path) -> list[int]:
     return []
 
 
-def read_model_max_length(folder: Path) -> int | None:
+def model_max_length(tokenizer_config: Mapping[str, Any]) -> int | None:
     """The longest text that tokenizer_config.json names; None: none. 10**30 is how transformers says so."""
-    value = read_tokenizer_config(folder).get("model_max_length")
+    value = tokenizer_config.get("model_max_length")
     return None if value is None or value > _MAX_ID else int(value)
 
 
