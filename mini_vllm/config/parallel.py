@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
-from mini_vllm.distributed.utils import get_pp_indices
+from mini_vllm.distributed.utils import divide, get_pp_indices
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
@@ -89,8 +89,7 @@ def _check_sizes(config: EngineConfig, hf_config: HFConfig, whose: str) -> None:
     if moe is not None and not config.enable_expert_parallel:
         sizes["the inner layer of an expert"] = moe.intermediate_size
     for name, size in sizes.items():
-        if size % ranks:
-            raise ValueError(f"tensor_parallel_size must divide {name} of {whose}, {size}, got {ranks}")
+        divide(size, ranks, f"{name} of {whose}")
     if kv_heads % ranks and ranks % kv_heads:
         raise ValueError(
             f"tensor_parallel_size must be a multiple or a divisor of num_kv_heads of {whose}, {kv_heads}, got {ranks}"

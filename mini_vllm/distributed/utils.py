@@ -1,8 +1,21 @@
-"""How layers are shared out among the stages of a pipeline. Upstream twin: `vllm/distributed/utils.py`."""
+"""How sizes are shared out among ranks, and layers among stages. Upstream twin: `vllm/distributed/utils.py`."""
 
 from __future__ import annotations
 
 import os
+
+
+def divide(size: int, ranks: int, what: str) -> int:
+    """A rank's share of `size`.
+
+    Raises:
+        ValueError: the ranks do not divide it.
+
+    Upstream: upstream/vllm/distributed/utils.py:60 — `divide`.
+    """
+    if size % ranks:
+        raise ValueError(f"tensor_parallel_size must divide {what}, {size}, got {ranks}")
+    return size // ranks
 
 
 def get_pp_indices(num_hidden_layers: int, pp_rank: int, pp_size: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
+from mini_vllm.distributed.utils import divide
 from mini_vllm.layers.batch_invariant import linear_batch_invariant, vllm_is_batch_invariant
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.platforms.cpu.memory import WeightMemory
@@ -78,16 +79,8 @@ class ModelContext:
         return linear_batch_invariant(x, weight) if self.batch_invariant else x @ weight.T
 
     def divide(self, size: int, what: str) -> int:
-        """A rank's share of `size`.
-
-        Raises:
-            ValueError: the ranks do not divide it.
-
-        Upstream: upstream/vllm/distributed/utils.py:60 — `divide`.
-        """
-        if size % self.tp_size:
-            raise ValueError(f"tensor_parallel_size must divide {what}, {size}, got {self.tp_size}")
-        return size // self.tp_size
+        """A rank's share of `size`. Raises ValueError where the ranks do not divide it."""
+        return divide(size, self.tp_size, what)
 
     def share(self, size: int, what: str) -> slice:
         """This rank's consecutive part of `size` rows or columns."""

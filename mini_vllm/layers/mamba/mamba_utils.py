@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mini_vllm.distributed.utils import divide
+
 
 class MambaStateShapeCalculator:
     """Shapes of one request's state in one layer, on one rank: (convolution, recurrence).
@@ -19,7 +21,7 @@ class MambaStateShapeCalculator:
 
         Upstream: upstream/vllm/model_executor/layers/mamba/mamba_utils.py:147 — `mamba1_state_shape`.
         """
-        channels = _divide(intermediate_size, tp_world_size, "intermediate_size")
+        channels = divide(intermediate_size, tp_world_size, "intermediate_size")
         return (conv_kernel - 1, channels), (channels, state_size)
 
     @classmethod
@@ -35,8 +37,8 @@ class MambaStateShapeCalculator:
         """
         if n_groups % tp_world_size:
             n_groups += tp_world_size - n_groups  # each rank has the one group
-        channels = _divide(intermediate_size + 2 * n_groups * state_size, tp_world_size, "the convolution's channels")
-        heads = _divide(num_heads, tp_world_size, "num_heads")
+        channels = divide(intermediate_size + 2 * n_groups * state_size, tp_world_size, "the convolution's channels")
+        heads = divide(num_heads, tp_world_size, "num_heads")
         return (conv_kernel - 1 + num_spec, channels), (heads, head_dim, state_size)
 
     @classmethod
@@ -47,10 +49,4 @@ class MambaStateShapeCalculator:
 
         Upstream: upstream/vllm/model_executor/layers/mamba/mamba_utils.py:190 — `short_conv_state_shape`.
         """
-        return ((conv_kernel - 1, _divide(intermediate_size, tp_world_size, "intermediate_size")),)
-
-
-def _divide(size: int, ranks: int, what: str) -> int:
-    if size % ranks:
-        raise ValueError(f"tensor_parallel_size must divide {what}, {size}, got {ranks}")
-    return size // ranks
+        return ((conv_kernel - 1, divide(intermediate_size, tp_world_size, "intermediate_size")),)
