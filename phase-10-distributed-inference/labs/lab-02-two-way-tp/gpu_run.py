@@ -15,7 +15,8 @@ Arms
     llama-2-nccl               the same with disable_custom_all_reduce
     llama-pp                   the same cut by layers: two stages of a pipeline
     llama-2-debug              llama-2 with NCCL_DEBUG=INFO, for the lines that NCCL writes
-    replicas                   OPT-1.3B, 256 requests on two engines at once, and as many on one engine of two workers
+    together, replicas         OPT-1.3B, 256 requests on one engine of two workers, and on two engines at once; all of
+                               them have a seat in either
     wires                      an all-reduce of 8 KiB to 64 MiB over NCCL, without vLLM
 """
 
@@ -34,7 +35,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ARMS = (
     "wires", "pocket-1", "pocket-2", "tight-1", "tight-2", "opt-1", "opt-2", "llama-1", "llama-2", "llama-2-nccl",
-    "llama-pp", "llama-2-debug", "replicas",
+    "llama-pp", "llama-2-debug", "together", "replicas",
 )  # fmt: skip
 OPT = {
     "architectures": ["OPTForCausalLM"], "model_type": "opt", "activation_function": "relu", "vocab_size": 50272,
@@ -57,29 +58,38 @@ KEEP = re.compile(
     r"|all-?reduce|Using FlashAttention|Using .* backend|Graph capturing finished|init engine|NVLink"
     r"|NCCL INFO (?:NCCL version|ncclCommInitRank .*START|Channel 00)"
 )
-STEPS, REQUESTS, TOKENS = 64, 256, 128
+STEPS, REQUESTS, TOKENS, REPEATS = 64, 256, 128, 5
 WIRE_BYTES = tuple(1 << shift for shift in range(13, 27))
 TIGHT_BYTES = 24e9
 
 
 def options_of(arm: str) -> dict:
     """Keyword arguments of `LLM` for an arm with an engine; `shape` is the model's configuration."""
-    shape = OPT if arm.startswith(("opt", "replica")) else LLAMA
+    shape = OPT if arm.startswith(("opt", "together", "replica")) else LLAMA
     options = {
         "load_format": "dummy", "skip_tokenizer_init": True, "max_model_len": 2048, "max_num_seqs": 64,
         "block_size": 16, "enable_prefix_caching": False, "gpu_memory_utilization": 0.8,
-        "distributed_executor_backend": "mp", "tensor_parallel_size": 2 if "-2" in arm else 1,
+        "distributed_executor_backend": "mp", "tensor_parallel_size": 2 if "-2" in arm or arm == "together" else 1,
         "max_num_batched_tokens": 2048,
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 64]},
     }  # fmt: skip
     if arm.startswith("tight"):
         options |= {"enforce_eager": True, "gpu_memory_utilization": round(TIGHT_BYTES / device_bytes(), 4)}
         del options["compilation_config"]
+    if arm.startswith(("together", "replica")):
+        seats = options["max_num_seqs"] = requests_of(arm)
+        sizes = options["compilation_config"]["cudagraph_capture_sizes"]
+        sizes[:] = [1, 2, 4, *range(8, seats + 1, 8)]
     if arm.endswith("pp"):
         options["pipeline_parallel_size"] = 2
     if arm.endswith("nccl"):
         options["disable_custom_all_reduce"] = True
     return {"shape": shape, **options}
+
+
+def requests_of(arm: str) -> int:
+    """Requests that an engine of the arm is given: all, or its half."""
+    return REQUESTS if arm == "together" else REQUESTS // 2
 
 
 def device_bytes() -> int:
@@ -122,14 +132,15 @@ def one_engine(arm: str, folder: Path) -> dict:
         return time.perf_counter() - start
 
     run(4, 16, 4, 0)
-    if arm.startswith("replica") or arm == "opt-2":
+    if arm.startswith(("together", "replica")):
         if arm.startswith("replica"):  # both engines begin together
             (folder.parent / f"ready-{arm[-1]}").touch()
             limit = time.monotonic() + 300
             while not all((folder.parent / f"ready-{each}").exists() for each in "01") and time.monotonic() < limit:
                 time.sleep(0.01)
-        count = REQUESTS // 2 if arm.startswith("replica") else REQUESTS
-        found["throughput"] = {"requests": count, "tokens": TOKENS, "seconds": round(run(count, 64, TOKENS, 7), 3)}
+        count = requests_of(arm)
+        seconds = [round(run(count, 64, TOKENS, 7 + repeat), 3) for repeat in range(REPEATS)]
+        found["throughput"] = {"requests": count, "tokens": TOKENS, "seconds": seconds}
     if arm.startswith(("opt", "llama")):
         found["decode_ms"] = {str(batch): steps_of(run, batch) for batch in (1, 64)}
     if arm.startswith("llama"):
