@@ -234,7 +234,6 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.worker.model_runner": ("ModelRunner",),
 }  # fmt: skip
 
-_REFUSED = {"initialize_ray_cluster": ": ranks are processes of one machine, and nothing has to be initialized"}
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_MODULE_OF)
 __version__ = "0.1.0"
@@ -255,6 +254,9 @@ def __getattr__(name: str) -> object:
                 raise
             said = said if isinstance(error, ModuleNotFoundError) else str(error)
     raise AttributeError(said)
+
+
+_REFUSED = {"initialize_ray_cluster": ": ranks are processes of one machine, and nothing has to be initialized"}
 
 
 def _loaded(module: str) -> ModuleType:
