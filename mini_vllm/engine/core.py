@@ -253,11 +253,12 @@ class EngineCore:
         scheduler, (cudagraph_stats, expert_load) = self.scheduler, self.model_executor.get_stats()
         drafts, remote = scheduler.drafts, scheduler.connector
         return SchedulerStats(
-            len(scheduler.running), scheduler.table.num_waiting, self.kv_cache_manager.usage,
-            self.kv_cache_manager.prefix_cache_stats, self.num_steps, self.num_scheduled_tokens,
-            scheduler.num_preemptions, cudagraph_stats, expert_load,
-            None if drafts is None else drafts.spec_decoding_stats,
-            None if remote is None else remote.prefix_cache_stats,
+            num_running_reqs=len(scheduler.running), num_waiting_reqs=scheduler.table.num_waiting,
+            kv_cache_usage=self.kv_cache_manager.usage, prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
+            num_steps=self.num_steps, num_scheduled_tokens=self.num_scheduled_tokens,
+            num_preemptions=scheduler.num_preemptions, cudagraph_stats=cudagraph_stats, expert_load=expert_load,
+            spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
+            connector_prefix_cache_stats=None if remote is None else remote.prefix_cache_stats,
         )  # fmt: skip
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:
