@@ -145,7 +145,7 @@ class EngineCore:
 
         Nothing to do is an empty list. A plan of chunks alone samples nothing, and is taken in all the same.
 
-        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default `batch_queue.py` plans ahead there.
+        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default it plans ahead (`batch_queue.py`).
         """
         if not self.has_requests():
             return []
