@@ -1,8 +1,8 @@
 """Trains pocket-vl on one GPU (or a few steps on the CPU): `python -m models.training.pocket_vl.train --out DIR`.
 
 Ends after `--steps` or `--minutes`, whichever is first; the learning rate falls along a cosine to that end. Writes to
-`--out`: the folder of the checkpoint, `state.pt` for `--resume`, `log.jsonl`, `training.json` and `greedy.json`, the
-share of held-out questions answered exactly. Batch i depends on the seed and i alone.
+`--out`: `state.pt` for `--resume`, `log.jsonl`, and `checkpoint`, the folder to take, with what the evaluation found
+(`metrics.json`) and how it was trained (`training.json`). Batch i depends on the seed and i alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.training.chat_format import CLASS_ANSWER, CLASS_CONTEXT
-from models.training.pocket_vl.layout import IMAGE_SIZE, write_settings
+from models.training.pocket_vl.evaluate import report, write
+from models.training.pocket_vl.layout import write_settings
 from models.training.pocket_vl.model import Llava, round_weights, save
-from models.training.pocket_vl.rows import CONCEPTS, LENGTH, Batch, batches, chat_ids, make_encoder
-from models.training.pocket_vl.suites import COUNT, MAKERS, suite
+from models.training.pocket_vl.rows import CONCEPTS, LENGTH, Batch, batches
+from models.training.pocket_vl.suites import COUNT
 
 CONTEXT_WEIGHT = 0.02
 CONCEPT_WEIGHT = 0.1
@@ -145,61 +146,26 @@ def train(trainer: Trainer, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
-def exact(model: Llava, folder: Path, name: str, count: int, device: str) -> float:
-    """The share of a suite whose greedy answer is the expected one, ending included.
-
-    Greedy decoding gives an answer exactly where each of its tokens is the likeliest after those before it, so one
-    forward pass over question and answer decides it.
-    """
-    encode, special = make_encoder(folder)
-    right = 0
-    cases = suite(name, count)
-    for start in range(0, len(cases), 128):
-        part = cases[start : start + 128]
-        rows = [chat_ids(case.chat, encode, special) for case in part]
-        ids = torch.zeros(len(rows), max(len(i) for i, _ in rows), dtype=torch.int64)
-        answers = torch.zeros_like(ids, dtype=torch.bool)
-        for row, (found, classes) in enumerate(rows):
-            ids[row, : len(found)] = torch.tensor(found)
-            answers[row, : len(found)] = torch.tensor(classes) == CLASS_ANSWER
-        blank = np.zeros((IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)  # behind all others: no row has a place for it
-        pixels = np.stack([*(picture.pixels for case in part for picture in case.pictures), blank])
-        logits, _ = model(ids.to(device), torch.from_numpy(pixels).to(device))
-        hit = logits[:, :-1].argmax(-1).cpu() == ids[:, 1:]
-        right += int((hit | ~answers[:, 1:]).all(dim=1).sum())
-    return right / len(cases)
-
-
-def evaluate(model: Llava, folder: Path, count: int, device: str) -> dict[str, float]:
-    """All suites, in float32 on the rounded weights."""
-    found = {}
-    for name in MAKERS:
-        found[name] = round(exact(model, folder, name, count, device), 4)
-        print(f"{name}: {found[name]:.4f}", flush=True)
-    return found
-
-
-def main(given: list[str] | None = None) -> dict[str, float]:
+def main(given: list[str] | None = None) -> dict[str, Any]:
     """Train, write the checkpoint, evaluate it."""
     args = arguments(given)
     folder = args.out / "checkpoint"
     write_settings(folder)
     shutil.copyfile(args.tokenizer, folder / "tokenizer.json")
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = False  # the evaluation is in float32
     trainer = Trainer(args)
     summary = train(trainer, args)
     device = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     settings = {name: getattr(args, name) for name in ("rows", "length", "lr", "warmup", "weight_decay", "seed")}
     summary |= {**settings, "device": device, "torch": torch.__version__}
-    (args.out / "training.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    (folder / "training.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(summary), flush=True)
     round_weights(trainer.model)
     save(trainer.model, folder)
     torch.set_float32_matmul_precision("highest")
-    trainer.model.eval()
-    found = evaluate(trainer.model, folder, args.cases, args.device)
-    (args.out / "greedy.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found = report(trainer.model.eval(), folder, args.cases)
+    write(found, folder / "metrics.json")
     return found
 
 
