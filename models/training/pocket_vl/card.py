@@ -64,10 +64,9 @@ def training_text(runs: list[dict[str, Any]]) -> str:
     said = []
     for i, run in enumerate(runs):
         first = "Training took" if i == 0 else "A second run went on with"
-        said.append(
-            f"{first} {run['steps']:,} steps of AdamW (cosine from {run['lr']:g}, bf16 autocast over float32 weights) of {run['rows']} "
-            f"rows, {run['seconds'] / 60:.1f} minutes on one {run['device']} with torch {run['torch']}."
-        )
+        how = f"cosine from {run['lr']:g}, bf16 autocast over float32 weights"
+        where = f"{run['seconds'] / 60:.1f} minutes on one {run['device']} with torch {run['torch']}"
+        said.append(f"{first} {run['steps']:,} steps of AdamW ({how}) of {run['rows']} rows, {where}.")
     return " ".join(said)
 
 
@@ -75,15 +74,11 @@ def commands(runs: list[dict[str, Any]]) -> str:
     """The command of each run, by its steps instead of its minutes."""
     lines, before = [], ""
     for i, run in enumerate(runs):
-        end = f"--steps {run['steps']} --minutes 1000 --seed {run['seed']} --rows {run['rows']} --lr {run['lr']:g}{before}"
-        lines.append(f"python -m models.training.pocket_vl.train --out run{i + 1} {end}")
+        end = " ".join(f"--{name} {run[name]:g}" for name in ("seed", "rows", "lr"))
+        steps = f"--steps {run['steps']} --minutes 1000"
+        lines.append(f"python -m models.training.pocket_vl.train --out run{i + 1} {steps} {end}{before}")
         before = f" --resume run{i + 1}/state.pt"
-    return "\n".join(
-        [
-            *lines,
-            f"cp run{len(runs)}/checkpoint/model.safetensors run{len(runs)}/checkpoint/metrics.json models/pocket-vl/",
-        ]
-    )
+    return "\n".join([*lines, f"cp run{len(runs)}/checkpoint/* models/pocket-vl/"])
 
 
 def card(folder: Path) -> str:

@@ -78,6 +78,7 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.step = args, 0
+        self.runs: list[dict[str, Any]] = []
         self.model = Llava(args.seed).to(args.device)
         self.concepts = nn.Linear(self.model.vision_tower["vision_model"].post_layernorm.bias.numel(), len(CONCEPTS))
         self.concepts.to(args.device)
@@ -93,12 +94,12 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             self.concepts.load_state_dict(state["concepts"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.step = state["step"]
+            self.step, self.runs = state["step"], state["runs"]
 
     def state(self) -> dict[str, Any]:
         """What `--resume` reads."""
         modules = {"model": self.model, "concepts": self.concepts, "optimizer": self.optimizer}
-        return {**{name: module.state_dict() for name, module in modules.items()}, "step": self.step}
+        return {**{name: module.state_dict() for name, module in modules.items()}, "step": self.step, "runs": self.runs}
 
     def update(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
         """One step at this learning rate; both losses."""
@@ -136,7 +137,6 @@ def train(trainer: Trainer, args: argparse.Namespace) -> dict[str, Any]:
         if done % 2000 == 1999:
             torch.save(trainer.state(), args.out / "state.pt")
     log.close()
-    torch.save(trainer.state(), args.out / "state.pt")
     steps = trainer.step - first
     return {
         "first_step": first,
@@ -159,7 +159,9 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     settings = {name: getattr(args, name) for name in ("rows", "length", "lr", "warmup", "weight_decay", "seed")}
     summary |= {**settings, "device": device, "torch": torch.__version__}
-    (folder / "training.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    trainer.runs = [*trainer.runs, summary]
+    torch.save(trainer.state(), args.out / "state.pt")
+    (folder / "training.json").write_text(json.dumps(trainer.runs, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(summary), flush=True)
     round_weights(trainer.model)
     save(trainer.model, folder)
