@@ -34,5 +34,5 @@ def test_a_level_sends_the_log_to_stderr_and_none_leaves_all_as_it_is(root):
 
 
 def test_no_such_level(root):
-    with pytest.raises(ValueError, match="VLLM_LOGGING_LEVEL must be one of DEBUG, .*, got 'loud'"):
+    with pytest.raises(ValueError, match=r"VLLM_LOGGING_LEVEL must be one of DEBUG, .*, got 'loud'"):
         configure_logging("loud")

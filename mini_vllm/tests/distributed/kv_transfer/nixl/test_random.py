@@ -15,12 +15,12 @@ from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 LENGTH = 5
 
 
-MODELS = [(save_tiny, "llama"), (save_decoder, "deepseek-v2")]
+MODELS = [(save_tiny, "llama"), (save_decoder, "deepseek-v2"), (save_decoder, "gpt-oss")]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A model with heads, and one with latents."""
+    """A model with heads, one with latents, and one with windows, of which NixlConnector makes one group."""
     return [str(save(name, tmp_path_factory.mktemp(name))) for save, name in MODELS]
 
 
@@ -44,7 +44,7 @@ class Scenario:
 
     def __init__(self, seed, folders, clock, monkeypatch):
         self.rng = rng = random.Random(seed)
-        self.model, self.clock = rng.randrange(2), clock
+        self.model, self.clock = rng.randrange(len(MODELS)), clock
         self.policy, backend = rng.choice(["fail", "recompute"]), rng.choice(["tcp", "shm"])
         self.p, self.d = (
             LLM(
