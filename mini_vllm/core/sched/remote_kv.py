@@ -90,6 +90,11 @@ class RemoteKV:
         lookahead = 0 if drafts is None else drafts.num_lookahead_tokens
         return cls(half, core.kv_cache_manager, transfer.kv_load_failure_policy, lookahead)
 
+    def make_stats(self) -> dict[str, Any]:
+        """Its part of `SchedulerStats`."""
+        stats = self.connector.get_kv_connector_stats()
+        return {"connector_prefix_cache_stats": self.prefix_cache_stats, "kv_connector_stats": stats}
+
     def try_promote(self, request: Request) -> bool:
         """False while the tokens of a request are being loaded. When they are there, it waits for room, as others do.
 
@@ -283,10 +288,7 @@ class RemoteKV:
         return self.connector.take_events()
 
     def after_reset(self, is_done: bool, reset_running_requests: bool, reset_connector: bool) -> bool:
-        """What a reset of the prefix cache comes to.
-
-        Raises:
-            RuntimeError: nothing runs any more, and yet blocks are in use: transfers are under way.
+        """What a reset of the prefix cache comes to. Raises RuntimeError: nothing runs, and yet blocks are in use.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1896 — `Scheduler.reset_prefix_cache`.
         """
@@ -295,6 +297,4 @@ class RemoteKV:
                 "the prefix cache cannot be reset: all running requests are preempted, but others hold blocks that are "
                 "being loaded or sent, or that were loaded; try again when these transfers have ended"
             )
-        if reset_connector:
-            return self.connector.reset_cache() is not False and is_done
-        return is_done
+        return not (reset_connector and self.connector.reset_cache() is False) and is_done

@@ -26,7 +26,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl.metadata import (
     ReqMeta,
     prompt_digest,
 )
-from mini_vllm.distributed.kv_transfer.kv_connector.nixl.stats import NixlKVConnectorStats
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.transports import bound_tcp_socket
 from mini_vllm.logger import init_logger
 from mini_vllm.request import RequestStatus
@@ -51,7 +51,7 @@ class NixlConnectorScheduler:
 
     Attributes:
         side_channel_host, side_channel_port: where handshakes are answered, once `set_xfer_handshake_metadata` was
-            called. stats: of the transfers that the log does not have yet.
+            called. stats: of the transfers that the log does not have yet. prom_metrics: of all.
 
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py:51 — `NixlConnectorScheduler`.
     """
@@ -72,7 +72,7 @@ class NixlConnectorScheduler:
         self._heartbeat_by_engine: dict[str, HeartbeatInfo] = {}
         self._heartbeat_req_engine: dict[str, tuple[str, str]] = {}
         self._last_heartbeat_time, self._last_log = 0.0, time.monotonic()
-        self.stats = NixlKVConnectorStats()
+        self.stats, self.prom_metrics = NixlKVConnectorStats(), NixlPromMetrics()
         logger.info("Initializing NIXL Scheduler %s", engine_id)
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, KVConnectorHandshakeMetadata]) -> None:
@@ -215,6 +215,7 @@ class NixlConnectorScheduler:
         """What has been read needs no lease; the log has the transfers of each ten seconds."""
         if isinstance(connector_output.kv_connector_worker_meta, NixlKVConnectorStats):
             self.stats = self.stats.aggregate(connector_output.kv_connector_worker_meta)
+            self.prom_metrics.observe(connector_output.kv_connector_worker_meta)
         for req_id in connector_output.finished_recving or ():
             self._stop_heartbeat(req_id)
 
