@@ -85,8 +85,8 @@ class EngineCore:
         size = self.model_executor.max_concurrent_batches
         self.batch_queue = BatchQueue(self, size) if size > 1 else None
         self.step_fn = self.step if self.batch_queue is None else self.batch_queue.step_with_batch_queue
-        hash_block_tokens = parts.hash_block_tokens or config.cache.get_block_hasher()
-        self.block_hasher = get_request_block_hasher(config.block_size, hash_block_tokens) if caching else None
+        hasher, transfer = parts.hash_block_tokens or config.cache.get_block_hasher(), config.kv_transfer_config
+        self.block_hasher = get_request_block_hasher(config.block_size, hasher) if caching or transfer else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
 
@@ -216,9 +216,9 @@ class EngineCore:
         """Raise ValueError if a request of this size could never be finished."""
         self.kv_cache_manager.check_fits(num_prompt_tokens, max_tokens)
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """See `LLMEngine.reset_prefix_cache` (upstream/vllm/v1/engine/core.py:631 — `reset_prefix_cache`)."""
-        return self.scheduler.reset_prefix_cache(reset_running_requests)
+        return self.scheduler.reset_prefix_cache(reset_running_requests, reset_connector)
 
     def reset_encoder_cache(self) -> None:
         """Forget the embeddings of media (upstream/vllm/v1/engine/core.py:638 — `EngineCore.reset_encoder_cache`)."""
@@ -251,6 +251,7 @@ class EngineCore:
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now: as upstream's `Scheduler.make_stats`."""
         drafts, (cudagraph_stats, expert_load) = self.scheduler.drafts, self.model_executor.get_stats()
+        connector = self.scheduler.connector
         return SchedulerStats(
             num_running_reqs=len(self.scheduler.running),
             num_waiting_reqs=self.scheduler.table.num_waiting,
@@ -262,6 +263,7 @@ class EngineCore:
             cudagraph_stats=cudagraph_stats,
             expert_load=expert_load,
             spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
+            connector_prefix_cache_stats=None if connector is None else connector.prefix_cache_stats,
         )
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:

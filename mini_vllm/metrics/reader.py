@@ -94,12 +94,12 @@ def _gauges(stats: Any, labels: dict[str, str]) -> list[Metric]:
 
 
 def _counters(stats: Any, core: Any, labels: dict[str, str]) -> list[Metric]:
-    computed = stats.num_prompt_tokens - stats.num_cached_tokens
+    computed, external = stats.num_prompt_tokens - stats.num_cached_tokens, core.connector_prefix_cache_stats
     plain = {
         "prefix_cache_queries": stats.prefix_cache.queries,
         "prefix_cache_hits": stats.prefix_cache.hits,
-        "external_prefix_cache_queries": 0,
-        "external_prefix_cache_hits": 0,
+        "external_prefix_cache_queries": external.queries if external else 0,
+        "external_prefix_cache_hits": external.hits if external else 0,
         "mm_cache_queries": 0,
         "mm_cache_hits": 0,
         "num_preemptions": core.num_preemptions,

@@ -57,6 +57,7 @@ class SchedulerStats:
     cudagraph_stats: CUDAGraphStats | None = None
     expert_load: ExpertLoad | None = None
     spec_decoding_stats: SpecDecodingStats | None = None
+    connector_prefix_cache_stats: PrefixCacheStats | None = None
 
 
 @dataclass

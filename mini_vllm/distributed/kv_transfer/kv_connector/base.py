@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import AttentionMetadata
@@ -100,6 +100,9 @@ class KVConnectorBase_V1(ABC):
 
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/base.py:171 — `KVConnectorBase_V1`.
     """
+
+    serves_ranks: ClassVar[bool] = False
+    """Whether there may be several worker's halves, one for each rank with its share of every block; ours alone."""
 
     def __init__(self, vllm_config: EngineConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         if vllm_config.kv_transfer_config is None:

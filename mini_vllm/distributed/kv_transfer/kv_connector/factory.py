@@ -102,3 +102,8 @@ KVConnectorFactory.register_connector(
     "mini_vllm.distributed.kv_transfer.kv_connector.example_connector",
     "ExampleConnector",
 )
+KVConnectorFactory.register_connector(
+    "OffloadingConnector",
+    "mini_vllm.distributed.kv_transfer.kv_connector.offloading_connector",
+    "OffloadingConnector",
+)
