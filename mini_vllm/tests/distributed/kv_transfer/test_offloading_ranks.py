@@ -22,7 +22,7 @@ from mini_vllm.tests.distributed.kv_transfer.offloading import (
 def test_two_ranks_give_the_tokens_of_one(kind, tmp_path):
     folder, prompts = save(tmp_path, kind), conversations(4)
     plain = tokens_of(serve(make(folder, offload=False), prompts, rounds=3))
-    llm = make(folder, num_blocks=30, tensor_parallel_size=2)
+    llm = make(folder, num_blocks=40, tensor_parallel_size=2)
     try:
         outputs = serve(llm, prompts, rounds=3)
         assert tokens_of(outputs) == plain and hits_of(llm) > 0
