@@ -134,15 +134,7 @@ class KVTransferConfig:
         graphs = config.cudagraph_mode if not config.enforce_eager else "NONE"
         for name, value, allowed in (
             ("device", config.device, "cpu"),
-<<<<<<< HEAD
-            (
-                "tensor_parallel_size",
-                config.tensor_parallel_size,
-                config.tensor_parallel_size if connector.serves_ranks else 1,
-            ),
-=======
             ("tensor_parallel_size", config.tensor_parallel_size, config.tensor_parallel_size if many_ranks else 1),
->>>>>>> main
             ("kv_cache_dtype", config.kv_cache_dtype, "auto"),
             ("runner", config.runner, ("auto", "generate")),
             ("cudagraph_mode", graphs, "NONE"),

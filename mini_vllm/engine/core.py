@@ -250,26 +250,16 @@ class EngineCore:
 
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now: as upstream's `Scheduler.make_stats`."""
-<<<<<<< HEAD
-        drafts, (cudagraph_stats, expert_load) = self.scheduler.drafts, self.model_executor.get_stats()
-        connector = self.scheduler.connector
-=======
         scheduler, (cudagraph_stats, expert_load) = self.scheduler, self.model_executor.get_stats()
         drafts, remote = scheduler.drafts, scheduler.connector
->>>>>>> main
         return SchedulerStats(
             num_running_reqs=len(scheduler.running), num_waiting_reqs=scheduler.table.num_waiting,
             kv_cache_usage=self.kv_cache_manager.usage, prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
             num_steps=self.num_steps, num_scheduled_tokens=self.num_scheduled_tokens,
             num_preemptions=scheduler.num_preemptions, cudagraph_stats=cudagraph_stats, expert_load=expert_load,
             spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
-<<<<<<< HEAD
-            connector_prefix_cache_stats=None if connector is None else connector.prefix_cache_stats,
-        )
-=======
             connector_prefix_cache_stats=None if remote is None else remote.prefix_cache_stats,
         )  # fmt: skip
->>>>>>> main
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:
         """Start or stop a profile (upstream/vllm/v1/engine/core.py:613 — `EngineCore.profile`)."""

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.compilation.cpu_scratch import exchange_elements
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.distributed.device_communicators.shm_broadcast import MessageQueue
-from mini_vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.distributed.shared_memory import Counters
 from mini_vllm.executor.abstract import Executor, Method
@@ -84,7 +83,6 @@ class MultiprocExecutor(Executor):
         self.counters = Counters(NUM_COUNTERS * world_size, world_size)
         self.workers: list[WorkerProcHandle] = []
         self._finalizer = weakref.finalize(self, _end_workers, self.workers, os.getpid())
-        self.kv_output_aggregator: KVOutputAggregator | None = None
         self._number = 0
         self._main_is_there = True  # unless a worker starts without it
         self.kv_output_aggregator: KVOutputAggregator | None = None
@@ -164,12 +162,9 @@ class MultiprocExecutor(Executor):
         return WorkerProcHandle(rank, proc, ours)
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """As `Executor.initialize_from_config`; a KV connector reports from every rank."""
+        """As `Executor.initialize_from_config`."""
         super().initialize_from_config(kv_cache_config)
         runner = self._worker.model_runner
-        if (active := runner.kv_connector) is not None:
-            size = self.config.tensor_parallel_size
-            self.kv_output_aggregator = KVOutputAggregator.from_connector(active.kv_connector, size)
         self._interrupts = Postponed()
         runner.states.update = self._interrupts.until_done(runner.states.update)  # type: ignore[method-assign]
 
@@ -197,12 +192,8 @@ class MultiprocExecutor(Executor):
         Raises:
             RuntimeError: as `execute_model`.
         """
-        aggregator = self.kv_output_aggregator
         try:
-<<<<<<< HEAD
-=======
             aggregator = self.kv_output_aggregator
->>>>>>> main
             number = self._send("sample_tokens", (grammar_output,), reply=aggregator is not None)
             if self.config.speculative_config is None:
                 output = self._worker.sample_tokens(grammar_output)

@@ -94,14 +94,6 @@ def _gauges(stats: Any, labels: dict[str, str]) -> list[Metric]:
 
 
 def _counters(stats: Any, core: Any, labels: dict[str, str]) -> list[Metric]:
-<<<<<<< HEAD
-    computed, external = stats.num_prompt_tokens - stats.num_cached_tokens, core.connector_prefix_cache_stats
-    plain = {
-        "prefix_cache_queries": stats.prefix_cache.queries,
-        "prefix_cache_hits": stats.prefix_cache.hits,
-        "external_prefix_cache_queries": external.queries if external else 0,
-        "external_prefix_cache_hits": external.hits if external else 0,
-=======
     remote, computed = core.connector_prefix_cache_stats, stats.num_prompt_tokens - stats.num_cached_tokens
     brought = min(remote.hits, stats.num_cached_tokens) if remote is not None else 0
     plain = {
@@ -109,7 +101,6 @@ def _counters(stats: Any, core: Any, labels: dict[str, str]) -> list[Metric]:
         "prefix_cache_hits": stats.prefix_cache.hits,
         "external_prefix_cache_queries": remote.queries if remote is not None else 0,
         "external_prefix_cache_hits": remote.hits if remote is not None else 0,
->>>>>>> main
         "mm_cache_queries": 0,
         "mm_cache_hits": 0,
         "num_preemptions": core.num_preemptions,

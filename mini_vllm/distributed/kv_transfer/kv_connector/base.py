@@ -111,12 +111,7 @@ class KVConnectorBase_V1(ABC):
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/base.py:171 — `KVConnectorBase_V1`.
     """
 
-<<<<<<< HEAD
-    serves_ranks: ClassVar[bool] = False
-    """Whether there may be several worker's halves, one for each rank with its share of every block; ours alone."""
-=======
     supports_tensor_parallel: ClassVar[bool] = False
->>>>>>> main
 
     def __init__(self, vllm_config: EngineConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         if vllm_config.kv_transfer_config is None:

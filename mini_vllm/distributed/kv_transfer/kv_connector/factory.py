@@ -122,13 +122,12 @@ KVConnectorFactory.register_connector(
     "ExampleConnector",
 )
 KVConnectorFactory.register_connector(
-<<<<<<< HEAD
     "OffloadingConnector",
     "mini_vllm.distributed.kv_transfer.kv_connector.offloading_connector",
     "OffloadingConnector",
-=======
+)
+KVConnectorFactory.register_connector(
     "NixlConnector",
     "mini_vllm.distributed.kv_transfer.kv_connector.nixl.connector",
     "NixlConnector",
->>>>>>> main
 )

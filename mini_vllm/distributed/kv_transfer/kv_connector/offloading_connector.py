@@ -41,7 +41,7 @@ class OffloadingConnector(KVConnectorBase_V1, SupportsHMA):
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py:46 — `OffloadingConnector`.
     """
 
-    serves_ranks = True
+    supports_tensor_parallel = True
 
     def __init__(self, vllm_config: EngineConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)

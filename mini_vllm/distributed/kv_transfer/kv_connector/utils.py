@@ -1,20 +1,15 @@
-<<<<<<< HEAD
-"""What connectors and executors share: the reports of all ranks as one, and who has a share in a step.
-
-Upstream twin: `vllm/distributed/kv_transfer/kv_connector/utils.py`.
-"""
+"""What the ranks' halves of a connector report, as one report; and who has a share in a step. Upstream twin:
+`vllm/distributed/kv_transfer/kv_connector/utils.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mini_vllm.outputs import KVConnectorOutput
+from mini_vllm.outputs import KVConnectorOutput, ModelRunnerOutput
 
 if TYPE_CHECKING:
     from mini_vllm.core.sched.output import SchedulerOutput
-    from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1
-    from mini_vllm.outputs import ModelRunnerOutput
 
 
 def yield_req_data(scheduler_output: SchedulerOutput) -> Iterator[tuple[str, tuple[list[int], ...] | None, bool]]:
@@ -31,27 +26,10 @@ def yield_req_data(scheduler_output: SchedulerOutput) -> Iterator[tuple[str, tup
 
 
 class KVOutputAggregator:
-    """What several ranks report of a step, as one report: a transfer has ended when it has on all of them.
-
-    Args:
-        expected_finished_count: ranks that report the end of each transfer.
-=======
-"""What the ranks' halves of a connector report, as one report. Upstream twin:
-`vllm/distributed/kv_transfer/kv_connector/utils.py`."""
-
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-
-from mini_vllm.outputs import KVConnectorOutput, ModelRunnerOutput
-
-
-class KVOutputAggregator:
     """Counts the ends of transfers: one is over when all ranks have said so.
 
     Args:
         expected_finished_count: how many ranks report the end of a transfer.
->>>>>>> main
 
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/utils.py:50 — `KVOutputAggregator`.
     """
@@ -61,40 +39,6 @@ class KVOutputAggregator:
         self._recv_remaining_count: dict[str, int] = {}
         self._send_remaining_count: dict[str, int] = {}
 
-<<<<<<< HEAD
-    @classmethod
-    def from_connector(cls, connector: KVConnectorBase_V1, world_size: int) -> KVOutputAggregator:
-        """For so many ranks, unless the connector knows better."""
-        return cls(connector.get_finished_count() or world_size)
-
-    def aggregate(self, outputs: Sequence[ModelRunnerOutput]) -> ModelRunnerOutput:
-        """The first rank's output, with the reports of all ranks in it.
-
-        Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/utils.py:65 — `KVOutputAggregator.aggregate`.
-        """
-        total = KVConnectorOutput(set(), set())
-        assert total.finished_sending is not None and total.finished_recving is not None
-        for report in (output.kv_connector_output for output in outputs):
-            if report is None:
-                continue
-            self._expected_finished_count = report.expected_finished_count or self._expected_finished_count
-            total.finished_sending |= self._count(report.finished_sending, self._send_remaining_count)
-            total.finished_recving |= self._count(report.finished_recving, self._recv_remaining_count)
-            total.invalid_block_ids |= report.invalid_block_ids
-            meta, events = report.kv_connector_worker_meta, report.kv_cache_events
-            if total.kv_connector_worker_meta is not None and meta is not None:
-                meta = total.kv_connector_worker_meta.aggregate(meta)
-            total.kv_connector_worker_meta = meta or total.kv_connector_worker_meta
-            total.kv_cache_events = total.kv_cache_events or events
-        output = outputs[0]
-        output.kv_connector_output = None if total.is_empty() else total
-        return output
-
-    def _count(self, req_ids: Iterable[str] | None, remaining: dict[str, int]) -> set[str]:
-        """Those that the last rank has reported now."""
-        ended = set()
-        for req_id in req_ids or ():
-=======
     def aggregate(self, outputs: Sequence[ModelRunnerOutput]) -> ModelRunnerOutput:
         """The first rank's results, with what all ranks report of transfers; blocks that one could not fill are void.
 
@@ -118,7 +62,6 @@ class KVOutputAggregator:
         """Those of the reported requests of which no more reports are to come."""
         ended = set()
         for req_id in (req_id for report in reports for req_id in report or ()):
->>>>>>> main
             remaining[req_id] = remaining.get(req_id, self._expected_finished_count) - 1
             if not remaining[req_id]:
                 ended.add(req_id)

@@ -20,7 +20,7 @@ from mini_vllm.tests.distributed.kv_transfer.offloading import (
 @pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
 @pytest.mark.parametrize("kind", ["full", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_two_ranks_give_the_tokens_of_one(kind, tmp_path):
-    folder, prompts = save(tmp_path, kind), conversations(4)
+    folder, prompts = save(tmp_path, kind), conversations()
     plain = tokens_of(serve(make(folder, offload=False), prompts, rounds=3))
     llm = make(folder, num_blocks=40, tensor_parallel_size=2)
     try:
