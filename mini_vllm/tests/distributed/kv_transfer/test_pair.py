@@ -14,11 +14,19 @@ from mini_vllm.tests.helpers import POCKET
 FLAGS = ["--dtype", "float64"]
 
 
-def check_pair(connector, wanted, folder):
+@pytest.fixture(params=["ExampleConnector", "NixlConnector"])
+def connector(request, tmp_path, monkeypatch):
+    """(its name, its settings)"""
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
+    settings = {"shared_storage_path": str(tmp_path)} if request.param == "ExampleConnector" else {}
+    return request.param, settings
+
+
+def check_pair(connector, wanted):
     with Server(str(POCKET), *FLAGS) as one:
         tokens = [tokens_of(answer) for answer in asyncio.run(ask_all(one.url, wanted))]
     assert all(tokens)
-    with pair(connector, flags=FLAGS, shared_storage_path=str(folder)) as ((p,), (d,), proxy):
+    with pair(connector[0], flags=FLAGS, **connector[1]) as ((p,), (d,), proxy):
         answers = asyncio.run(ask_all(proxy.url, wanted))
         assert [tokens_of(answer) for answer in answers] == tokens
         assert proxy.app.state.proxy.ways == {"disaggregated": len(wanted)}
@@ -30,11 +38,11 @@ def check_pair(connector, wanted, folder):
 
 
 @pytest.mark.slow
-def test_twenty_prompts_as_completions_and_chats_streamed_and_not(tmp_path):
+def test_twenty_prompts_as_completions_and_chats_streamed_and_not(connector):
     wanted = list(requests_of(PROMPTS))
     assert len(wanted) == 40
-    check_pair("ExampleConnector", wanted, tmp_path)
+    check_pair(connector, wanted)
 
 
-def test_two_prompts_of_them(tmp_path):
-    check_pair("ExampleConnector", list(requests_of(PROMPTS[2:4], max_tokens=3)), tmp_path)
+def test_two_prompts_of_them(connector):
+    check_pair(connector, list(requests_of(PROMPTS[2:4], max_tokens=3)))
