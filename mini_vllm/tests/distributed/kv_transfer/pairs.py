@@ -38,7 +38,7 @@ class ProxyServer:
     """The proxy in a thread, with an event loop of its own."""
 
     def __init__(self, *flags: str) -> None:
-        self.args = parse_proxy_args([*flags, "--health-interval", "0.2"])
+        self.args = parse_proxy_args(["--health-interval", "0.2", *flags])
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
     def _run(self) -> None:
@@ -65,15 +65,16 @@ class ProxyServer:
 
 
 @contextmanager
-def pair(connector, num_prefill=1, num_decode=1, flags=(), proxy_flags=(), **extra):
-    """([prefill servers], [decode servers], the proxy); extra: of the connector's configuration."""
+def pair(connector, num_prefill=1, num_decode=1, flags=(), proxy_flags=(), through=lambda url: url, **extra):
+    """([prefill servers], [decode servers], the proxy); through: the way that the proxy takes to a server's URL; extra:
+    of the connector's configuration."""
     with ExitStack() as stack:
         sides = []
         for role, count in (("kv_producer", num_prefill), ("kv_consumer", num_decode)):
             words = [*kv_transfer_flags(connector, role, **extra), *flags]
             sides.append([stack.enter_context(Server(str(POCKET), *words)) for _ in range(count)])
         urls = [word for flag, side in zip(("--prefill", "--decode"), sides, strict=True)
-                for word in (flag, *(server.url for server in side))]  # fmt: skip
+                for word in (flag, *(through(server.url) for server in side))]  # fmt: skip
         yield *sides, stack.enter_context(ProxyServer(*urls, *proxy_flags))
 
 
