@@ -29,6 +29,7 @@ class MultiModalInputs:
 
     def __init__(self, processor: BaseMultiModalProcessor, mm_encoder_cache_size: int) -> None:
         self.processor, self.mm_encoder_cache_size = processor, mm_encoder_cache_size
+        self.config = processor.info.model.multimodal
         self.modalities = sorted(processor.info.get_supported_mm_limits())
 
     def process(self, prompt: Any, token_ids: list[int]) -> tuple[list[int], list[MultiModalFeatureSpec]]:
@@ -43,8 +44,8 @@ class MultiModalInputs:
         for name, value in (("multi_modal_uuids", uuids), ("mm_processor_kwargs", kwargs)):
             if not isinstance(value, Mapping | None):
                 raise TypeError(f"{name} must be a dict, got {shown(value, 60)}")
-            if value and data is None:
-                raise ValueError(f"{name} must go with multi_modal_data, got {shown(value, 60)} alone")
+        if uuids and data is None:
+            raise ValueError(f"multi_modal_uuids must go with multi_modal_data, got {shown(uuids, 60)} alone")
         if data is not None:
             self._check_data(data)
             token_ids, features = self.processor.apply(token_ids, data, uuids, kwargs)

@@ -62,7 +62,7 @@ class ImageMediaIO:
 
         Upstream: upstream/vllm/multimodal/media/image.py:70 — `ImageMediaIO.load_bytes`.
         """
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
 
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"Failed to load image: {len(data):,} bytes, more than {MAX_FILE_BYTES:,}")
@@ -72,11 +72,12 @@ class ImageMediaIO:
                 image = Image.open(BytesIO(data), formats=FORMATS)
                 check_num_pixels("the image", image.height, image.width)
                 image.load()
-        except ValueError:
-            raise
+            return MediaWithBytes(self._convert(image), data)
+        except UnidentifiedImageError:
+            formats = ", ".join(FORMATS)
+            raise ValueError(f"Failed to load image: cannot identify image file (read are {formats})") from None
         except Exception as error:  # each format has its own
             raise ValueError(f"Failed to load image: {error}") from None
-        return MediaWithBytes(self._convert(image), data)
 
     def _convert(self, image: Any) -> Any:
         if image.mode == "RGBA":

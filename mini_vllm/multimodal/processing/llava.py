@@ -60,6 +60,13 @@ class LlavaMultiModalProcessor(BaseMultiModalProcessor):
     def _check_item(self, modality: str, item: Any, name: str) -> None:
         check_image(item, name)
 
+    def get_placeholder_str(self, modality: str, i: int) -> str:
+        """The same for all.
+
+        Upstream: upstream/vllm/model_executor/models/llava.py:528 — `get_placeholder_str`.
+        """
+        return "<image>"
+
     def _process_item(self, modality: str, item: Any, mm_kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """`pixel_values`, float32 [3, image_size, image_size]."""
         processor = self._make_image_processor(mm_kwargs) if mm_kwargs else self.image_processor

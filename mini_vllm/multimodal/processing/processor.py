@@ -85,6 +85,16 @@ class BaseMultiModalProcessor(ABC):
     def _check_item(self, modality: str, item: Any, name: str) -> None:  # noqa: B027  # not every model has to look
         """Raises ValueError, TypeError: it is nothing of that kind. name: of the item, for the message."""
 
+    def get_placeholder_str(self, modality: str, i: int) -> str:
+        """What a chat template that takes texts is given for item `i` (from 1) of a modality.
+
+        Raises:
+            ValueError: the model has no marker that is a text.
+
+        Upstream: upstream/vllm/model_executor/models/interfaces.py:148 — `SupportsMultiModal.get_placeholder_str`.
+        """
+        raise ValueError(f"{type(self).__name__} has no marker for {modality}")
+
     def get_mm_max_tokens_per_item(self) -> Mapping[str, int]:
         """Embeddings of the largest item, by modality: those that a prompt may have, and no others."""
         allowed = self.info.allowed_mm_limits

@@ -189,7 +189,8 @@ def engine():
         ({"multi_modal_data": 3}, "multi_modal_data must be a dict by modality, got 3"),
         ({"multi_modal_data": {"audio": []}}, r"multi_modal_data may have \['image'\], got 'audio'"),
         ({"multi_modal_data": {}, "mm_features": []}, "not both"),
-        ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs must go with multi_modal_data, got {'a': 1} alone"),
+        ({"multi_modal_uuids": {"a": "1"}}, "multi_modal_uuids must go with multi_modal_data, got {'a': '1'} alone"),
+        ({"mm_processor_kwargs": 1}, "mm_processor_kwargs must be a dict, got 1"),
         ({"multi_modal_uuids": 3, "multi_modal_data": {}}, "multi_modal_uuids must be a dict, got 3"),
     ],
 )

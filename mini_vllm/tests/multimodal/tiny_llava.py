@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint
+from mini_vllm.tests.tokenizers.test_tokenizer import simple_spec
 
 IMAGE, VOCAB, ROWS = 99, 100, 16
 """The marker, the size of the vocabulary, and the embeddings of a picture."""
@@ -37,3 +38,22 @@ def save_tiny_llava(folder, seed=0, **config):
 
 def prompt(tokens, *images):
     return {"prompt_token_ids": tokens, "multi_modal_data": {"image": [IMAGES[i] for i in images]}}
+
+
+PARTS = (
+    "{% for m in messages %}[{{ m.role }}] {% for part in m.content %}{% if part.type == 'image' %}<image>{% else %}"
+    "{{ part.text }}{% endif %}{% endfor %}{{ '\\n' }}{% endfor %}"
+)
+TEXTS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+"""A chat template that takes the parts of a message, and one that takes its text."""
+
+
+def save_talking_llava(folder, template=PARTS):
+    """The same with a tokenizer of bytes, in which the marker is a token, and with a chat template."""
+    folder.mkdir(exist_ok=True)
+    save_tiny_llava(folder, image_token_index=256, text_config={**TEXT, "vocab_size": 260})
+    spec = simple_spec([])
+    spec["added_tokens"] = [{"id": 256, "content": "<image>", "special": True}]
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return folder
