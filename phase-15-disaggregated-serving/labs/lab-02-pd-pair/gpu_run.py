@@ -401,6 +401,7 @@ def summary(rows: list[dict], seconds: float) -> dict:
             found[kind]["p_done_to_first_ms"] = {f"p{q}": quantile(toll, q / 100) for q in (50, 90, 99)}
             same = [row["tokens"][:1] == row["p_token"] for row in good]
             found[kind]["first_token_as_p_says"] = [sum(same), len(same)]
+        found[kind]["distinct_first_tokens"] = len({tuple(row["tokens"][:1]) for row in good})
         if kind == "stream":
             for row in good:
                 pairs = itertools.pairwise(row["times"])
