@@ -112,6 +112,8 @@ def test_both_ledgers_count(impl):
     assert impl.disagg_wins(DECODE, CHUNK, fast, PREFILL) is True
     assert impl.disagg_wins(DECODE, CHUNK, slow, PREFILL) is False, "the toll is 105 %"
     assert impl.disagg_wins(DECODE, 0.001, fast, PREFILL) is False, "the gap shrinks by a tenth only"
+    assert impl.disagg_wins(0.100, CHUNK, fast, PREFILL) is False, "a chunk of 25 ms in a step of 100 ms"
+    assert impl.disagg_wins(DECODE, CHUNK, 0.3 * PREFILL, PREFILL) is False, "a toll of 30 %, where a quarter is meant"
 
 
 def test_the_limits_are_the_askers(impl):
@@ -126,9 +128,9 @@ def test_the_limits_are_the_askers(impl):
 def test_the_slowest_link(impl):
     assert impl.min_link_gbps(256 * MIB, PREFILL) == pytest.approx(41.9, abs=0.05)
     assert impl.min_link_gbps(256 * MIB, 0.0521, 0.1) == pytest.approx(412.2, abs=0.5)
-    for penalty in (0.06, 0.25, 1.0):
-        link = impl.min_link_gbps(256 * MIB, PREFILL, penalty)
-        found = impl.disagg_ttft_penalty(impl.transfer_seconds(256 * MIB, link), PREFILL)
+    for penalty, size in ((0.06, 256 * MIB), (0.25, MIB), (1.0, 640 * MIB)):
+        link = impl.min_link_gbps(size, PREFILL, penalty)
+        found = impl.disagg_ttft_penalty(impl.transfer_seconds(size, link), PREFILL)
         assert found == pytest.approx(penalty), f"got a toll of {found:.4f} on the link that shall have {penalty}"
 
 
@@ -137,6 +139,7 @@ def test_what_has_to_hide(impl):
     assert impl.overlap_needed(transfer, PREFILL, 0.06) == pytest.approx(0.857, abs=5e-4)
     assert impl.overlap_needed(transfer, PREFILL, 0.5) == 0.0, "nothing has to hide where the toll is low enough"
     assert impl.overlap_needed(transfer, PREFILL, 0.0) == 1.0
+    assert impl.overlap_needed(1.0, 0.5, 0.5) == 0.75 and impl.overlap_needed(0.5, 0.5, 0.5) == 0.5
 
 
 # ---- your rule ------------------------------------------------------------------------------------------------------
