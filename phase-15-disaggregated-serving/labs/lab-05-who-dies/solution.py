@@ -85,7 +85,7 @@ class Controller:
         if memo.sent < 2:
             return memo._replace(sent=memo.sent + 1), [("emit", token)]
         ends = [("emit", token), ("finish", "done"), ("release_d", memo.attempt)]
-        return memo._replace(stage="over", sent=3), ends
+        return memo._replace(stage="over"), ends
 
     def _abort(self, memo: _Memo) -> tuple[Hashable, list[tuple[Any, ...]]]:
         owed: dict[str, list[tuple[Any, ...]]] = {"prefill": [("release_p", memo.attempt)], "pull": []}
