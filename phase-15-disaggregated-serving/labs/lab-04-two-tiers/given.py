@@ -110,11 +110,7 @@ def milliseconds(what: str, tokens: float) -> float:
     return float(np.interp(tokens, [0, *at], [0.0, *ms]))
 
 
-def saved(hits: Sequence[tuple[int, int]], blocks: int = 8) -> float:
+def saved(hits: Sequence[tuple[int, int]]) -> float:
     """Milliseconds of prefill that a request is spared on average, less what its loads take."""
-    whole = milliseconds("compute", 16 * blocks)
-    rows = [
-        whole - (whole - milliseconds("compute", 16 * (pool + host))) - milliseconds("load", 16 * host)
-        for pool, host in hits
-    ]
+    rows = [milliseconds("compute", 16 * (pool + host)) - milliseconds("load", 16 * host) for pool, host in hits]
     return sum(rows) / len(rows)

@@ -36,7 +36,7 @@ def main() -> None:
     chance = np.random.default_rng(0)
     host = chance.standard_normal(pool.shape).astype(pool.dtype)
     rows: dict[tuple[str, int], list[float]] = {}
-    for turn in range(ROUNDS + 1):
+    for _ in range(ROUNDS + 1):
         for tokens in TOKENS:
             prompt = [300 + int(each) for each in chance.integers(0, 3000, tokens)]
             rows.setdefault(("compute", tokens), []).append(timed(partial(compute, llm, prompt)))
