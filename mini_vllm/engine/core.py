@@ -79,14 +79,14 @@ class EngineCore:
             config.scheduler, self.kv_cache_manager, self.max_model_len,
             structured_output_manager=grammars, drafts=None if speculative is None else Drafts(speculative, grammars),
             lora=None if config.lora is None else LoRASlots(config.lora.max_loras),
-            connector=RemoteKV.of(config, self.kv_cache_manager), encoder=EncoderInputs.of(config, self.resolved_model),
+            connector=RemoteKV.of(self), encoder=EncoderInputs.of(config, self.resolved_model),
             kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
         )  # fmt: skip
         size = self.model_executor.max_concurrent_batches
         self.batch_queue = BatchQueue(self, size) if size > 1 else None
         self.step_fn = self.step if self.batch_queue is None else self.batch_queue.step_with_batch_queue
-        hash_block_tokens = parts.hash_block_tokens or config.cache.get_block_hasher()
-        self.block_hasher = get_request_block_hasher(config.block_size, hash_block_tokens) if caching else None
+        hasher, transfer = parts.hash_block_tokens or config.cache.get_block_hasher(), config.kv_transfer_config
+        self.block_hasher = get_request_block_hasher(config.block_size, hasher) if caching or transfer else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
 
@@ -137,15 +137,15 @@ class EngineCore:
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
         self.scheduler.add_request(request)
+        if request.abort_immediately:  # so that a KV connector hears of its end
+            self.abort_requests([request.request_id])
 
     def step(self) -> list[EngineCoreOutput]:
         """One beat for all requests: plan, compute, sample, take in. Returns what is new, request by request.
 
-        Nothing to do is an empty list. Where the plan holds only chunks of prompts, nothing is sampled, but the step
-        is taken in all the same.
+        Nothing to do is an empty list. A plan of chunks alone samples nothing, and is taken in all the same.
 
-        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default upstream runs
-        `step_with_batch_queue` (`batch_queue.py`) instead, which plans the next step before this one has its results.
+        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default it plans ahead (`batch_queue.py`).
         """
         if not self.has_requests():
             return []
@@ -216,9 +216,9 @@ class EngineCore:
         """Raise ValueError if a request of this size could never be finished."""
         self.kv_cache_manager.check_fits(num_prompt_tokens, max_tokens)
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """See `LLMEngine.reset_prefix_cache` (upstream/vllm/v1/engine/core.py:631 — `reset_prefix_cache`)."""
-        return self.scheduler.reset_prefix_cache(reset_running_requests)
+        return self.scheduler.reset_prefix_cache(reset_running_requests, reset_connector)
 
     def reset_encoder_cache(self) -> None:
         """Forget the embeddings of media (upstream/vllm/v1/engine/core.py:638 — `EngineCore.reset_encoder_cache`)."""
@@ -250,19 +250,16 @@ class EngineCore:
 
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now: as upstream's `Scheduler.make_stats`."""
-        drafts, (cudagraph_stats, expert_load) = self.scheduler.drafts, self.model_executor.get_stats()
+        scheduler, (cudagraph_stats, expert_load) = self.scheduler, self.model_executor.get_stats()
+        drafts, remote = scheduler.drafts, scheduler.connector
         return SchedulerStats(
-            num_running_reqs=len(self.scheduler.running),
-            num_waiting_reqs=self.scheduler.table.num_waiting,
-            kv_cache_usage=self.kv_cache_manager.usage,
-            prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
-            num_steps=self.num_steps,
-            num_scheduled_tokens=self.num_scheduled_tokens,
-            num_preemptions=self.scheduler.num_preemptions,
-            cudagraph_stats=cudagraph_stats,
-            expert_load=expert_load,
+            num_running_reqs=len(scheduler.running), num_waiting_reqs=scheduler.table.num_waiting,
+            kv_cache_usage=self.kv_cache_manager.usage, prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
+            num_steps=self.num_steps, num_scheduled_tokens=self.num_scheduled_tokens,
+            num_preemptions=scheduler.num_preemptions, cudagraph_stats=cudagraph_stats, expert_load=expert_load,
             spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
-        )
+            connector_prefix_cache_stats=None if remote is None else remote.prefix_cache_stats,
+        )  # fmt: skip
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:
         """Start or stop a profile (upstream/vllm/v1/engine/core.py:613 — `EngineCore.profile`)."""
@@ -275,4 +272,6 @@ class EngineCore:
         if self.config.cudagraph_metrics and (graphs := self.model_executor.get_stats()[0]) is not None:
             graphs.log(self.config)
         self.model_executor.shutdown()
+        if self.scheduler.connector is not None:
+            self.scheduler.connector.connector.shutdown()
         self.structured_output_manager.clear_backend()

@@ -20,7 +20,7 @@ from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.load_failures import LoadFailures
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.kv_events import KVCacheEvent
-from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1, SupportsHMA
 from mini_vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.metrics.stats import PrefixCacheStats
@@ -29,12 +29,12 @@ from mini_vllm.request import Request, RequestStatus
 from mini_vllm.utils.checks import is_int
 
 if TYPE_CHECKING:
-    from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.core.kv_cache_manager import KVCacheBlocks
     from mini_vllm.core.sched.request_queue import RequestQueue
     from mini_vllm.core.sched.request_table import RequestTable
     from mini_vllm.core.sched.scheduler import Scheduler
     from mini_vllm.core.sched.step_plan import StepPlan
+    from mini_vllm.engine.core import EngineCore
 
 
 @dataclass(slots=True)
@@ -64,8 +64,7 @@ class RemoteKV:
         num_lookahead_tokens: slots for a drafter's own keys and values.
 
     Attributes:
-        finished_recving_kv_req_ids: requests whose load has ended, and which have not been looked at since.
-        failures: of loads; has those of them that failed.
+        finished_recving_kv_req_ids: requests whose load has ended, not looked at since. failures: of loads.
         prefix_cache_stats: tokens that were asked for, and how many of them the connector had.
     """
 
@@ -78,17 +77,18 @@ class RemoteKV:
         self.failures = LoadFailures(kv_cache_manager, kv_load_failure_policy)
         self.finished_recving_kv_req_ids: set[str] = set()
         self.prefix_cache_stats = PrefixCacheStats()
+        self._events: list[KVCacheEvent] = []
         connector.bind_gpu_block_pool(kv_cache_manager.block_pool)
 
     @classmethod
-    def of(cls, config: EngineConfig, kv_cache_manager: KVCacheManager) -> RemoteKV | None:
+    def of(cls, core: EngineCore) -> RemoteKV | None:
         """For the connector that the engine arguments name; None where they name none."""
-        transfer, drafts = config.kv_transfer_config, config.speculative_config
+        transfer, drafts = core.config.kv_transfer_config, core.config.speculative_config
         if transfer is None:
             return None
-        half = KVConnectorFactory.create_connector(config, KVConnectorRole.SCHEDULER, kv_cache_manager.kv_cache_config)
+        half = KVConnectorFactory.create_scheduler_connector(core.config, core.kv_cache_config, core.model_executor)
         lookahead = 0 if drafts is None else drafts.num_lookahead_tokens
-        return cls(half, kv_cache_manager, transfer.kv_load_failure_policy, lookahead)
+        return cls(half, core.kv_cache_manager, transfer.kv_load_failure_policy, lookahead)
 
     def try_promote(self, request: Request) -> bool:
         """False while the tokens of a request are being loaded. When they are there, it waits for room, as others do.
@@ -234,7 +234,8 @@ class RemoteKV:
         if reported is None or not reported.invalid_block_ids:
             return []
         void = self.failures.find(scheduler.table, output, result)
-        if scheduler.encoder_cache_manager is not None:  # who goes back needs an earlier item first
+        goes_back = self.failures.recompute_kv_load_failures
+        if goes_back and scheduler.encoder_cache_manager is not None:  # and needs an earlier item first
             for request_id in (each for each in output.num_scheduled_tokens if each in void):
                 scheduler.encoder_cache_manager.free(scheduler.requests[request_id])
         scheduler.prev_step_scheduled_req_ids.difference_update(void)
@@ -247,6 +248,7 @@ class RemoteKV:
         outputs = self.failures.end(scheduler.table, void)
         if result.kv_connector_output is not None:
             self._update_from_kv_xfer_finished(scheduler.table, result.kv_connector_output)
+        self._events = list(self.connector.take_events())
         return outputs
 
     def _update_from_kv_xfer_finished(self, table: RequestTable, output: KVConnectorOutput) -> None:
@@ -278,8 +280,8 @@ class RemoteKV:
         return request
 
     def take_events(self) -> Iterable[KVCacheEvent]:
-        """KV cache events of the connector's own."""
-        return self.connector.take_events()
+        """KV cache events of the connector's own, of this step: each step it is asked for them, and may tidy up."""
+        return self._events
 
     def after_reset(self, is_done: bool, reset_running_requests: bool, reset_connector: bool) -> bool:
         """What a reset of the prefix cache comes to.
