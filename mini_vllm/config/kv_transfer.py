@@ -98,10 +98,11 @@ class KVTransferConfig:
         config.disable_hybrid_kv_cache_manager |= not supports_hma(connector)
         drafts: Any = config.speculative_config or {}
         method = drafts.get("method", "draft_model") if isinstance(drafts, dict) else drafts.method
+        many_ranks = connector.supports_tensor_parallel
         graphs = config.cudagraph_mode if not config.enforce_eager else "NONE"
         for name, value, allowed in (
             ("device", config.device, "cpu"),
-            ("tensor_parallel_size", config.tensor_parallel_size, 1),
+            ("tensor_parallel_size", config.tensor_parallel_size, config.tensor_parallel_size if many_ranks else 1),
             ("kv_cache_dtype", config.kv_cache_dtype, "auto"),
             ("runner", config.runner, ("auto", "generate")),
             ("cudagraph_mode", graphs, "NONE"),

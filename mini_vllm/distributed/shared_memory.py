@@ -63,6 +63,10 @@ class SharedMemory:
     def __reduce__(self) -> Any:
         return _attach, (reduction.DupFd(self._fd), self.num_bytes)
 
+    def fileno(self) -> int:
+        """The file descriptor, for processes that were not started from here."""
+        return self._fd
+
     def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """The beginning of it as an array."""
         return np.frombuffer(self.map, dtype=dtype, count=int(np.prod(shape))).reshape(shape)

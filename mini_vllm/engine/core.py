@@ -79,7 +79,7 @@ class EngineCore:
             config.scheduler, self.kv_cache_manager, self.max_model_len,
             structured_output_manager=grammars, drafts=None if speculative is None else Drafts(speculative, grammars),
             lora=None if config.lora is None else LoRASlots(config.lora.max_loras),
-            connector=RemoteKV.of(config, self.kv_cache_manager), encoder=EncoderInputs.of(config, self.resolved_model),
+            connector=RemoteKV.of(self), encoder=EncoderInputs.of(config, self.resolved_model),
             kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
         )  # fmt: skip
         size = self.model_executor.max_concurrent_batches
@@ -141,11 +141,9 @@ class EngineCore:
     def step(self) -> list[EngineCoreOutput]:
         """One beat for all requests: plan, compute, sample, take in. Returns what is new, request by request.
 
-        Nothing to do is an empty list. Where the plan holds only chunks of prompts, nothing is sampled, but the step
-        is taken in all the same.
+        Nothing to do is an empty list. A plan of chunks alone samples nothing, and is taken in all the same.
 
-        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default upstream runs
-        `step_with_batch_queue` (`batch_queue.py`) instead, which plans the next step before this one has its results.
+        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default `batch_queue.py` plans ahead there.
         """
         if not self.has_requests():
             return []
@@ -275,4 +273,6 @@ class EngineCore:
         if self.config.cudagraph_metrics and (graphs := self.model_executor.get_stats()[0]) is not None:
             graphs.log(self.config)
         self.model_executor.shutdown()
+        if self.scheduler.connector is not None:
+            self.scheduler.connector.connector.shutdown()
         self.structured_output_manager.clear_backend()

@@ -21,7 +21,7 @@ import weakref
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess, current_process
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.compilation.cpu_scratch import exchange_elements
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
@@ -38,6 +38,9 @@ from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.worker import Worker
 from mini_vllm.worker.worker_base import make_worker
+
+if TYPE_CHECKING:
+    from mini_vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 
 _START_S = 60.0
 _GOODBYE_S = 2.0
@@ -82,6 +85,11 @@ class MultiprocExecutor(Executor):
         self._finalizer = weakref.finalize(self, _end_workers, self.workers, os.getpid())
         self._number = 0
         self._main_is_there = True  # unless a worker starts without it
+        self.kv_output_aggregator: KVOutputAggregator | None = None
+        if config.kv_transfer_config is not None:
+            from mini_vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+
+            self.kv_output_aggregator = KVOutputAggregator(world_size)
         try:
             for rank in range(1, world_size):
                 self.workers.append(self._start_worker(rank))
@@ -178,18 +186,22 @@ class MultiprocExecutor(Executor):
             self._interrupts.end()
 
     def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
-        """This rank's tokens, which are every rank's. The step is done when it is done everywhere.
+        """This rank's tokens, which are every rank's. The step is done when it is done everywhere. Where there is a KV
+        connector, all ranks say what they have transferred.
 
         Raises:
             RuntimeError: as `execute_model`.
         """
         try:
-            number = self._send("sample_tokens", (grammar_output,))
+            aggregator = self.kv_output_aggregator
+            number = self._send("sample_tokens", (grammar_output,), reply=aggregator is not None)
             if self.config.speculative_config is None:
                 output = self._worker.sample_tokens(grammar_output)
             else:  # the drafter computes, and a draft model meets the other ranks as the target does
                 with one_blas_thread(), unshared():
                     output = self._worker.sample_tokens(grammar_output)
+            if aggregator is not None:
+                return aggregator.aggregate([output, *self._replies.collect(number)])
             self._replies.finish(number)
         except BaseException:
             self._break_off()
@@ -263,6 +275,8 @@ class MultiprocExecutor(Executor):
         """End the workers; a second call does nothing."""
         if (replies := getattr(self, "_replies", None)) is not None and replies.failure is None:
             replies.failure = "the executor has been shut down: make a new engine"
+        if (worker := getattr(self, "_worker", None)) is not None:
+            worker.shutdown()
         self._finalizer()
 
 

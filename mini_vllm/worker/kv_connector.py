@@ -19,15 +19,15 @@ from mini_vllm.outputs import KVConnectorOutput
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import AttentionMetadata, AttentionStep
     from mini_vllm.attention.kv_cache import KVCache
-    from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.core.sched.output import SchedulerOutput
-    from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1
+    from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1, KVConnectorHandshakeMetadata
     from mini_vllm.kv_cache_interface import KVCacheConfig
     from mini_vllm.outputs import ModelRunnerOutput
     from mini_vllm.utils.arrays import Array
+    from mini_vllm.worker.worker import Worker
 
 
-def make_kv_connector(config: EngineConfig, kv_cache_config: KVCacheConfig) -> ActiveKVConnector | None:
+def make_kv_connector(worker: Worker, kv_cache_config: KVCacheConfig) -> ActiveKVConnector | None:
     """The worker's half of the connector that the engine arguments name; None where they name none.
 
     Raises:
@@ -35,18 +35,30 @@ def make_kv_connector(config: EngineConfig, kv_cache_config: KVCacheConfig) -> A
 
     Upstream: upstream/vllm/v1/worker/gpu_worker.py:555 — calls `ensure_kv_transfer_initialized`.
     """
+    config = worker.config
     if config.kv_transfer_config is None:
         return None
     from mini_vllm.distributed.kv_transfer.kv_connector import KVConnectorFactory, KVConnectorRole
 
     if config.runner_type != "generate":
         raise ValueError(f"runner must be 'generate' with a KV connector, got {config.runner_type!r}")
-    return ActiveKVConnector(KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, kv_cache_config))
+    half = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, kv_cache_config)
+    return ActiveKVConnector(half, worker.rank, worker.resolved_model)
+
+
+def get_handshake_metadata(worker: Worker) -> tuple[int, KVConnectorHandshakeMetadata | None]:
+    """A rank, and what its half has to say to other engines.
+
+    Upstream: upstream/vllm/v1/worker/gpu_worker.py:512 — `Worker.get_kv_connector_handshake_metadata`.
+    """
+    active = worker.model_runner.kv_connector
+    return worker.rank, None if active is None else active.kv_connector.get_handshake_metadata()
 
 
 class ActiveKVConnector:
     """Args:
         kv_connector: the worker's half.
+        rank, resolved_model: of the worker.
 
     Attributes:
         kv_caches: layer name -> its array, once the runner has made them.
@@ -54,8 +66,8 @@ class ActiveKVConnector:
     Upstream: upstream/vllm/v1/worker/gpu/kv_connector.py:48 — `ActiveKVConnector`.
     """
 
-    def __init__(self, kv_connector: KVConnectorBase_V1) -> None:
-        self.kv_connector = kv_connector
+    def __init__(self, kv_connector: KVConnectorBase_V1, rank: int = 0, resolved_model: Any = None) -> None:
+        self.kv_connector, self.rank, self.resolved_model = kv_connector, rank, resolved_model
         self.kv_caches: dict[str, Array] = {}
         self._output: KVConnectorOutput | None = None
 
@@ -66,6 +78,7 @@ class ActiveKVConnector:
         places = getattr(attention, "place", {})  # of several groups: (group, memory) of each layer
         memories = [places.get(layer, (0, layer))[1] for layer in range(num_layers)]
         self.kv_caches = {layer_name(layer): kv_cache.data[memory] for layer, memory in enumerate(memories)}
+        self.kv_connector.bind_worker(self.rank, getattr(attention, "name", ""), self.resolved_model)
         self.kv_connector.register_kv_caches(self.kv_caches)
         return ConnectedAttention(attention, self)
 

@@ -149,7 +149,7 @@ class Worker:
             enforce_eager=c.enforce_eager,
             kv_cache_config=kv_cache_config,
             platform=c.platform,
-            kv_connector=make_kv_connector(c, kv_cache_config),
+            kv_connector=make_kv_connector(self, kv_cache_config),
             encoder=make_encoder(self.model),
         )
         self.model_runner.lora_manager = self.lora_manager

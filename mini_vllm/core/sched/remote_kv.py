@@ -20,7 +20,7 @@ from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.load_failures import LoadFailures
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.kv_events import KVCacheEvent
-from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1, SupportsHMA
 from mini_vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from mini_vllm.engine import EngineCoreOutput
 from mini_vllm.metrics.stats import PrefixCacheStats
@@ -29,12 +29,12 @@ from mini_vllm.request import Request, RequestStatus
 from mini_vllm.utils.checks import is_int
 
 if TYPE_CHECKING:
-    from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.core.kv_cache_manager import KVCacheBlocks
     from mini_vllm.core.sched.request_queue import RequestQueue
     from mini_vllm.core.sched.request_table import RequestTable
     from mini_vllm.core.sched.scheduler import Scheduler
     from mini_vllm.core.sched.step_plan import StepPlan
+    from mini_vllm.engine.core import EngineCore
 
 
 @dataclass(slots=True)
@@ -81,14 +81,14 @@ class RemoteKV:
         connector.bind_gpu_block_pool(kv_cache_manager.block_pool)
 
     @classmethod
-    def of(cls, config: EngineConfig, kv_cache_manager: KVCacheManager) -> RemoteKV | None:
+    def of(cls, core: EngineCore) -> RemoteKV | None:
         """For the connector that the engine arguments name; None where they name none."""
-        transfer, drafts = config.kv_transfer_config, config.speculative_config
+        transfer, drafts = core.config.kv_transfer_config, core.config.speculative_config
         if transfer is None:
             return None
-        half = KVConnectorFactory.create_connector(config, KVConnectorRole.SCHEDULER, kv_cache_manager.kv_cache_config)
+        half = KVConnectorFactory.create_scheduler_connector(core.config, core.kv_cache_config, core.model_executor)
         lookahead = 0 if drafts is None else drafts.num_lookahead_tokens
-        return cls(half, kv_cache_manager, transfer.kv_load_failure_policy, lookahead)
+        return cls(half, core.kv_cache_manager, transfer.kv_load_failure_policy, lookahead)
 
     def try_promote(self, request: Request) -> bool:
         """False while the tokens of a request are being loaded. When they are there, it waits for room, as others do.

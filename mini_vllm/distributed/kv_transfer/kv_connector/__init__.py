@@ -5,6 +5,7 @@ Upstream twin: `vllm/distributed/kv_transfer/kv_connector`.
 
 from mini_vllm.distributed.kv_transfer.kv_connector.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
@@ -16,6 +17,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFa
 __all__ = [
     "KVConnectorBase_V1",
     "KVConnectorFactory",
+    "KVConnectorHandshakeMetadata",
     "KVConnectorMetadata",
     "KVConnectorRole",
     "KVConnectorWorkerMetadata",

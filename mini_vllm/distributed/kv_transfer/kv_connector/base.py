@@ -14,7 +14,7 @@ which travels in the plan. The worker's half knows the arrays: it does what the 
     request_finished
 
 Upstream twins: `vllm/distributed/kv_transfer/kv_connector/base.py` and, for the class, `kv_connector/v1/base.py`. What
-handshakes, layouts and metrics need is left out.
+layouts and metrics need is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import AttentionMetadata
@@ -66,6 +66,13 @@ class KVConnectorWorkerMetadata(ABC):
         """This one and another rank's, as one."""
 
 
+class KVConnectorHandshakeMetadata(ABC):  # noqa: B024
+    """What a rank's half has to say to the ranks of another engine, before anything is transferred.
+
+    Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/base.py:132 — `KVConnectorHandshakeMetadata`.
+    """
+
+
 class SupportsHMA(ABC):
     """Of a connector that is told the blocks of every KV cache group; without it a model may have only one.
 
@@ -98,8 +105,13 @@ class KVConnectorBase_V1(ABC):
     Raises:
         ValueError: the engine has no `kv_transfer_config`.
 
+    Attributes:
+        supports_tensor_parallel: whether a rank's half can be one of several. Upstream leaves that to the connector.
+
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/base.py:171 — `KVConnectorBase_V1`.
     """
+
+    supports_tensor_parallel: ClassVar[bool] = False
 
     def __init__(self, vllm_config: EngineConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         if vllm_config.kv_transfer_config is None:
@@ -130,6 +142,10 @@ class KVConnectorBase_V1(ABC):
     def _get_connector_metadata(self) -> KVConnectorMetadata:
         assert self._connector_metadata is not None, "no step is on: bind_connector_metadata comes first"
         return self._connector_metadata
+
+    def bind_worker(self, rank: int, attn_backend_name: str, resolved_model: Any) -> None:  # noqa: B027
+        """Whose half this is: a rank, with an attention of that name, of a `ResolvedModel`. Called before
+        `register_kv_caches`. Upstream's halves ask globals."""
 
     def register_kv_caches(self, kv_caches: Mapping[str, Array]) -> None:  # noqa: B027
         """The arrays, once they are there: layer name -> [num_blocks, block_size, 2, num_kv_heads, head_dim], index 2
@@ -187,6 +203,14 @@ class KVConnectorBase_V1(ABC):
         """Events that this rank has collected."""
         return None
 
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """What ranks of other engines have to know of this one, once its arrays are there; None: nothing.
+
+        Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/base.py:417 —
+        `KVConnectorBase_V1.get_handshake_metadata`.
+        """
+        return None
+
     def get_finished_count(self) -> int | None:
         """How many ranks report the end of a transfer; None: all of them."""
         return None
@@ -198,6 +222,13 @@ class KVConnectorBase_V1(ABC):
 
     def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:  # noqa: B027
         """The pool, for connectors that watch it."""
+
+    def set_xfer_handshake_metadata(self, metadata: Mapping[int, KVConnectorHandshakeMetadata]) -> None:  # noqa: B027
+        """What the ranks' halves have to say, by rank; for whoever asks from outside.
+
+        Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/base.py:636 —
+        `KVConnectorBase_V1.set_xfer_handshake_metadata`.
+        """
 
     def on_new_request(self, request: Request) -> None:  # noqa: B027
         """A request has been queued."""

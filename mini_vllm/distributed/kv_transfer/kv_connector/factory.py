@@ -12,6 +12,7 @@ from mini_vllm.utils.checks import did_you_mean
 if TYPE_CHECKING:
     from mini_vllm.config.kv_transfer import KVTransferConfig
     from mini_vllm.config.vllm import EngineConfig
+    from mini_vllm.executor.abstract import Executor
     from mini_vllm.kv_cache_interface import KVCacheConfig
 
 
@@ -59,6 +60,24 @@ class KVConnectorFactory:
         return connector_cls(config, role, kv_cache_config)
 
     @classmethod
+    def create_scheduler_connector(
+        cls, config: EngineConfig, kv_cache_config: KVCacheConfig, executor: Executor
+    ) -> KVConnectorBase_V1:
+        """The scheduler's half, which hears what the workers' halves have to say to other engines.
+
+        Raises:
+            ValueError: as `create_connector`.
+
+        Upstream: upstream/vllm/v1/engine/core.py:174 — calls `get_kv_connector_handshake_metadata`.
+        """
+        from mini_vllm.worker.kv_connector import get_handshake_metadata
+
+        half = cls.create_connector(config, KVConnectorRole.SCHEDULER, kv_cache_config)
+        said = executor.collective_rpc(get_handshake_metadata)
+        half.set_xfer_handshake_metadata({rank: metadata for rank, metadata in said if metadata is not None})
+        return half
+
+    @classmethod
     def get_connector_class_by_name(cls, connector_name: str) -> type[KVConnectorBase_V1]:
         """The class that was registered under a name. Raises ValueError where none was."""
         if connector_name not in cls._registry:
@@ -101,4 +120,9 @@ KVConnectorFactory.register_connector(
     "ExampleConnector",
     "mini_vllm.distributed.kv_transfer.kv_connector.example_connector",
     "ExampleConnector",
+)
+KVConnectorFactory.register_connector(
+    "NixlConnector",
+    "mini_vllm.distributed.kv_transfer.kv_connector.nixl.connector",
+    "NixlConnector",
 )

@@ -1,0 +1,153 @@
+"""P's side of reads: they are answered by threads, without the engine's loop, as one-sided reads are.
+
+A read names a request, and is served as long as that is offered. The blocks of an offer are nobody else's to write
+into. When the copy is made, the offer is looked for again: where it was taken back meanwhile, the reader is told that
+what it got is void. NIXL has no such second look, and upstream hopes that the lease was long enough.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl import utils
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.listener import Listener
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.registered_cache import RegisteredCache
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.transports import TRANSPORTS, Transport
+from mini_vllm.logger import init_logger
+from mini_vllm.utils.arrays import Array
+from mini_vllm.utils.checks import is_int, naming, shown
+
+logger = init_logger(__name__)
+
+MAX_NOTIFICATIONS = 10_000
+
+
+class Offers:
+    """Requests whose blocks may be read, and what was said about them. Every method may be called by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._offers: dict[str, list[str]] = {}  # a list for each, so that a second offer of an id is another object
+        self._notifications: queue.Queue[str] = queue.Queue(MAX_NOTIFICATIONS)
+
+    def add(self, req_id: str, digest: str) -> None:
+        """Offer a request whose prompt has this digest."""
+        with self._lock:
+            self._offers[req_id] = [digest]
+
+    def withdraw(self, req_id: str) -> None:
+        """Its blocks are about to become another's; what is being read of it is void."""
+        with self._lock:
+            self._offers.pop(req_id, None)
+
+    def __contains__(self, req_id: str) -> bool:
+        return req_id in self._offers
+
+    def find(self, req_id: Any, digest: Any) -> list[str]:
+        """The offer. Raises ValueError: there is none, or of another prompt."""
+        with self._lock:
+            offer = self._offers.get(req_id) if isinstance(req_id, str) else None
+        if offer is None:
+            raise ValueError(f"request {shown(req_id)} is not offered: its lease has run out, or it never was")
+        if offer[0] != digest:
+            raise ValueError(f"request {req_id!r} is of another prompt, adapter or salt than the reader's")
+        return offer
+
+    def holds(self, req_id: str, offer: list[str]) -> bool:
+        """Whether it is still the same."""
+        with self._lock:
+            return self._offers.get(req_id) is offer
+
+    def notify(self, message: str) -> None:
+        """Keep a message for `take_notifications`. Raises ValueError: there are too many."""
+        try:
+            self._notifications.put_nowait(message)
+        except queue.Full:
+            raise ValueError(f"{MAX_NOTIFICATIONS} messages wait already") from None
+
+    def take_notifications(self) -> list[str]:
+        """Those that have come since the last call (upstream: `nixl_wrapper.get_new_notifs`)."""
+        return [self._notifications.get_nowait() for _ in range(self._notifications.qsize())]
+
+
+class Server:
+    """Answers on every transport of `backends`. It holds no worker, so that an engine that nobody holds can go.
+
+    Args:
+        host: to listen on.
+
+    Attributes:
+        addresses: by the name of the transport.
+
+    Raises:
+        ValueError: it cannot listen there.
+    """
+
+    def __init__(self, cache: RegisteredCache, offers: Offers, settings: utils.NixlSettings) -> None:
+        self.cache, self.offers = cache, offers
+        self.addresses: dict[str, Any] = {}
+        self._listeners: list[Listener] = []
+        self._turn = threading.BoundedSemaphore(settings.num_threads)
+        for name in settings.backends:
+            with naming("VLLM_NIXL_SIDE_CHANNEL_HOST", settings.side_channel_host):
+                sock, self.addresses[name] = TRANSPORTS[name].bind(settings.side_channel_host)
+
+            def handle(connection: socket.socket, transport: Transport = TRANSPORTS[name]) -> None:
+                self._serve(connection, transport)
+
+            self._listeners.append(Listener(sock, handle, f"nixl_{name}"))
+
+    def close(self) -> None:
+        """Answer no more."""
+        for listener in self._listeners:
+            listener.close()
+        if "shm" in self.addresses:
+            shutil.rmtree(Path(self.addresses["shm"]).parent, ignore_errors=True)
+
+    def _serve(self, connection: socket.socket, transport: Transport) -> None:
+        while True:
+            asked = utils.receive_message(connection, utils.TRANSFER_TIMEOUT_S)
+            try:
+                if asked.get("op") == "read":
+                    self._read(connection, transport, asked)
+                elif asked.get("op") == "notify" and isinstance(asked.get("message"), str):
+                    self.offers.notify(asked["message"])
+                else:
+                    raise ValueError(f"op must be 'read' or 'notify', got {shown(asked)}")
+                answer = {"status": "done"}
+            except ValueError as error:
+                answer = {"status": "error", "error": str(error)}
+            utils.send_message(connection, answer)
+
+    def _read(self, connection: socket.socket, transport: Transport, asked: dict[str, Any]) -> None:
+        req_id, first, num = asked.get("request_id"), asked.get("first_head"), asked.get("num_heads")
+        offer = self.offers.find(req_id, asked.get("digest"))
+        block_ids = self._block_ids(asked.get("block_ids"))
+        if (
+            not isinstance(first, int)
+            or not isinstance(num, int)
+            or not 0 <= first < first + num <= self.cache.num_heads
+        ):
+            raise ValueError(f"heads must be among the {self.cache.num_heads} here, got {num!r} from {first!r} on")
+        assert isinstance(req_id, str)
+        freight = self.cache.freight(len(block_ids), num)
+        with self._turn:
+            utils.send_message(connection, {"status": "ok", "layers": freight.num_layers, "bytes": freight.layer_bytes})
+            transport.send(connection, freight, lambda layer, out: self.cache.gather(layer, block_ids, first, out))
+        if not self.offers.holds(req_id, offer):
+            raise ValueError(f"the lease of request {req_id!r} ran out while it was read")
+
+    def _block_ids(self, given: Any) -> Array:
+        most = self.cache.num_blocks - 1
+        if not isinstance(given, list) or not given or not all(is_int(i) and 0 < i <= most for i in given):
+            raise ValueError(f"block_ids must be a list of numbers from 1 to {most}, got {shown(given)}")
+        if len(set(given)) < len(given):
+            raise ValueError("block_ids must name each block once")
+        return np.array(given, np.int64)

@@ -1,0 +1,176 @@
+"""How the bytes of blocks travel from P to D: through a TCP connection, or through memory that both can reach.
+
+Both speak on a stream socket. "tcp" sends layer after layer on it. "shm" is for engines on one host: P copies the
+blocks into memory without a name and hands D its file descriptor, so that nothing is left behind whoever is killed.
+D reads from the descriptor and does not map it: a P that cuts its memory short could end D's process otherwise.
+
+Upstream has NIXL's plug-ins for it: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/worker.py:216 —
+"self.nixl_backends".
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl import utils
+from mini_vllm.distributed.shared_memory import SharedMemory
+from mini_vllm.utils.arrays import Array
+
+Visit = Callable[[int, Array], None]
+"""Gets a layer's number and its memory, of the shape of `Freight`: to be filled on P, to be read on D."""
+
+
+@dataclass(frozen=True)
+class Freight:
+    """What one read moves: `num_layers` arrays of this shape and type, [blocks, tokens of one, 2 or 1, heads, dim]."""
+
+    num_layers: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of one of the arrays."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return self.num_layers * self.layer_bytes
+
+
+class Transport(ABC):
+    """Connections of one kind, and bytes on them."""
+
+    @abstractmethod
+    def bind(self, host: str) -> tuple[socket.socket, Any]:
+        """A socket to listen on, and its address, which JSON can hold. Raises OSError."""
+
+    @abstractmethod
+    def connect(self, address: Any) -> socket.socket:
+        """A connection to such an address. Raises OSError, TypeError or ValueError: it is none."""
+
+    @abstractmethod
+    def send(self, sock: socket.socket, freight: Freight, fill: Visit) -> None:
+        """Send the arrays, each filled by `fill`. Raises OSError."""
+
+    @abstractmethod
+    def receive(self, sock: socket.socket, freight: Freight, take: Visit) -> None:
+        """Receive the arrays, and show each to `take`. Raises OSError, ValueError: the other side sends less."""
+
+
+class TcpTransport(Transport):
+    """Layer after layer on the connection."""
+
+    def bind(self, host: str) -> tuple[socket.socket, Any]:
+        """At any port."""
+        sock = bound_tcp_socket(host, 0)
+        return sock, [host, sock.getsockname()[1]]
+
+    def connect(self, address: Any) -> socket.socket:
+        """To [host, port]."""
+        host, port = address
+        return socket.create_connection((host, port), utils.HANDSHAKE_TIMEOUT_S)
+
+    def send(self, sock: socket.socket, freight: Freight, fill: Visit) -> None:
+        """One buffer serves all layers."""
+        buffer = np.empty(freight.shape, freight.dtype)
+        for layer in range(freight.num_layers):
+            fill(layer, buffer)
+            sock.settimeout(utils.TRANSFER_TIMEOUT_S)
+            sock.sendall(_bytes_of(buffer))
+
+    def receive(self, sock: socket.socket, freight: Freight, take: Visit) -> None:
+        """Likewise."""
+        buffer = np.empty(freight.shape, freight.dtype)
+        for layer in range(freight.num_layers):
+            utils.receive_into(sock, _bytes_of(buffer), time.monotonic() + utils.TRANSFER_TIMEOUT_S)
+            take(layer, buffer)
+
+
+class ShmTransport(Transport):
+    """All layers in memory that P makes; a UNIX socket carries the descriptor."""
+
+    def bind(self, host: str) -> tuple[socket.socket, Any]:
+        """At a file in a new folder, which `Server.close` takes away."""
+        path = Path(tempfile.mkdtemp(prefix="mini_vllm_kv"), "kv")
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.bind(str(path))
+        return sock, str(path)
+
+    def connect(self, address: Any) -> socket.socket:
+        """To the file."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(utils.HANDSHAKE_TIMEOUT_S)
+        try:
+            sock.connect(address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def send(self, sock: socket.socket, freight: Freight, fill: Visit) -> None:
+        """Fill the memory, and send its descriptor."""
+        memory = SharedMemory(freight.nbytes)
+        layers = memory.array((freight.num_layers, *freight.shape), freight.dtype)
+        for layer in range(freight.num_layers):
+            fill(layer, layers[layer])
+        sock.settimeout(utils.TRANSFER_TIMEOUT_S)
+        socket.send_fds(sock, [b"m"], [memory.fileno()])
+
+    def receive(self, sock: socket.socket, freight: Freight, take: Visit) -> None:
+        """Read what the descriptor names, if it is as large as it should be."""
+        sock.settimeout(utils.TRANSFER_TIMEOUT_S)
+        data, fds, _, _ = socket.recv_fds(sock, 1, 1)
+        try:
+            if data != b"m" or len(fds) != 1:
+                raise ValueError(f"a file descriptor must come, got {data!r} and {len(fds)} of them")
+            size = os.fstat(fds[0]).st_size
+            if size != freight.nbytes:
+                raise ValueError(f"the memory must have {freight.nbytes} bytes, got {size}")
+            buffer = np.empty(freight.shape, freight.dtype)
+            for layer in range(freight.num_layers):
+                _read_at(fds[0], _bytes_of(buffer), layer * freight.layer_bytes)
+                take(layer, buffer)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+def _read_at(fd: int, view: memoryview, offset: int) -> None:
+    while len(view):
+        count = os.preadv(fd, [view], offset)
+        if not count:
+            raise ValueError("the memory has become shorter")
+        view, offset = view[count:], offset + count
+
+
+def _bytes_of(array: Array) -> memoryview:
+    return array.reshape(-1).data.cast("B")
+
+
+def bound_tcp_socket(host: str, port: int) -> socket.socket:
+    """A socket at an address, not listening yet. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+TRANSPORTS: dict[str, Transport] = {"tcp": TcpTransport(), "shm": ShmTransport()}
