@@ -83,6 +83,7 @@ class Request:
             prefix caching is off.
         lora_request: its adapter; cached blocks are shared within one adapter only.
         mm_features: its pictures, sounds and films, in the order of their places in the prompt.
+        abort_immediately: it ends as soon as it is queued; only a KV connector hears of it.
 
     Upstream: upstream/vllm/v1/request.py:59 — `Request`.
     """
@@ -91,7 +92,7 @@ class Request:
         self, request_id: str, prompt_token_ids: list[int], sampling_params: SamplingParams, *,
         arrival_time: float = 0.0, priority: int = 0, block_hasher: BlockHasher | None = None,
         cache_salt: str | None = None, lora_request: LoRARequest | None = None,
-        mm_features: list[MultiModalFeatureSpec] | None = None,
+        mm_features: list[MultiModalFeatureSpec] | None = None, abort_immediately: bool = False,
     ) -> None:  # fmt: skip
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids
@@ -100,7 +101,7 @@ class Request:
         self.priority = priority
         self.cache_salt, self.lora_request, self.mm_features = cache_salt, lora_request, mm_features or []
         self.kv_transfer_params = (getattr(sampling_params, "extra_args", None) or {}).get("kv_transfer_params")
-        self.serial = next(_serial)
+        self.abort_immediately, self.serial = abort_immediately, next(_serial)
 
         self.status = RequestStatus.WAITING
         self.structured_output_request: StructuredOutputRequest | None = None
@@ -137,16 +138,11 @@ class Request:
         Upstream: upstream/vllm/v1/request.py:190 — `Request.from_engine_core_request`.
         """
         made = cls(
-            request.request_id,
-            request.prompt_token_ids,
-            request.sampling_params,
-            arrival_time=request.arrival_time,
-            priority=request.priority,
-            block_hasher=block_hasher,
-            cache_salt=request.cache_salt,
-            lora_request=request.lora_request,
-            mm_features=request.mm_features,
-        )
+            request.request_id, request.prompt_token_ids, request.sampling_params,
+            arrival_time=request.arrival_time, priority=request.priority, block_hasher=block_hasher,
+            cache_salt=request.cache_salt, lora_request=request.lora_request, mm_features=request.mm_features,
+            abort_immediately=request.abort_immediately,
+        )  # fmt: skip
         state = made.structured_output_request
         if state is not None:
             state.reasoning_ended = request.reasoning_ended

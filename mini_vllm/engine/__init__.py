@@ -67,6 +67,7 @@ class EngineCoreRequest:
         mm_features: its pictures, sounds and films, in the order of their places in the prompt.
         reasoning_ended: True: a grammar counts from the first token; None: a reasoning parser is asked.
         reasoning_parser_kwargs: what this parser is made with.
+        abort_immediately: only a KV connector is to hear of its end.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`.
     """
@@ -81,6 +82,7 @@ class EngineCoreRequest:
     reasoning_ended: bool | None = None
     reasoning_parser_kwargs: dict[str, Any] | None = None
     mm_features: list[MultiModalFeatureSpec] | None = None
+    abort_immediately: bool = False
 
 
 @dataclass(slots=True)

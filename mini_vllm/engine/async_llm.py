@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -60,15 +62,9 @@ class AsyncLLM(FrontEnd):
     """
 
     def __init__(
-        self,
-        model: Any = None,
-        *,
-        tokenizer: Any = None,
-        with_labs: Any = None,
-        enable_multiprocessing: bool = False,
-        shared_core: SharedCore | None = None,
-        **engine_args: Any,
-    ) -> None:
+        self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None,
+        enable_multiprocessing: bool = False, shared_core: SharedCore | None = None, **engine_args: Any,
+    ) -> None:  # fmt: skip
         self.output_handler: asyncio.Task[None] | None = None
         self._death = Death()
         config = EngineConfig.from_args(**engine_args)
@@ -97,17 +93,11 @@ class AsyncLLM(FrontEnd):
         return not self.errored
 
     async def add_request(
-        self,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams | PoolingParams,
-        priority: int = 0,
-        output_kind: RequestOutputKind | None = None,
-        arrival_time: float | None = None,
-        lora_request: LoRARequest | None = None,
-        reasoning_ended: bool | None = None,
+        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams, priority: int = 0,
+        output_kind: RequestOutputKind | None = None, arrival_time: float | None = None,
+        lora_request: LoRARequest | None = None, reasoning_ended: bool | None = None,
         reasoning_parser_kwargs: dict[str, Any] | None = None,
-    ) -> RequestOutputCollector:
+    ) -> RequestOutputCollector:  # fmt: skip
         """Check a prompt, queue it, and return what its outputs will come through.
 
         Raises:
@@ -146,17 +136,10 @@ class AsyncLLM(FrontEnd):
         return queue
 
     async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams | PoolingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        output_kind: RequestOutputKind | None = None,
-        lora_request: LoRARequest | None = None,
-        reasoning_ended: bool | None = None,
-        reasoning_parser_kwargs: dict[str, Any] | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
+        self, prompt: Prompt, sampling_params: SamplingParams | PoolingParams, request_id: str, *, priority: int = 0,
+        output_kind: RequestOutputKind | None = None, lora_request: LoRARequest | None = None,
+        reasoning_ended: bool | None = None, reasoning_parser_kwargs: dict[str, Any] | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:  # fmt: skip
         """Stream the outputs of one request; of `n` completions, as they come.
 
         A consumer that leaves early, or is cancelled, ends the request in the core. One that is slow gets what has
@@ -177,12 +160,10 @@ class AsyncLLM(FrontEnd):
         queue: RequestOutputCollector | None = None
         finished = False
         try:
-            about: dict[str, Any] = {
-                "lora_request": lora_request,
-                "reasoning_ended": reasoning_ended,
-                "reasoning_parser_kwargs": reasoning_parser_kwargs,
-            }
-            queue = await self.add_request(request_id, prompt, sampling_params, priority, output_kind, **about)
+            queue = await self.add_request(
+                request_id, prompt, sampling_params, priority, output_kind, lora_request=lora_request,
+                reasoning_ended=reasoning_ended, reasoning_parser_kwargs=reasoning_parser_kwargs,
+            )  # fmt: skip
             while not finished:
                 output = queue.get_nowait() or await queue.get()
                 finished = output.finished
@@ -223,6 +204,24 @@ class AsyncLLM(FrontEnd):
         self.output_processor.abort_requests(ids)
         if ids and not self.errored:
             await self.core_client.abort_requests_async(ids)
+
+    async def notify_kv_transfer_request_rejected(self, request_id: str, kv_transfer_params: dict[str, Any]) -> None:
+        """Have the KV connector hear of the end of a request that never reached the core, so that whoever keeps blocks
+        for it lets go of them. Does nothing where there is no connector.
+
+        Raises:
+            EngineDeadError: the core is gone.
+
+        Upstream: upstream/vllm/v1/engine/async_llm.py:723 — `AsyncLLM.notify_kv_transfer_request_rejected`, which
+        names the core of a data parallel engine; here there is one.
+        """
+        if self.errored:
+            raise self.dead_error
+        if self.config.kv_transfer_config is not None:
+            params = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": dict(kv_transfer_params)})
+            request = EngineCoreRequest(request_id, [0], params, time.time(), abort_immediately=True)
+            self._run_output_handler()  # a core in a thread makes no step without it
+            await self.core_client.add_request_async(request)
 
     async def get_stats(self) -> EngineStats:
         """Totals since the engine was made; `LLMEngine.stats`."""

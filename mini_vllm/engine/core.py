@@ -137,6 +137,8 @@ class EngineCore:
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit the pool."""
         self.scheduler.add_request(request)
+        if request.abort_immediately:  # so that a KV connector hears of its end
+            self.abort_requests([request.request_id])
 
     def step(self) -> list[EngineCoreOutput]:
         """One beat for all requests: plan, compute, sample, take in. Returns what is new, request by request.
@@ -248,19 +250,15 @@ class EngineCore:
 
     def make_stats(self) -> SchedulerStats:
         """Counts since the core was made, and what waits and runs now: as upstream's `Scheduler.make_stats`."""
-        drafts, (cudagraph_stats, expert_load) = self.scheduler.drafts, self.model_executor.get_stats()
+        scheduler, (cudagraph_stats, expert_load) = self.scheduler, self.model_executor.get_stats()
+        drafts, remote = scheduler.drafts, scheduler.connector
         return SchedulerStats(
-            num_running_reqs=len(self.scheduler.running),
-            num_waiting_reqs=self.scheduler.table.num_waiting,
-            kv_cache_usage=self.kv_cache_manager.usage,
-            prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
-            num_steps=self.num_steps,
-            num_scheduled_tokens=self.num_scheduled_tokens,
-            num_preemptions=self.scheduler.num_preemptions,
-            cudagraph_stats=cudagraph_stats,
-            expert_load=expert_load,
-            spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
-        )
+            len(scheduler.running), scheduler.table.num_waiting, self.kv_cache_manager.usage,
+            self.kv_cache_manager.prefix_cache_stats, self.num_steps, self.num_scheduled_tokens,
+            scheduler.num_preemptions, cudagraph_stats, expert_load,
+            None if drafts is None else drafts.spec_decoding_stats,
+            None if remote is None else remote.prefix_cache_stats,
+        )  # fmt: skip
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:
         """Start or stop a profile (upstream/vllm/v1/engine/core.py:613 — `EngineCore.profile`)."""

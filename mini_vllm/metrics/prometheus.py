@@ -90,6 +90,8 @@ HELP = {
     "kv_cache_usage_perc": "Share of the KV cache's blocks that are in use, 0 to 1.",
     "prefix_cache_queries": "Tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Tokens found in the prefix cache.",
+    "external_prefix_cache_queries": "Tokens that a KV connector was asked for.",
+    "external_prefix_cache_hits": "Tokens that a KV connector had.",
     "num_preemptions": "Requests that lost their blocks to others.",
     "prompt_tokens": "Tokens of prompts.",
     "prompt_tokens_by_source": "Tokens of prompts, by where their KV came from.",

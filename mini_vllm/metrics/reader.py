@@ -53,7 +53,7 @@ def get_metrics_snapshot(engine: Any, scheduler_stats: Any = None) -> list[Metri
     Args:
         scheduler_stats: the core's counts, where the caller has them already: an `AsyncLLM`'s cannot be asked for here.
 
-    Those of things that are not here yet (images, KV transfer, sleep) are there, and 0.
+    Those of things that are not here yet (the cache of media, sleep) are there, and 0.
     Raises ValueError where the engine was told `disable_log_stats`.
     Upstream: upstream/vllm/v1/metrics/reader.py:70 — `get_metrics_snapshot`.
     """
@@ -94,18 +94,20 @@ def _gauges(stats: Any, labels: dict[str, str]) -> list[Metric]:
 
 
 def _counters(stats: Any, core: Any, labels: dict[str, str]) -> list[Metric]:
-    computed = stats.num_prompt_tokens - stats.num_cached_tokens
+    remote, computed = core.connector_prefix_cache_stats, stats.num_prompt_tokens - stats.num_cached_tokens
+    brought = min(remote.hits, stats.num_cached_tokens) if remote is not None else 0
     plain = {
         "prefix_cache_queries": stats.prefix_cache.queries,
         "prefix_cache_hits": stats.prefix_cache.hits,
-        "external_prefix_cache_queries": 0,
-        "external_prefix_cache_hits": 0,
+        "external_prefix_cache_queries": remote.queries if remote is not None else 0,
+        "external_prefix_cache_hits": remote.hits if remote is not None else 0,
         "mm_cache_queries": 0,
         "mm_cache_hits": 0,
         "num_preemptions": core.num_preemptions,
         "prompt_tokens": stats.num_prompt_tokens,
     }
-    sources = {"local_compute": computed, "local_cache_hit": stats.num_cached_tokens, "external_kv_transfer": 0}
+    here = stats.num_cached_tokens - brought
+    sources = {"local_compute": computed, "local_cache_hit": here, "external_kv_transfer": brought}
     found: list[Metric] = [Counter(f"vllm:{name}", dict(labels), value) for name, value in plain.items()]
     found += [Counter("vllm:prompt_tokens_by_source", {**labels, "source": k}, v) for k, v in sources.items()]
     found.append(Counter("vllm:prompt_tokens_cached", dict(labels), stats.num_cached_tokens))

@@ -42,6 +42,7 @@ class PrefixCacheStats:
 @dataclass
 class SchedulerStats:
     """What the core can say of itself: how many run and wait now, and totals since it was made.
+    `connector_prefix_cache_stats`: tokens that a KV connector was asked for, and had; None where there is none.
 
     Upstream: upstream/vllm/v1/metrics/stats.py:171 — `SchedulerStats`, which comes with every step and counts from one
     to the next.
@@ -57,6 +58,7 @@ class SchedulerStats:
     cudagraph_stats: CUDAGraphStats | None = None
     expert_load: ExpertLoad | None = None
     spec_decoding_stats: SpecDecodingStats | None = None
+    connector_prefix_cache_stats: PrefixCacheStats | None = None
 
 
 @dataclass

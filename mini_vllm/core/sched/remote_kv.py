@@ -234,7 +234,8 @@ class RemoteKV:
         if reported is None or not reported.invalid_block_ids:
             return []
         void = self.failures.find(scheduler.table, output, result)
-        if scheduler.encoder_cache_manager is not None:  # who goes back needs an earlier item first
+        goes_back = self.failures.recompute_kv_load_failures
+        if goes_back and scheduler.encoder_cache_manager is not None:  # and needs an earlier item first
             for request_id in (each for each in output.num_scheduled_tokens if each in void):
                 scheduler.encoder_cache_manager.free(scheduler.requests[request_id])
         scheduler.prev_step_scheduled_req_ids.difference_update(void)

@@ -20,7 +20,7 @@ from mini_vllm.entrypoints.anthropic.protocol import (
     AnthropicUsage,
 )
 from mini_vllm.entrypoints.anthropic.stream import STOP_REASONS, message_stream_generator
-from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
+from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
 from mini_vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorResponse
 
@@ -33,6 +33,12 @@ class AnthropicServingMessages(OpenAIServingChat):
     ) -> AsyncGenerator[str, None] | AnthropicMessagesResponse | ErrorResponse:
         """A stream of events, an answer, or an error."""
         chat_request = to_chat_request(request)
+        created = self._create_messages(chat_request, raw_request)
+        return await self._with_kv_transfer_rejection_cleanup(created, chat_request)
+
+    async def _create_messages(
+        self, chat_request: ChatCompletionRequest, raw_request: Request | None
+    ) -> AsyncGenerator[str, None] | AnthropicMessagesResponse | ErrorResponse:
         context = await self.start(chat_request, raw_request)
         if isinstance(context, ErrorResponse):
             return context
@@ -72,6 +78,7 @@ def as_message(answer: ChatCompletionResponse) -> AnthropicMessagesResponse:
         model=answer.model,
         stop_reason=STOP_REASONS.get(choice.finish_reason or "stop"),
         usage=AnthropicUsage(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens or 0),
+        kv_transfer_params=answer.kv_transfer_params,
     )
 
 

@@ -97,13 +97,13 @@ MEDIA_PATCHES = {
             "A request whose load failed goes back to an earlier token and keeps the item it had come to. Where the "
             "cache has no room for an earlier item beside it, the request waits for itself, for ever.",
             """\
-                # skip failed or rescheduled requests from KV load failure
-                continue
+        stopped_running_reqs: set[Request] = set()
 """,
             """\
-                # skip failed or rescheduled requests from KV load failure
-                self.encoder_cache_manager.free(self.requests[req_id])
-                continue
+        for each in num_scheduled_tokens if self.recompute_kv_load_failures else ():
+            if each in (failed_kv_load_req_ids or ()):
+                self.encoder_cache_manager.free(self.requests[each])
+        stopped_running_reqs: set[Request] = set()
 """,
             "update_from_output",
         ),

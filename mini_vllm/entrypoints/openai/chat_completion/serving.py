@@ -56,6 +56,12 @@ class OpenAIServingChat(OpenAIServing):
 
         Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:228 — `create_chat_completion`.
         """
+        created = self._create_chat_completion(request, raw_request)
+        return await self._with_kv_transfer_rejection_cleanup(created, request)
+
+    async def _create_chat_completion(
+        self, request: ChatCompletionRequest, raw_request: Request | None
+    ) -> AsyncGenerator[str, None] | ChatCompletionResponse | ErrorResponse:
         from mini_vllm.entrypoints.openai.chat_completion.stream import chat_completion_stream_generator
 
         context = await self.start(request, raw_request)
@@ -112,6 +118,7 @@ class OpenAIServingChat(OpenAIServing):
             prompt_logprobs=clamp_prompt_logprobs(final.prompt_logprobs),
             prompt_token_ids=final.prompt_token_ids if request.return_token_ids else None,
             prompt_text=final.prompt if request.return_prompt_text else None,
+            kv_transfer_params=final.kv_transfer_params,
         )
 
     def _choice(self, output: CompletionOutput, context: ChatContext) -> ChatCompletionResponseChoice:

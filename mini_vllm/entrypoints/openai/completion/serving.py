@@ -50,6 +50,12 @@ class OpenAIServingCompletion(OpenAIServing):
 
         Upstream: upstream/vllm/entrypoints/openai/completion/serving.py:110 — `create_completion`.
         """
+        created = self._create_completion(request, raw_request)
+        return await self._with_kv_transfer_rejection_cleanup(created, request)
+
+    async def _create_completion(
+        self, request: CompletionRequest, raw_request: Request | None
+    ) -> AsyncGenerator[str, None] | CompletionResponse | ErrorResponse:
         from mini_vllm.entrypoints.openai.completion.stream import completion_stream_generator
 
         if request.use_beam_search and request.stream:
@@ -124,6 +130,7 @@ class OpenAIServingCompletion(OpenAIServing):
             choices=choices,
             usage=usage,
             system_fingerprint=self.options.system_fingerprint,
+            kv_transfer_params=final[0].kv_transfer_params if final else None,
         )
 
     def _choice(

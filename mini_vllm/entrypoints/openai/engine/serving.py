@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -33,6 +33,7 @@ from mini_vllm.tracing.utils import TRACE_CONTEXT, extract_trace_headers
 from mini_vllm.utils import random_uuid
 
 logger = init_logger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class OpenAIServing:
         self.engine_client, self.models, self.renderer = engine_client, models, renderer
         self.options, self.request_logger = options, request_logger
         self.max_model_len: int = engine_client.max_model_len
+        self.has_kv_connector = engine_client.config.kv_transfer_config is not None
         self.default_sampling_params: dict[str, Any] = engine_client.default_sampling_params
         config = engine_client.config.model_config
         self.override_max_tokens: int | None = (
@@ -106,6 +108,31 @@ class OpenAIServing:
             raw_request.state.request_metadata = metadata
             TRACE_CONTEXT.set(extract_trace_headers(raw_request.headers))
         return metadata.request_id, metadata
+
+    async def _with_kv_transfer_rejection_cleanup(self, awaitable: Awaitable[_T], request: Any) -> _T:
+        """What `awaitable` gives. Where it raises, is cancelled or gives an error, the request has not reached the
+        engine, or not stayed in it: the KV connector hears of that, so that the engine which computed the prompt lets
+        go of its blocks.
+
+        Upstream: upstream/vllm/entrypoints/openai/engine/serving.py:420 — `_with_kv_transfer_rejection_cleanup`.
+        """
+        params = request.kv_transfer_params
+        if params and not self.has_kv_connector:
+            logger.warning("Got kv_transfer_params, but no KVConnector found. Disabling KVTransfer for this request.")
+        if not self.has_kv_connector or not params or not params.get("do_remote_prefill"):
+            return await awaitable
+        rejected = True
+        try:
+            result = await awaitable
+            rejected = isinstance(result, ErrorResponse)
+            return result
+        finally:
+            if rejected:
+                try:
+                    await self.engine_client.notify_kv_transfer_request_rejected(request.request_id, params)
+                except Exception:
+                    about = "Failed to notify KV connector about rejected request %s"
+                    logger.warning(about, request.request_id, exc_info=True)
 
     def _sampling_params(self, request: Any, prompt: Mapping[str, Any]) -> SamplingParams | BeamSearchParams:
         """The parameters for one prompt. Raises ValueError."""

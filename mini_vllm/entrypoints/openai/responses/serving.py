@@ -47,7 +47,16 @@ class OpenAIServingResponses(OpenAIServingChat):
     async def create_responses(
         self, request: ResponsesRequest, raw_request: Request | None = None
     ) -> AsyncGenerator[str, None] | ResponsesResponse | ErrorResponse:
-        """A stream of events, a response, or an error."""
+        """A stream of events, a response, or an error.
+
+        Upstream: upstream/vllm/entrypoints/openai/responses/serving.py:326 — `create_responses`.
+        """
+        created = self._create_responses(request, raw_request)
+        return await self._with_kv_transfer_rejection_cleanup(created, request)
+
+    async def _create_responses(
+        self, request: ResponsesRequest, raw_request: Request | None
+    ) -> AsyncGenerator[str, None] | ResponsesResponse | ErrorResponse:
         refused = self._check_model(request.model) or self._check_history(request)
         if refused is not None:
             return refused
@@ -170,7 +179,9 @@ class OpenAIServingResponses(OpenAIServingChat):
         items = output_items(choice.message, logprobs)
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         usage = self._response_usage(answer.usage, context)
-        shown = self._messages_shown(answer) if request.enable_response_messages else {}
+        shown: dict[str, Any] = {"kv_transfer_params": answer.kv_transfer_params}
+        if request.enable_response_messages:
+            shown.update(self._messages_shown(answer))
         return self._keep(self._response(request, context, items, status, usage, **shown))
 
     def _messages_shown(self, answer: ChatCompletionResponse) -> dict[str, list[Item]]:
