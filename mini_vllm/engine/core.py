@@ -145,7 +145,7 @@ class EngineCore:
 
         Nothing to do is an empty list. A plan of chunks alone samples nothing, and is taken in all the same.
 
-        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default `batch_queue.py` plans ahead there.
+        Upstream: upstream/vllm/v1/engine/core.py:428 — `EngineCore.step`; by default it plans ahead (`batch_queue.py`).
         """
         if not self.has_requests():
             return []
@@ -253,11 +253,12 @@ class EngineCore:
         scheduler, (cudagraph_stats, expert_load) = self.scheduler, self.model_executor.get_stats()
         drafts, remote = scheduler.drafts, scheduler.connector
         return SchedulerStats(
-            len(scheduler.running), scheduler.table.num_waiting, self.kv_cache_manager.usage,
-            self.kv_cache_manager.prefix_cache_stats, self.num_steps, self.num_scheduled_tokens,
-            scheduler.num_preemptions, cudagraph_stats, expert_load,
-            None if drafts is None else drafts.spec_decoding_stats,
-            None if remote is None else remote.prefix_cache_stats,
+            num_running_reqs=len(scheduler.running), num_waiting_reqs=scheduler.table.num_waiting,
+            kv_cache_usage=self.kv_cache_manager.usage, prefix_cache_stats=self.kv_cache_manager.prefix_cache_stats,
+            num_steps=self.num_steps, num_scheduled_tokens=self.num_scheduled_tokens,
+            num_preemptions=scheduler.num_preemptions, cudagraph_stats=cudagraph_stats, expert_load=expert_load,
+            spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
+            connector_prefix_cache_stats=None if remote is None else remote.prefix_cache_stats,
         )  # fmt: skip
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:

@@ -30,7 +30,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, S
 from mini_vllm import request as our_request  # noqa: E402
 from mini_vllm.core import kv_cache_manager  # noqa: E402
 from mini_vllm.core.sched import load_failures, remote_kv  # noqa: E402
-from mini_vllm.core.sched.output import NewRequestData  # noqa: E402
 from mini_vllm.metrics.stats import PrefixCacheStats  # noqa: E402
 
 UNIT = (
@@ -41,7 +40,6 @@ OF_SCHEDULER = "kv_connector or remote_kv or external_prefix or prepend_skipped 
 # Tests that ask for something which is otherwise here, on purpose.
 WHY = {
     "test_sync_load_failure_with_shared_blocks": "every reader of an invalid block goes back, see `load_failures.py`",
-    "test_p_side_chunked_prefill_mamba": "layers of type MambaSpec",
 }
 
 
@@ -140,7 +138,6 @@ def main() -> int:
     core.WHY.clear()
     core.WHY.update(WHY)
     kv_cache_manager.KVCacheBlocks.get_unhashed_block_ids_all_groups = unhashed  # type: ignore[attr-defined]
-    NewRequestData.mm_features = ()  # type: ignore[attr-defined]
     remote_kv.SupportsHMA = SupportsHMA  # type: ignore[misc,assignment]
     our_request._FINISHED_REASON_MAP = _FINISHED_REASON_MAP
     for module in (remote_kv, load_failures):

@@ -1,0 +1,1 @@
+"""How `models/pocket-vl` is made: pictures drawn by code, questions about them, training, evaluation, card."""
