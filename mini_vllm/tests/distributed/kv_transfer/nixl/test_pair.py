@@ -23,11 +23,6 @@ from mini_vllm.tests.helpers import POCKET
 pytestmark = needs_pocket
 
 
-@pytest.fixture(autouse=True)
-def any_port(monkeypatch):
-    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
-
-
 @pytest.fixture(scope="module")
 def plain():
     return {
