@@ -19,7 +19,8 @@ from mini_vllm.tests.helpers import make_request
 
 BLOCK, HEADS, DIM = 4, 2, 3
 CONFIG = SimpleNamespace(
-    block_size=BLOCK, tensor_parallel_size=1, dtype="float32", kv_cache_dtype="auto", disable_hybrid_kv_cache_manager=True
+    block_size=BLOCK, tensor_parallel_size=1, dtype="float32", kv_cache_dtype="auto",
+    disable_hybrid_kv_cache_manager=True,
 )  # fmt: skip
 ADDRESS = {
     "do_remote_prefill": True, "remote_block_ids": [[9, 3]], "remote_engine_id": "P", "remote_request_id": "p-7",
@@ -97,12 +98,12 @@ def test_p_is_told_where_nothing_is_read():
 
 @pytest.mark.parametrize(
     ("status", "kept"),
-    [("FINISHED_LENGTH_CAPPED", True), ("FINISHED_STOPPED", True), ("FINISHED_ABORTED", False), ("FINISHED_ERROR", False)],
-)  # fmt: skip
+    [("LENGTH_CAPPED", True), ("STOPPED", True), ("ABORTED", False), ("ERROR", False)],
+)
 def test_p_keeps_what_ended_well_and_says_where_it_is(status, kept):
     half, request = NixlConnectorScheduler(CONFIG, "P", settings()), asked("a", 8, {"do_remote_decode": True})
     half.update_state_after_alloc(request, blocks(5, 2), 0)
-    request.status, request.num_computed_tokens = getattr(RequestStatus, status), 8
+    request.status, request.num_computed_tokens = getattr(RequestStatus, f"FINISHED_{status}"), 8
     is_kept, address = half.request_finished(request, [[5, 2]])
     assert is_kept is kept and ("a" in half._reqs_need_send) is kept
     if kept:
