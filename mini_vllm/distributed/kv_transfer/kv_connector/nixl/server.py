@@ -8,11 +8,9 @@ what it got is void. NIXL has no such second look, and upstream hopes that the l
 from __future__ import annotations
 
 import queue
-import shutil
 import socket
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,8 +126,6 @@ class Server:
         """Answer no more."""
         for listener in self._listeners:
             listener.close()
-        if "shm" in self.addresses:
-            shutil.rmtree(Path(self.addresses["shm"]).parent, ignore_errors=True)
 
     def _serve(self, connection: socket.socket, transport: Transport) -> None:
         while True:

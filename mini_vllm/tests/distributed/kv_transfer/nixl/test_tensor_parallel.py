@@ -42,7 +42,7 @@ def plain():
     ("of_p", "of_d", "backend"),
     [
         ({}, {"tensor_parallel_size": 2}, "tcp"),
-        ({"tensor_parallel_size": 2}, {"block_size": 8}, "shm"),
+        pytest.param({"tensor_parallel_size": 2}, {"block_size": 8}, "shm", marks=pytest.mark.slow),
         *(
             pytest.param(*each, "tcp", marks=pytest.mark.slow)
             for each in [
