@@ -101,6 +101,16 @@ def test_other_places(impl):
     assert tuple(finish(impl, target, moved)) == STAYED
 
 
+def test_two_move(impl):
+    source, target = Host(), Host(block_size=8)
+    for name, prompt in (("a", given.PROMPT), ("b", "somebody else")):
+        start(source, name, prompt, steps=2)
+    moved = [move(impl, source, target, name) for name in ("b", "a")]
+    wanted = given.unmoved(None, "somebody else", 0.0, None, 12), STAYED
+    for request, tokens in zip(moved, wanted, strict=True):
+        assert tuple(finish(impl, target, request)) == tokens, f"request {request.request_id}"
+
+
 def test_a_real_model(impl):
     source, target = Host("pocket", block_size=16), Host("pocket", block_size=8)
     start(source, "r", list(POCKET_PROMPT), steps=3)
@@ -172,7 +182,11 @@ def test_payload_is_a_snapshot(impl):
     assert payload["sampling_params"] is not request.sampling_params, "P's settings are P's own"
     for number in range(4):  # P's blocks get other owners
         start(source, f"{number}", f"{number}" * 30)
+    kept = {**payload}
     moved = impl.import_request(first, payload)
+    assert payload.keys() == kept.keys() and all(payload[name] is kept[name] for name in kept), (
+        "the payload was changed"
+    )
     assert moved.sampling_params is not payload["sampling_params"], "the payload's settings are the caller's"
     assert tuple(finish(impl, first, moved)) == STAYED
     counts = len(payload["prompt_token_ids"]), len(payload["output_token_ids"]), payload["num_computed_tokens"]

@@ -177,7 +177,7 @@ async def engine_main(role: str, port: int, options: dict) -> None:
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options))
     config = engine.vllm_config
     facts = {
-        "start_s": round(time.perf_counter() - began, 1), "num_blocks": config.cache_config.num_gpu_blocks,
+        "pid": os.getpid(), "start_s": round(time.perf_counter() - began, 1), "num_blocks": config.cache_config.num_gpu_blocks,
         "block_size": config.cache_config.block_size, "async_scheduling": config.scheduler_config.async_scheduling,
         "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
         "enforce_eager": config.model_config.enforce_eager,
@@ -220,6 +220,8 @@ async def engine_main(role: str, port: int, options: dict) -> None:
 class Engine:
     """A process with an engine in it."""
 
+    script = Path(__file__).resolve()
+
     def __init__(self, name: str, gpu: int, role: str, folder: Path, *options: object) -> None:
         self.name, self.port = name, PORTS["D" if gpu else "P"]
         self.log, self.trace = folder / f"{name}.log", folder / f"{name}.trace"
@@ -228,17 +230,17 @@ class Engine:
 
     def begin(self) -> None:
         gpu, role, folder, options = self.given
-        environment = {
-            **os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": visible(gpu), "PD_ROLE": role,
-            "PD_TRACE": str(self.trace),
-        }  # fmt: skip
         self.trace.touch()
-        command = [sys.executable, str(Path(__file__).resolve()), "--out", str(folder), "--engine", role]
+        command = [sys.executable, str(self.script), "--out", str(folder), "--engine", role]
         with self.log.open("a") as file:
             self.job = subprocess.Popen(
                 [*command, str(self.port), json.dumps(options)],
-                stdout=file, stderr=file, env=environment, cwd=HERE, start_new_session=True,
+                stdout=file, stderr=file, env=self.surroundings(gpu, role), cwd=HERE, start_new_session=True,
             )  # fmt: skip
+
+    def surroundings(self, gpu: int, role: str) -> dict:
+        mine = {"CUDA_VISIBLE_DEVICES": visible(gpu), "PD_ROLE": role, "PD_TRACE": str(self.trace)}
+        return {**os.environ, **ENVIRONMENT, **mine}
 
     async def ready(self, timeout: float) -> dict:
         limit = time.monotonic() + timeout
@@ -246,7 +248,9 @@ class Engine:
             if self.job.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self.job.returncode}:\n{tail(self.log)}")
             with contextlib.suppress(OSError, ValueError, asyncio.TimeoutError):
-                return await asyncio.wait_for(self._facts(), 5)
+                facts = await asyncio.wait_for(self._facts(), 5)
+                if facts.pop("pid") == self.job.pid:  # and not one that an earlier run left behind
+                    return facts
             await asyncio.sleep(0.5)
         raise RuntimeError(f"{self.name} was not there after {timeout:.0f} s:\n{tail(self.log)}")
 
@@ -280,12 +284,14 @@ def tail(log: Path, size: int = 2500) -> str:
     return log.read_text(errors="replace")[-size:]
 
 
-async def ask(port: int, name: str, prompt: list[int], max_tokens: int, seen: list | None = None) -> Answer:
+async def ask(
+    port: int, name: str, prompt: list[int], max_tokens: int, seen: list | None = None, **more: object
+) -> Answer:
     """Stream one answer. Times are `time.perf_counter()` of each line; `seen` gets them as they come."""
     answer: Answer = {"times": [] if seen is None else seen, "tokens": [], "error": None}
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-        writer.write((json.dumps({"id": name, "prompt": prompt, "max_tokens": max_tokens}) + "\n").encode())
+        writer.write((json.dumps({"id": name, "prompt": prompt, "max_tokens": max_tokens, **more}) + "\n").encode())
         while True:
             line = await reader.readline()
             if not line:
@@ -297,6 +303,7 @@ async def ask(port: int, name: str, prompt: list[int], max_tokens: int, seen: li
                 break
             answer["times"] += [time.perf_counter()] * len(row["t"])
             answer["tokens"] += row["t"]
+            answer["kv"] = row.get("kv")
             if row["end"]:
                 break
         writer.close()
@@ -401,6 +408,7 @@ def summary(rows: list[dict], seconds: float) -> dict:
             found[kind]["p_done_to_first_ms"] = {f"p{q}": quantile(toll, q / 100) for q in (50, 90, 99)}
             same = [row["tokens"][:1] == row["p_token"] for row in good]
             found[kind]["first_token_as_p_says"] = [sum(same), len(same)]
+        found[kind]["distinct_first_tokens"] = len({tuple(row["tokens"][:1]) for row in good})
         if kind == "stream":
             for row in good:
                 pairs = itertools.pairwise(row["times"])
@@ -664,6 +672,7 @@ def main() -> None:
         options = {"model": str(model), **options_of(role, *json.loads(given))}
         asyncio.run(engine_main(role, int(port), options))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the engines are ended, too
     asyncio.run(run_all(folder, args.seconds, args.limit))
 
 
