@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, LoRARequest, SamplingParams
+from mini_vllm.engine.parts import EngineParts
 from mini_vllm.model_loader.random_checkpoint import write_safetensors
 from mini_vllm.model_loader.safetensors_reader import Checkpoint
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
@@ -55,6 +56,32 @@ def test_an_adapter_of_the_tower_is_refused_by_name(tiny, tmp_path):
         llm.generate(PROMPTS[:1], GREEDY, lora_request=LoRARequest("a", 1, str(adapter)), use_tqdm=False)
     model = llm.llm_engine.engine_core.model
     assert all(layer.self_attn.qkv_proj.lora is None for layer in model.vision_tower.layers)
+
+
+def test_a_vision_tower_of_ones_own_from_the_checkpoints_tensors(tiny):
+    """As a lab plugs it in: a function of pixels, in the place of tower and projector."""
+    seen = []
+
+    def vision_tower(model, folder, config):
+        assert config.dtype == "float64"
+        with Checkpoint(folder) as checkpoint:
+            assert "vision_tower.vision_model.embeddings.class_embedding" in checkpoint.names()
+
+        def embed_multimodal(*, pixel_values):
+            seen.append([pixels.shape for pixels in pixel_values])
+            return [-1.0 * rows for rows in model.embed_multimodal(pixel_values=pixel_values)]
+
+        return embed_multimodal
+
+    ours, hers = make(tiny), make(tiny, with_labs=EngineParts(vision_tower=vision_tower))
+    found, plain = tokens_of(hers), tokens_of(ours)
+    assert found[4] == plain[4] and all(a != b for i, (a, b) in enumerate(zip(found, plain, strict=True)) if i != 4)
+    assert {shape for shapes in seen for shape in shapes} == {(3, 24, 24)}
+    hers = make(tiny, with_labs=EngineParts(vision_tower=lambda *_: lambda *, pixel_values: [np.ones((3, 48))]))
+    with pytest.raises(
+        ValueError, match=r"embed_multimodal of LlavaForConditionalGeneration must give \[16\] embeddings"
+    ):
+        tokens_of(hers, PROMPTS[:1])
 
 
 @pytest.fixture(scope="module")
