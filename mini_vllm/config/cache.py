@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mini_vllm.config.utils import flag, whole_number
 from mini_vllm.kv_cache_interface import MAMBA_CACHE_MODES, get_kv_quant_mode
 from mini_vllm.utils.checks import is_real, shown
+from mini_vllm.utils.mem_utils import GIB, require_memory
 
 
 @dataclass
@@ -26,6 +27,8 @@ class CacheConfig:
     `layers/quantization/kv_cache.py`.
     `mamba_cache_mode`: which states are kept to be found again, of layers that keep a state, "align" or "all"
     (`MambaSpec`); "none", the default, leaves it to the model. Without prefix caching it is "none".
+    `kv_offloading_size`: GiB of the host's memory, of all ranks together, for blocks that the pool loses
+    (`kv_offload/`); None: none. `kv_offloading_backend`: who keeps them, "native".
     """
 
     block_size: int = 16
@@ -36,6 +39,8 @@ class CacheConfig:
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: float | None = None
     mamba_cache_mode: str = "none"
+    kv_offloading_size: float | None = None
+    kv_offloading_backend: str = "native"
 
     def __post_init__(self) -> None:
         whole_number("block_size", self.block_size, 1)
@@ -50,7 +55,18 @@ class CacheConfig:
         if self.mamba_cache_mode not in MAMBA_CACHE_MODES:
             allowed = ", ".join(MAMBA_CACHE_MODES)
             raise ValueError(f"mamba_cache_mode must be one of {allowed}, got {shown(self.mamba_cache_mode)}")
+        self._check_offloading()
         self.get_block_hasher()
+
+    def _check_offloading(self) -> None:
+        size = self.kv_offloading_size
+        if self.kv_offloading_backend != "native":
+            raise ValueError(f"kv_offloading_backend must be 'native', got {shown(self.kv_offloading_backend)}")
+        if size is None:
+            return
+        if not is_real(size) or not 0 < size < float("inf"):
+            raise ValueError(f"kv_offloading_size must be a number of GiB above 0, got {shown(size)}")
+        require_memory(f"kv_offloading_size={shown(size)}", int(size * GIB), "ask for less")
 
     def get_block_hasher(self) -> Callable[..., bytes] | None:
         """What hashes a full block; None: ours. Raises as `get_hash_fn_by_name`."""

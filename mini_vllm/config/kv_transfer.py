@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.utils import flag, one_of, whole_number
 from mini_vllm.utils.checks import did_you_mean, is_real, shown
+from mini_vllm.utils.mem_utils import GIB
 
 if TYPE_CHECKING:
     from mini_vllm.config.vllm import EngineConfig
@@ -74,8 +75,13 @@ class KVTransferConfig:
     @classmethod
     def of(cls, value: KVTransferConfig | dict[str, Any] | None) -> KVTransferConfig | None:
         """From an engine argument: such an object, a dict of its fields, or None; None where no connector is named."""
+        found = cls._read(value)
+        return found if found is not None and found.kv_connector is not None else None
+
+    @classmethod
+    def _read(cls, value: KVTransferConfig | dict[str, Any] | None) -> KVTransferConfig | None:
         if value is None or isinstance(value, cls):
-            return value if value is not None and value.kv_connector is not None else None
+            return value
         if not isinstance(value, dict):
             raise ValueError(f"kv_transfer_config must be a dict or a KVTransferConfig, got {shown(value)}")
         known = [f.name for f in fields(cls)]
@@ -83,7 +89,33 @@ class KVTransferConfig:
             if name not in known:
                 hint = did_you_mean(str(name), known) or "."
                 raise ValueError(f"kv_transfer_config: unknown key {name!r}{hint} Allowed: {', '.join(known)}")
-        return cls.of(cls(**value))
+        return cls(**value)
+
+    @classmethod
+    def of_engine(cls, config: EngineConfig) -> KVTransferConfig | None:
+        """From the engine arguments `kv_transfer_config` and `kv_offloading_size`, which names the connector itself.
+
+        Raises:
+            ValueError: as `check_engine`; or both name a connector.
+
+        Upstream: upstream/vllm/config/vllm.py:749 — "if (kv_offloading_size := self.cache_config.kv_offloading_size)";
+        it puts its connector in the place of another.
+        """
+        size, found = config.cache.kv_offloading_size, cls.of(config.kv_transfer_config)
+        if size is not None:
+            given = cls._read(config.kv_transfer_config) or cls()
+            if given.kv_connector not in (None, "OffloadingConnector"):
+                raise ValueError(
+                    f"kv_offloading_size={size} brings kv_connector='OffloadingConnector', got "
+                    f"kv_connector={given.kv_connector!r} beside it: 'MultiConnector' has both"
+                )
+            extra = {**given.kv_connector_extra_config, "cpu_bytes_to_use": size * GIB}
+            found = replace(
+                given, kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra
+            )
+        if found is not None:
+            found.check_engine(config)
+        return found
 
     def check_engine(self, config: EngineConfig) -> None:
         """Raise ValueError where the engine arguments beside it cannot be served. A connector that knows one KV cache

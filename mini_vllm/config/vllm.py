@@ -78,6 +78,8 @@ class EngineConfig:
     gpu_memory_utilization: float | None = CacheConfig.gpu_memory_utilization
     kv_cache_dtype: str = CacheConfig.kv_cache_dtype
     mamba_cache_mode: str = CacheConfig.mamba_cache_mode
+    kv_offloading_size: float | None = CacheConfig.kv_offloading_size
+    kv_offloading_backend: str = CacheConfig.kv_offloading_backend
     max_num_batched_tokens: int = SchedulerConfig.max_num_batched_tokens
     max_num_seqs: int | None = SchedulerConfig.max_num_seqs
     long_prefill_token_threshold: int = SchedulerConfig.long_prefill_token_threshold
@@ -149,10 +151,8 @@ class EngineConfig:
             if getattr(self, each.name) is None:  # None means the default, as upstream
                 factory = each.default_factory
                 setattr(self, each.name, each.default if factory is MISSING else factory())
-        self.kv_transfer_config = transfer = KVTransferConfig.of(self.kv_transfer_config)
-        if transfer is not None:
-            transfer.check_engine(self)
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
+        self.kv_transfer_config = KVTransferConfig.of_engine(self)
         self.scheduler = SchedulerConfig(
             **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if hasattr(self, f.name)}
         )

@@ -42,8 +42,8 @@ _REFUSED = {
         mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
         mamba_block_size mamba_backend=triton enable_mamba_cache_stochastic_rounding
         mamba_cache_philox_rounds=0 gdn_prefill_backend""",
-    "phase 15 brings offload and sleep": """
-        kv_offloading_size kv_offloading_backend=native cpu_offload_gb cpu_offload_params
+    "weights stay where they are, and no engine sleeps": """
+        cpu_offload_gb cpu_offload_params
         offload_backend=auto offload_group_size offload_num_in_group=1 offload_prefetch_step=1 offload_params
         enable_sleep_mode enable_cumem_allocator weight_transfer_config""",
     "the server answers in text": "tokens_only",

@@ -53,6 +53,8 @@ class EngineArgs:
     gpu_memory_utilization: float | None = None
     kv_cache_dtype: str | None = None
     mamba_cache_mode: str | None = None
+    kv_offloading_size: float | None = None
+    kv_offloading_backend: str | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     long_prefill_token_threshold: int | None = None

@@ -228,9 +228,9 @@ class AsyncLLM(FrontEnd):
         self._stats.update_from_core(await self._ask("make_stats"))
         return self._stats
 
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while requests run and are not to be reset."""
-        return await self._ask("reset_prefix_cache", reset_running_requests)
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """See `LLMEngine.reset_prefix_cache`."""
+        return await self._ask("reset_prefix_cache", reset_running_requests, reset_connector)
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/async_llm.py:948 — `AsyncLLM.add_lora`)."""

@@ -85,8 +85,8 @@ class EngineCore:
         size = self.model_executor.max_concurrent_batches
         self.batch_queue = BatchQueue(self, size) if size > 1 else None
         self.step_fn = self.step if self.batch_queue is None else self.batch_queue.step_with_batch_queue
-        hash_block_tokens = parts.hash_block_tokens or config.cache.get_block_hasher()
-        self.block_hasher = get_request_block_hasher(config.block_size, hash_block_tokens) if caching else None
+        hasher, transfer = parts.hash_block_tokens or config.cache.get_block_hasher(), config.kv_transfer_config
+        self.block_hasher = get_request_block_hasher(config.block_size, hasher) if caching or transfer else None
         self.num_steps = self.num_scheduled_tokens = self._num_empty_steps = 0
         parts.on_start(self)
 
@@ -216,9 +216,9 @@ class EngineCore:
         """Raise ValueError if a request of this size could never be finished."""
         self.kv_cache_manager.check_fits(num_prompt_tokens, max_tokens)
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """See `LLMEngine.reset_prefix_cache` (upstream/vllm/v1/engine/core.py:631 — `reset_prefix_cache`)."""
-        return self.scheduler.reset_prefix_cache(reset_running_requests)
+        return self.scheduler.reset_prefix_cache(reset_running_requests, reset_connector)
 
     def reset_encoder_cache(self) -> None:
         """Forget the embeddings of media (upstream/vllm/v1/engine/core.py:638 — `EngineCore.reset_encoder_cache`)."""

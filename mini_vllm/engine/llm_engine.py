@@ -20,7 +20,6 @@ from mini_vllm.metrics.reader import Metric, get_metrics_snapshot
 from mini_vllm.metrics.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.utils.checks import require
 
 
 class LLMEngine(FrontEnd):
@@ -186,14 +185,12 @@ class LLMEngine(FrontEnd):
         """Forget all cached prefixes; False, and nothing done, while requests run.
 
         Args:
-            reset_running_requests: preempt them first; they start over. reset_connector: phase 15 brings connectors.
+            reset_running_requests: preempt them first; they start over.
+            reset_connector: forget what a KV connector has stored, too; False where there is none.
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:337 — `LLMEngine.reset_prefix_cache`.
         """
-        require(
-            reset_connector is False, "reset_connector", reset_connector, "False so far: phase 15 brings connectors"
-        )
-        return self.core_client.call_utility("reset_prefix_cache", reset_running_requests)
+        return self.core_client.call_utility("reset_prefix_cache", reset_running_requests, reset_connector)
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Read an adapter before anybody asks for it; False where it is there. With `load_inplace` it is read again,

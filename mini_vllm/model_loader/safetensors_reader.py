@@ -152,7 +152,7 @@ class SafetensorsFile:
         if info.shape != expected:
             raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, expected {expected}")
         count = math.prod(info.shape)
-        source = np.frombuffer(self._map, DTYPES[info.dtype], count, info.start).reshape(info.shape)[index]
+        source = piece = np.frombuffer(self._map, DTYPES[info.dtype], count, info.start).reshape(info.shape)[index]
         rows = max(1, _PIECE // max(1, count // max(1, info.shape[0])))
         for first in range(0, len(source), rows):
             piece = source[first : first + rows]

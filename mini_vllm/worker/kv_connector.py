@@ -114,11 +114,12 @@ class ActiveKVConnector:
         if wait_for_save:
             connector.wait_for_save()
         sent, received = connector.get_finished(finished_req_ids)
+        noted, meta = before.kv_connector_worker_meta, connector.build_connector_worker_meta()
         self._output = KVConnectorOutput(
             (before.finished_sending or set()) | (sent or set()),
             (before.finished_recving or set()) | (received or set()),
             connector.get_kv_connector_kv_cache_events(),
-            connector.build_connector_worker_meta(),
+            noted.aggregate(meta) if noted is not None and meta is not None else meta or noted,
             before.invalid_block_ids | connector.get_block_ids_with_load_errors(),
         )
         connector.clear_connector_metadata()

@@ -64,8 +64,7 @@ class RemoteKV:
         num_lookahead_tokens: slots for a drafter's own keys and values.
 
     Attributes:
-        finished_recving_kv_req_ids: requests whose load has ended, and which have not been looked at since.
-        failures: of loads; has those of them that failed.
+        finished_recving_kv_req_ids: requests whose load has ended, not looked at since. failures: of loads.
         prefix_cache_stats: tokens that were asked for, and how many of them the connector had.
     """
 
@@ -78,6 +77,7 @@ class RemoteKV:
         self.failures = LoadFailures(kv_cache_manager, kv_load_failure_policy)
         self.finished_recving_kv_req_ids: set[str] = set()
         self.prefix_cache_stats = PrefixCacheStats()
+        self._events: list[KVCacheEvent] = []
         connector.bind_gpu_block_pool(kv_cache_manager.block_pool)
 
     @classmethod
@@ -248,6 +248,7 @@ class RemoteKV:
         outputs = self.failures.end(scheduler.table, void)
         if result.kv_connector_output is not None:
             self._update_from_kv_xfer_finished(scheduler.table, result.kv_connector_output)
+        self._events = list(self.connector.take_events())
         return outputs
 
     def _update_from_kv_xfer_finished(self, table: RequestTable, output: KVConnectorOutput) -> None:
@@ -279,8 +280,8 @@ class RemoteKV:
         return request
 
     def take_events(self) -> Iterable[KVCacheEvent]:
-        """KV cache events of the connector's own."""
-        return self.connector.take_events()
+        """KV cache events of the connector's own, of this step: each step it is asked for them, and may tidy up."""
+        return self._events
 
     def after_reset(self, is_done: bool, reset_running_requests: bool, reset_connector: bool) -> bool:
         """What a reset of the prefix cache comes to.

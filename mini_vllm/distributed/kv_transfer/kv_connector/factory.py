@@ -122,6 +122,11 @@ KVConnectorFactory.register_connector(
     "ExampleConnector",
 )
 KVConnectorFactory.register_connector(
+    "OffloadingConnector",
+    "mini_vllm.distributed.kv_transfer.kv_connector.offloading_connector",
+    "OffloadingConnector",
+)
+KVConnectorFactory.register_connector(
     "NixlConnector",
     "mini_vllm.distributed.kv_transfer.kv_connector.nixl.connector",
     "NixlConnector",

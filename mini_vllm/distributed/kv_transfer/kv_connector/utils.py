@@ -1,11 +1,28 @@
-"""What the ranks' halves of a connector report, as one report. Upstream twin:
+"""What the ranks' halves of a connector report, as one report; and who has a share in a step. Upstream twin:
 `vllm/distributed/kv_transfer/kv_connector/utils.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from mini_vllm.outputs import KVConnectorOutput, ModelRunnerOutput
+
+if TYPE_CHECKING:
+    from mini_vllm.core.sched.output import SchedulerOutput
+
+
+def yield_req_data(scheduler_output: SchedulerOutput) -> Iterator[tuple[str, tuple[list[int], ...] | None, bool]]:
+    """Of each request of a step: its id, the blocks that are new to the worker (None: none), for each KV cache group,
+    and whether they are all that it has, because it was preempted before.
+
+    Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/utils.py:302 — `yield_req_data`.
+    """
+    for new in scheduler_output.scheduled_new_reqs:
+        yield new.req_id, new.block_ids, False
+    cached = scheduler_output.scheduled_cached_reqs
+    for req_id, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
+        yield req_id, block_ids, req_id in cached.resumed_req_ids
 
 
 class KVOutputAggregator:

@@ -21,7 +21,7 @@ async def reset_prefix_cache(
 ) -> Response:
     """Forget all cached prefixes. 200 whether or not anything could be forgotten, as upstream."""
     logger.info("Resetting prefix cache...")
-    await raw_request.app.state.engine_client.reset_prefix_cache(reset_running_requests)
+    await raw_request.app.state.engine_client.reset_prefix_cache(reset_running_requests, reset_external)
     return Response(status_code=200)
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import socket
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,6 +47,10 @@ class Freight:
     def nbytes(self) -> int:
         """Bytes of all."""
         return self.num_layers * self.layer_bytes
+
+    def deadline(self) -> float:
+        """When all of it has to be there, if it is sent now."""
+        return time.monotonic() + utils.TRANSFER_TIMEOUT_S + self.nbytes / utils.SLOWEST_BYTES_PER_S
 
 
 class Transport(ABC):
@@ -85,17 +88,17 @@ class TcpTransport(Transport):
 
     def send(self, sock: socket.socket, freight: Freight, fill: Visit) -> None:
         """One buffer serves all layers."""
-        buffer = np.empty(freight.shape, freight.dtype)
+        buffer, deadline = np.empty(freight.shape, freight.dtype), freight.deadline()
         for layer in range(freight.num_layers):
             fill(layer, buffer)
-            sock.settimeout(utils.TRANSFER_TIMEOUT_S)
+            sock.settimeout(max(deadline - time.monotonic(), 0.001))
             sock.sendall(_bytes_of(buffer))
 
     def receive(self, sock: socket.socket, freight: Freight, take: Visit) -> None:
         """Likewise."""
-        buffer = np.empty(freight.shape, freight.dtype)
+        buffer, deadline = np.empty(freight.shape, freight.dtype), freight.deadline()
         for layer in range(freight.num_layers):
-            utils.receive_into(sock, _bytes_of(buffer), time.monotonic() + utils.TRANSFER_TIMEOUT_S)
+            utils.receive_into(sock, _bytes_of(buffer), deadline)
             take(layer, buffer)
 
 
@@ -103,18 +106,18 @@ class ShmTransport(Transport):
     """All layers in memory that P makes; a UNIX socket carries the descriptor."""
 
     def bind(self, host: str) -> tuple[socket.socket, Any]:
-        """At a file in a new folder, which `Server.close` takes away."""
-        path = Path(tempfile.mkdtemp(prefix="mini_vllm_kv"), "kv")
+        """At a name that is no file, which goes with the process; the host is this one."""
+        name = f"mini_vllm_kv_{secrets.token_hex(8)}"
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.bind(str(path))
-        return sock, str(path)
+        sock.bind(f"\0{name}")
+        return sock, name
 
     def connect(self, address: Any) -> socket.socket:
-        """To the file."""
+        """To the name."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(utils.HANDSHAKE_TIMEOUT_S)
         try:
-            sock.connect(address)
+            sock.connect(f"\0{address}")
         except BaseException:
             sock.close()
             raise
@@ -131,7 +134,7 @@ class ShmTransport(Transport):
 
     def receive(self, sock: socket.socket, freight: Freight, take: Visit) -> None:
         """Read what the descriptor names, if it is as large as it should be."""
-        sock.settimeout(utils.TRANSFER_TIMEOUT_S)
+        sock.settimeout(max(freight.deadline() - time.monotonic(), 0.001))
         data, fds, _, _ = socket.recv_fds(sock, 1, 1)
         try:
             if data != b"m" or len(fds) != 1:
