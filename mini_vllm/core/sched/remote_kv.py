@@ -239,9 +239,8 @@ class RemoteKV:
         if reported is None or not reported.invalid_block_ids:
             return []
         void = self.failures.find(scheduler.table, output, result)
-        goes_back = self.failures.recompute_kv_load_failures
-        if goes_back and scheduler.encoder_cache_manager is not None:  # and needs an earlier item first
-            for request_id in (each for each in output.num_scheduled_tokens if each in void):
+        if self.failures.recompute_kv_load_failures and scheduler.encoder_cache_manager is not None:
+            for request_id in (each for each in output.num_scheduled_tokens if each in void):  # needs an earlier item
                 scheduler.encoder_cache_manager.free(scheduler.requests[request_id])
         scheduler.prev_step_scheduled_req_ids.difference_update(void)
         return void
