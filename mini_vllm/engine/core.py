@@ -62,7 +62,7 @@ class EngineCore:
             config.speculative_config.resolve_draft_model(self.resolved_model)
         self.sampler = parts.sampler()
         self.model_executor = Executor.get_class(config)(
-            config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model)
+            config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model, parts.vision_tower)
         )
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks

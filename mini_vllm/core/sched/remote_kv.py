@@ -149,15 +149,16 @@ class RemoteKV:
         return True
 
     def head_start(self, request: Request) -> HeadStart | None:
-        """The tokens that the first of a queue need not compute: prefix hits, and what the connector has after them.
-        None: the connector does not know yet.
+        """The tokens that the first of a queue need not compute: prefix hits, and what the connector has after them;
+        nothing where each has log-probabilities (the pinned release loads, and has none). None: it does not know yet.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:590 — "Get already-cached tokens."
         """
         if request.num_computed_tokens:  # loaded in the background; they have blocks
             return HeadStart(self.kv_cache_manager.empty_kv_cache_blocks, 0, num_lookahead=self.num_lookahead_tokens)
         blocks, num_hits = self.kv_cache_manager.get_computed_blocks(request)
-        num_external, in_background = self.connector.get_num_new_matched_tokens(request, num_hits)
+        whole, ask = request.sampling_params.prompt_logprobs is not None, self.connector.get_num_new_matched_tokens
+        num_external, in_background = (0, False) if whole else ask(request, num_hits)
         if num_external is None:
             return None
         most = request.num_tokens - num_hits - (not in_background)
@@ -215,8 +216,7 @@ class RemoteKV:
         return is_loading
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
-        """Tell the connector of a request that has ended. Whether its blocks are kept for a while, and what its output
-        says to whoever goes on with it elsewhere.
+        """Tell the connector that a request has ended: whether its blocks are kept, and what its output says elsewhere.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:2038 — `_connector_finished`.
         """
@@ -239,9 +239,8 @@ class RemoteKV:
         if reported is None or not reported.invalid_block_ids:
             return []
         void = self.failures.find(scheduler.table, output, result)
-        goes_back = self.failures.recompute_kv_load_failures
-        if goes_back and scheduler.encoder_cache_manager is not None:  # and needs an earlier item first
-            for request_id in (each for each in output.num_scheduled_tokens if each in void):
+        if self.failures.recompute_kv_load_failures and scheduler.encoder_cache_manager is not None:
+            for request_id in (each for each in output.num_scheduled_tokens if each in void):  # needs an earlier item
                 scheduler.encoder_cache_manager.free(scheduler.requests[request_id])
         scheduler.prev_step_scheduled_req_ids.difference_update(void)
         return void
