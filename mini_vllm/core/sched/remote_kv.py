@@ -90,6 +90,11 @@ class RemoteKV:
         lookahead = 0 if drafts is None else drafts.num_lookahead_tokens
         return cls(half, core.kv_cache_manager, transfer.kv_load_failure_policy, lookahead)
 
+    def make_stats(self) -> dict[str, Any]:
+        """Its part of `SchedulerStats`."""
+        stats = self.connector.get_kv_connector_stats()
+        return {"connector_prefix_cache_stats": self.prefix_cache_stats, "kv_connector_stats": stats}
+
     def try_promote(self, request: Request) -> bool:
         """False while the tokens of a request are being loaded. When they are there, it waits for room, as others do.
 
@@ -234,9 +239,8 @@ class RemoteKV:
         if reported is None or not reported.invalid_block_ids:
             return []
         void = self.failures.find(scheduler.table, output, result)
-        goes_back = self.failures.recompute_kv_load_failures
-        if goes_back and scheduler.encoder_cache_manager is not None:  # and needs an earlier item first
-            for request_id in (each for each in output.num_scheduled_tokens if each in void):
+        if self.failures.recompute_kv_load_failures and scheduler.encoder_cache_manager is not None:
+            for request_id in (each for each in output.num_scheduled_tokens if each in void):  # needs an earlier item
                 scheduler.encoder_cache_manager.free(scheduler.requests[request_id])
         scheduler.prev_step_scheduled_req_ids.difference_update(void)
         return void
@@ -284,10 +288,7 @@ class RemoteKV:
         return self._events
 
     def after_reset(self, is_done: bool, reset_running_requests: bool, reset_connector: bool) -> bool:
-        """What a reset of the prefix cache comes to.
-
-        Raises:
-            RuntimeError: nothing runs any more, and yet blocks are in use: transfers are under way.
+        """What a reset of the prefix cache comes to. Raises RuntimeError: nothing runs, and yet blocks are in use.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1896 — `Scheduler.reset_prefix_cache`.
         """
@@ -296,6 +297,4 @@ class RemoteKV:
                 "the prefix cache cannot be reset: all running requests are preempted, but others hold blocks that are "
                 "being loaded or sent, or that were loaded; try again when these transfers have ended"
             )
-        if reset_connector:
-            return self.connector.reset_cache() is not False and is_done
-        return is_done
+        return not (reset_connector and self.connector.reset_cache() is False) and is_done
