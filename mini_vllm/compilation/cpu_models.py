@@ -11,6 +11,7 @@ import numpy as np
 
 from mini_vllm.compilation.cpu_fused import FusedDecoder, Product
 from mini_vllm.compilation.cpu_scratch import Tile
+from mini_vllm.compilation.registry import compiled_form, compiled_form_class
 from mini_vllm.models.llama_eagle import Identity
 from mini_vllm.models.mixtral import MixtralMoE
 from mini_vllm.models.utils import is_missing, layers_here
@@ -115,6 +116,19 @@ class FusedEagle(FusedLlama):
     ) -> Array:
         """See `EagleLlamaForCausalLM.forward`."""
         return super().forward(None, positions, attn, self.model.model.combine(input_ids, hidden_states))
+
+
+class FusedLanguageModel:
+    """A model that takes media, with the compiled form of its language model; the encoder runs as it stands."""
+
+    def __init__(self, model: Any) -> None:
+        form: Any = compiled_form(model.get_language_model())
+        self.form, self.forward, self.compute_logits = form, form.forward, form.compute_logits
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        """Whether the language model has one."""
+        return compiled_form_class(model.get_language_model(), "cpu") is not None
 
 
 class OPTLayerForm:

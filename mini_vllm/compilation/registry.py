@@ -34,6 +34,7 @@ _COMPILED_FORMS: dict[str, dict[str, Form]] = {
         f"{_MODELS}.phi3.Phi3ForCausalLM": f"{_FORMS}.cpu_models.FusedLlama",
         f"{_MODELS}.opt.OPTForCausalLM": f"{_FORMS}.cpu_models.FusedOPT",
         f"{_MODELS}.llama_eagle.EagleLlamaForCausalLM": f"{_FORMS}.cpu_models.FusedEagle",
+        f"{_MODELS}.llava.LlavaForConditionalGeneration": f"{_FORMS}.cpu_models.FusedLanguageModel",
         f"{_MODELS}.granite.GraniteForCausalLM": f"{_FORMS}.cpu_decoders.FusedGranite",
         f"{_MODELS}.olmo2.Olmo2ForCausalLM": f"{_FORMS}.cpu_decoders.FusedPostNorm",
         f"{_MODELS}.gemma2.Gemma2ForCausalLM": f"{_FORMS}.cpu_decoders.FusedPostNorm",

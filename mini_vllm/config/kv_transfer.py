@@ -126,11 +126,11 @@ class KVTransferConfig:
         from mini_vllm.distributed.kv_transfer.kv_connector.base import supports_hma
         from mini_vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-        connector = KVConnectorFactory.get_connector_class(self)
-        config.disable_hybrid_kv_cache_manager |= not supports_hma(connector)
+        classes = KVConnectorFactory.get_connector_classes(self)
+        config.disable_hybrid_kv_cache_manager |= not all(map(supports_hma, classes))
         drafts: Any = config.speculative_config or {}
         method = drafts.get("method", "draft_model") if isinstance(drafts, dict) else drafts.method
-        many_ranks = connector.supports_tensor_parallel
+        many_ranks = all(connector.supports_tensor_parallel for connector in classes)
         graphs = config.cudagraph_mode if not config.enforce_eager else "NONE"
         for name, value, allowed in (
             ("device", config.device, "cpu"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.multimodal import MultiModalConfig
 from mini_vllm.transformers_utils.config import HFConfig
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class ResolvedModel:
         default_model_len: what is served where nobody asks for less, or for more; None: all of it.
         default_sampling_params: under the names of `SamplingParams`.
         hf_config: what `config.json` says; None for an object.
+        multimodal: what a prompt may have beside its text.
 
     Upstream: upstream/vllm/config/model.py:117 — `ModelConfig`.
     """
@@ -35,6 +37,7 @@ class ResolvedModel:
     default_sampling_params: dict[str, Any] = field(default_factory=dict)
     hf_config: HFConfig | None = None
     default_model_len: int | None = None
+    multimodal: MultiModalConfig = field(default_factory=MultiModalConfig)
 
     def make_mm_processor(self) -> BaseMultiModalProcessor | None:
         """What turns media into features; None where the model takes none. A checkpoint's is made by its class."""
@@ -51,7 +54,7 @@ class ResolvedModel:
         return self.max_model_len, self.default_model_len
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> ResolvedModel:
+    def from_folder(cls, folder: str | Path, multimodal: MultiModalConfig | None = None) -> ResolvedModel:
         """Read `config.json` and `generation_config.json`.
 
         Raises:
@@ -65,13 +68,14 @@ class ResolvedModel:
             defaults["max_tokens"] = defaults.pop("max_new_tokens")
         return cls(
             str(folder), config.max_model_len, config.vocab_size, config.eos_token_ids, defaults, config,
-            config.default_model_len,
+            config.default_model_len, multimodal or MultiModalConfig(),
         )  # fmt: skip
 
     @classmethod
-    def of(cls, model: Any) -> ResolvedModel:
+    def of(cls, model: Any, multimodal: MultiModalConfig | None = None) -> ResolvedModel:
         """For a finished model; a `ResolvedModel` is handed back."""
         if isinstance(model, ResolvedModel):
             return model
         defaults = getattr(model, "default_sampling_params", {})
-        return cls(model, model.max_model_len, model.vocab_size, model.eos_token_ids, defaults)
+        sizes = model.max_model_len, model.vocab_size, model.eos_token_ids
+        return cls(model, *sizes, defaults, multimodal=multimodal or MultiModalConfig())

@@ -14,6 +14,7 @@ from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.modes import check_modes
+from mini_vllm.config.multimodal import MultiModalConfig
 from mini_vllm.config.parallel import check_pipeline
 from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.reasoning import ReasoningConfig
@@ -53,6 +54,7 @@ class EngineConfig:
     `structured_outputs_config`: how grammars are made (`config/structured_outputs.py`).
     `enable_lora`, `max_loras`, `max_lora_rank`, `max_cpu_loras`, `lora_target_modules`: buffers for adapters
     (`config/lora.py`).
+    `multimodal_config`: what a prompt may have beside its text (`config/multimodal.py`).
     `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
     a `SpeculativeConfig` after the checks, or None.
     `tensor_parallel_size`: processes that share every layer, this one included. `pipeline_parallel_size`: stages, which
@@ -108,6 +110,7 @@ class EngineConfig:
     kv_transfer_config: Any = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
+    multimodal_config: MultiModalConfig | dict[str, Any] | None = None
     runner: str = ModelConfig.runner
     convert: str = ModelConfig.convert
     pooler_config: Any = None
@@ -154,6 +157,7 @@ class EngineConfig:
             **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if hasattr(self, f.name)}
         )
         self.kv_events = KVEventsConfig.of(self.kv_events_config)
+        self.multimodal = MultiModalConfig.of(self.multimodal_config)
         self.structured_outputs = StructuredOutputsConfig.of(self.structured_outputs_config)
         self.model_config = ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig)})
         self.pooler_config = PoolerConfig.of(self.pooler_config)

@@ -31,14 +31,13 @@ _REFUSED = {
     "adapters of experts are not served": "enable_mixed_moe_lora_format",
     "give it as `structured_outputs_config={'reasoning_parser': …}`":
         "reasoning_parser reasoning_parser_plugin",
-    "phase 13 brings images and sound": """
-        allowed_local_media_path allowed_media_domains enable_prompt_embeds language_model_only limit_mm_per_prompt
-        enable_mm_embeds interleave_mm_strings media_io_kwargs mm_processor_kwargs mm_processor_cache_gb=4
-        mm_processor_cache_type=lru mm_shm_cache_max_object_size_mb=128 mm_encoder_only mm_encoder_tp_mode=weights
-        mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path
-        mm_encoder_fp8_scale_save_margin=1.5 io_processor_plugin renderer_num_workers=1 skip_mm_profiling
-        video_pruning_rate mm_tensor_ipc=direct_rpc ec_transfer_config
-        enable_mm_processor_stats default_mm_loras enable_tower_connector_lora""",
+    "an encoder of media has one way to be computed here": """
+        mm_shm_cache_max_object_size_mb=128 mm_encoder_only mm_encoder_attn_backend mm_encoder_attn_dtype
+        mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin=1.5
+        mm_tensor_ipc=direct_rpc ec_transfer_config enable_mm_processor_stats renderer_num_workers=1""",
+    "embeddings are no input here": "enable_prompt_embeds enable_mm_embeds io_processor_plugin",
+    "adapters are of the language model alone": "default_mm_loras enable_tower_connector_lora",
+    "no frame of a film is left out": "video_pruning_rate",
     "no architecture here keeps a state": """
         mamba_config mamba_cache_dtype=auto mamba_ssm_cache_dtype=auto
         mamba_block_size mamba_backend=triton enable_mamba_cache_stochastic_rounding

@@ -14,12 +14,16 @@ from typing import Any
 
 from mini_vllm.config.compilation import split_compilation_config
 from mini_vllm.config.modes import double_what_is_not_given
+from mini_vllm.config.multimodal import MultiModalConfig
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
 from mini_vllm.plugins import load_general_plugins
 from mini_vllm.utils.checks import did_you_mean
 
 _ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "max_cudagraph_capture_size"}
+
+_ARGUMENTS = {"limit_per_prompt": "limit_mm_per_prompt"}
+"""Field of a config -> the argument that sets it, where their names differ."""
 
 
 @dataclass
@@ -82,6 +86,17 @@ class EngineArgs:
     kv_transfer_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
+    limit_mm_per_prompt: dict[str, Any] | None = None
+    language_model_only: bool | None = None
+    media_io_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    mm_processor_cache_gb: float | None = None
+    mm_processor_cache_type: str | None = None
+    mm_encoder_tp_mode: str | None = None
+    interleave_mm_strings: bool | None = None
+    skip_mm_profiling: bool | None = None
+    allowed_local_media_path: str | None = None
+    allowed_media_domains: list[str] | None = None
     reasoning_config: dict[str, Any] | Any = None
     runner: str | None = None
     convert: str | None = None
@@ -124,7 +139,10 @@ class EngineArgs:
 
         Upstream: upstream/vllm/engine/arg_utils.py:1697 — `EngineArgs.create_engine_config`.
         """
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(EngineConfig)}
+        given: dict[str, Any] = {f.name: getattr(self, f.name, None) for f in dataclasses.fields(EngineConfig)}
+        given["multimodal_config"] = {
+            f.name: getattr(self, _ARGUMENTS.get(f.name, f.name)) for f in dataclasses.fields(MultiModalConfig)
+        }
         for name, value in split_compilation_config(self.compilation_config).items():
             if given.get(name) is not None:
                 raise ValueError(f"{name} and compilation_config[{name!r}] are one setting; give one")

@@ -24,12 +24,13 @@ class MultiModalInputs:
     Upstream: upstream/vllm/v1/engine/input_processor.py:57 — "self.supports_mm_inputs".
     """
 
-    keys = ("multi_modal_data", "mm_features")
-    """Of a prompt: what the processor takes, or what it would make of it."""
+    keys = ("multi_modal_data", "mm_features", "multi_modal_uuids", "mm_processor_kwargs")
+    """Of a prompt: what the processor takes, or what it would make of it; and what goes with the first."""
 
     def __init__(self, processor: BaseMultiModalProcessor, mm_encoder_cache_size: int) -> None:
         self.processor, self.mm_encoder_cache_size = processor, mm_encoder_cache_size
-        self.modalities = sorted(processor.get_mm_max_tokens_per_item())
+        self.config = processor.info.model.multimodal
+        self.modalities = sorted(processor.info.get_supported_mm_limits())
 
     def process(self, prompt: Any, token_ids: list[int]) -> tuple[list[int], list[MultiModalFeatureSpec]]:
         """The tokens with all placeholders, and the items.
@@ -37,12 +38,17 @@ class MultiModalInputs:
         Raises:
             ValueError, TypeError: names the argument, the value and what is allowed.
         """
-        data, features = (prompt.get(key) if isinstance(prompt, Mapping) else None for key in self.keys)
+        data, features, uuids, kwargs = (prompt.get(key) if isinstance(prompt, Mapping) else None for key in self.keys)
         if data is not None and features is not None:
             raise ValueError("a prompt has multi_modal_data or mm_features, not both: one is made from the other")
+        for name, value in (("multi_modal_uuids", uuids), ("mm_processor_kwargs", kwargs)):
+            if not isinstance(value, Mapping | None):
+                raise TypeError(f"{name} must be a dict, got {shown(value, 60)}")
+        if uuids and data is None:
+            raise ValueError(f"multi_modal_uuids must go with multi_modal_data, got {shown(uuids, 60)} alone")
         if data is not None:
             self._check_data(data)
-            token_ids, features = self.processor.apply(token_ids, data)
+            token_ids, features = self.processor.apply(token_ids, data, uuids, kwargs)
         self._check_features(features or [], len(token_ids))
         return token_ids, list(features or [])
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from mini_vllm.entrypoints.chat_media import MEDIA_PARTS, OTHER_PARTS, MultiModalItemTracker, full_text_prompt
 from mini_vllm.entrypoints.chat_template import ChatTemplateError, compiled
 from mini_vllm.utils.checks import shown
 
@@ -24,19 +25,22 @@ _TEXT_PARTS = {
     "thinking": "thinking",
 }
 """Kind of part -> the key of its text."""
-_MEDIA = ("image_url", "input_image", "image_pil", "image_embeds", "audio_url", "input_audio", "audio_embeds",
-          "video_url", "prompt_embeds")  # fmt: skip
 
 
-def parse_chat_messages(messages: Any, content_format: str) -> list[dict[str, Any]]:
+def parse_chat_messages(
+    messages: Any, content_format: str, tracker: MultiModalItemTracker | None = None
+) -> list[dict[str, Any]]:
     """Messages with their contents as texts ("string") or as lists of `{"type": "text", "text": …}` ("openai").
 
     The caller's messages are left as they are. Arguments of tool calls, which are JSON in OpenAI's form, become dicts.
-    Raises ChatTemplateError naming the message and what is wrong with it; a part with an image or sound names phase 13.
+    tracker: takes pictures, which leave `{"type": "image"}`, or a marker in the text; None: there may be none.
+    Raises ChatTemplateError naming the message and what is wrong with it.
     Upstream: upstream/vllm/entrypoints/chat_utils.py:1845 — `parse_chat_messages`.
     """
     check_messages(messages)
-    return [_parse(message, f"messages[{at}]", content_format == "openai") for at, message in enumerate(messages)]
+    tracker = tracker or MultiModalItemTracker(None)
+    as_parts = content_format == "openai"
+    return [_parse(message, f"messages[{at}]", as_parts, tracker) for at, message in enumerate(messages)]
 
 
 def check_messages(messages: Any) -> None:
@@ -50,15 +54,14 @@ def check_messages(messages: Any) -> None:
             raise ChatTemplateError(f"messages[{at}] must be a dict with 'role' and 'content', got {said}.")
 
 
-def _parse(message: Mapping[str, Any], where: str, as_parts: bool) -> dict[str, Any]:
+def _parse(message: Mapping[str, Any], where: str, as_parts: bool, tracker: MultiModalItemTracker) -> dict[str, Any]:
     content = message.get("content")
     if content is not None and not isinstance(content, str) and not _is_list(content):
         raise ChatTemplateError(f"{where}: content must be a text or a list of parts, got {shown(content)}.")
     given = [] if content is None else [content] if isinstance(content, str) else content
-    texts = [text for at, part in enumerate(given) if (text := _text_of(part, f"{where}: content[{at}]")) is not None]
+    parts, texts, markers = _take_parts(given, where, tracker)
     wrapped = as_parts and message["role"] != "tool"
-    parts = [{"type": "text", "text": text} for text in texts]
-    parsed = {**message, "content": parts if wrapped else "\n".join(texts)}
+    parsed = {**message, "content": parts if wrapped else full_text_prompt(texts, markers, where)}
     if parsed.get("tool_calls") is not None or "tool_calls" in parsed:
         calls = parsed.pop("tool_calls")
         if calls:
@@ -66,19 +69,50 @@ def _parse(message: Mapping[str, Any], where: str, as_parts: bool) -> dict[str, 
     return parsed
 
 
-def _text_of(part: Any, where: str) -> str | None:
+def _take_parts(
+    given: Sequence[Any], where: str, tracker: MultiModalItemTracker
+) -> tuple[list[dict[str, str]], list[str], list[str]]:
+    """The parts of a message for a template that takes parts; for one that takes texts these, and the markers of items.
+
+    Upstream: upstream/vllm/entrypoints/chat_utils.py:1610 — `_parse_chat_message_content_part`.
+    """
+    parts: list[dict[str, str]] = []
+    texts: list[str] = []
+    markers: list[str] = []
+    for at, part in enumerate(given):
+        name = f"{where}: content[{at}]"
+        kind = _kind_of(part, name)
+        if kind not in MEDIA_PARTS:
+            if (text := _text_of(part, kind, name)) is not None:
+                parts.append({"type": "text", "text": text})
+                texts.append(text)
+        elif (taken := tracker.add(kind, part, name)) is not None:
+            modality, marker = taken
+            parts.append({"type": modality})
+            markers.append(marker)
+            texts += [marker] * tracker.interleave_strings
+    return parts, texts, markers
+
+
+def _kind_of(part: Any, where: str) -> str:
+    """Its type; a part without one is of the kind that its key names."""
+    if isinstance(part, str):
+        return "text"
+    if not isinstance(part, Mapping):
+        raise ChatTemplateError(f"{where} must be a text or a dict with 'type', got {shown(part)}.")
+    kind = part.get("type")
+    if kind is None:
+        kind = next((name for name in ("text", *MEDIA_PARTS, *OTHER_PARTS) if name in part), None)
+    known = *_TEXT_PARTS, *MEDIA_PARTS
+    if not isinstance(kind, str) or kind not in known:
+        raise ChatTemplateError(f"{where}: type must be one of {', '.join(known)}, got {shown(kind)}.")
+    return kind
+
+
+def _text_of(part: Any, kind: str, where: str) -> str | None:
     """The text of a part; None for one that has none, which is left out."""
     if isinstance(part, str):
         return part
-    if not isinstance(part, Mapping):
-        raise ChatTemplateError(f"{where} must be a text or a dict with 'type', got {shown(part)}.")
-    kind = part.get("type", "text" if "text" in part else None)
-    if not isinstance(kind, str | None):
-        kind = shown(kind)
-    if kind in _MEDIA or (kind is None and set(part) & set(_MEDIA)):
-        raise ChatTemplateError(f"{where}: type {kind!r} must wait: phase 13 brings images and sound.")
-    if kind not in _TEXT_PARTS:
-        raise ChatTemplateError(f"{where}: type must be one of {', '.join(_TEXT_PARTS)}, got {shown(kind)}.")
     text = part.get(_TEXT_PARTS[kind])
     if text is not None and not isinstance(text, str):
         raise ChatTemplateError(f"{where}: {_TEXT_PARTS[kind]} must be a text, got {shown(text)}.")

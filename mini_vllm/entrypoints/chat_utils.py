@@ -30,6 +30,7 @@ def apply_chat_template(
     chat_template: str | None = None,
     continue_final_message: bool = False,
     content_format: str = "auto",
+    tracker: Any = None,
     **kwargs: Any,
 ) -> str:
     """Render `messages`, each `{"role": ..., "content": ...}`, into the prompt's text.
@@ -41,6 +42,7 @@ def apply_chat_template(
         chat_template: a template, or a file with one, used in place of the folder's.
         continue_final_message: end inside the last message, so that its text is continued.
         content_format: "string": contents as texts; "openai": as lists of dicts; "auto": as the template reads them.
+        tracker: takes pictures (`chat_media.py`); None: there may be none.
         kwargs: go to the template (`tools=`, `documents=`, `enable_thinking=`, ...), and win over the folder's special
             tokens.
 
@@ -60,7 +62,7 @@ def apply_chat_template(
     else:
         template = read_template(chat_template) or str(folder_or_template)
     how = detect_content_format(template) if content_format == "auto" else content_format
-    conversation = parse_chat_messages(messages, how)
+    conversation = parse_chat_messages(messages, how, tracker)
     final = _mark_end(conversation[-1]) if continue_final_message else ""
     variables.update(kwargs, messages=conversation, add_generation_prompt=add_generation_prompt)
     text = render(template, variables)

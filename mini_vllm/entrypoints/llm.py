@@ -12,7 +12,7 @@ from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.missing_names import missing_method
 from mini_vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
 from mini_vllm.entrypoints.offline_chat import OfflineChatMixin
-from mini_vllm.entrypoints.offline_utils import Bar, refuse_later
+from mini_vllm.entrypoints.offline_utils import Bar
 from mini_vllm.entrypoints.pooling.offline import PoolingOfflineMixin
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric
@@ -103,7 +103,7 @@ class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *, use_tqdm: Bar = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None, priority: Sequence[int] | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None, mm_processor_kwargs: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None, mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:  # fmt: skip
         """Continue every prompt; results in the order of the prompts.
 
@@ -116,15 +116,14 @@ class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
             priority: one number for each prompt, lower first (policy "priority"; no effect under another, as upstream).
             tokenization_kwargs: {"add_special_tokens": False} for texts that hold their special tokens already.
             lora_request: an adapter for all, or one or None for each prompt (`enable_lora`).
-            mm_processor_kwargs: None until phase 13.
+            mm_processor_kwargs: settings of the model's processor, for all prompts given as dicts.
 
         Raises:
             ValueError, TypeError: what is wrong with which prompt. All prompts are looked at before any is queued.
 
         Upstream: upstream/vllm/entrypoints/llm.py:422 — `LLM.generate`.
         """
-        refuse_later(mm_processor_kwargs)
-        processed = self._process(prompts, sampling_params, tokenization_kwargs, lora_request)
+        processed = self._process(prompts, sampling_params, tokenization_kwargs, lora_request, mm_processor_kwargs)
         ids = self._add_requests(processed, priority)
         return self._run_engine(ids, use_tqdm)
 
@@ -136,14 +135,13 @@ class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
         priority: Sequence[int] | None = None,
         use_tqdm: Bar = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """As `generate`, but only queue the prompts, and return the ids of their requests.
 
         Upstream: upstream/vllm/entrypoints/llm.py:487 — `LLM.enqueue`.
         """
-        refuse_later(mm_processor_kwargs)
-        processed = self._process(prompts, sampling_params, tokenization_kwargs, lora_request)
+        processed = self._process(prompts, sampling_params, tokenization_kwargs, lora_request, mm_processor_kwargs)
         ids = self._add_requests(processed, priority)
         self._enqueued += ids
         return ids

@@ -36,12 +36,13 @@ class OfflineChatMixin:
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Continue one conversation (a list of `{"role", "content"}`) or many, by the checkpoint's chat template.
 
         Args:
-            messages: a content is a text or a list of parts, as in OpenAI's API; images and sound come with phase 13.
+            messages: a content is a text or a list of parts, as in OpenAI's API; a picture is
+                `{"type": "image_url", "image_url": {"url": "data:…"}}` or `{"type": "image_pil", "image_pil": …}`.
             chat_template_content_format, add_generation_prompt, continue_final_message: see `apply_chat_template`.
             tools: given to the template, in the form of OpenAI's API; parsing the calls is the caller's business.
             chat_template_kwargs: further variables of the template.
@@ -92,6 +93,7 @@ class OfflineChatMixin:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """The conversation as a prompt of token ids; special tokens come from the template, none are added."""
+        from mini_vllm.entrypoints.chat_media import MultiModalItemTracker
         from mini_vllm.entrypoints.chat_utils import apply_chat_template
 
         template = chat_template if chat_template is not None else self.chat_template
@@ -100,6 +102,7 @@ class OfflineChatMixin:
             raise ValueError("chat needs a checkpoint with a tokenizer, and a chat template there or as chat_template=")
         extra = chat_template_kwargs or {}
         require(isinstance(extra, Mapping), "chat_template_kwargs", extra, "a dict of variables for the template")
+        tracker = MultiModalItemTracker(engine.input_processor.multimodal, str(engine.folder))
         text = apply_chat_template(
             engine.folder if engine.folder is not None else template,
             messages,
@@ -107,9 +110,11 @@ class OfflineChatMixin:
             chat_template=template,
             continue_final_message=continue_final_message,
             content_format=chat_template_content_format,
+            tracker=tracker,
             **{"tools": tools, **extra},
         )
-        return {"prompt": text, "prompt_token_ids": engine.tokenizer.encode(text, add_special_tokens=False)}
+        ids = engine.tokenizer.encode(text, add_special_tokens=False)
+        return {"prompt": text, "prompt_token_ids": ids, **tracker.extras()}
 
 
 def _is_many(messages: Any) -> bool:

@@ -34,15 +34,19 @@ class OfflineInferenceMixin:
         raise NotImplementedError
 
     def _process(
-        self, prompts: Any, params: Any, tokenization_kwargs: Any, lora_request: Any = None
+        self, prompts: Any, params: Any, tokenization_kwargs: Any, lora_request: Any = None, mm_kwargs: Any = None
     ) -> list[ProcessedInput]:
         """All prompts, checked: whatever is wrong with one of them is raised with its place."""
+        if mm_kwargs and self.llm_engine.input_processor.multimodal is None:
+            raise ValueError(f"mm_processor_kwargs must be None for a model of text alone, got {shown(mm_kwargs, 60)}")
         batch = prompt_to_seq(prompts)
         processed = []
         of_each = self._params_to_seq(params, len(batch)), self._lora_to_seq(lora_request, len(batch))
         for i, (prompt, its_params, its_lora) in enumerate(zip(batch, *of_each, strict=True)):
             try:
                 prompt = self._tokenized(prompt, tokenization_kwargs)
+                if mm_kwargs is not None and isinstance(prompt, Mapping):
+                    prompt = {"mm_processor_kwargs": mm_kwargs, **prompt}
                 processed.append(self.llm_engine.process_inputs(prompt, its_params, its_lora))
             except (ValueError, TypeError) as error:
                 kind = type(error) if type(error) in (ValueError, TypeError) else ValueError
@@ -185,10 +189,3 @@ def prompt_to_seq(prompts: Any) -> list[Any]:
     if len(prompts) and all(is_int(item) for item in prompts):
         return [prompts]
     return list(prompts)
-
-
-def refuse_later(mm_processor_kwargs: Any) -> None:
-    """Raises ValueError for what phase 13 brings."""
-    if mm_processor_kwargs:
-        said = shown(mm_processor_kwargs)
-        raise ValueError(f"mm_processor_kwargs must be None so far: phase 13 brings images and sound, got {said}")

@@ -9,11 +9,10 @@ from mini_vllm.utils.checks import did_you_mean, shown
 
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 _LATER = {
-    "multi_modal_data": "phase 13 brings images and sound",
-    "mm_features": "phase 13 brings images and sound",
-    "mm_processor_kwargs": "phase 13 brings images and sound",
-    "multi_modal_uuids": "phase 13 brings images and sound",
-    "prompt_embeds": "phase 13 brings embeddings as prompts",
+    **dict.fromkeys(
+        ("multi_modal_data", "mm_features", "mm_processor_kwargs", "multi_modal_uuids"), "the model takes text alone"
+    ),
+    "prompt_embeds": "embeddings are no input here",
     "token_type_ids": "`LLM.score` makes them for pairs of texts",
     "encoder_prompt": "mini_vllm has decoder-only models",
     "decoder_prompt": "mini_vllm has decoder-only models",
@@ -56,5 +55,5 @@ def check_prompt_keys(prompt: Mapping[str, Any], media: tuple[str, ...] = ()) ->
         if key in PROMPT_KEYS or key in media or (key in _LATER and value is None):
             continue
         if key in _LATER:
-            raise ValueError(f"{key} must be None so far, got {shown(value, 40)}: {_LATER[key]}")
+            raise ValueError(f"{key} must be None, got {shown(value, 40)}: {_LATER[key]}")
         raise ValueError(f"unknown key {key!r} in prompt{did_you_mean(key, PROMPT_KEYS)}; allowed: {list(PROMPT_KEYS)}")

@@ -32,10 +32,20 @@ def gelu_tanh(x: Array) -> Array:
     return 0.5 * x * (1.0 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
 
 
+def quick_gelu(x: Array) -> Array:
+    """x σ(1.702 x), which CLIP was trained with.
+
+    Upstream: upstream/vllm/model_executor/layers/activation.py:505 — `QuickGELU`.
+    """
+    with np.errstate(over="ignore"):
+        return x / (1.0 + np.exp(x.dtype.type(-1.702) * x))
+
+
 _ACTIVATIONS = {
     "gelu": gelu,
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
     "relu": lambda x: np.maximum(x, 0),
     "silu": silu,
 }

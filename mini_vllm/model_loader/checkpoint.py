@@ -39,7 +39,7 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Res
         from mini_vllm.model_loader.hub import get_checkpoint_folder
 
         folder = get_checkpoint_folder(model, config.revision, **_hub(config))
-        resolved = ResolvedModel.from_folder(folder)
+        resolved = ResolvedModel.from_folder(folder, config.multimodal)
         require_memory_for_weights(resolved, config)
         resolve_runner(config, resolved, folder)
         verify_with_parallel_config(config, resolved)
@@ -50,7 +50,7 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Res
     model = ToyModel(seed=config.seed) if model is None else model
     resolve_runner(config, ResolvedModel.of(model), None)
     own = ByteTokenizer() if isinstance(model, ToyModel) and not config.skip_tokenizer_init else None
-    return ResolvedModel.of(model), _resolve_tokenizer(tokenizer, config) or own, None
+    return ResolvedModel.of(model, config.multimodal), _resolve_tokenizer(tokenizer, config) or own, None
 
 
 def require_memory_for_weights(resolved: ResolvedModel, config: EngineConfig) -> int:

@@ -27,12 +27,17 @@ class SupportsMultiModal(ABC):
     supports_multimodal: ClassVar[bool] = True
 
     @classmethod
-    @abstractmethod
     def make_mm_processor(cls, model: Any) -> BaseMultiModalProcessor:
         """What turns media into features. model: a `ResolvedModel` (`config/resolved_model.py`), no weight read yet.
 
-        Upstream registers it: upstream/vllm/multimodal/registry.py:142 — `register_processor`.
+        Raises:
+            ValueError: none is registered for this class (`multimodal/registry.py`).
+
+        Upstream: upstream/vllm/multimodal/registry.py:211 — `MultiModalRegistry.create_processor`.
         """
+        from mini_vllm.multimodal.registry import MULTIMODAL_REGISTRY
+
+        return MULTIMODAL_REGISTRY.create_processor(cls, model)
 
     @abstractmethod
     def embed_multimodal(self, **kwargs: list[Any]) -> Sequence[Array]:

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.multimodal.image import is_pil_image
+from mini_vllm.multimodal.media.base import MediaWithBytes
 from mini_vllm.utils.checks import shown
 
 
 class MultiModalHasher:
-    """Upstream: upstream/vllm/multimodal/hasher.py:50 — `MultiModalHasher`, which also knows pictures of PIL."""
+    """Upstream: upstream/vllm/multimodal/hasher.py:50 — `MultiModalHasher`."""
 
     @classmethod
     def hash_kwargs(cls, **kwargs: Any) -> str:
@@ -20,7 +22,8 @@ class MultiModalHasher:
         so that no two different items run into the same bytes.
 
         Raises:
-            TypeError: a value is no array, text, bytes, number, bool, None, list, tuple or dict of these.
+            TypeError: a value is no array, picture of Pillow's, item with the bytes of its file, text, bytes, number,
+                bool, None, list, tuple or dict of these.
         """
         digest = hashlib.sha256()
         for part in cls._parts(kwargs, "kwargs"):
@@ -33,6 +36,13 @@ class MultiModalHasher:
         if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufc":
             yield f"array {value.dtype.str} {value.shape}".encode()
             yield np.ascontiguousarray(value).tobytes()
+        elif isinstance(value, MediaWithBytes):
+            yield b"media"
+            yield value.original_bytes
+        elif is_pil_image(value):
+            palette = None if value.palette is None else bytes(value.palette.palette)
+            yield b"image"
+            yield from cls._parts({"mode": value.mode, "data": np.asarray(value), "palette": palette}, name)
         elif isinstance(value, Mapping):
             yield f"dict {len(value)}".encode()
             for key in sorted(value):

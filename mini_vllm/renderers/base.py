@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
+from mini_vllm.engine.multimodal_inputs import MultiModalInputs
+from mini_vllm.entrypoints.chat_media import MultiModalItemTracker
 from mini_vllm.entrypoints.chat_messages import detect_content_format, parse_chat_messages
 from mini_vllm.entrypoints.chat_utils import apply_chat_template, load_chat_template, read_template
 from mini_vllm.renderers.params import ChatParams, TokenizeParams
@@ -24,12 +26,15 @@ class BaseRenderer:
 
     Args:
         tokenizer: or None, where prompts have to be token ids. folder: the checkpoint, for its template; or None.
+        multimodal: the door for media; None: the model takes text alone. name: of the model, for that refusal.
 
     Upstream: upstream/vllm/renderers/base.py:74 — `BaseRenderer`; a subclass per kind of tokenizer there.
     """
 
-    def __init__(self, tokenizer: Any, folder: str | None) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Any, folder: str | None, multimodal: MultiModalInputs | None = None, name: str = "this model"
+    ) -> None:
+        self.tokenizer, self.multimodal, self.name = tokenizer, multimodal, name
         self.folder = folder
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="renderer")
 
@@ -106,12 +111,24 @@ class BaseRenderer:
         Upstream: upstream/vllm/renderers/base.py:998 — `BaseRenderer.render_chat_async`.
         """
         size = sum(len(str(message.get("content"))) for message in messages)
-        conversation, text = await self._beside(size, self._render_messages, messages, chat_params)
-        return conversation, await self._engine_prompt(text, tok_params, extras)
+        conversation, text, media = await self._beside(size, self._render_messages, messages, chat_params)
+        prompt = await self._engine_prompt(text, tok_params, extras)
+        if media:  # pictures are resized beside the event loop, whatever their size
+            prompt = await self._beside(INLINE_CHARS, self._process_multimodal, prompt, media)
+        return conversation, prompt
+
+    def _process_multimodal(self, prompt: dict[str, Any], media: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompt with its items ready.
+
+        Upstream: upstream/vllm/renderers/base.py:666 — `BaseRenderer._process_multimodal`.
+        """
+        assert self.multimodal is not None
+        ids, features = self.multimodal.process(media, prompt["prompt_token_ids"])
+        return {**prompt, "prompt_token_ids": ids, "mm_features": features}
 
     def _render_messages(
         self, messages: Sequence[Mapping[str, Any]], params: ChatParams
-    ) -> tuple[list[dict[str, Any]], str]:
+    ) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
         variables = dict(params.chat_template_kwargs)
         given = {name: variables.pop(name) for name in _NOT_VARIABLES if name in variables}
         content_format = params.chat_template_content_format
@@ -121,6 +138,7 @@ class BaseRenderer:
             raise ValueError(NO_TEMPLATE)
         if template is None and load_chat_template(source) is None:
             raise ValueError(NO_TEMPLATE)
+        tracker = MultiModalItemTracker(self.multimodal, self.name, params.media_io_kwargs)
         text = apply_chat_template(
             source,
             list(messages),
@@ -128,11 +146,16 @@ class BaseRenderer:
             chat_template=template,
             continue_final_message=given.get("continue_final_message", False),
             content_format=content_format,
+            tracker=tracker,
             **variables,
         )
         if content_format == "auto":
             content_format = detect_content_format(read_template(template) or load_chat_template(source) or "")
-        return parse_chat_messages(list(messages), content_format), text
+        counted = MultiModalItemTracker(self.multimodal, self.name, is_dry=True)
+        media = tracker.extras()
+        if media and params.mm_processor_kwargs:
+            media["mm_processor_kwargs"] = params.mm_processor_kwargs
+        return parse_chat_messages(list(messages), content_format, counted), text, media
 
 
 NO_TEMPLATE = (

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mini_vllm.exceptions import VLLMValidationError
@@ -26,7 +26,7 @@ def _is_unset(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class ChatParams:
-    """The template of a conversation and its variables.
+    """The template of a conversation and its variables; how its media are read and made ready.
 
     Upstream: upstream/vllm/renderers/params.py:72 — `ChatParams`.
     """
@@ -34,11 +34,12 @@ class ChatParams:
     chat_template: str | None = None
     chat_template_content_format: str = "auto"
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    media_io_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
 
     def with_defaults(self, defaults: Mapping[str, Any] | None = None) -> ChatParams:
         """The same with variables of the server below those of the request."""
-        merged = merge_kwargs(defaults, self.chat_template_kwargs)
-        return ChatParams(self.chat_template, self.chat_template_content_format, merged)
+        return replace(self, chat_template_kwargs=merge_kwargs(defaults, self.chat_template_kwargs))
 
 
 @dataclass(frozen=True)

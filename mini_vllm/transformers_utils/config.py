@@ -20,11 +20,16 @@ from mini_vllm.transformers_utils.config_kinds import check_keys
 from mini_vllm.transformers_utils.config_moe import MoEConfig
 from mini_vllm.transformers_utils.config_parser import ConfigError, ConfigParser
 from mini_vllm.transformers_utils.config_rope import RopeConfig
+from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 from mini_vllm.utils.json_files import load_json_object
+
+MEDIA = {"LlavaForConditionalGeneration": "mini_vllm.transformers_utils.configs.llava.LlavaConfig"}
+"""Architecture of a model that takes media -> its config: `split` cuts `config.json` into the language model's and the
+rest, which has `text_architecture` and `least_parameters`."""
 
 
 def known_architectures() -> list[str]:
-    """Names that `config.json` may have, sorted; those of `register_model` are among them."""
+    """Names that have a table of keys, sorted; those of `register_model` are among them."""
     return sorted({*ARCHITECTURES, *DECODERS, *ENCODERS, *LIKE})
 
 
@@ -48,8 +53,8 @@ class HFConfig:
     `generation_defaults` holds what that file says about sampling (temperature, top_p, ...); `quantization_config` is
     what `config.json` says about stored weights, unread; `dtype` what it says that they are, e.g. "bfloat16".
     `own` has what only the model's file reads (`KeyTable.own`); `rope_local` is that of the layers with a window, None
-    where they have no other than the rest. `raw` is the file, for what one architecture alone wants to
-    know.
+    where they have no other than the rest. `media`: what a model that takes media has beside its language model, which
+    the other fields describe; None for text alone. `raw` is the file, for what one architecture alone wants to know.
     """
 
     architecture: str
@@ -77,6 +82,7 @@ class HFConfig:
     moe: MoEConfig | None = None
     own: dict[str, Any] = field(default_factory=dict)
     rope_local: RopeConfig | None = None
+    media: Any = None
     dtype: str | None = field(default=None, compare=False)
     raw: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -123,12 +129,21 @@ class HFConfig:
         inner = 2 * self.intermediate_size * (layers - mixtures)
         if self.moe is not None:
             inner += 3 * self.moe.intermediate_size * self.moe.num_experts * mixtures
-        return self.hidden_size * (self.vocab_size + layers * heads + inner)
+        more = 0 if self.media is None else self.media.least_parameters
+        return self.hidden_size * (self.vocab_size + layers * heads + inner) + more
+
+    @property
+    def text_config(self) -> HFConfig:
+        """The language model's own, of a model that takes media.
+
+        Upstream: upstream/vllm/transformers_utils/config.py:1090 — `get_hf_text_config`.
+        """
+        return replace(self, architecture=self.media.text_architecture, media=None)
 
     @property
     def table(self) -> KeyTable:
-        """The keys of this architecture."""
-        return key_table(self.architecture)
+        """The keys of this architecture; with media, of its language model."""
+        return key_table(self.architecture if self.media is None else self.media.text_architecture)
 
     @property
     def sliding_window(self) -> int | None:
@@ -155,7 +170,11 @@ class HFConfig:
     @classmethod
     def from_dict(cls, raw: dict[str, Any], generation: dict[str, Any] | None = None) -> HFConfig:
         """As `from_folder`, from parsed JSON."""
-        table, architecture = _architecture(raw)
+        architecture = _architecture(raw)
+        if architecture in MEDIA:
+            text, media = resolve_obj_by_qualname(MEDIA[architecture]).split(raw)
+            return replace(cls.from_dict(text, generation), architecture=architecture, media=media)
+        table = key_table(architecture)
         check_keys(raw, table, architecture, ConfigError)
         checked = generation_config.KEYS.read(generation or {}, error=ConfigError)
         return cls(**ConfigParser(raw, table, architecture, checked).parse())
@@ -177,11 +196,11 @@ def read_generation_config(folder: str | Path, missing_is_fine: bool = False) ->
     return generation_config.KEYS.read_file(file, ConfigError)
 
 
-def _architecture(raw: dict[str, Any]) -> tuple[KeyTable, str]:
+def _architecture(raw: dict[str, Any]) -> str:
     names = raw.get("architectures")
-    known = known_architectures()
+    known = sorted({*known_architectures(), *MEDIA})
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise ConfigError(f"config.json: architectures must name one of {', '.join(known)}, got {names!r}")
     if names[0] not in known:
         raise ConfigError(f"config.json: architecture {names[0]!r} is not supported; allowed: {', '.join(known)}")
-    return key_table(names[0]), names[0]
+    return names[0]

@@ -14,15 +14,21 @@ class LRUCache(Generic[K, V]):
     """At most `capacity` entries; where one more comes, the one goes that was used least recently.
 
     Args:
-        capacity: entries, at least 1.
+        capacity: entries, at least 1; or what their sizes add up to at most.
         on_remove: called with the key of each entry that goes.
+        getsizeof: the size of a value; by default each counts as 1. One larger than the capacity is not kept.
 
     Upstream: upstream/vllm/utils/cache.py:51 — `LRUCache`.
     """
 
-    def __init__(self, capacity: int, on_remove: Callable[[K], object] = lambda key: None) -> None:
-        self.capacity, self.pinned_items = capacity, set[K]()
-        self._on_remove = on_remove
+    def __init__(
+        self,
+        capacity: float,
+        on_remove: Callable[[K], object] = lambda key: None,
+        getsizeof: Callable[[V], int] = lambda value: 1,
+    ) -> None:
+        self.capacity, self.pinned_items, self.currsize = capacity, set[K](), 0
+        self._on_remove, self._getsizeof = on_remove, getsizeof
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __len__(self) -> int:
@@ -41,14 +47,18 @@ class LRUCache(Generic[K, V]):
         return self._entries[key]
 
     def __setitem__(self, key: K, value: V) -> None:
-        if key not in self._entries:
-            while len(self._entries) >= self.capacity:
-                self.remove_oldest()
+        size = self._getsizeof(value)
+        if size > self.capacity:
+            return
+        if key in self._entries:
+            self.currsize -= self._getsizeof(self._entries.pop(key))
+        while self.currsize + size > self.capacity:
+            self.remove_oldest()
+        self.currsize += size
         self._entries[key] = value
-        self._entries.move_to_end(key)
 
     def __delitem__(self, key: K) -> None:
-        del self._entries[key]
+        self.currsize -= self._getsizeof(self._entries.pop(key))
         self.pinned_items.discard(key)
         self._on_remove(key)
 

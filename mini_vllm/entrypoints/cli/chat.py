@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mini_vllm.entrypoints.cli import common as c
+from mini_vllm.entrypoints.cli.images import Images, read_images, with_images
 from mini_vllm.entrypoints.cli.stream import Answer, StreamWriter, stream_answer
 
 HELP = """/stats        what the engine did: tokens, cache hits, speed
+/image FILE   show a picture with the next message
 /system TEXT  set the system message and start over (without TEXT: remove it)
 /reset        forget the conversation
 /help         this list
@@ -28,18 +30,19 @@ RESERVED_TOKENS = 64
 
 @dataclass
 class Session:
-    """A conversation with one engine. `answers` are kept for `/stats`."""
+    """A conversation with one engine. `answers` are kept for `/stats`; `images` go with the next message."""
 
     llm: Any
     params: Any
     console: Console
     system: str | None = None
-    messages: list[dict[str, str]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    images: list[Any] = field(default_factory=list)
 
     def ask(self, text: str) -> None:
         """One turn: render the conversation, stream the answer, remember it."""
-        self.messages.append({"role": "user", "content": text})
+        self.messages.append({"role": "user", "content": with_images(text, self.images)})
         writer = StreamWriter(self.console)
         try:
             prompt = self._prompt()
@@ -48,6 +51,7 @@ class Session:
             self.messages.pop()
             raise
         writer.close()
+        self.images = []
         self.answers.append(answer)
         if answer.finish_reason == "error":
             self.messages.pop()
@@ -63,7 +67,7 @@ class Session:
         dropped = 0
         while True:
             prompt = self.llm.render_chat(self._head() + self.messages)
-            if len(prompt["prompt_token_ids"]) + RESERVED_TOKENS <= limit or len(self.messages) < 3:
+            if self._num_tokens(prompt) + RESERVED_TOKENS <= limit or len(self.messages) < 3:
                 break
             del self.messages[:2]
             dropped += 1
@@ -72,12 +76,19 @@ class Session:
             self.console.print(note, style="dim")
         return prompt
 
+    def _num_tokens(self, prompt: Any) -> int:
+        """With the placeholders of its pictures; these are made ready once, and kept."""
+        multimodal = self.llm.llm_engine.input_processor.multimodal
+        ids = prompt["prompt_token_ids"]
+        return len(ids if multimodal is None else multimodal.process(prompt, ids)[0])
+
     def _head(self) -> list[dict[str, str]]:
         return [{"role": "system", "content": self.system}] if self.system else []
 
     def reset(self) -> None:
         """Forget the conversation; the engine's cache stays."""
         self.messages.clear()
+        self.images.clear()
 
     def stats(self) -> Table:
         """Answers one by one, and the engine's totals."""
@@ -103,6 +114,7 @@ class Session:
 def chat(
     model: c.Model = None,
     system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
+    image: Images = None,
     max_tokens: c.MaxTokens = None,
     temperature: c.Temperature = None,
     top_p: c.TopP = None,
@@ -130,7 +142,7 @@ def chat(
         repetition_penalty=repetition_penalty, seed=seed,
     )  # fmt: skip
     console = c.out()
-    session = Session(llm, params, console, system)
+    session = Session(llm, params, console, system, images=read_images(llm, image))
     name = c.short_path(llm.llm_engine.folder)
     console.print(f"{name}, context {llm.llm_engine.max_model_len} tokens. /help, /quit", style="dim")
     for text in suggestions(llm.llm_engine.folder):
@@ -164,6 +176,9 @@ def handle(session: Session, line: str) -> bool:
         return False
     if command == "/stats":
         console.print(session.stats(), soft_wrap=False)
+    elif command == "/image":
+        session.images += read_images(session.llm, [Path(rest.strip())])
+        console.print(f"({len(session.images)} picture(s) with the next message)", style="dim")
     elif command == "/reset":
         session.reset()
         console.print("(conversation forgotten)", style="dim")

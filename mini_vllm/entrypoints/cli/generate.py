@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from rich.text import Text
 from mini_vllm.core.sched.trace import record
 from mini_vllm.entrypoints.cli import adapters as a
 from mini_vllm.entrypoints.cli import common as c
+from mini_vllm.entrypoints.cli.images import Images, read_images, with_images
 from mini_vllm.entrypoints.cli.speculative import Drafts, draft_summary, speculative_config
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
 from mini_vllm.entrypoints.cli.structured import Choice, JsonSchema, Regex, structured_outputs
@@ -49,6 +51,7 @@ def generate(
     prompts_file: PromptsFile = None,
     raw: Raw = False,
     system: System = None,
+    image: Images = None,
     stream: Stream = None,
     as_json: AsJson = False,
     n: NumCompletions = 1,
@@ -94,7 +97,7 @@ def generate(
         llm, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=stop, n=n, structured_outputs=form,
     )  # fmt: skip
-    rendered = render_prompts(llm, prompts, raw, system)
+    rendered = render_prompts(llm, prompts, raw, system, read_images(llm, image))
     with profile(llm, profile_to), record(llm.llm_engine) if trace else nullcontext() as recorded:
         if one and stream is not False:
             _stream(llm, rendered[0], params, loras[0])
@@ -149,14 +152,17 @@ def _json_prompt(line: str, where: str) -> str:
     return prompt
 
 
-def render_prompts(llm: Any, prompts: list[str], raw: bool, system: str | None) -> list[Any]:
-    """Prompts for the engine: through the chat template where there is one and `raw` is not set."""
+def render_prompts(
+    llm: Any, prompts: list[str], raw: bool, system: str | None, images: Sequence[Any] = ()
+) -> list[Any]:
+    """Prompts for the engine: through the chat template where there is one and `raw` is not set. images: for each."""
     if raw or not c.has_chat_template(llm):
         if system is not None:
             raise ValueError("--system needs a checkpoint with a chat template, and no --raw.")
-        return list(prompts)
+        media = {"multi_modal_data": {"image": list(images)}} if images else {}
+        return [{"prompt": text, **media} if media else text for text in prompts]
     head = [{"role": "system", "content": system}] if system is not None else []
-    return [llm.render_chat([*head, {"role": "user", "content": text}]) for text in prompts]
+    return [llm.render_chat([*head, {"role": "user", "content": with_images(text, images)}]) for text in prompts]
 
 
 def _stream(llm: Any, prompt: Any, params: Any, lora: Any) -> None:

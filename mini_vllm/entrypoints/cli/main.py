@@ -1,4 +1,4 @@
-"""The command line: `mini-vllm generate | chat | serve | info | bench | top`.
+"""The command line: `mini-vllm generate | chat | serve | disagg-proxy | info | bench | top`.
 
 Upstream twin: `vllm/entrypoints/cli/main.py`.
 """
@@ -21,6 +21,7 @@ def make_app() -> Typer:
     from mini_vllm.entrypoints.cli.bench import bench_app
     from mini_vllm.entrypoints.cli.chat import chat
     from mini_vllm.entrypoints.cli.common import LabsCommand
+    from mini_vllm.entrypoints.cli.disagg_proxy import disagg_proxy
     from mini_vllm.entrypoints.cli.generate import generate
     from mini_vllm.entrypoints.cli.info import info
     from mini_vllm.entrypoints.cli.run_batch import run_batch
@@ -47,6 +48,7 @@ def make_app() -> Typer:
     passed_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     made.command(context_settings=passed_on)(serve)
     made.command("run-batch", context_settings=passed_on)(run_batch)
+    made.command("disagg-proxy", context_settings=passed_on)(disagg_proxy)
     made.command()(info)
     made.command()(top)
     made.add_typer(bench_app, name="bench")

@@ -140,7 +140,8 @@ def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> No
         [BaseModelPath(name, args.model) for name in names], engine_client.max_model_len, engine_client,
         args.lora_modules,
     )  # fmt: skip
-    renderer = BaseRenderer(engine_client.tokenizer, engine_client.folder)
+    multimodal = engine_client.input_processor.multimodal
+    renderer = BaseRenderer(engine_client.tokenizer, engine_client.folder, multimodal, names[0])
     parsers = Parsers(options, engine_client.tokenizer)
     render = OpenAIServingRender(renderer, options, parsers, engine_client.max_model_len)
     state.openai_serving_render = render

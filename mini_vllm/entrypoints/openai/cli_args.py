@@ -16,10 +16,11 @@ from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.entrypoints.constants import H11_MAX_HEADER_COUNT_DEFAULT, H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
 from mini_vllm.entrypoints.openai.models.protocol import LoRAModulePath
 
-_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
-def _flag(default: Any, said: str, **argparse_options: Any) -> Any:
+def cli_flag(default: Any, said: str, **argparse_options: Any) -> Any:
+    """A field that `add_flags` makes a flag of, with what `--help` says of it."""
     metadata = {"help": said, **argparse_options}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -55,68 +56,70 @@ class LoRAParserAction(argparse.Action):
 class FrontendArgs:
     """Upstream: upstream/vllm/entrypoints/openai/cli_args.py:225 — `FrontendArgs`, `BaseFrontendArgs`."""
 
-    host: str | None = _flag(None, "Address to listen on; all of them where unset.")
-    port: int = _flag(8000, "Port to listen on.")
-    uds: str | None = _flag(None, "Unix socket to listen on, instead of host and port.")
-    uvicorn_log_level: str = _flag("info", "What uvicorn logs.", choices=_LEVELS)
-    disable_uvicorn_access_log: bool = _flag(False, "No line per request in the log.")
-    disable_access_log_for_endpoints: str | None = _flag(None, "Paths without such a line, with commas between them.")
-    allow_credentials: bool = _flag(False, "CORS: credentials are allowed.")
-    allowed_origins: list[str] = _flag(["*"], "CORS: origins, as a JSON list.", type=json.loads)
-    allowed_methods: list[str] = _flag(["*"], "CORS: methods, as a JSON list.", type=json.loads)
-    allowed_headers: list[str] = _flag(["*"], "CORS: headers, as a JSON list.", type=json.loads)
-    api_key: list[str] | None = _flag(None, "One of these keys is needed for /v1 (also: VLLM_API_KEY).", nargs="+")
-    ssl_keyfile: str | None = _flag(None, "TLS: file of the key.")
-    ssl_certfile: str | None = _flag(None, "TLS: file of the certificate.")
-    ssl_ca_certs: str | None = _flag(None, "TLS: file of the authorities for clients' certificates.")
-    ssl_cert_reqs: int = _flag(0, "TLS: 0 no client certificate, 1 optional, 2 required.")
-    ssl_ciphers: str | None = _flag(None, "TLS: cipher suites (1.2 and older).")
-    root_path: str | None = _flag(None, "Path below which a proxy shows this server.")
-    middleware: list[str] = _flag([], "ASGI middleware, module.Class; may be given several times.", action="append")
-    enable_request_id_headers: bool = _flag(False, "Answers carry X-Request-Id.")
-    disable_fastapi_docs: bool = _flag(False, "No /docs, /redoc and /openapi.json.")
-    h11_max_incomplete_event_size: int = _flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a request's head.")
-    h11_max_header_count: int = _flag(H11_MAX_HEADER_COUNT_DEFAULT, "Headers of a request.")
-    max_request_body_size: int = _flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a body; 0: no bound. Ours.")
-    max_concurrent_requests: int = _flag(0, "Requests under /v1 at a time, further ones get 429; 0: no bound. Ours.")
-    shutdown_timeout: float = _flag(0, "Seconds that running requests have after SIGTERM.")
-    lora_modules: list[Any] | None = _flag(
+    host: str | None = cli_flag(None, "Address to listen on; all of them where unset.")
+    port: int = cli_flag(8000, "Port to listen on.")
+    uds: str | None = cli_flag(None, "Unix socket to listen on, instead of host and port.")
+    uvicorn_log_level: str = cli_flag("info", "What uvicorn logs.", choices=LOG_LEVELS)
+    disable_uvicorn_access_log: bool = cli_flag(False, "No line per request in the log.")
+    disable_access_log_for_endpoints: str | None = cli_flag(
+        None, "Paths without such a line, with commas between them."
+    )
+    allow_credentials: bool = cli_flag(False, "CORS: credentials are allowed.")
+    allowed_origins: list[str] = cli_flag(["*"], "CORS: origins, as a JSON list.", type=json.loads)
+    allowed_methods: list[str] = cli_flag(["*"], "CORS: methods, as a JSON list.", type=json.loads)
+    allowed_headers: list[str] = cli_flag(["*"], "CORS: headers, as a JSON list.", type=json.loads)
+    api_key: list[str] | None = cli_flag(None, "One of these keys is needed for /v1 (also: VLLM_API_KEY).", nargs="+")
+    ssl_keyfile: str | None = cli_flag(None, "TLS: file of the key.")
+    ssl_certfile: str | None = cli_flag(None, "TLS: file of the certificate.")
+    ssl_ca_certs: str | None = cli_flag(None, "TLS: file of the authorities for clients' certificates.")
+    ssl_cert_reqs: int = cli_flag(0, "TLS: 0 no client certificate, 1 optional, 2 required.")
+    ssl_ciphers: str | None = cli_flag(None, "TLS: cipher suites (1.2 and older).")
+    root_path: str | None = cli_flag(None, "Path below which a proxy shows this server.")
+    middleware: list[str] = cli_flag([], "ASGI middleware, module.Class; may be given several times.", action="append")
+    enable_request_id_headers: bool = cli_flag(False, "Answers carry X-Request-Id.")
+    disable_fastapi_docs: bool = cli_flag(False, "No /docs, /redoc and /openapi.json.")
+    h11_max_incomplete_event_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a request's head.")
+    h11_max_header_count: int = cli_flag(H11_MAX_HEADER_COUNT_DEFAULT, "Headers of a request.")
+    max_request_body_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a body; 0: no bound. Ours.")
+    max_concurrent_requests: int = cli_flag(0, "Requests under /v1 at a time, further ones get 429; 0: no bound. Ours.")
+    shutdown_timeout: float = cli_flag(0, "Seconds that running requests have after SIGTERM.")
+    lora_modules: list[Any] | None = cli_flag(
         None, "Adapters to serve, name=path or JSON each; needs --enable-lora.", nargs="+", action=LoRAParserAction
     )
-    chat_template: str | None = _flag(None, "A chat template, or the file of one.")
-    chat_template_content_format: str = _flag(
+    chat_template: str | None = cli_flag(None, "A chat template, or the file of one.")
+    chat_template_content_format: str = cli_flag(
         "auto", "How a template sees contents.", choices=("auto", "string", "openai")
     )
-    trust_request_chat_template: bool = _flag(False, "Requests may bring templates.")
-    default_chat_template_kwargs: dict[str, Any] | None = _flag(None, "Variables of it, as JSON.", type=json.loads)
-    response_role: str = _flag("assistant", "The role of answers.")
-    return_tokens_as_token_ids: bool = _flag(False, "Tokens in logprobs as 'token_id:N'.")
-    enable_auto_tool_choice: bool = _flag(False, "The model may choose to call tools.")
-    exclude_tools_when_tool_choice_none: bool = _flag(False, "tool_choice='none' hides the tools from the model.")
-    tool_call_parser: str | None = _flag(None, "How this model writes tool calls.")
-    tool_parser_plugin: str = _flag("", "A file that registers further tool parsers.")
-    reasoning_parser: str = _flag("", "How this model marks its thinking.")
-    reasoning_parser_plugin: str = _flag("", "A file that registers further reasoning parsers.")
-    max_log_len: int | None = _flag(None, "Characters and ids of a prompt that are logged.")
-    enable_prompt_tokens_details: bool = _flag(False, "Usage says how many prompt tokens were cached.")
-    enable_server_load_tracking: bool = _flag(False, "/load counts requests.")
-    enable_force_include_usage: bool = _flag(False, "Every stream has its usage.")
-    enable_tokenizer_info_endpoint: bool = _flag(False, "/tokenizer_info is there.")
-    enable_log_requests: bool = _flag(False, "Log requests (prompts at debug level).")
-    enable_log_outputs: bool = _flag(False, "Log answers; needs --enable-log-requests.")
-    enable_log_deltas: bool = _flag(True, "Of a stream, log its pieces too.")
-    log_error_stack: bool = _flag(False, "Log tracebacks of errors.")
-    otlp_traces_endpoint: str | None = _flag(None, "Collector of OpenTelemetry that gets a span a request.")
-    profiler_config: dict[str, Any] | None = _flag(
+    trust_request_chat_template: bool = cli_flag(False, "Requests may bring templates.")
+    default_chat_template_kwargs: dict[str, Any] | None = cli_flag(None, "Variables of it, as JSON.", type=json.loads)
+    response_role: str = cli_flag("assistant", "The role of answers.")
+    return_tokens_as_token_ids: bool = cli_flag(False, "Tokens in logprobs as 'token_id:N'.")
+    enable_auto_tool_choice: bool = cli_flag(False, "The model may choose to call tools.")
+    exclude_tools_when_tool_choice_none: bool = cli_flag(False, "tool_choice='none' hides the tools from the model.")
+    tool_call_parser: str | None = cli_flag(None, "How this model writes tool calls.")
+    tool_parser_plugin: str = cli_flag("", "A file that registers further tool parsers.")
+    reasoning_parser: str = cli_flag("", "How this model marks its thinking.")
+    reasoning_parser_plugin: str = cli_flag("", "A file that registers further reasoning parsers.")
+    max_log_len: int | None = cli_flag(None, "Characters and ids of a prompt that are logged.")
+    enable_prompt_tokens_details: bool = cli_flag(False, "Usage says how many prompt tokens were cached.")
+    enable_server_load_tracking: bool = cli_flag(False, "/load counts requests.")
+    enable_force_include_usage: bool = cli_flag(False, "Every stream has its usage.")
+    enable_tokenizer_info_endpoint: bool = cli_flag(False, "/tokenizer_info is there.")
+    enable_log_requests: bool = cli_flag(False, "Log requests (prompts at debug level).")
+    enable_log_outputs: bool = cli_flag(False, "Log answers; needs --enable-log-requests.")
+    enable_log_deltas: bool = cli_flag(True, "Of a stream, log its pieces too.")
+    log_error_stack: bool = cli_flag(False, "Log tracebacks of errors.")
+    otlp_traces_endpoint: str | None = cli_flag(None, "Collector of OpenTelemetry that gets a span a request.")
+    profiler_config: dict[str, Any] | None = cli_flag(
         None, "Routes for profiles, as JSON: profiler 'torch', torch_profiler_dir where traces go."
     )
-    fingerprint_mode: str = _flag("full", "What system_fingerprint is.", choices=("full", "hash", "custom", "none"))
-    fingerprint_value: str | None = _flag(None, "The fingerprint of --fingerprint-mode custom.")
+    fingerprint_mode: str = cli_flag("full", "What system_fingerprint is.", choices=("full", "hash", "custom", "none"))
+    fingerprint_value: str | None = cli_flag(None, "The fingerprint of --fingerprint-mode custom.")
 
 
-def _add_frontend_args(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("Frontend")
-    for each in fields(FrontendArgs):
+def add_flags(group: argparse._ActionsContainer, owner: Any) -> None:
+    """The fields of a dataclass as flags, of the types that they have."""
+    for each in fields(owner):
         default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore
         options: dict[str, Any] = {"default": default, **each.metadata}
         if str(each.type) == "bool":
@@ -136,7 +139,7 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--headless", action="store_true", help="Refused: one machine, one core.")
     parser.add_argument("--api-server-count", "-asc", type=int, default=1, help="Processes for HTTP.")
     parser.add_argument("--grpc", action="store_true", help="Refused: HTTP is what is served.")
-    _add_frontend_args(parser)
+    add_flags(parser.add_argument_group("Frontend"), FrontendArgs)
     EngineArgs.add_cli_args(parser.add_argument_group("Engine"))  # type: ignore[arg-type]
     return parser
 

@@ -158,7 +158,7 @@ def test_n_completions_are_counted_once():
 
 
 def test_later_arguments_and_methods_name_their_phase(toy):
-    for name, value, words in [("default_mm_loras", {"image": "a"}, "phase 13"),
+    for name, value, words in [("default_mm_loras", {"image": "a"}, "adapters are of the language model alone"),
                                ("spec_method", "ngram", "give it as `speculative_config="),
                                ("data_parallel_size", 2, "one engine has one core"),
                                ("mamba_backend", "x", "no architecture here keeps a state"),

@@ -189,7 +189,9 @@ def engine():
         ({"multi_modal_data": 3}, "multi_modal_data must be a dict by modality, got 3"),
         ({"multi_modal_data": {"audio": []}}, r"multi_modal_data may have \['image'\], got 'audio'"),
         ({"multi_modal_data": {}, "mm_features": []}, "not both"),
-        ({"mm_processor_kwargs": {}}, "mm_processor_kwargs must be None so far"),
+        ({"multi_modal_uuids": {"a": "1"}}, "multi_modal_uuids must go with multi_modal_data, got {'a': '1'} alone"),
+        ({"mm_processor_kwargs": 1}, "mm_processor_kwargs must be a dict, got 1"),
+        ({"multi_modal_uuids": 3, "multi_modal_data": {}}, "multi_modal_uuids must be a dict, got 3"),
     ],
 )
 def test_media_that_cannot_be_served_are_refused_at_the_door(engine, given, message):
@@ -200,7 +202,7 @@ def test_media_that_cannot_be_served_are_refused_at_the_door(engine, given, mess
 
 @pytest.mark.parametrize("key", ["multi_modal_data", "mm_features"])
 def test_a_model_of_text_alone_refuses_media_by_name(key):
-    with pytest.raises(ValueError, match=f"{key} must be None so far, got"):
+    with pytest.raises(ValueError, match=f"{key} must be None, got"):
         LLMEngine(num_blocks=8).add_request("r", {"prompt_token_ids": [1], key: {"image": []}})
 
 

@@ -1,14 +1,34 @@
 """A model with a picture in its prompt, small enough to read, and with keys and values that are really kept: a wrong
 row of an embedding, a wrong position, a block of somebody else's picture, each changes its tokens."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
+from mini_vllm.config.multimodal import MultiModalConfig
 from mini_vllm.models.interfaces import SupportsMRoPE, SupportsMultiModal
-from mini_vllm.multimodal.hasher import MultiModalHasher
-from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
-from mini_vllm.multimodal.processing import BaseMultiModalProcessor
+from mini_vllm.multimodal.processing import (
+    BaseMultiModalProcessor,
+    BaseProcessingInfo,
+    PromptReplacement,
+    PromptUpdateDetails,
+)
 
 IMAGE, BREAK, VOCAB, WIDTH = 50, 51, 60, 8
+
+
+class ToyInfo(BaseProcessingInfo):
+    """Any number of pictures of at most `largest` pixels."""
+
+    def __init__(self, largest):
+        super().__init__(SimpleNamespace(model="toy", multimodal=MultiModalConfig()))
+        self.largest = largest
+
+    def get_supported_mm_limits(self):
+        return {"image": None}
+
+    def get_mm_max_tokens_per_item(self):
+        return {"image": self.largest}
 
 
 class ToyProcessor(BaseMultiModalProcessor):
@@ -16,25 +36,17 @@ class ToyProcessor(BaseMultiModalProcessor):
     rows, and a BREAK, which is no embedding, after each."""
 
     def __init__(self, largest=12):
-        self.largest = largest
+        super().__init__(ToyInfo(largest))
 
-    def get_mm_max_tokens_per_item(self):
-        return {"image": self.largest}
+    def _process_item(self, modality, item, mm_kwargs):
+        return {"pixels": np.asarray(item, float)}
 
-    def apply(self, prompt_token_ids, mm_data):
-        tokens, features, images = [], [], iter(mm_data["image"])
-        for token in prompt_token_ids:
-            if token != IMAGE:
-                tokens.append(token)
-                continue
-            pixels = np.asarray(next(images), float)
-            mask = np.tile([True] * pixels.shape[1] + [False], pixels.shape[0])
-            where = PlaceholderRange(len(tokens), len(mask), mask)
-            features.append(
-                MultiModalFeatureSpec({"pixels": pixels}, "image", MultiModalHasher.hash_kwargs(pixels=pixels), where)
-            )
-            tokens += [IMAGE if one else BREAK for one in mask]
-        return tokens, features
+    def _get_prompt_updates(self):
+        def placeholders(data):
+            rows, columns = data["pixels"].shape
+            return PromptUpdateDetails.select_token_id(([IMAGE] * columns + [BREAK]) * rows, IMAGE)
+
+        return [PromptReplacement("image", [IMAGE], placeholders)]
 
 
 class ToyLanguageModel:

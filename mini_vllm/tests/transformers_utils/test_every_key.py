@@ -27,8 +27,9 @@ from mini_vllm.transformers_utils import sentence_transformers as st
 from mini_vllm.transformers_utils.config import HFConfig, key_table, known_architectures
 from mini_vllm.transformers_utils.config_keys import IGNORABLE, READ_BY_POOLERS
 from mini_vllm.transformers_utils.config_kinds import ALWAYS_READ, KINDS
-from mini_vllm.transformers_utils.configs import medusa
+from mini_vllm.transformers_utils.configs import llava, medusa
 from mini_vllm.transformers_utils.file_keys import FileKeys
+from mini_vllm.transformers_utils.processors import clip
 
 OTHERS = (None, True, False, 0, 1, 3, -1, 0.5, 1e30, "", "x", "mean", [], [1], ["x"], {}, {"x": 1}, float("nan"))
 
@@ -64,6 +65,10 @@ GATES: dict[str, tuple[FileKeys, dict[str, Any]]] = {
         (st.MODEL, {}),
         (medusa.KEYS, {"hidden_size": 8, "vocab_size": 8}),
         (generation.KEYS, {}),
+        (llava.KEYS, {"text_config": {"a": 1}, "vision_config": {"a": 1}}),
+        (llava.VISION_KEYS, {"model_type": "clip_vision_model"}),
+        (clip.KEYS, {}),
+        (clip.OF_PROCESSOR, {}),
         (TOKENIZER_CONFIG, {}),
         (SPECIAL_TOKENS_MAP, {}),
         (SENTENCE_TRANSFORMERS, {}),
@@ -204,6 +209,7 @@ READERS = {
     "transformers_utils/generation_config.py": "FileKeys",
     "transformers_utils/configs/medusa.py": "FileKeys",
     "transformers_utils/configs/eagle.py": "config.json, KeyTable",
+    "transformers_utils/processors/clip.py": "FileKeys",
     "tokenizers/tokenizer_files.py": "FileKeys",
     "entrypoints/chat_utils.py": "a template that stands alone in its file",
     "layers/quantization/resolve.py": "quantization_config",

@@ -85,14 +85,31 @@ def pictures_of(rows: int) -> list[int]:
     return [1] * (rows - three - two - none) + [2] * two + [3] * three + [0] * none
 
 
+def _fitting(
+    rng: np.random.Generator, count: int, length: int, encode: Callable, special: dict[str, int]
+) -> tuple[Chat, list[int], list[int]]:
+    """A chat whose first answer fits; others are drawn again, 100 times at most.
+
+    Raises:
+        ValueError: none of them fits; of the last.
+    """
+    for tries in range(100, 0, -1):
+        chat = make_chat(rng, count)
+        try:
+            return chat, *cut(*chat_ids(chat, encode, special), length)
+        except ValueError:
+            if tries == 1:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
 def make_batch(seed: int, index: int, rows: int, length: int, encode: Callable, special: dict[str, int]) -> Batch:
     """Batch number `index` of a run with this seed; nothing else has a say."""
     rng = np.random.default_rng([seed, index])
     ids, classes = np.zeros((rows, length), np.uint16), np.zeros((rows, length), np.uint8)
     pictures: list[Picture] = []
     for row, count in enumerate(pictures_of(rows)):
-        chat = make_chat(rng, count)
-        row_ids, row_classes = cut(*chat_ids(chat, encode, special), length)
+        chat, row_ids, row_classes = _fitting(rng, count, length, encode, special)
         ids[row, : len(row_ids)], classes[row, : len(row_ids)] = row_ids, row_classes
         pictures += chat.pictures
     pixels = np.stack([picture.pixels for picture in pictures])

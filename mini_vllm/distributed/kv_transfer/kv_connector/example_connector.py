@@ -25,6 +25,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.base import (
     KVConnectorMetadata,
     KVConnectorRole,
 )
+from mini_vllm.distributed.kv_transfer.kv_connector.utils import yield_req_data
 from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ class ExampleConnector(KVConnectorBase_V1):
         cached, meta = scheduler_output.scheduled_cached_reqs, ExampleConnectorMetadata()
         computed = {new.req_id: new.num_computed_tokens for new in scheduler_output.scheduled_new_reqs}
         computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        for req_id, new_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
-            if new_ids and req_id not in cached.resumed_req_ids and req_id in self._requests:
-                self._requests[req_id].block_ids += new_ids[0]
+        known = set(cached.req_ids)  # of the others the plan has all blocks
+        for req_id, new_ids, is_all in yield_req_data(scheduler_output):
+            if new_ids and req_id in self._requests:
+                held = self._requests[req_id].block_ids if req_id in known and not is_all else []
+                self._requests[req_id].block_ids = held + new_ids[0]
         for req_id, start in computed.items():
             tracked = self._requests.get(req_id)
             if tracked is None:

@@ -115,11 +115,28 @@ class KVConnectorFactory:
             raise ValueError(f"kv_connector must name a subclass of KVConnectorBase_V1, got {found!r}")
         return found
 
+    @classmethod
+    def get_connector_classes(cls, kv_transfer_config: KVTransferConfig) -> list[type[KVConnectorBase_V1]]:
+        """The class that the settings name, or those that it is made of. Raises as `get_connector_class`.
+
+        Upstream: upstream/vllm/config/vllm.py:1457 — "if all_support_hma and connector_cls.__name__ ==".
+        """
+        found = cls.get_connector_class(kv_transfer_config)
+        children = getattr(found, "child_configs", None)
+        if children is None:
+            return [found]
+        return [each for child in children(kv_transfer_config) for each in cls.get_connector_classes(child)]
+
 
 KVConnectorFactory.register_connector(
     "ExampleConnector",
     "mini_vllm.distributed.kv_transfer.kv_connector.example_connector",
     "ExampleConnector",
+)
+KVConnectorFactory.register_connector(
+    "MultiConnector",
+    "mini_vllm.distributed.kv_transfer.kv_connector.multi_connector",
+    "MultiConnector",
 )
 KVConnectorFactory.register_connector(
     "OffloadingConnector",

@@ -88,5 +88,5 @@ def last_message_of(conversation: list[dict[str, Any]], role: str) -> str:
     last = conversation[-1] if conversation else {}
     content = last.get("content") if last.get("role") == role else None
     if isinstance(content, list):
-        return "\n".join(part["text"] for part in content)
+        return "\n".join(part["text"] for part in content if "text" in part)
     return content or ""

@@ -227,7 +227,10 @@ class ChatCompletionRequest(GenerationRequest):
         if self.reasoning_effort is not None and "enable_thinking" not in (self.chat_template_kwargs or {}):
             extra["enable_thinking"] = self.reasoning_effort != "none"
         variables = merge_kwargs(self.chat_template_kwargs, extra)
-        return ChatParams(self.chat_template or default_template, content_format, variables)
+        return ChatParams(
+            self.chat_template or default_template, content_format, variables, self.media_io_kwargs,
+            self.mm_processor_kwargs,
+        )  # fmt: skip
 
     @model_validator(mode="before")
     @classmethod

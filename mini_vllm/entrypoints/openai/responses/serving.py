@@ -49,7 +49,7 @@ class OpenAIServingResponses(OpenAIServingChat):
     ) -> AsyncGenerator[str, None] | ResponsesResponse | ErrorResponse:
         """A stream of events, a response, or an error.
 
-        Upstream: upstream/vllm/entrypoints/openai/responses/serving.py:326 — `create_responses`.
+        Upstream: upstream/vllm/entrypoints/openai/responses/serving.py:325 — `create_responses`.
         """
         created = self._create_responses(request, raw_request)
         return await self._with_kv_transfer_rejection_cleanup(created, request)

@@ -13,6 +13,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorWorkerMetadata,
 )
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.metadata import NixlConnectorMetadata
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.scheduler import NixlConnectorScheduler
@@ -75,7 +76,7 @@ class NixlConnector(KVConnectorBase_V1):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """See `NixlConnectorScheduler.build_connector_meta`."""
-        return self._scheduler.build_connector_meta()
+        return self._scheduler.build_connector_meta(scheduler_output)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """See `NixlConnectorScheduler.update_connector_output`."""
@@ -84,6 +85,10 @@ class NixlConnector(KVConnectorBase_V1):
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """See `NixlConnectorScheduler.request_finished`."""
         return self._scheduler.request_finished(request, [block_ids])
+
+    def get_kv_connector_stats(self) -> dict[str, Any] | None:
+        """See `NixlPromMetrics.totals`."""
+        return self._scheduler.prom_metrics.totals()
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, KVConnectorHandshakeMetadata]) -> None:
         """See `NixlConnectorScheduler.set_xfer_handshake_metadata`."""
@@ -130,6 +135,10 @@ class NixlConnector(KVConnectorBase_V1):
     def get_block_ids_with_load_errors(self) -> set[int]:
         """See `NixlConnectorWorker.get_block_ids_with_load_errors`."""
         return self._worker.get_block_ids_with_load_errors()
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        """See `NixlConnectorWorker.build_connector_worker_meta`."""
+        return self._worker.build_connector_worker_meta()
 
     def shutdown(self) -> None:
         """End the threads and close the sockets of this half; a second call does nothing."""

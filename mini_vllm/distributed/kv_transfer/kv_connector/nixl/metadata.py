@@ -200,7 +200,8 @@ class NixlConnectorMetadata(KVConnectorMetadata):
 
     Attributes:
         reqs_to_recv: loads that begin. reqs_to_send: requests that have ended, and when their leases run out (s).
-        reqs_in_batch: requests that may be read from now on, and the digests of their prompts.
+        reqs_in_batch: requests that may be read from now on: the digests of their prompts, and their blocks.
+        new_block_ids: blocks that these requests have got since. Upstream's worker does not know the blocks.
         reqs_not_processed: those of them that ended another way.
         heartbeat_by_engine: leases to renew, by the name of the engine.
 
@@ -209,6 +210,7 @@ class NixlConnectorMetadata(KVConnectorMetadata):
 
     reqs_to_recv: dict[str, ReqMeta] = field(default_factory=dict)
     reqs_to_send: dict[str, float] = field(default_factory=dict)
-    reqs_in_batch: dict[str, str] = field(default_factory=dict)
+    reqs_in_batch: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
     reqs_not_processed: set[str] = field(default_factory=set)
     heartbeat_by_engine: dict[str, HeartbeatInfo] = field(default_factory=dict)
+    new_block_ids: dict[str, list[int]] = field(default_factory=dict)

@@ -26,12 +26,13 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl.metadata import (
     ReqMeta,
 )
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.registered_cache import RegisteredCache, get_mapped_blocks
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.stats import NixlKVConnectorStats
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.tp_mapping import (
     ReadSpec,
     TransferTopology,
     compute_tp_mapping,
 )
-from mini_vllm.distributed.kv_transfer.kv_connector.nixl.transports import TRANSPORTS, Transport
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.transports import TRANSPORTS, Freight, Transport
 from mini_vllm.logger import init_logger
 from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.checks import shown
@@ -45,8 +46,7 @@ class Reader:
 
     Attributes:
         compat_hash: of this engine. received: requests whose load is over, well or not. invalid: blocks that were not
-            filled; they are put there before the request is. transfers: (seconds, bytes, reads) of each load that went
-            well. failed: messages of those that did not.
+            filled; they are put there before the request is. transfers: what each load has come to.
     """
 
     cache: RegisteredCache
@@ -55,8 +55,7 @@ class Reader:
     compat_hash: str
     received: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     invalid: queue.SimpleQueue[set[int]] = field(default_factory=queue.SimpleQueue)
-    transfers: queue.SimpleQueue[tuple[float, int, int]] = field(default_factory=queue.SimpleQueue)
-    failed: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
+    transfers: queue.SimpleQueue[NixlKVConnectorStats] = field(default_factory=queue.SimpleQueue)
 
 
 Job = tuple[str, ReqMeta] | HeartbeatInfo
@@ -79,6 +78,7 @@ class RemoteEngine:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._agents: dict[int, NixlAgentMetadata] = {}
+        self._has_answered = False
         self._transport: Transport | None = None
         self._transport_name = ""
         self._specs: list[ReadSpec] = []
@@ -122,9 +122,9 @@ class RemoteEngine:
                     self._fail(each, error)
 
     def _jobs_without_hope(self) -> list[Job]:
-        """Those that wait and fail with the present one: all, where there is no handshake."""
+        """Those that wait and fail with the present one: all, where its handshake failed."""
         with self._lock:
-            if self._agents:
+            if self._has_answered:
                 return []
             jobs, self._jobs = list(self._jobs), deque()
             return jobs
@@ -136,14 +136,16 @@ class RemoteEngine:
         req_id, meta = job
         message = f"request {req_id!r} from engine {self.engine_id!r} at {self.host}:{self.port}: {error}"
         logger.error("NIXL transfer failure: %s", message)
-        self.reader.failed.put(message)
+        self.reader.transfers.put(NixlKVConnectorStats(num_failed_transfers=1))
         if meta.local_block_ids:
             self.reader.invalid.put(set(meta.local_block_ids[0]))
             self.reader.received.put(req_id)
 
     def _do(self, job: Job) -> None:
-        if not self._agents:
+        self._has_answered = bool(self._agents)
+        if not self._has_answered:
             self._handshake()
+            self._has_answered = True
         try:
             if isinstance(job, HeartbeatInfo):
                 self._notify(f"HB:{','.join(sorted(job.req_ids))}")
@@ -211,22 +213,27 @@ class RemoteEngine:
 
     def _load(self, req_id: str, meta: ReqMeta) -> None:
         """Read a request's blocks from every rank that has some of its heads, and tell all that wait for it."""
-        start, num_bytes = time.perf_counter(), 0
+        done, start = NixlKVConnectorStats(), time.perf_counter()
         if meta.local_block_ids:
             if len(meta.remote.block_ids) != 1:
                 raise ValueError(f"remote_block_ids must be of one KV cache group, got {len(meta.remote.block_ids)}")
             slots = self.reader.cache.slot_mapping(meta.local_block_ids[0], meta.first_token, meta.num_tokens)
-            num_bytes = sum(self._read(spec, meta, slots) for spec in self._specs)
+            freights = [self._read(spec, meta, slots) for spec in self._specs]
+            done.record_transfer(
+                time.perf_counter() - start,
+                sum(freight.nbytes for freight in freights),
+                sum(freight.num_layers * freight.shape[0] for freight in freights),
+            )
+            self.reader.received.put(req_id)
         try:
             self._notify(f"{meta.remote.request_id}:{self.reader.topology.tp_size}")
         except (OSError, ValueError) as error:  # what was read is good all the same
             logger.warning("P worker blocks will be freed after timeout (request %s): %s", req_id, error)
-        if meta.local_block_ids:
-            self.reader.transfers.put((time.perf_counter() - start, num_bytes, len(self._specs)))
-            self.reader.received.put(req_id)
+            done.num_failed_notifications += 1
+        self.reader.transfers.put(done)
 
-    def _read(self, spec: ReadSpec, meta: ReqMeta, slots: Array) -> int:
-        """One read; the bytes that came."""
+    def _read(self, spec: ReadSpec, meta: ReqMeta, slots: Array) -> Freight:
+        """One read, and what came."""
         agent, cache = self._agents[spec.remote_rank], self.reader.cache
         remote_ids, size = meta.remote.block_ids[0], agent.block_size
         first, stop = get_mapped_blocks(remote_ids, size, meta.first_token, meta.num_tokens)
@@ -240,10 +247,12 @@ class RemoteEngine:
             cache.scatter(layer, slots, spec, tokens)
 
         def read(sock: socket.socket, transport: Transport) -> None:
-            asked = {"request_id": meta.remote.request_id, "digest": meta.digest, "block_ids": remote_ids[first:stop]}
-            utils.send_message(
-                sock, {"op": "read", **asked, "first_head": spec.remote_head, "num_heads": spec.num_heads}
-            )
+            asked = {
+                "op": "read", "request_id": meta.remote.request_id, "digest": meta.digest,
+                "first_block": first, "block_ids": remote_ids[first:stop],
+                "first_head": spec.remote_head, "num_heads": spec.num_heads,
+            }  # fmt: skip
+            utils.send_message(sock, asked)
             begun = _answer(sock, "ok")
             found = begun.get("layers"), begun.get("bytes")
             if found != (freight.num_layers, freight.layer_bytes):
@@ -252,7 +261,7 @@ class RemoteEngine:
             _answer(sock, "done")
 
         self._with_agent(spec.remote_rank, read)
-        return freight.nbytes
+        return freight
 
     def _notify(self, message: str) -> None:
         """Tell every rank there that this one speaks to."""

@@ -8,10 +8,9 @@ what it got is void. NIXL has no such second look, and upstream hopes that the l
 from __future__ import annotations
 
 import queue
-import shutil
 import socket
 import threading
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl.listener import Listene
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.registered_cache import RegisteredCache
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.transports import TRANSPORTS, Transport
 from mini_vllm.logger import init_logger
-from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.checks import is_int, naming, shown
 
 logger = init_logger(__name__)
@@ -29,38 +27,58 @@ logger = init_logger(__name__)
 MAX_NOTIFICATIONS = 10_000
 
 
+@dataclass(eq=False)
+class Offer:
+    """What may be read: the blocks of a prompt, in its order, by readers of the same prompt."""
+
+    digest: str
+    block_ids: list[int]
+
+
 class Offers:
     """Requests whose blocks may be read, and what was said about them. Every method may be called by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._offers: dict[str, list[str]] = {}  # a list for each, so that a second offer of an id is another object
+        self._offers: dict[str, Offer] = {}
         self._notifications: queue.Queue[str] = queue.Queue(MAX_NOTIFICATIONS)
 
-    def add(self, req_id: str, digest: str) -> None:
-        """Offer a request whose prompt has this digest."""
+    def add(self, req_id: str, digest: str, block_ids: list[int]) -> None:
+        """Offer a request whose prompt has this digest, and these blocks so far."""
         with self._lock:
-            self._offers[req_id] = [digest]
+            self._offers[req_id] = Offer(digest, list(block_ids))
+
+    def extend(self, req_id: str, block_ids: list[int]) -> None:
+        """It has got more blocks."""
+        with self._lock:
+            if req_id in self._offers:
+                self._offers[req_id].block_ids += block_ids
 
     def withdraw(self, req_id: str) -> None:
         """Its blocks are about to become another's; what is being read of it is void."""
         with self._lock:
             self._offers.pop(req_id, None)
 
-    def __contains__(self, req_id: str) -> bool:
-        return req_id in self._offers
+    def find(self, req_id: Any, digest: Any, first_block: Any, block_ids: Any) -> Offer:
+        """The offer of these blocks, which are a request's from number `first_block` on.
 
-    def find(self, req_id: Any, digest: Any) -> list[str]:
-        """The offer. Raises ValueError: there is none, or of another prompt."""
+        Raises:
+            ValueError: there is none; or it is of another prompt, or of other blocks.
+        """
         with self._lock:
             offer = self._offers.get(req_id) if isinstance(req_id, str) else None
-        if offer is None:
-            raise ValueError(f"request {shown(req_id)} is not offered: its lease has run out, or it never was")
-        if offer[0] != digest:
-            raise ValueError(f"request {req_id!r} is of another prompt, adapter or salt than the reader's")
+            if offer is None:
+                raise ValueError(f"request {shown(req_id)} is not offered: its lease has run out, or it never was")
+            if offer.digest != digest:
+                raise ValueError(f"request {req_id!r} is of another prompt, adapter or salt than the reader's")
+            if not isinstance(block_ids, list) or not block_ids or not is_int(first_block) or first_block < 0:
+                raise ValueError(f"block_ids must be a list, and first_block its place, got {shown(block_ids)}")
+            if offer.block_ids[first_block : first_block + len(block_ids)] != block_ids:
+                named = f"those of request {req_id!r} from number {first_block} on"
+                raise ValueError(f"block_ids must be {named}, got {shown(block_ids)}")
         return offer
 
-    def holds(self, req_id: str, offer: list[str]) -> bool:
+    def holds(self, req_id: str, offer: Offer) -> bool:
         """Whether it is still the same."""
         with self._lock:
             return self._offers.get(req_id) is offer
@@ -108,8 +126,6 @@ class Server:
         """Answer no more."""
         for listener in self._listeners:
             listener.close()
-        if "shm" in self.addresses:
-            shutil.rmtree(Path(self.addresses["shm"]).parent, ignore_errors=True)
 
     def _serve(self, connection: socket.socket, transport: Transport) -> None:
         while True:
@@ -128,26 +144,16 @@ class Server:
 
     def _read(self, connection: socket.socket, transport: Transport, asked: dict[str, Any]) -> None:
         req_id, first, num = asked.get("request_id"), asked.get("first_head"), asked.get("num_heads")
-        offer = self.offers.find(req_id, asked.get("digest"))
-        block_ids = self._block_ids(asked.get("block_ids"))
-        if (
-            not isinstance(first, int)
-            or not isinstance(num, int)
-            or not 0 <= first < first + num <= self.cache.num_heads
-        ):
-            raise ValueError(f"heads must be among the {self.cache.num_heads} here, got {num!r} from {first!r} on")
-        assert isinstance(req_id, str)
+        given = asked.get("block_ids")
+        offer = self.offers.find(req_id, asked.get("digest"), asked.get("first_block"), given)
+        most = self.cache.num_heads
+        if not isinstance(first, int) or not isinstance(num, int) or not 0 <= first < first + num <= most:
+            raise ValueError(f"heads must be among the {most} here, got {num!r} from {first!r} on")
+        assert isinstance(req_id, str) and isinstance(given, list)
+        block_ids = np.array(given, np.int64)
         freight = self.cache.freight(len(block_ids), num)
         with self._turn:
             utils.send_message(connection, {"status": "ok", "layers": freight.num_layers, "bytes": freight.layer_bytes})
             transport.send(connection, freight, lambda layer, out: self.cache.gather(layer, block_ids, first, out))
         if not self.offers.holds(req_id, offer):
             raise ValueError(f"the lease of request {req_id!r} ran out while it was read")
-
-    def _block_ids(self, given: Any) -> Array:
-        most = self.cache.num_blocks - 1
-        if not isinstance(given, list) or not given or not all(is_int(i) and 0 < i <= most for i in given):
-            raise ValueError(f"block_ids must be a list of numbers from 1 to {most}, got {shown(given)}")
-        if len(set(given)) < len(given):
-            raise ValueError("block_ids must name each block once")
-        return np.array(given, np.int64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class ReadSpec:
     """One read: heads [remote_head, remote_head + num_heads) of a rank of P become heads from local_head on here.
 
-    Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/tp_mapping.py:24 — `ReadSpec`.
+    Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/tp_mapping.py:23 — `ReadSpec`.
     """
 
     remote_rank: int
@@ -80,7 +80,7 @@ def compute_tp_mapping(topology: TransferTopology, remote_tp_size: int) -> list[
     Raises:
         ValueError: as `TransferTopology.tp_ratio`.
 
-    Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/tp_mapping.py:66 — `compute_tp_mapping`.
+    Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/tp_mapping.py:65 — `compute_tp_mapping`.
     """
     targets = topology.handshake_target_ranks(remote_tp_size)
     if topology.is_mla:

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import struct
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ BACKENDS = ("tcp", "shm")
 HANDSHAKE_TIMEOUT_S = 5.0
 """Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/worker.py:516 — "zmq.RCVTIMEO, 5000"."""
 TRANSFER_TIMEOUT_S = 10.0
-"""Seconds that a message, or a piece of a layer, may take."""
+"""Seconds that a message may take; and keys and values, beside what their bytes need at the slowest."""
+SLOWEST_BYTES_PER_S = 1 << 20
 MAX_MESSAGE_BYTES = 1 << 20
 _MAGIC, _HEAD = b"mvkv", struct.Struct(">4sI")
 _HARMLESS = ("kv_recompute_threshold", "decoder_kv_blocks_ttl")  # of what is refused: reads from D
@@ -82,7 +84,7 @@ class NixlSettings:
             )
         for each in backends:
             one_of("kv_connector_extra_config['backends']", each, BACKENDS)
-        if "shm" in backends and not hasattr(socket, "send_fds"):
+        if "shm" in backends and sys.platform != "linux":
             raise ValueError(f"kv_connector_extra_config['backends'] must be ['tcp'] on this system, got {backends}")
         port = os.environ.get("VLLM_NIXL_SIDE_CHANNEL_PORT", str(cls.side_channel_port))
         if not port.isdecimal() or not int(port) < 65536:

@@ -22,6 +22,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl.metadata import (
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.registered_cache import RegisteredCache
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.remote import Reader, RemoteEngine
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.server import Offers, Server
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.stats import NixlKVConnectorStats
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.tp_mapping import TransferTopology
 from mini_vllm.kv_cache_interface import KVCacheSpecKind
 from mini_vllm.logger import init_logger
@@ -43,7 +44,7 @@ class NixlConnectorWorker:
 
     Attributes:
         xfer_handshake_metadata: what a rank of another engine has to know of this one; after `register_kv_caches`.
-        num_kv_expired_reqs: requests that nobody has read before their leases ran out.
+        xfer_stats: what has happened since the scheduler's half was told.
 
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/worker.py:86 — `NixlConnectorWorker`.
     """
@@ -64,7 +65,7 @@ class NixlConnectorWorker:
         self._reqs_to_process: set[str] = set()
         self._reqs_to_send: dict[str, float] = {}
         self._readers_left: dict[str, int] = {}  # of those that have heard from one
-        self.num_kv_expired_reqs = 0
+        self.xfer_stats = NixlKVConnectorStats()
 
     def bind_worker(self, rank: int, attn_backend_name: str, resolved_model: Any) -> None:
         """Which rank this is, and what it computes with."""
@@ -107,9 +108,11 @@ class NixlConnectorWorker:
         for req_id in metadata.reqs_not_processed:
             self._offers.withdraw(req_id)
             self._reqs_to_process.discard(req_id)
-        for req_id, digest in metadata.reqs_in_batch.items():
+        for req_id, (digest, block_ids) in metadata.reqs_in_batch.items():
             self._reqs_to_process.add(req_id)
-            self._offers.add(req_id, digest)
+            self._offers.add(req_id, digest, block_ids)
+        for req_id, block_ids in metadata.new_block_ids.items():
+            self._offers.extend(req_id, block_ids)
         for req_id, expires in metadata.reqs_to_send.items():
             if req_id in self._reqs_to_process:
                 self._reqs_to_send[req_id] = expires
@@ -135,7 +138,7 @@ class NixlConnectorWorker:
         for req_id in [req_id for req_id, expires in self._reqs_to_send.items() if now >= expires]:
             if req_id not in sent:
                 logger.warning("Releasing expired KV blocks for request %s: its lease has run out.", req_id)
-                self.num_kv_expired_reqs += 1
+                self.xfer_stats.num_kv_expired_reqs += 1
                 sent.add(req_id)
         for req_id in sent:
             self._offers.withdraw(req_id)
@@ -179,6 +182,13 @@ class NixlConnectorWorker:
         for req_id in payload.split(","):
             if req_id in self._reqs_to_send:
                 self._reqs_to_send[req_id] = max(self._reqs_to_send[req_id], new_expiry)
+
+    def build_connector_worker_meta(self) -> NixlKVConnectorStats | None:
+        """What has happened since the last call; None: nothing."""
+        for each in _drained(self._reader.transfers):
+            self.xfer_stats = self.xfer_stats.aggregate(each)
+        found, self.xfer_stats = self.xfer_stats, NixlKVConnectorStats()
+        return None if found.is_empty() else found
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Blocks that were to be filled and were not, since the last call."""

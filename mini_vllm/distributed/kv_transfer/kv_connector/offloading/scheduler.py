@@ -218,6 +218,8 @@ class OffloadingConnectorScheduler:
         Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py:866 —
         `OffloadingConnectorScheduler.update_connector_output`.
         """
+        if connector_output.invalid_block_ids:
+            self._void(connector_output.invalid_block_ids)
         meta = connector_output.kv_connector_worker_meta
         for job_id, count in meta.completed_jobs.items() if isinstance(meta, OffloadingWorkerMetadata) else ():
             job = self._jobs.report(job_id, count)
@@ -232,6 +234,15 @@ class OffloadingConnectorScheduler:
                     self._blocks_being_loaded -= job.keys
             if not status.transfer_jobs and status.req.is_finished():
                 self._forget(status)
+
+    def _void(self, invalid: set[int]) -> None:
+        """Another connector could not fill these blocks: who has one has computed on nothing, and stores that. Upstream
+        keeps what it has stored."""
+        for status in self._req_status.values():
+            if any(not invalid.isdisjoint(state.block_ids) for state in status.group_states):
+                for job_id in status.transfer_jobs:
+                    self._jobs.jobs[job_id].is_void = True
+                status.store_again()
 
     def _forget(self, status: RequestOffloadState) -> None:
         if self._req_status.get(status.req.request_id) is status:  # else another has the id by now
@@ -278,10 +289,7 @@ class OffloadingConnectorScheduler:
         self._jobs.drop_all()
         self.manager.reset_cache()
         for status in list(self._req_status.values()):
-            status.transfer_jobs.clear()
-            for config, state in status.groups:
-                if config.sliding_window_size_in_blocks is None or status.req.status == RequestStatus.PREEMPTED:
-                    state.next_stored_block_idx = 0
+            status.store_again()
             if status.req.is_finished():
                 self._forget(status)
         if self._blocks_being_loaded is not None:

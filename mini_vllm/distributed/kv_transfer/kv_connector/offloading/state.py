@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mini_vllm.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from mini_vllm.kv_offload.base import OffloadingSpec, OffloadKey, ReqContext, make_offload_key
-from mini_vllm.request import Request
+from mini_vllm.request import Request, RequestStatus
 from mini_vllm.utils.math_utils import cdiv
 
 
@@ -155,6 +155,12 @@ class RequestOffloadState:
         """All blocks of so many tokens are stored, or never will be."""
         for config, state in self.groups:
             state.next_stored_block_idx = num_offloadable_tokens // config.offloaded_block_size
+
+    def store_again(self) -> None:
+        """What it has stored is gone: from the first block on, but where a window may have given blocks back."""
+        for config, state in self.groups:
+            if config.sliding_window_size_in_blocks is None or self.req.status == RequestStatus.PREEMPTED:
+                state.next_stored_block_idx = 0
 
     def update_num_hit_blocks(self, num_cached_tokens: int) -> None:
         """So many tokens were hits when it came."""

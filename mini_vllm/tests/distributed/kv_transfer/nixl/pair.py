@@ -20,11 +20,13 @@ def greedy(max_tokens=6, kv_transfer_params=None, **settings):
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, extra_args=extra, **settings)
 
 
-def make(role="kv_both", policy="fail", extra=None, **settings):
+def transfer_config(role="kv_both", policy="fail", extra=None):
     transfer = {"kv_connector": "NixlConnector", "kv_role": role, "kv_load_failure_policy": policy}
-    if extra:
-        transfer["kv_connector_extra_config"] = extra
-    return LLM(str(POCKET), kv_transfer_config=transfer, **{"num_blocks": 64, **settings})
+    return {**transfer, "kv_connector_extra_config": extra or {}}
+
+
+def make(role="kv_both", policy="fail", extra=None, **settings):
+    return LLM(str(POCKET), kv_transfer_config=transfer_config(role, policy, extra), **{"num_blocks": 64, **settings})
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from mini_vllm import LLM
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     PROMPTS,
     decode,
@@ -18,14 +19,10 @@ from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     prefill,
     tokens_of,
 )  # fmt: skip
-from mini_vllm.tests.helpers import POCKET
+from mini_vllm.tests.helpers import MODELS, POCKET
 
 pytestmark = needs_pocket
-
-
-@pytest.fixture(autouse=True)
-def any_port(monkeypatch):
-    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
+PIRATE = MODELS / "pocket-lora-pirate"
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +33,27 @@ def plain():
     }
 
 
+SETTINGS = [
+    ({}, {}),
+    ({"block_size": 8}, {"block_size": 16}),
+    ({"block_size": 16}, {"block_size": 8}),
+    ({"block_size": 12}, {"block_size": 16}),
+    ({"async_scheduling": True}, {"async_scheduling": True}),
+    ({"max_num_batched_tokens": 16}, {"max_num_batched_tokens": 16}),
+    ({"enable_prefix_caching": False}, {"enable_prefix_caching": False}),
+    ({"dtype": "float64"}, {"dtype": "float64", "block_size": 8}),
+]
+FAST = {("tcp", 0), ("tcp", 1), ("shm", 2)}
+
+
 @pytest.mark.parametrize(
-    ("of_p", "of_d"),
+    ("backend", "of_p", "of_d"),
     [
-        ({}, {}),
-        ({"block_size": 8}, {"block_size": 16}),
-        ({"block_size": 16}, {"block_size": 8}),
-        pytest.param({"block_size": 12}, {"block_size": 16}, marks=pytest.mark.slow),
-        pytest.param({"async_scheduling": True}, {"async_scheduling": True}, marks=pytest.mark.slow),
-        pytest.param({"max_num_batched_tokens": 16}, {"max_num_batched_tokens": 16}, marks=pytest.mark.slow),
-        pytest.param({"enable_prefix_caching": False}, {"enable_prefix_caching": False}, marks=pytest.mark.slow),
-        pytest.param({"dtype": "float64"}, {"dtype": "float64", "block_size": 8}, marks=pytest.mark.slow),
+        pytest.param(backend, *each, marks=() if (backend, i) in FAST else pytest.mark.slow)
+        for i, each in enumerate(SETTINGS)
+        for backend in ("tcp", "shm")
     ],
 )
-@pytest.mark.parametrize("backend", ["tcp", "shm"])
 def test_the_tokens_of_one_engine_and_no_block_is_lost(backend, of_p, of_d, plain):
     with ended(
         make("kv_producer", extra={"backends": [backend]}, **of_p),
@@ -77,6 +81,52 @@ def test_the_parameters_are_upstreams_and_threads_end():
         }  # fmt: skip
         assert threading.active_count() > before
     assert threading.active_count() == before
+
+
+@pytest.mark.skipif(not PIRATE.is_dir(), reason="models/pocket-lora-pirate is not here")
+def test_adapters_are_not_mixed():
+    adapter, settings = LoRARequest("pirate", 1, str(PIRATE)), {"enable_lora": True, "max_lora_rank": 16}
+    one = LLM(str(POCKET), **settings)
+    wanted, plain = (
+        tokens_of(one.generate(PROMPTS[:1], greedy(), use_tqdm=False, lora_request=each)) for each in (adapter, None)
+    )
+    assert wanted != plain
+    with ended(make(**settings), make(policy="recompute", **settings)) as (p, d):
+        for of_p in (adapter, None):
+            for of_d, expected in ((adapter, wanted), (None, plain)):
+                params, before = prefill(p, PROMPTS[:1], lora_request=of_p), num_failed(d)
+                assert tokens_of(decode(d, PROMPTS[:1], params, lora_request=of_d)) == expected
+                drain(d)
+                assert num_failed(d) - before == (of_p is not of_d)
+                d.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_completions_of_one_prompt_have_one_load(caching, plain):
+    with ended(make(), make(enable_prefix_caching=caching)) as (p, d):
+        params = prefill(p, PROMPTS[:1])[0]
+        most_likely = SamplingParams(
+            n=3, top_k=1, max_tokens=6, ignore_eos=True, extra_args={"kv_transfer_params": params}
+        )
+        (output,) = d.generate(PROMPTS[:1], most_likely, use_tqdm=False)
+        assert [each.token_ids for each in output.outputs] == plain["float32"][:1] * 3
+        stats = d.llm_engine.scheduler.connector.connector.connector_scheduler.stats
+        assert stats.num_successful_transfers == 1 and not stats.num_failed_transfers
+        params = prefill(p, PROMPTS[2:3])[0]
+        for name in "abc":
+            d.llm_engine.add_request(name, PROMPTS[2], greedy(6, params))
+        d.llm_engine.abort_request(["a"])  # P must not free for this one
+        assert p.llm_engine.engine_core.kv_cache_manager.usage > 0
+        ended_well = []
+        while d.llm_engine.has_unfinished_requests():
+            ended_well += [each.outputs[0].token_ids for each in d.llm_engine.step() if each.finished]
+        assert ended_well == plain["float32"][2:3] * 2
+        drained(p, d)
+
+
+def num_failed(d):
+    """Loads that went wrong, of the engine's life."""
+    return d.llm_engine.scheduler.connector.connector.connector_scheduler.stats.num_failed_transfers
 
 
 def test_one_transfer_for_a_request_and_none_without_parameters(plain):

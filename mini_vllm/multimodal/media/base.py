@@ -1,0 +1,17 @@
+"""An item that came from a file, beside the file's bytes. Upstream twin: `vllm/multimodal/media/base.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class MediaWithBytes:
+    """media: the item. original_bytes: of the file; they name the item, in the place of its pixels.
+
+    Upstream: upstream/vllm/multimodal/media/base.py:15 — `MediaWithBytes`.
+    """
+
+    media: Any
+    original_bytes: bytes
