@@ -50,6 +50,7 @@ REFERENCE = (
     "docs/corridor.md",
     "docs/places.md",
     "docs/serving.md",
+    "docs/disaggregation.md",
     "docs/tuning.md",
     "docs/gpu.md",
     "docs/add-a-model.md",

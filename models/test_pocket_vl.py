@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from collections.abc import Iterable
@@ -15,10 +16,13 @@ from mini_vllm.entrypoints.chat_utils import apply_chat_template
 from mini_vllm.model_loader.safetensors_reader import SafetensorsFile
 from models.training.chat_format import Conversation, to_ids
 from models.training.pocket_vl import conversations, layout, pictures, questions, rows, suites
+from models.training.pocket_vl.card import card, commands
 from models.training.pocket_vl.make_random import make_random
 
 FOLDER = Path(__file__).parent / "pocket-vl"
 PICTURES = "a84db32d6afd4227548245ae50119113bca00fce64d607ba044a0f1981395d6c"
+WEIGHTS = "69403cb098d6a2a5c62a02663d08bc7115a97ed8ca30708399eaa97066f14282"
+GOLDEN = Path(__file__).parents[1] / "mini_vllm" / "tests" / "golden" / "pocket-vl.json.gz"
 NAMES = {**pictures.COLOURS, **{name: (level,) * 3 for name, level in pictures.BACKGROUNDS.items()}}
 
 
@@ -105,13 +109,13 @@ def test_answers_are_true() -> None:
 
 
 def test_held_out_things_are_never_shown() -> None:
-    """Pairs, numbers, words and wordings of the suites do not occur in 800 chats of training."""
+    """Pairs, numbers, words and wordings of the suites do not occur in 300 chats of training."""
     rng = np.random.default_rng(9)
     wordings = {text for kind in questions.HELD_OUT_QUESTIONS.values() for text in kind}
     assert not wordings & {text for kind in questions.QUESTIONS.values() for text in kind}
     assert set(questions.HELD_OUT_QUESTIONS) == set(questions.QUESTIONS)
     assert not set(conversations.WORDS) & set(conversations.HELD_OUT_WORDS)
-    for _ in range(800):
+    for _ in range(300):
         for picture in conversations.make_chat(rng, int(rng.integers(1, 3))).pictures:
             assert not pictures.HELD_OUT & {(thing.colour, thing.shape) for thing in picture.things}
             assert picture.text not in conversations.HELD_OUT_WORDS
@@ -196,3 +200,45 @@ def test_settings_are_those_of_the_layout(tmp_path: Path) -> None:
     text, vision = config["text_config"], config["vision_config"]
     assert text["head_dim"] in (32, 64, 80, 96, 112, 128)  # what vLLM's CPU backend can
     assert vision["image_size"] % vision["patch_size"] == 0 and config["image_seq_length"] == 64
+
+
+def test_figures_meet_their_goals() -> None:
+    """metrics.json holds every suite, each of 500 cases, and the goals are met."""
+    report = json.loads((FOLDER / "metrics.json").read_text(encoding="utf-8"))
+    assert list(report["metrics"]) == list(suites.MAKERS)
+    assert set(report["goals"]) == {"colour", "shape", "count", "digit"} and min(report["goals"].values()) == 0.95
+    for name, entry in report["metrics"].items():
+        assert entry["count"] == 500 and entry["value"] >= report["goals"].get(name, 0.8), name
+
+
+def test_the_card_is_made_of_the_figures() -> None:
+    """The table and the commands of the card are those of metrics.json and training.json."""
+    assert (FOLDER / "README.md").read_text(encoding="utf-8") == card(FOLDER), (
+        "run `python -m models.training.pocket_vl.card models/pocket-vl`"
+    )
+    two = json.loads((FOLDER / "training.json").read_text(encoding="utf-8")) * 2
+    assert "--out run2" in commands(two) and commands(two).count("--resume run1/state.pt") == 1
+
+
+def test_the_folder_is_small_and_the_weights_are_those_of_the_figures() -> None:
+    """At most 4 MB; the hash is that of the file which was evaluated; no number is lost in float16."""
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 4e6
+    digest = hashlib.sha256((FOLDER / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == WEIGHTS
+    found = list(tensors_of(FOLDER))
+    assert {name: shape for name, _, shape in found} == layout.shapes() and {kind for _, kind, _ in found} == {"F16"}
+
+
+def test_vllms_answers_are_the_expected_ones() -> None:
+    """The recorded run of the real vLLM: prompts are the suites', and nearly all of its answers are right."""
+    answers = json.loads(gzip.decompress(GOLDEN.read_bytes()))["answers"]
+    encode, special = rows.make_encoder(FOLDER)
+    right = 0
+    for answer in answers:
+        case = suites.suite(answer["suite"], answer["case"] + 1)[-1]
+        ids, _ = to_ids(Conversation(messages=case.messages), encode, special)
+        asked = [*ids, *encode("\n"), special["<|assistant|>"], *encode("\n")]
+        assert answer["prompt_token_ids"] == asked
+        assert len(answer["logprobs"]) == len(answer["token_ids"]) and answer["token_ids"][-1] == rows.END_ID
+        right += answer["text"] == case.expected
+    assert len(answers) == 60 and right >= 55

@@ -1,18 +1,21 @@
-"""pocket-vl in torch: the trainer's model is transformers' LLaVA, and it learns."""
+"""pocket-vl in torch: the trainer's model is transformers' LLaVA, it learns, and its figures are greedy decoding's."""
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from models.training.pocket_vl import layout
+from models.training.pocket_vl import layout, suites
 from models.training.pocket_vl.make_random import make_random
 
 pytestmark = pytest.mark.needs_torch
 FOLDER = Path(__file__).parent / "pocket-vl"
+GOLDEN = Path(__file__).parents[1] / "mini_vllm" / "tests" / "golden" / "pocket-vl.json.gz"
 
 
 def library(folder: Path) -> Any:
@@ -66,3 +69,64 @@ def test_training_learns_and_goes_on(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] - 1
     for ours, theirs in zip(whole.model.parameters(), half.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_exact_answers_are_those_of_greedy_decoding() -> None:
+    """One pass over the expected answer says right exactly where decoding token by token gives that answer."""
+    pytest.importorskip("torch")
+    from models.training.pocket_vl.evaluate import answer, load, right
+    from models.training.pocket_vl.rows import make_encoder
+
+    model, cases = load(FOLDER), [case for name in suites.MAKERS for case in suites.suite(name, 1)]
+    false = [suites.Case(case.messages, case.expected + " No.", case.pictures) for case in cases[:4]]
+    marks = right(model, cases + false, *make_encoder(FOLDER))
+    assert marks == [answer(model, case, FOLDER) == case.expected for case in cases + false]
+    assert sum(marks) > len(cases) // 2 and not any(marks[-4:])
+
+
+def test_the_librarys_processor_makes_our_pixels_and_places() -> None:
+    """`AutoProcessor` of the folder: pixels normalized as in training, 64 places for each picture, the chat's ids."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    image = pytest.importorskip("PIL.Image")
+    from models.training.pocket_vl.evaluate import inputs, load
+    from models.training.pocket_vl.rows import make_encoder
+
+    processor, model = transformers.AutoProcessor.from_pretrained(FOLDER), load(FOLDER)
+    for name in ("describe", "which"):
+        case = suites.suite(name, 1)[0]
+        content: list[dict[str, str]] = [{"type": "image"} for _ in case.pictures]
+        content.append({"type": "text", "text": case.messages[0][1].replace("<image>", "").strip()})
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        made = processor(
+            text=text,
+            images=[image.fromarray(picture.pixels) for picture in case.pictures],
+            add_special_tokens=False,
+            return_tensors="pt",
+        )
+        ids, answers, pixels = inputs([case], *make_encoder(FOLDER))
+        if not case.messages[0][1].endswith("<image>"):
+            assert made["input_ids"][0].tolist() == ids[0, : int(answers[0].int().argmax())].tolist()
+        normal = ((pixels[:-1].float() - model.mean) / model.std).permute(0, 3, 1, 2)
+        assert torch.allclose(made["pixel_values"].float(), normal, atol=1e-5)
+
+
+def test_the_library_gives_vllms_tokens() -> None:
+    """60 answers of the real vLLM, token by token; at a tie of the two likeliest an engine may go the other way."""
+    torch = pytest.importorskip("torch")
+    from models.training.pocket_vl.evaluate import inputs, load
+    from models.training.pocket_vl.rows import make_encoder
+
+    golden = json.loads(gzip.decompress(GOLDEN.read_bytes()))["answers"]
+    ours, theirs, (encode, special) = load(FOLDER), library(FOLDER), make_encoder(FOLDER)
+    for answer in golden[::3]:
+        case = suites.suite(answer["suite"], answer["case"] + 1)[-1]
+        ids, answers, pixels = inputs([case], encode, special)
+        prompt = ids[:, : int(answers[0].int().argmax())]
+        full = torch.cat((prompt, torch.tensor([answer["token_ids"]])), dim=1)
+        normal = ((pixels[:-1].float() - ours.mean) / ours.std).permute(0, 3, 1, 2) if case.pictures else None
+        with torch.no_grad():
+            logits = theirs(input_ids=full, pixel_values=normal).logits[0, prompt.shape[1] - 1 : -1].log_softmax(-1)
+        tokens = torch.tensor(answer["token_ids"])
+        chosen = logits[torch.arange(len(tokens)), tokens]
+        assert (logits.max(-1).values - chosen).max() < 1e-4, answer
+        assert torch.allclose(chosen, torch.tensor(answer["logprobs"]), atol=1e-3), answer

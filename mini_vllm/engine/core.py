@@ -62,7 +62,7 @@ class EngineCore:
             config.speculative_config.resolve_draft_model(self.resolved_model)
         self.sampler = parts.sampler()
         self.model_executor = Executor.get_class(config)(
-            config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model)
+            config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model, parts.vision_tower)
         )
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks
@@ -232,7 +232,7 @@ class EngineCore:
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora`)."""
-        if lora_request.load_inplace and not self.reset_prefix_cache():
+        if lora_request.load_inplace and not self.reset_prefix_cache(False, self.scheduler.connector is not None):
             raise RuntimeError("an adapter can be read again (load_inplace) only while no request runs")
         return self.model_executor.collective_rpc(lora_calls.add_lora, args=(lora_request,))[0]
 
@@ -258,7 +258,7 @@ class EngineCore:
             num_steps=self.num_steps, num_scheduled_tokens=self.num_scheduled_tokens,
             num_preemptions=scheduler.num_preemptions, cudagraph_stats=cudagraph_stats, expert_load=expert_load,
             spec_decoding_stats=None if drafts is None else drafts.spec_decoding_stats,
-            connector_prefix_cache_stats=None if remote is None else remote.prefix_cache_stats,
+            **({} if remote is None else remote.make_stats()),
         )  # fmt: skip
 
     def profile(self, is_start: bool = True) -> list[dict[str, Any]]:

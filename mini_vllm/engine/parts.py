@@ -65,6 +65,8 @@ class EngineParts:
         scheduler: (config, kv_cache_manager, max_model_len, **held) -> a `Scheduler`; `held`: as its keywords.
         check_stop: (request, max_model_len) -> whether the request has ended.
         model: (model, its folder or None, config) -> the model that is served.
+        vision_tower: (model, its folder or None, config) -> what encodes pictures in the place of the model's own
+            `embed_multimodal`; None: that. It must give as many embeddings for each as the model's.
         sampler: () -> a `Sampler`.
         attention: backend class, see `attention/backends/registry.py`; None: the one that `attention_backend` names.
         jump_forward: (vocabulary, tokenizer) -> a `JumpForward`, where the settings want one; None: ours.
@@ -78,6 +80,7 @@ class EngineParts:
     scheduler: Callable[..., Scheduler] = make_scheduler
     check_stop: Callable[[Request, int], bool] = check_stop
     model: Callable[[Any, str | None, Any], Any] = lambda model, folder, config: model
+    vision_tower: Callable[[Any, str | None, Any], Callable[..., Sequence[Any]]] | None = None
     sampler: Callable[[], Sampler] = Sampler
     attention: Any = None
     jump_forward: Any = None

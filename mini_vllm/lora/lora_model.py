@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class LoRAModel:
     @classmethod
     def from_local_checkpoint(
         cls, lora_dir: str | Path, expected: Shapes, peft_helper: PEFTHelper, lora_model_id: int, dtype: Any,
-        others: Collection[str] = (),
+        others: Collection[str] = (), module_name: Callable[[str], str] = str,
     ) -> LoRAModel:  # fmt: skip
         """Read an adapter; all names and shapes are looked at before any weight is.
 
@@ -47,6 +47,7 @@ class LoRAModel:
             expected: the projections that have buffers.
             dtype: that the factors get.
             others: the projections and embeddings that have none; an adapter must not want to change them.
+            module_name: a name in the file -> the base checkpoint's.
 
         Raises:
             FileNotFoundError: the folder has no weights. ValueError: names what does not fit.
@@ -58,7 +59,7 @@ class LoRAModel:
             raise FileNotFoundError(f"{path} is not there: an adapter's weights are expected in {TENSORS_NAME}")
         file = SafetensorsFile(path)
         try:
-            names = _check(file, expected, others, peft_helper)
+            names = _check(file, expected, others, peft_helper, module_name)
             loras = {
                 module: LoRALayerWeights.from_config(
                     module, peft_helper, *(file.read(name).astype(dtype, copy=False) for name in pair)
@@ -84,7 +85,11 @@ def _not_served(modules: list[str]) -> str:
 
 
 def _check(
-    file: SafetensorsFile, expected: Shapes, others: Collection[str], peft_helper: PEFTHelper
+    file: SafetensorsFile,
+    expected: Shapes,
+    others: Collection[str],
+    peft_helper: PEFTHelper,
+    module_name: Callable[[str], str],
 ) -> dict[str, tuple[str, str]]:
     """Module -> the names of its two tensors; they are the modules that the adapter says it changes, each of them."""
     found: dict[str, dict[bool, str]] = {}
@@ -93,6 +98,7 @@ def _check(
             module, is_lora_a = parse_fine_tuned_lora_name(name)
         except ValueError as error:
             raise ValueError(f"{file.path}: {error}") from None
+        module = module_name(module)
         if is_lora_a in (pair := found.setdefault(module, {})):
             raise ValueError(f"{file.path}: {pair[is_lora_a]!r} and {name!r} are one tensor under two names")
         pair[is_lora_a] = name

@@ -8,6 +8,7 @@ Both forget the one that was used least recently. Who is not registered any more
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class LRUCacheLoRAModelManager:
     Attributes:
         modules: name of a projection -> its buffers. shapes: what an adapter may patch, by the checkpoint's names.
         others: what it may not: embeddings, and projections without buffers.
+        module_name: a name in an adapter's file -> the checkpoint's.
         lora_index_to_id: for each slot, the adapter in it.
 
     Raises:
@@ -52,6 +54,7 @@ class LRUCacheLoRAModelManager:
         self.modules = {each.prefix: BaseLinearLayerWithLoRA(each, slots, rank, self.punica_wrapper) for each in layers}
         self.shapes = {name: shape for module in self.modules.values() for name, shape in module.shapes.items()}
         self.others = module_names(_layers(model)) - set(self.shapes)
+        self.module_name: Callable[[str], str] = getattr(model, "lora_module_name", str)
         self.dtype = layers[0].dtype
         self.lora_index_to_id: list[int | None] = [None] * slots
         self._registered_adapters: LRUCache[int, LoRAModel] = LRUCache(self.capacity, self.deactivate_adapter)
@@ -153,5 +156,12 @@ class LRUCacheLoRAModelManager:
 
 
 def _layers(model: Any) -> list[Any]:
+    """Of a model that takes media, those of its language model.
+
+    Upstream: upstream/vllm/lora/model_manager.py:172 — "self.mm_mapping: MultiModelKeys = self.model.get_mm_mapping()".
+    """
     context = getattr(model, "context", None)
-    return [] if context is None else list(context.layers)
+    layers = [] if context is None else list(context.layers)
+    if (mapping := getattr(model, "get_mm_mapping", None)) is None:
+        return layers
+    return [each for each in layers if mapping().is_of_language_model(each.prefix)]

@@ -77,7 +77,13 @@ class LRUCacheWorkerLoRAManager:
             helper.validate_legal(self.lora_config)
             manager = self.adapter_manager
             found = LoRAModel.from_local_checkpoint(
-                request.lora_path, manager.shapes, helper, request.lora_int_id, manager.dtype, manager.others
+                request.lora_path,
+                manager.shapes,
+                helper,
+                request.lora_int_id,
+                manager.dtype,
+                manager.others,
+                manager.module_name,
             )
         except FileNotFoundError as error:
             raise ValueError(f"LoRA adapter {request.lora_name!r} is not there: {error}") from None

@@ -113,6 +113,12 @@ HELP = {
     "request_params_n": "Completions asked for.",
     "request_params_max_tokens": "Tokens asked for.",
     "request_prefill_kv_computed_tokens": "Tokens of a prompt that were computed, not cached.",
+    "nixl_xfer_time_seconds": "Time of a transfer.",
+    "nixl_bytes_transferred": "Bytes of a transfer.",
+    "nixl_num_descriptors": "Blocks of layers of a transfer.",
+    "nixl_num_failed_transfers": "Transfers that failed.",
+    "nixl_num_failed_notifications": "Transfers of which the other side could not be told.",
+    "nixl_num_kv_expired_reqs": "Requests whose KV was kept, and not read before the lease ran out.",
     "cache_config_info": "Settings of the KV cache, as labels.",
 }
 """What `# HELP` says, by the name without its prefix."""

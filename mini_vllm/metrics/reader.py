@@ -67,7 +67,7 @@ def get_metrics_snapshot(engine: Any, scheduler_stats: Any = None) -> list[Metri
     for name, data in logger.histograms.items():
         buckets = data.cumulative()
         found.append(Histogram(name, dict(labels), data.count, data.sum, buckets))
-    return [*found, *_spec_decoding(engine, labels), _cache_config(engine, labels)]
+    return [*found, *_kv_connector(core, labels), *_spec_decoding(engine, labels), _cache_config(engine, labels)]
 
 
 def _model_name(engine: Any) -> str:
@@ -115,6 +115,14 @@ def _counters(stats: Any, core: Any, labels: dict[str, str]) -> list[Metric]:
     ends = ((reason, stats.finished.get(reason.value, 0)) for reason in FinishReason)
     found += [Counter("vllm:request_success", {**labels, "finished_reason": r.value}, count) for r, count in ends]
     return found
+
+
+def _kv_connector(core: Any, labels: dict[str, str]) -> list[Metric]:
+    """What a KV connector counts; nothing where there is none, or it counts nothing."""
+    return [
+        Histogram(name, dict(labels), **value) if isinstance(value, dict) else Counter(name, dict(labels), value)
+        for name, value in (core.kv_connector_stats or {}).items()
+    ]
 
 
 def _spec_decoding(engine: Any, labels: dict[str, str]) -> list[Metric]:

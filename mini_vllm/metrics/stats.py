@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.engine import EngineCoreEvent, EngineCoreEventType
 
@@ -43,6 +43,7 @@ class PrefixCacheStats:
 class SchedulerStats:
     """What the core can say of itself: how many run and wait now, and totals since it was made.
     `connector_prefix_cache_stats`: tokens that a KV connector was asked for, and had; None where there is none.
+    `kv_connector_stats`: what it says of itself, see `KVConnectorBase_V1.get_kv_connector_stats`.
 
     Upstream: upstream/vllm/v1/metrics/stats.py:171 — `SchedulerStats`, which comes with every step and counts from one
     to the next.
@@ -59,6 +60,7 @@ class SchedulerStats:
     expert_load: ExpertLoad | None = None
     spec_decoding_stats: SpecDecodingStats | None = None
     connector_prefix_cache_stats: PrefixCacheStats | None = None
+    kv_connector_stats: dict[str, Any] | None = None
 
 
 @dataclass
@@ -68,8 +70,7 @@ class EngineStats:
     `num_scheduled_tokens` counts every token that went through the model, prompt tokens computed again after a
     preemption included; `num_cached_tokens` counts prompt tokens that the prefix cache saved at the last admission
     before the first token.
-    `cudagraph` is None where no graphs are wanted; `expert_load` is None where the model has no experts;
-    `spec_decoding` is None where nobody makes drafts.
+    `cudagraph`, `expert_load`, `spec_decoding` are None where there are no graphs, no experts, no drafts.
     """
 
     num_steps: int = 0

@@ -19,6 +19,7 @@ from mini_vllm.layers.module import Module
 from mini_vllm.models.clip import CLIPVisionModel
 from mini_vllm.models.interfaces import SupportsMultiModal
 from mini_vllm.models.interfaces_base import Attention, CausalLM
+from mini_vllm.models.module_mapping import MultiModelKeys
 from mini_vllm.models.siglip import SiglipVisionModel
 from mini_vllm.models.vision import select_vision_tokens
 from mini_vllm.multimodal.processing.llava import LlavaMultiModalProcessor, LlavaProcessingInfo
@@ -98,6 +99,22 @@ class LlavaForConditionalGeneration(SupportsMultiModal, CausalLM):
     def compute_logits(self, hidden: Array) -> Array:
         """Hidden rows [R, H] -> logits [R, V]."""
         return self.language_model.compute_logits(hidden)
+
+    def get_mm_mapping(self) -> MultiModelKeys:
+        """Adapters are of the language model alone.
+
+        Upstream: upstream/vllm/model_executor/models/llava.py:732 — `LlavaForConditionalGeneration.get_mm_mapping`.
+        """
+        return MultiModelKeys(["model", "lm_head"], [_Names.projector], [_Names.tower])
+
+    def lora_module_name(self, name: str) -> str:
+        """The name of a module in an adapter's file, which has one of two orders of the parts -> here.
+
+        Upstream: upstream/vllm/lora/utils.py:155 — `parse_fine_tuned_lora_name`, with the model's "weights_mapper".
+        """
+        pairs = (("model.language_model.", "model."), ("language_model.", ""))
+        found = next((pair for pair in pairs if name.startswith(pair[0])), ("", ""))
+        return found[1] + name.removeprefix(found[0])
 
     def adapt_to(self, names: set[str]) -> None:
         """See `_Names`."""

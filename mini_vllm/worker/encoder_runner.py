@@ -19,6 +19,7 @@ from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.rope_state import RopeState
 
 if TYPE_CHECKING:
+    from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.worker.model_runner import ModelInputs, ModelRunner
 
 
@@ -27,6 +28,7 @@ class EncoderRunner:
 
     Args:
         model: obeys `SupportsMultiModal` of `models/interfaces.py`.
+        embed_multimodal: in the place of the model's own; None: that.
 
     Attributes:
         encoder_cache: identifier of an item -> its embeddings [n, H]. What is in it, the scheduler decides.
@@ -36,8 +38,8 @@ class EncoderRunner:
     Upstream: upstream/vllm/v1/worker/gpu/mm/encoder_runner.py:13 — `EncoderRunner`.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, model: Any, embed_multimodal: Callable[..., Sequence[Array]] | None = None) -> None:
+        self.model, self.embed_multimodal = model, embed_multimodal
         self.encoder_cache: dict[str, Array] = {}
         self.mm_features: dict[str, list[MultiModalFeatureSpec]] = {}
         self.rope = RopeState(model) if supports_mrope(model) else None
@@ -73,7 +75,8 @@ class EncoderRunner:
         for modality, group in groupby(items, key=lambda item: (item.modality, sorted(item.data))):
             together = list(group)
             kwargs = {key: [item.data[key] for item in together] for key in modality[1]}
-            outputs = [np.asarray(output) for output in self.model.embed_multimodal(**kwargs)]
+            embed = self.embed_multimodal or self.model.embed_multimodal
+            outputs = [np.asarray(output) for output in embed(**kwargs)]
             wanted = [item.mm_position.get_num_embeds() for item in together]
             if [len(output) for output in outputs] != wanted:
                 raise ValueError(
@@ -134,9 +137,16 @@ class EncoderRunner:
         return embedded
 
 
-def make_encoder(model: Any) -> EncoderRunner | None:
-    """For the runner of this model; None where it takes text alone."""
-    return EncoderRunner(model) if supports_multimodal(model) else None
+def make_encoder(
+    model: Any, vision_tower: Any = None, resolved: ResolvedModel | None = None, config: Any = None
+) -> EncoderRunner | None:
+    """For the runner of this model; None where it takes text alone. vision_tower: see `EngineParts`."""
+    if not supports_multimodal(model):
+        return None
+    if vision_tower is None:
+        return EncoderRunner(model)
+    folder = None if resolved is None or resolved.hf_config is None else resolved.model
+    return EncoderRunner(model, vision_tower(model, folder, config))
 
 
 def reset_encoder_cache(worker: Any) -> None:

@@ -37,11 +37,13 @@ class WorkerParts:
     Attributes:
         sampler: a `Sampler`; None: a new one. attention: backend class; None: the one that `attention_backend` names.
         model: (model, its folder or None, config) -> the model that is served; None: the one that was loaded.
+        vision_tower: of the same -> what stands in the place of its `embed_multimodal`; None: its own.
     """
 
     sampler: Any = None
     attention: Any = None
     model: Any = None
+    vision_tower: Any = None
 
 
 class Worker:
@@ -150,7 +152,7 @@ class Worker:
             kv_cache_config=kv_cache_config,
             platform=c.platform,
             kv_connector=make_kv_connector(self, kv_cache_config),
-            encoder=make_encoder(self.model),
+            encoder=make_encoder(self.model, self.parts.vision_tower, self.resolved_model, c),
         )
         self.model_runner.lora_manager = self.lora_manager
         if c.speculative_config is not None:

@@ -60,8 +60,7 @@ class RemoteKV:
     Args:
         connector: its scheduler's half.
         kv_cache_manager: has the blocks.
-        kv_load_failure_policy: "fail" or "recompute".
-        num_lookahead_tokens: slots for a drafter's own keys and values.
+        kv_load_failure_policy: "fail" or "recompute". num_lookahead_tokens: slots for a drafter's own keys and values.
 
     Attributes:
         finished_recving_kv_req_ids: requests whose load has ended, not looked at since. failures: of loads.
@@ -89,6 +88,11 @@ class RemoteKV:
         half = KVConnectorFactory.create_scheduler_connector(core.config, core.kv_cache_config, core.model_executor)
         lookahead = 0 if drafts is None else drafts.num_lookahead_tokens
         return cls(half, core.kv_cache_manager, transfer.kv_load_failure_policy, lookahead)
+
+    def make_stats(self) -> dict[str, Any]:
+        """Its part of `SchedulerStats`."""
+        stats = self.connector.get_kv_connector_stats()
+        return {"connector_prefix_cache_stats": self.prefix_cache_stats, "kv_connector_stats": stats}
 
     def try_promote(self, request: Request) -> bool:
         """False while the tokens of a request are being loaded. When they are there, it waits for room, as others do.
@@ -144,15 +148,16 @@ class RemoteKV:
         return True
 
     def head_start(self, request: Request) -> HeadStart | None:
-        """The tokens that the first of a queue need not compute: prefix hits, and what the connector has after them.
-        None: the connector does not know yet.
+        """The tokens that the first of a queue need not compute: prefix hits, and what the connector has after them;
+        nothing where each has log-probabilities (the pinned release loads, and has none). None: it does not know yet.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:590 — "Get already-cached tokens."
         """
         if request.num_computed_tokens:  # loaded in the background; they have blocks
             return HeadStart(self.kv_cache_manager.empty_kv_cache_blocks, 0, num_lookahead=self.num_lookahead_tokens)
         blocks, num_hits = self.kv_cache_manager.get_computed_blocks(request)
-        num_external, in_background = self.connector.get_num_new_matched_tokens(request, num_hits)
+        whole, ask = request.sampling_params.prompt_logprobs is not None, self.connector.get_num_new_matched_tokens
+        num_external, in_background = (0, False) if whole else ask(request, num_hits)
         if num_external is None:
             return None
         most = request.num_tokens - num_hits - (not in_background)
@@ -210,8 +215,7 @@ class RemoteKV:
         return is_loading
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
-        """Tell the connector of a request that has ended. Whether its blocks are kept for a while, and what its output
-        says to whoever goes on with it elsewhere.
+        """Tell the connector that a request has ended: whether its blocks are kept, and what its output says elsewhere.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:2038 — `_connector_finished`.
         """
@@ -234,9 +238,8 @@ class RemoteKV:
         if reported is None or not reported.invalid_block_ids:
             return []
         void = self.failures.find(scheduler.table, output, result)
-        goes_back = self.failures.recompute_kv_load_failures
-        if goes_back and scheduler.encoder_cache_manager is not None:  # and needs an earlier item first
-            for request_id in (each for each in output.num_scheduled_tokens if each in void):
+        if self.failures.recompute_kv_load_failures and scheduler.encoder_cache_manager is not None:
+            for request_id in (each for each in output.num_scheduled_tokens if each in void):  # needs an earlier item
                 scheduler.encoder_cache_manager.free(scheduler.requests[request_id])
         scheduler.prev_step_scheduled_req_ids.difference_update(void)
         return void
@@ -280,14 +283,11 @@ class RemoteKV:
         return request
 
     def take_events(self) -> Iterable[KVCacheEvent]:
-        """KV cache events of the connector's own, of this step: each step it is asked for them, and may tidy up."""
+        """KV cache events of the connector's own, of this step; in each it is asked for them, and may tidy up."""
         return self._events
 
     def after_reset(self, is_done: bool, reset_running_requests: bool, reset_connector: bool) -> bool:
-        """What a reset of the prefix cache comes to.
-
-        Raises:
-            RuntimeError: nothing runs any more, and yet blocks are in use: transfers are under way.
+        """What a reset of the prefix cache comes to. Raises RuntimeError: nothing runs, and yet blocks are in use.
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1896 — `Scheduler.reset_prefix_cache`.
         """
@@ -296,6 +296,4 @@ class RemoteKV:
                 "the prefix cache cannot be reset: all running requests are preempted, but others hold blocks that are "
                 "being loaded or sent, or that were loaded; try again when these transfers have ended"
             )
-        if reset_connector:
-            return self.connector.reset_cache() is not False and is_done
-        return is_done
+        return not (reset_connector and self.connector.reset_cache() is False) and is_done

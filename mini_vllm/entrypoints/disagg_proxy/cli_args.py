@@ -35,8 +35,8 @@ class ProxyArgs:
         "recompute", "Where no prefill engine could do it: the decode engine computes the prompt, or an error.",
         choices=PREFILL_FAILURE_POLICIES,
     )  # fmt: skip
-    prefill_timeout: float = cli_flag(300.0, "Seconds that a prefill engine has for a prompt.")
-    decode_timeout: float = cli_flag(300.0, "Seconds that a decode engine may be silent.")
+    prefill_timeout: float = cli_flag(600.0, "Seconds that a prefill engine has for a prompt.")
+    decode_timeout: float = cli_flag(600.0, "Seconds that a decode engine may be silent.")
     health_interval: float = cli_flag(1.0, "Seconds between two questions for an engine's health.")
     health_timeout: float = cli_flag(5.0, "Seconds after which an engine that does not answer them is down.")
     min_prompt_chars: int = cli_flag(0, "Shorter prompts (characters of JSON) are left to the decode engine.")

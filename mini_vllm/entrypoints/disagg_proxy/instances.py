@@ -143,6 +143,6 @@ async def _watch(instance: Instance, interval_s: float, timeout_s: float) -> Non
                 instance.mark_down(f"/health answered {answer.status_code}", hangs=True)
         except httpx.TimeoutException:
             instance.mark_down(f"/health did not answer within {timeout_s:g} s", hangs=True)
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             instance.mark_down(f"/health: {error or type(error).__name__}", hangs=False)
         await asyncio.sleep(interval_s)

@@ -46,8 +46,8 @@ class ProxyPolicy:
 
     max_attempts: int = 2
     prefill_failure_policy: str = "recompute"
-    prefill_timeout_s: float = 300.0
-    decode_timeout_s: float = 300.0
+    prefill_timeout_s: float = 600.0
+    decode_timeout_s: float = 600.0
     min_prompt_chars: int = 0
 
 

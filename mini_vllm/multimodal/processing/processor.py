@@ -142,7 +142,7 @@ class BaseMultiModalProcessor(ABC):
     ) -> tuple[str, dict[str, Any]]:
         """(hash, data) of one item.
 
-        Upstream: upstream/vllm/multimodal/processing/inputs.py:51 — `ProcessorInputs.get_mm_hashes`.
+        Upstream: upstream/vllm/multimodal/processing/inputs.py:25 — `get_mm_hashes`.
         """
         mm_hash = uuid
         if uuid is None or kwargs:

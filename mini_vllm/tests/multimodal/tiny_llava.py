@@ -51,9 +51,10 @@ TEXTS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
 def save_talking_llava(folder, template=PARTS):
     """The same with a tokenizer of bytes, in which the marker is a token, and with a chat template."""
     folder.mkdir(exist_ok=True)
-    save_tiny_llava(folder, image_token_index=256, text_config={**TEXT, "vocab_size": 260})
+    save_tiny_llava(folder, image_token_index=256, text_config={**TEXT, "vocab_size": 260, "eos_token_id": 257})
     spec = simple_spec([])
-    spec["added_tokens"] = [{"id": 256, "content": "<image>", "special": True}]
+    added = enumerate(("<image>", "</s>"), 256)
+    spec["added_tokens"] = [{"id": number, "content": text, "special": True} for number, text in added]
     (folder / "tokenizer.json").write_text(json.dumps(spec))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "</s>"}))
     return folder

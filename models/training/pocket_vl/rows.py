@@ -88,13 +88,19 @@ def pictures_of(rows: int) -> list[int]:
 def _fitting(
     rng: np.random.Generator, count: int, length: int, encode: Callable, special: dict[str, int]
 ) -> tuple[Chat, list[int], list[int]]:
-    """A chat whose first answer fits; others are drawn again."""
-    while True:
+    """A chat whose first answer fits; others are drawn again, 100 times at most.
+
+    Raises:
+        ValueError: none of them fits; of the last.
+    """
+    for tries in range(100, 0, -1):
         chat = make_chat(rng, count)
         try:
             return chat, *cut(*chat_ids(chat, encode, special), length)
         except ValueError:
-            continue
+            if tries == 1:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def make_batch(seed: int, index: int, rows: int, length: int, encode: Callable, special: dict[str, int]) -> Batch:

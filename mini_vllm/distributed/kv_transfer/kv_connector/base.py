@@ -272,6 +272,15 @@ class KVConnectorBase_V1(ABC):
         """
         return False, None
 
+    def get_kv_connector_stats(self) -> dict[str, Any] | None:
+        """What is counted since the engine was made, by the metric's name: a number, or of a histogram a dict of its
+        `count`, `sum` and `buckets` (upper limit as text -> how many are at most that). None: nothing is.
+
+        Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/base.py:403 —
+        `KVConnectorBase_V1.get_kv_connector_stats`, of the worker's half, and from one step to the next.
+        """
+        return None
+
     def take_events(self) -> Iterable[KVCacheEvent]:
         """KV cache events of the connector's own store, since the last call."""
         return ()

@@ -108,6 +108,14 @@ def test_tokens_that_load_at_once_are_a_head_start():
     assert (stats.queries, stats.hits) == (10, 8)
 
 
+def test_a_request_that_wants_every_token_computed_loads_none():
+    scheduler, connector = make()
+    request = add(scheduler, "a", 10, prompt_logprobs=1)
+    connector.has["a"] = 8, False
+    output, _ = step(scheduler)
+    assert output.num_scheduled_tokens == {"a": 10} and request.num_cached_tokens == 0
+
+
 def test_tokens_that_load_in_the_background_are_waited_for():
     scheduler, connector = make()
     request = add(scheduler, "a", 8)

@@ -5,6 +5,7 @@ P (the prefiller) ends a request after one token, keeps its blocks under a lease
 and tells P when it has them.
 
     scheduler.py    both halves' bookkeeping: who is read, who is kept, for how long
+    sources.py      several completions of one prompt: one of them reads
     worker.py       the caches of one rank; what it offers, and what it reads
     remote.py       a P as a rank of D sees it: handshake, reads, messages, in a thread
     server.py       the P side of that: answers reads without the engine's loop

@@ -86,6 +86,10 @@ class NixlConnector(KVConnectorBase_V1):
         """See `NixlConnectorScheduler.request_finished`."""
         return self._scheduler.request_finished(request, [block_ids])
 
+    def get_kv_connector_stats(self) -> dict[str, Any] | None:
+        """See `NixlPromMetrics.totals`."""
+        return self._scheduler.prom_metrics.totals()
+
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, KVConnectorHandshakeMetadata]) -> None:
         """See `NixlConnectorScheduler.set_xfer_handshake_metadata`."""
         self._scheduler.set_xfer_handshake_metadata(metadata)

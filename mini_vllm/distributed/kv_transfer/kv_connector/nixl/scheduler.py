@@ -26,7 +26,8 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl.metadata import (
     ReqMeta,
     prompt_digest,
 )
-from mini_vllm.distributed.kv_transfer.kv_connector.nixl.stats import NixlKVConnectorStats
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.sources import Sources
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.transports import bound_tcp_socket
 from mini_vllm.logger import init_logger
 from mini_vllm.request import RequestStatus
@@ -51,7 +52,7 @@ class NixlConnectorScheduler:
 
     Attributes:
         side_channel_host, side_channel_port: where handshakes are answered, once `set_xfer_handshake_metadata` was
-            called. stats: of the transfers that the log does not have yet.
+            called. stats: of the transfers that the log does not have yet. prom_metrics: of all.
 
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py:51 — `NixlConnectorScheduler`.
     """
@@ -69,10 +70,11 @@ class NixlConnectorScheduler:
         self._prefilling: set[str] = set()  # requests that others will go on with, and that run
         self._reqs_not_processed: set[str] = set()
         self._to_load: dict[str, RemoteMeta] = {}  # requests whose one transfer has not begun
+        self._sources = Sources()
         self._heartbeat_by_engine: dict[str, HeartbeatInfo] = {}
         self._heartbeat_req_engine: dict[str, tuple[str, str]] = {}
         self._last_heartbeat_time, self._last_log = 0.0, time.monotonic()
-        self.stats = NixlKVConnectorStats()
+        self.stats, self.prom_metrics = NixlKVConnectorStats(), NixlPromMetrics()
         logger.info("Initializing NIXL Scheduler %s", engine_id)
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, KVConnectorHandshakeMetadata]) -> None:
@@ -129,6 +131,7 @@ class NixlConnectorScheduler:
             logger.warning("Got invalid KVTransferParams: %s. This request will not utilize KVTransfer", params)
             return
         self._to_load[request.request_id] = remote
+        self._sources.add(request.request_id, remote)
         info = self._heartbeat_by_engine.get(remote.engine_id)
         if info is None:
             info = HeartbeatInfo(set(), remote.host, remote.port, remote.tp_size)
@@ -143,13 +146,17 @@ class NixlConnectorScheduler:
             if not info.req_ids:
                 del self._heartbeat_by_engine[key[0]]
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
-        """All of the prompt that is not here, in the background, where it is to be read and was not yet.
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """All of the prompt that is not here, in the background, where it is to be read and was not yet; None while
+        another request reads it.
 
         Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py:356 —
         `NixlConnectorScheduler.get_num_new_matched_tokens`.
         """
         if request.request_id in self._to_load:
+            may_read = self._sources.may_read(request.request_id)
+            if not may_read:
+                return (None if may_read is None else 0), False
             count = request.num_prompt_tokens - num_computed_tokens
             if count > 0:
                 return count, True
@@ -167,8 +174,9 @@ class NixlConnectorScheduler:
             self._reqs_in_batch[request_id] = prompt_digest(request), list(blocks.get_block_ids()[0])
             self._prefilling.add(request_id)
         remote = self._to_load.pop(request_id, None)
-        if remote is None:
+        if remote is None or not self._sources.may_read(request_id):
             return
+        self._sources.begin(request_id)
         end, groups = request.num_prompt_tokens, []
         if num_external_tokens:
             first = (end - num_external_tokens) // self.block_size
@@ -215,8 +223,10 @@ class NixlConnectorScheduler:
         """What has been read needs no lease; the log has the transfers of each ten seconds."""
         if isinstance(connector_output.kv_connector_worker_meta, NixlKVConnectorStats):
             self.stats = self.stats.aggregate(connector_output.kv_connector_worker_meta)
+            self.prom_metrics.observe(connector_output.kv_connector_worker_meta)
         for req_id in connector_output.finished_recving or ():
             self._stop_heartbeat(req_id)
+            self._sources.end(req_id)
 
     def request_finished(self, request: Request, block_ids: BlockIds) -> tuple[bool, dict[str, Any] | None]:
         """On P: keep the blocks of a prompt that is done, and say where they are. On D: tell P of a request that was
@@ -228,9 +238,10 @@ class NixlConnectorScheduler:
         request_id, params = request.request_id, request.kv_transfer_params
         self._stop_heartbeat(request_id)
         self._prefilling.discard(request_id)
-        remote = self._to_load.pop(request_id, None)
+        remote, is_unread = self._to_load.pop(request_id, None), self._sources.leave(request_id)
         if remote is not None:
-            self._reqs_need_recv[request_id] = ReqMeta([], remote)
+            if is_unread:
+                self._reqs_need_recv[request_id] = ReqMeta([], remote)
             return False, None
         if not isinstance(params, dict) or not params.get("do_remote_decode"):
             return False, None

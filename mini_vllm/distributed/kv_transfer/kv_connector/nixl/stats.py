@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorWorkerMetadata
+from mini_vllm.metrics.loggers import HistogramData
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+_DESCRIPTORS = (10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10000, 20000, 50000)
+_COUNTERS = ("num_failed_transfers", "num_failed_notifications", "num_kv_expired_reqs")
 
 
 @dataclass
@@ -73,3 +79,40 @@ class NixlKVConnectorStats(KVConnectorWorkerMetadata):
         Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/metrics.py:102 — "xfer_metrics_str".
         """
         return ", ".join(f"{name}={value}" for name, value in self.reduce().items())
+
+
+class NixlPromMetrics:
+    """All transfers of an engine's life, as Prometheus has them, in upstream's buckets.
+
+    Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py:132 — `NixlPromMetrics`.
+    """
+
+    def __init__(self) -> None:
+        self._seconds, self._bytes = HistogramData(_SECONDS), HistogramData([2 ** (10 + i) for i in range(1, 25, 2)])
+        self._descriptors = HistogramData(_DESCRIPTORS)
+        self._counts = dict.fromkeys(_COUNTERS, 0)
+
+    def observe(self, stats: NixlKVConnectorStats) -> None:
+        """Count what ranks have reported."""
+        for data, values in (
+            (self._seconds, stats.transfer_duration),
+            (self._bytes, stats.bytes_transferred),
+            (self._descriptors, stats.num_descriptors),
+        ):
+            for value in values:
+                data.observe(value)
+        for name in _COUNTERS:
+            self._counts[name] += getattr(stats, name)
+
+    def totals(self) -> dict[str, Any]:
+        """See `KVConnectorBase_V1.get_kv_connector_stats`."""
+        histograms = {
+            "vllm:nixl_xfer_time_seconds": self._seconds,
+            "vllm:nixl_bytes_transferred": self._bytes,
+            "vllm:nixl_num_descriptors": self._descriptors,
+        }
+        found: dict[str, Any] = {}
+        for name, data in histograms.items():
+            buckets = data.cumulative()
+            found[name] = {"count": data.count, "sum": data.sum, "buckets": buckets}
+        return {**found, **{f"vllm:nixl_{name}": count for name, count in self._counts.items()}}

@@ -36,7 +36,7 @@ def plain():
 def engines():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
-        made = make(), make(num_blocks=12)
+        made = make(disable_log_stats=False), make(num_blocks=12, disable_log_stats=False)
     with ended(*made):
         yield made
 
@@ -179,3 +179,13 @@ def test_the_log_has_the_transfers(pair, plain, caplog, monkeypatch, clock):
     megabytes = 3 * 16 * 2 * 2 * 64 * 4 * 8 / 2**20
     assert f"Avg MB per transfer={megabytes}, Throughput (MB/s)=" in lines[-1]
     drained(p, d)
+    counted = {metric.name: metric for metric in d.get_metrics() if "nixl" in metric.name}
+    moved, failed = counted["vllm:nixl_bytes_transferred"], counted["vllm:nixl_num_failed_transfers"]
+    assert moved.sum == moved.count * megabytes * 2**20 and moved.buckets["524288.0"] == moved.count > 0
+    assert decode(d, [LONG[1:]], prefill(p, [LONG]))[0].outputs[0].finish_reason == "error"
+    drain(d)
+    clock.time += 31
+    drain(p)
+    again = {metric.name: metric for llm in (d, p) for metric in llm.get_metrics() if "nixl" in metric.name}
+    assert again["vllm:nixl_num_kv_expired_reqs"].value > 0
+    assert next(m for m in d.get_metrics() if m.name == failed.name).value == failed.value + 1

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mini_vllm import LLM
+from mini_vllm import LLM, SamplingParams
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     PROMPTS,
@@ -99,6 +99,29 @@ def test_adapters_are_not_mixed():
                 drain(d)
                 assert num_failed(d) - before == (of_p is not of_d)
                 d.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_completions_of_one_prompt_have_one_load(caching, plain):
+    with ended(make(), make(enable_prefix_caching=caching)) as (p, d):
+        params = prefill(p, PROMPTS[:1])[0]
+        most_likely = SamplingParams(
+            n=3, top_k=1, max_tokens=6, ignore_eos=True, extra_args={"kv_transfer_params": params}
+        )
+        (output,) = d.generate(PROMPTS[:1], most_likely, use_tqdm=False)
+        assert [each.token_ids for each in output.outputs] == plain["float32"][:1] * 3
+        stats = d.llm_engine.scheduler.connector.connector.connector_scheduler.stats
+        assert stats.num_successful_transfers == 1 and not stats.num_failed_transfers
+        params = prefill(p, PROMPTS[2:3])[0]
+        for name in "abc":
+            d.llm_engine.add_request(name, PROMPTS[2], greedy(6, params))
+        d.llm_engine.abort_request(["a"])  # P must not free for this one
+        assert p.llm_engine.engine_core.kv_cache_manager.usage > 0
+        ended_well = []
+        while d.llm_engine.has_unfinished_requests():
+            ended_well += [each.outputs[0].token_ids for each in d.llm_engine.step() if each.finished]
+        assert ended_well == plain["float32"][2:3] * 2
+        drained(p, d)
 
 
 def num_failed(d):

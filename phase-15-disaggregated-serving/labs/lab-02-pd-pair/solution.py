@@ -1,0 +1,149 @@
+"""Lab 15-02: a prefill engine and a decode engine of real vLLM, beside engines that do both, on the same two cards.
+
+Requests are `given.Row`s. Times are seconds, except where a name ends in `_ms`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+
+def predicted_verdicts() -> tuple[str, str, str, str, str]:
+    """Your prediction, before any code runs. The same load for two cards: one prefills and one decodes, or each does
+    both. "pair" or "two": who is better by more than a twentieth; "even" where neither is.
+
+    Returns:
+        The verdicts on: the median gap between two tokens; the gap that 99 of 100 do not exceed; the first token of a
+        document; the first token of a stream; tokens a second.
+    """
+    return "even", "pair", "two", "two", "even"
+
+
+def expected_mib(num_tokens: int, block_size: int, kv_bytes_per_token: int) -> float:
+    """MiB (2**20 bytes) that cross for a prompt, where whole blocks are sent."""
+    return math.ceil(num_tokens / block_size) * block_size * kv_bytes_per_token / 2**20
+
+
+def parse_kv_transfer_metrics(line: str) -> dict[str, float] | None:
+    """The numbers of a line "… KV Transfer metrics: Num successful transfers=3, Avg xfer time (ms)=1.5, …" of a log, by
+    the names that stand there; None for any other line."""
+    _, found, rest = line.partition("KV Transfer metrics: ")
+    if not found:
+        return None
+    pairs = re.findall(r"([^=,][^=]*)=([-+.\deE]+)(?:, |\s*$)", rest)
+    return {name.strip(): float(number) for name, number in pairs}
+
+
+def summary(rows: Sequence[Any], since: float, until: float) -> dict[str, float]:
+    """What users of an arm saw between two moments.
+
+    Returns:
+        "itl_p50_ms", "itl_p99_ms": of the gaps between neighbouring tokens of a stream, those that ended in this time;
+        the smallest gap that 50 % and 99 % of them do not exceed. "stream_ttft_p50_ms", "long_ttft_p50_ms": from the
+        request to its first token, of all requests of the kind that began in this time and got one. "tokens_per_s": of
+        streams and documents together. Of nothing, `math.nan`.
+    """
+
+    def inside(moment: float) -> bool:
+        return since <= moment < until
+
+    gaps = [
+        1e3 * (after - before)
+        for row in rows
+        if row.kind == "stream"
+        for before, after in zip(row.times, row.times[1:], strict=False)
+        if inside(after)
+    ]
+    first = {
+        kind: [1e3 * (row.times[0] - row.start) for row in rows if row.kind == kind and row.times and inside(row.start)]
+        for kind in ("stream", "long")
+    }
+    return {
+        "itl_p50_ms": _quantile(gaps, 0.5),
+        "itl_p99_ms": _quantile(gaps, 0.99),
+        "stream_ttft_p50_ms": _quantile(first["stream"], 0.5),
+        "long_ttft_p50_ms": _quantile(first["long"], 0.5),
+        "tokens_per_s": sum(inside(moment) for row in rows for moment in row.times) / (until - since),
+    }
+
+
+def compare(single: dict[str, float], pair: dict[str, float]) -> dict[str, float]:
+    """Two summaries beside each other.
+
+    Returns:
+        "ttft_ratio" (of documents), "itl_p50_ratio", "itl_p99_ratio": how many times as long the pair takes. Below 1:
+        the pair is the quicker one.
+    """
+    names = {"ttft_ratio": "long_ttft_p50_ms", "itl_p50_ratio": "itl_p50_ms", "itl_p99_ratio": "itl_p99_ms"}
+    return {ratio: pair[name] / single[name] for ratio, name in names.items()}
+
+
+def fit_wire(sent: Sequence[tuple[int, int, float]]) -> tuple[float, float]:
+    """What a transfer costs: a time for each tensor, and a time for each byte.
+
+    Args:
+        sent: (tensors, bytes, seconds) of transfers of two sizes; all have as many tensors. A few took much longer than
+            the others of their size, because a connection was made or somebody else was busy.
+
+    Returns:
+        (seconds a tensor, whatever its size; bytes a second beyond that).
+
+    Raises:
+        ValueError: "one size alone cannot tell latency from bandwidth".
+    """
+    sizes = sorted({size for _, size, _ in sent})
+    if len(sizes) < 2:
+        raise ValueError("one size alone cannot tell latency from bandwidth")
+    small, large = (statistics.median(s for _, size, s in sent if size == wanted) for wanted in (sizes[0], sizes[-1]))
+    rate = (sizes[-1] - sizes[0]) / (large - small)
+    return (small - sizes[0] / rate) / sent[0][0], rate
+
+
+def partings(a: Sequence[Any], b: Sequence[Any]) -> dict[str, int]:
+    """How the answers of two arms to the same prompts compare, over the tokens that both of them show.
+
+    Returns:
+        "requests": prompts that both have answered. "at_first": those whose first tokens differ. "parted": those that
+        differ anywhere. "agreed": tokens before the first difference, or all where there is none, of all requests.
+    """
+    other = {(row.kind, row.key): row.tokens for row in b}
+    found = {"requests": 0, "at_first": 0, "parted": 0, "agreed": 0}
+    for row in a:
+        tokens = other.get((row.kind, row.key))
+        if not row.tokens or not tokens:
+            continue
+        both = list(zip(row.tokens, tokens, strict=False))
+        same = next((place for place, (mine, yours) in enumerate(both) if mine != yours), len(both))
+        found["requests"] += 1
+        found["at_first"] += same == 0
+        found["parted"] += same < len(both)
+        found["agreed"] += same
+    return found
+
+
+def transfers_are_suspect(pair: Sequence[Any], plain: Sequence[Sequence[Any]]) -> bool:
+    """Your rule: do the tokens of a pair say that wrong keys and values have come to D?
+
+    In two bytes a number, engines with other batches round otherwise, and where two tokens are nearly as likely, one of
+    them takes the one and one the other; from then on all is different. That is nobody's fault.
+
+    Args:
+        pair: requests of the arm in doubt. plain: two or more arms in which nothing is transferred.
+    """
+    share = [_at_first(pair, each) for each in plain]
+    normal = [_at_first(a, b) for place, a in enumerate(plain) for b in plain[place + 1 :]]
+    return min(share) > 0.05 + 2 * max(normal)
+
+
+def _at_first(a: Sequence[Any], b: Sequence[Any]) -> float:
+    found = partings(a, b)
+    return found["at_first"] / max(1, found["requests"])
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else math.nan
