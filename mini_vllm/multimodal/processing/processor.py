@@ -153,7 +153,7 @@ class BaseMultiModalProcessor(ABC):
         Raises:
             ValueError: there is neither an item nor one of that name in the cache.
 
-        Upstream: upstream/vllm/multimodal/processing/inputs.py:51 — `ProcessorInputs.get_mm_hashes`.
+        Upstream: upstream/vllm/multimodal/processing/inputs.py:25 — `get_mm_hashes`.
         """
         if isinstance(item, ReadyItem):
             return item

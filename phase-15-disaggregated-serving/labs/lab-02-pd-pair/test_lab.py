@@ -60,8 +60,8 @@ def test_read_a_line(impl):
 
 
 def test_gaps_of_streams(impl):
-    rows = [stream(0.5, 1.0, 1.25, 1.75), stream(1.0, 1.5, kind="long")]
-    found = impl.summary(rows, 1.0, 1.75)
+    rows = [stream(0.5, 1.0, 1.25, 1.85), stream(1.0, 1.5, kind="long")]
+    found = impl.summary(rows, 1.0, 1.85)
     assert math.isnan(found["stream_ttft_p50_ms"]), "no stream began in this time"
     assert found["itl_p50_ms"] == pytest.approx(250) and found["itl_p99_ms"] == pytest.approx(500), (
         f"{found}: the gaps that ended in this time are 500 and 250 ms; one ended with it, one is a document's"
@@ -198,5 +198,5 @@ def test_our_pair(impl):
     plain = [given.arm(name, "cpu") for name in ("one", "two")]
     for rows in plain:
         found = impl.partings(given.arm("pair", "cpu"), rows)
-        assert found["requests"] > 20 and found["at_first"] == found["parted"] == 0, f"{found}"
+        assert found["requests"] > 15 and found["at_first"] == found["parted"] == 0, f"{found}"
     assert impl.transfers_are_suspect(given.arm("pair", "cpu"), plain) is False
