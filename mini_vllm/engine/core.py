@@ -232,7 +232,7 @@ class EngineCore:
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/core.py:763 — `EngineCore.add_lora`)."""
-        if lora_request.load_inplace and not self.reset_prefix_cache():
+        if lora_request.load_inplace and not self.reset_prefix_cache(False, self.scheduler.connector is not None):
             raise RuntimeError("an adapter can be read again (load_inplace) only while no request runs")
         return self.model_executor.collective_rpc(lora_calls.add_lora, args=(lora_request,))[0]
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, ClassVar, NewType
 
 import numpy as np
 
@@ -95,6 +95,9 @@ class OffloadingManager(ABC):
 
     Upstream: upstream/vllm/v1/kv_offload/base.py:110 — `OffloadingManager`.
     """
+
+    def bind_model(self, model: str) -> None:  # noqa: B027
+        """Which weights the blocks are of (`OffloadingSpec.names_model`). Called once, before anything else."""
 
     @abstractmethod
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> bool | None:
@@ -210,7 +213,8 @@ class OffloadingSpec(ABC):
 
     Attributes:
         gpu_block_size: tokens of a block of each group. hash_block_size: tokens that a hash of a request stands for.
-        block_size_factor: blocks of the pool that make an offloaded one.
+        block_size_factor: blocks of the pool that make an offloaded one. rank: whose part the handlers copy.
+        names_model: whether the manager has to know the weights; its blocks outlive the engine then.
 
     Raises:
         ValueError: `kv_connector_extra_config["block_size"]`, tokens of an offloaded block, is no multiple of the
@@ -219,7 +223,10 @@ class OffloadingSpec(ABC):
     Upstream: upstream/vllm/v1/kv_offload/base.py:331 — `OffloadingSpec`.
     """
 
+    names_model: ClassVar[bool] = False
+
     def __init__(self, vllm_config: EngineConfig, kv_cache_config: KVCacheConfig) -> None:
+        self.rank = 0
         self.vllm_config, self.kv_cache_config = vllm_config, kv_cache_config
         self.extra_config: dict[str, Any] = vllm_config.kv_transfer_config.kv_connector_extra_config
         self.world_size = vllm_config.tensor_parallel_size * vllm_config.pipeline_parallel_size
@@ -236,6 +243,10 @@ class OffloadingSpec(ABC):
                     f"groups ({', '.join(map(str, sizes))}), got {shown(size)}"
                 )
             self.block_size_factor = size // sizes[0]
+
+    def bind_worker(self, rank: int) -> None:
+        """Whose handlers are to be made."""
+        self.rank = rank
 
     def setting(self, name: str, default: int, minimum: int) -> int:
         """A whole number of `kv_connector_extra_config`. Raises ValueError where it is none, or too small."""

@@ -55,4 +55,7 @@ class OffloadingSpecFactory:
         return found(config, kv_cache_config)
 
 
+OffloadingSpecFactory.register_spec(
+    "TieringOffloadingSpec", "mini_vllm.kv_offload.tiering.spec", "TieringOffloadingSpec"
+)
 OffloadingSpecFactory.register_spec("CPUOffloadingSpec", "mini_vllm.kv_offload.cpu.spec", "CPUOffloadingSpec")

@@ -148,7 +148,7 @@ def write(model: BertModel, tokenizer: Tokenizer, folder: Path, record: dict[str
     tokenizer.no_padding()
     tokenizer.no_truncation()
     model.half().save_pretrained(folder, safe_serialization=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     files = {
         "config.json": {**config, "matryoshka_dimensions": sorted(DIMENSIONS)},

@@ -58,7 +58,7 @@ def train_tokenizer(seed: int = 1, count: int = 40_000) -> Tokenizer:
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write `tokenizer.json`, `tokenizer_config.json` (with the chat template) and `special_tokens_map.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     names = {"bos_token": BOS, "eos_token": END, "pad_token": PAD}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

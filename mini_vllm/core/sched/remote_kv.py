@@ -60,8 +60,7 @@ class RemoteKV:
     Args:
         connector: its scheduler's half.
         kv_cache_manager: has the blocks.
-        kv_load_failure_policy: "fail" or "recompute".
-        num_lookahead_tokens: slots for a drafter's own keys and values.
+        kv_load_failure_policy: "fail" or "recompute". num_lookahead_tokens: slots for a drafter's own keys and values.
 
     Attributes:
         finished_recving_kv_req_ids: requests whose load has ended, not looked at since. failures: of loads.
@@ -239,9 +238,8 @@ class RemoteKV:
         if reported is None or not reported.invalid_block_ids:
             return []
         void = self.failures.find(scheduler.table, output, result)
-        goes_back = self.failures.recompute_kv_load_failures
-        if goes_back and scheduler.encoder_cache_manager is not None:  # and needs an earlier item first
-            for request_id in (each for each in output.num_scheduled_tokens if each in void):
+        if self.failures.recompute_kv_load_failures and scheduler.encoder_cache_manager is not None:
+            for request_id in (each for each in output.num_scheduled_tokens if each in void):  # needs an earlier item
                 scheduler.encoder_cache_manager.free(scheduler.requests[request_id])
         scheduler.prev_step_scheduled_req_ids.difference_update(void)
         return void
@@ -285,7 +283,7 @@ class RemoteKV:
         return request
 
     def take_events(self) -> Iterable[KVCacheEvent]:
-        """KV cache events of the connector's own, of this step: each step it is asked for them, and may tidy up."""
+        """KV cache events of the connector's own, of this step; in each it is asked for them, and may tidy up."""
         return self._events
 
     def after_reset(self, is_done: bool, reset_running_requests: bool, reset_connector: bool) -> bool:

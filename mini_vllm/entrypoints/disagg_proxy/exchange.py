@@ -148,7 +148,7 @@ class Exchange:
             answer = Answer(500, first.partition(EVENT_END)[0].removeprefix(b"data: "), "application/json")
             raise self._error("ended the stream with an error before its first event", HTTPStatus.BAD_GATEWAY,
                               answer=answer)  # fmt: skip
-        self._rest, self._ended = first + self._rest, False
+        self._rest = first + self._rest
         return None
 
     async def next_events(self) -> bytes:

@@ -17,7 +17,7 @@ from mini_vllm.kv_offload.cpu.policies.arc import ARCCachePolicy
 from mini_vllm.kv_offload.cpu.policies.base import BlockStatus, CachePolicy
 from mini_vllm.kv_offload.cpu.policies.lru import LRUCachePolicy
 
-_CACHE_POLICIES: dict[str, type[CachePolicy]] = {"lru": LRUCachePolicy, "arc": ARCCachePolicy}
+CACHE_POLICIES: dict[str, type[CachePolicy]] = {"lru": LRUCachePolicy, "arc": ARCCachePolicy}
 
 
 class CPUOffloadingManager(OffloadingManager):
@@ -38,12 +38,12 @@ class CPUOffloadingManager(OffloadingManager):
         self, num_blocks: int, cache_policy: str = "lru", enable_events: bool = False, store_threshold: int = 1,
         max_tracker_size: int = 64_000,
     ) -> None:  # fmt: skip
-        if cache_policy not in _CACHE_POLICIES:
-            raise ValueError(f"Unknown cache policy: {cache_policy!r}. Supported: {list(_CACHE_POLICIES)}")
+        if cache_policy not in CACHE_POLICIES:
+            raise ValueError(f"Unknown cache policy: {cache_policy!r}. Supported: {list(CACHE_POLICIES)}")
         self.medium = CPULoadStoreSpec.medium()
         self._num_blocks, self._num_allocated_blocks = num_blocks, 0
         self._free_list: list[int] = []
-        self._policy = _CACHE_POLICIES[cache_policy](cache_capacity=num_blocks)
+        self._policy = CACHE_POLICIES[cache_policy](cache_capacity=num_blocks)
         self.events: list[OffloadingEvent] | None = [] if enable_events else None
         self.store_threshold, self.max_tracker_size = store_threshold, max_tracker_size
         self.counts: OrderedDict[OffloadKey, int] | None = OrderedDict() if store_threshold >= 2 else None
@@ -102,18 +102,28 @@ class CPUOffloadingManager(OffloadingManager):
         if self.counts is not None:
             keys = [key for key in keys if self.counts.get(key, 0) >= self.store_threshold]
         keys_to_store = [key for key in keys if self._policy.get(key) is None]
-        missing = len(keys_to_store) - self._get_num_free_blocks()
-        evicted = self._policy.evict(missing, set(keys)) if keys_to_store and missing > 0 else []
+        return self._insert(keys_to_store, set(keys))
+
+    def prepare_write(self, key: OffloadKey, protected: set[OffloadKey]) -> int | None:
+        """A place for a block that a tier brings up, and which is not here; None where all that may go is protected.
+
+        Upstream: upstream/vllm/v1/kv_offload/tiering/manager.py:58 — `CPUPrimaryTierOffloadingManager`.
+        """
+        output = self._insert([key], {key, *protected})
+        return None if output is None else self._held(key).block_id
+
+    def _insert(self, keys: list[OffloadKey], protected: set[OffloadKey]) -> PrepareStoreOutput | None:
+        missing = len(keys) - self._get_num_free_blocks()
+        evicted = self._policy.evict(missing, protected) if keys and missing > 0 else []
         if evicted is None:
             return None
-        if evicted:
-            self._free_list += [block.block_id for _, block in evicted]
-            self._note([key for key, _ in evicted], removed=True)
-        blocks = self._allocate_blocks(len(keys_to_store))
-        for key, block in zip(keys_to_store, blocks, strict=True):
+        self._free_list += [block.block_id for _, block in evicted]
+        self._note([key for key, _ in evicted], removed=True)
+        blocks = self._allocate_blocks(len(keys))
+        for key, block in zip(keys, blocks, strict=True):
             self._policy.insert(key, block)
         spec = CPULoadStoreSpec([block.block_id for block in blocks])
-        return PrepareStoreOutput(keys_to_store, spec, [key for key, _ in evicted])
+        return PrepareStoreOutput(keys, spec, [key for key, _ in evicted])
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """As `OffloadingManager.complete_store`; blocks that are complete already are left alone.

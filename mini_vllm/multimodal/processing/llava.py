@@ -73,8 +73,10 @@ class LlavaMultiModalProcessor(BaseMultiModalProcessor):
         return {"pixel_values": processor(to_rgb(item))}
 
     def _get_prompt_updates(self) -> Sequence[PromptReplacement]:
-        """Upstream: upstream/vllm/model_executor/models/llava.py:274 — `BaseLlavaMultiModalProcessor.
-        _get_prompt_updates`."""
+        """The marker, as often as there are embeddings.
+
+        Upstream: upstream/vllm/model_executor/models/llava.py:274 — `_get_prompt_updates`.
+        """
         token = self.info.hf_config.media.image_token_index
         details = PromptUpdateDetails([token] * self.info.get_num_image_tokens())
         return [PromptReplacement("image", [token], lambda data: details)]

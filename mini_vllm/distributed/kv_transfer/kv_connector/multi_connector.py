@@ -6,7 +6,7 @@ Upstream twin: `vllm/distributed/kv_transfer/kv_connector/v1/multi_connector.py`
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,11 +16,11 @@ from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.distributed.kv_transfer.kv_connector.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
     SupportsHMA,
-    supports_hma,
 )
 from mini_vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mini_vllm.core.block_pool import BlockPool
     from mini_vllm.core.sched.output import SchedulerOutput
     from mini_vllm.distributed.kv_events import KVCacheEvent
-    from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorHandshakeMetadata
     from mini_vllm.kv_cache_interface import KVCacheConfig
     from mini_vllm.outputs import KVConnectorOutput
     from mini_vllm.request import Request
@@ -70,6 +69,13 @@ class MultiKVConnectorWorkerMetadata(KVConnectorWorkerMetadata):
         )
 
 
+@dataclass
+class MultiKVConnectorHandshakeMetadata(KVConnectorHandshakeMetadata):
+    """Each connector's, None where it has none."""
+
+    metadata: tuple[KVConnectorHandshakeMetadata | None, ...]
+
+
 class MultiConnector(KVConnectorBase_V1, SupportsHMA):
     """`kv_connector_extra_config={"connectors": [{"kv_connector": …, "kv_role": …, …}, …]}`, in the order in which they
     are asked. `kv_load_failure_policy` is that of the settings around them.
@@ -91,17 +97,13 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
             config = copy.copy(vllm_config)
             config.kv_transfer_config = child
             self._connectors.append(KVConnectorFactory.create_connector(config, role, kv_cache_config))
-        self._all_support_hma = all(map(supports_hma, self._connectors))
         self._requests_to_connector: dict[str, int] = {}
         self._extra_async_saves: dict[str, int] = {}
 
     @classmethod
     def child_configs(cls, kv_transfer_config: KVTransferConfig) -> list[KVTransferConfig]:
-        """The settings of each connector; `engine_id` is that of the settings around them, unless they have one.
-
-        Raises:
-            ValueError: see the class.
-        """
+        """The settings of each connector; `engine_id` is that of the settings around them, unless they have one. Raises
+        ValueError as the class."""
         entries = kv_transfer_config.get_from_extra_config("connectors", None)
         name = "kv_connector_extra_config['connectors']"
         if not isinstance(entries, list) or not entries:
@@ -115,6 +117,10 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
             found.append(replace(child, engine_id=own or kv_transfer_config.engine_id))
         return found
 
+    def _tell_all(self, method: str, *args: Any, **kwargs: Any) -> None:
+        for connector in self._connectors:
+            getattr(connector, method)(*args, **kwargs)
+
     def shutdown(self) -> None:
         """Of all of them, also where one of them fails."""
         with ExitStack() as stack:
@@ -125,13 +131,11 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_worker(self, rank: int, attn_backend_name: str, resolved_model: Any) -> None:
         """To all of them."""
-        for connector in self._connectors:
-            connector.bind_worker(rank, attn_backend_name, resolved_model)
+        self._tell_all("bind_worker", rank, attn_backend_name, resolved_model)
 
     def register_kv_caches(self, kv_caches: Mapping[str, Array]) -> None:
         """To all of them."""
-        for connector in self._connectors:
-            connector.register_kv_caches(kv_caches)
+        self._tell_all("register_kv_caches", kv_caches)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """To each its own."""
@@ -143,8 +147,7 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
 
     def clear_connector_metadata(self) -> None:
         """Of all of them."""
-        for connector in self._connectors:
-            connector.clear_connector_metadata()
+        self._tell_all("clear_connector_metadata")
         super().clear_connector_metadata()
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -155,30 +158,22 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Of all of them."""
-        for connector in self._connectors:
-            connector.start_load_kv(forward_context, **kwargs)
+        self._tell_all("start_load_kv", forward_context, **kwargs)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """For all of them."""
-        for connector in self._connectors:
-            connector.wait_for_layer_load(layer_name)
+        self._tell_all("wait_for_layer_load", layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Array, attn_metadata: AttentionMetadata, **kwargs: Any) -> None:
         """Into all of them."""
-        for connector in self._connectors:
-            connector.save_kv_layer(layer_name, kv_layer, attn_metadata, **kwargs)
+        self._tell_all("save_kv_layer", layer_name, kv_layer, attn_metadata, **kwargs)
 
     def wait_for_save(self) -> None:
         """For all of them."""
-        for connector in self._connectors:
-            connector.wait_for_save()
+        self._tell_all("wait_for_save")
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Who is received, from whichever connector; and who is sent by all connectors that keep its blocks.
-
-        Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/multi_connector.py:293 —
-        `MultiConnector.get_finished`.
-        """
+        """Who is received, from whichever connector; and who is sent by all connectors that keep its blocks."""
         sent, received = set[str](), set[str]()
         for connector in self._connectors:
             its_sent, its_received = connector.get_finished(finished_req_ids)
@@ -200,27 +195,31 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
         found = tuple(connector.build_connector_worker_meta() for connector in self._connectors)
         return MultiKVConnectorWorkerMetadata(found) if any(found) else None
 
-    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """That of the first connector that has any."""
-        found = (connector.get_handshake_metadata() for connector in self._connectors)
-        return next((metadata for metadata in found if metadata is not None), None)
+    def get_handshake_metadata(self) -> MultiKVConnectorHandshakeMetadata | None:
+        """Each connector's; None where none has any. Upstream hands that of the first one on, to all."""
+        found = tuple(connector.get_handshake_metadata() for connector in self._connectors)
+        return MultiKVConnectorHandshakeMetadata(found) if any(found) else None
 
     # The scheduler's half
 
     def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:
         """To all of them."""
-        for connector in self._connectors:
-            connector.bind_gpu_block_pool(gpu_block_pool)
+        self._tell_all("bind_gpu_block_pool", gpu_block_pool)
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, KVConnectorHandshakeMetadata]) -> None:
-        """To all of them."""
-        for connector in self._connectors:
-            connector.set_xfer_handshake_metadata(metadata)
+        """To each its own."""
+        said = {
+            rank: each.metadata
+            for rank, each in metadata.items()
+            if isinstance(each, MultiKVConnectorHandshakeMetadata)
+        }
+        for number, connector in enumerate(self._connectors):
+            its = ((rank, each[number]) for rank, each in said.items())
+            connector.set_xfer_handshake_metadata({rank: each for rank, each in its if each is not None})
 
     def on_new_request(self, request: Request) -> None:
         """To all of them."""
-        for connector in self._connectors:
-            connector.on_new_request(request)
+        self._tell_all("on_new_request", request)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """What the first connector says that has any; None as soon as one of them does not know yet.
@@ -240,11 +239,7 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
         return chosen
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        """The chosen connector is told; the others hear of a request without blocks.
-
-        Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/multi_connector.py:384 —
-        `MultiConnector.update_state_after_alloc`.
-        """
+        """The chosen connector is told; the others hear of a request without blocks."""
         chosen = self._requests_to_connector.get(request.request_id)
         nothing = KVCacheBlocks(tuple(() for _ in blocks.blocks))
         for number, connector in enumerate(self._connectors):
@@ -267,27 +262,24 @@ class MultiConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished(self, request: Request, block_ids: list[int]) -> Ended:
         """As `request_finished_all_groups`, of one group."""
-        return self._request_finished(request, lambda connector: connector.request_finished(request, block_ids))
+        return self.request_finished_all_groups(request, (block_ids,))
 
     def request_finished_all_groups(self, request: Request, block_ids: tuple[list[int], ...]) -> Ended:
-        """Whether any connector keeps the blocks, and what the one says that says anything."""
+        """Whether any connector keeps the blocks, and what the one says that says anything.
 
-        def ask(connector: KVConnectorBase_V1) -> Ended:
-            if isinstance(connector, SupportsHMA):
-                return connector.request_finished_all_groups(request, block_ids)
-            return connector.request_finished(request, block_ids[0])
-
-        return self._request_finished(request, ask)
-
-    def _request_finished(self, request: Request, ask: Callable[[KVConnectorBase_V1], Ended]) -> Ended:
-        """Raises RuntimeError where two connectors have something to say to whoever goes on with the request.
+        Raises:
+            RuntimeError: two have something to say to whoever goes on with the request.
 
         Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/multi_connector.py:456 —
         `MultiConnector._aggregate_request_finished`.
         """
-        answers = [ask(connector) for connector in self._connectors]
-        num_kept = sum(is_kept for is_kept, _ in answers)
-        said = [params for _, params in answers if params is not None]
+        answers = [
+            connector.request_finished_all_groups(request, block_ids)
+            if isinstance(connector, SupportsHMA)
+            else connector.request_finished(request, block_ids[0])
+            for connector in self._connectors
+        ]
+        num_kept, said = sum(is_kept for is_kept, _ in answers), [said for _, said in answers if said is not None]
         if len(said) > 1:
             raise RuntimeError("Only one connector can produce KV transfer params")
         if num_kept > 1:

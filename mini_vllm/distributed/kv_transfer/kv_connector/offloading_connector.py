@@ -14,7 +14,10 @@ from mini_vllm.distributed.kv_transfer.kv_connector.base import (
     KVConnectorRole,
     SupportsHMA,
 )
-from mini_vllm.distributed.kv_transfer.kv_connector.offloading.common import OffloadingConnectorMetadata
+from mini_vllm.distributed.kv_transfer.kv_connector.offloading.common import (
+    OffloadingConnectorMetadata,
+    OffloadingHandshakeMetadata,
+)
 from mini_vllm.distributed.kv_transfer.kv_connector.offloading.scheduler import OffloadingConnectorScheduler
 from mini_vllm.distributed.kv_transfer.kv_connector.offloading.worker import OffloadingConnectorWorker
 from mini_vllm.kv_offload.factory import OffloadingSpecFactory
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
     from mini_vllm.core.kv_cache_manager import KVCacheBlocks
     from mini_vllm.core.sched.output import SchedulerOutput
     from mini_vllm.distributed.kv_events import KVCacheEvent
-    from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorWorkerMetadata
+    from mini_vllm.distributed.kv_transfer.kv_connector.base import (
+        KVConnectorHandshakeMetadata,
+        KVConnectorWorkerMetadata,
+    )
     from mini_vllm.kv_cache_interface import KVCacheConfig
     from mini_vllm.outputs import KVConnectorOutput
     from mini_vllm.request import Request
@@ -71,6 +77,14 @@ class OffloadingConnector(KVConnectorBase_V1, SupportsHMA):
 
     # The worker's half
 
+    def bind_worker(self, rank: int, attn_backend_name: str, resolved_model: Any) -> None:
+        """As `OffloadingConnectorWorker.bind_worker`."""
+        self.connector_worker.bind_worker(rank, resolved_model)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """As `OffloadingConnectorWorker.get_handshake_metadata`."""
+        return self.connector_worker.get_handshake_metadata()
+
     def register_kv_caches(self, kv_caches: Mapping[str, Array]) -> None:
         """As `OffloadingConnectorWorker.register_kv_caches`."""
         self.connector_worker.register_kv_caches(kv_caches)
@@ -109,6 +123,12 @@ class OffloadingConnector(KVConnectorBase_V1, SupportsHMA):
         return metadata
 
     # The scheduler's half
+
+    def set_xfer_handshake_metadata(self, metadata: Mapping[int, KVConnectorHandshakeMetadata]) -> None:
+        """The first rank says which weights all of them have."""
+        said = metadata.get(0)
+        if isinstance(said, OffloadingHandshakeMetadata):
+            self.connector_scheduler.manager.bind_model(said.model)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """As `OffloadingConnectorScheduler.get_num_new_matched_tokens`."""

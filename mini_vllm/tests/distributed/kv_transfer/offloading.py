@@ -9,6 +9,7 @@ from mini_vllm.tests.engine.test_kv_cache_groups import CONFIG, KINDS
 GREEDY = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
 MIB = 1 << 20
 SIZE = MIB / (1 << 30)  # GiB
+BLOCK = 4 * 2 * 2 * 8 * 8 * 3  # bytes: tokens, key and value, heads, numbers of 8 bytes, layers
 
 
 def save(folder, kind="full"):
@@ -30,6 +31,20 @@ def make(folder, offload=True, extra=None, **settings):
         str(folder), kv_offloading_size=size, kv_transfer_config=transfer,
         **{"dtype": "float64", "block_size": 4, "num_blocks": 40, **settings},
     )  # fmt: skip
+
+
+def transfer(root, num_host_blocks=24, **tier):
+    extra = {
+        "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": num_host_blocks * BLOCK,
+        "secondary_tiers": [{"type": "fs_python", "root_dir": str(root), **tier}],
+    }  # fmt: skip
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+
+
+def make_tiers(folder, root, num_host_blocks=24, tier=None, **settings):
+    given = transfer(root, num_host_blocks, **(tier or {}))
+    settings = {"dtype": "float64", "block_size": 4, "num_blocks": 16, **settings}
+    return LLM(str(folder), kv_transfer_config=given, **settings)
 
 
 def serve(llm, prompts, rounds=2, at_once=True):
@@ -56,7 +71,13 @@ def check(llm):
     half = core.scheduler.connector.connector.connector_scheduler
     assert not half._req_status and not half._jobs.jobs and not half._jobs._block_id_to_pending_jobs
     assert not half._blocks_being_loaded
-    check_host(half.manager)
+    for tier in getattr(half.manager, "secondary_tiers", ()):
+        tier._pool.wait_idle()
+        list(half.manager.take_events())
+        assert not half.manager._transfer_jobs and not tier._jobs and not tier._void
+        files = [path for path in tier.file_mapper.blocks_path.rglob("*") if path.is_file()]
+        assert len(files) == tier._num_files <= tier._capacity and all(path.suffix == ".bin" for path in files)
+    check_host(getattr(half.manager, "primary_tier", half.manager))
 
 
 def check_host(manager):

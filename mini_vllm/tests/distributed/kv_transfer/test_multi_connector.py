@@ -166,7 +166,7 @@ def multi_of(*children):
     config = EngineConfig(kv_transfer_config=settings("/tmp"), num_blocks=8)
     multi = MultiConnector.__new__(MultiConnector)
     multi._connectors, multi._requests_to_connector, multi._extra_async_saves = list(children), {}, {}
-    multi._all_support_hma, multi._connector_metadata = False, None
+    multi._connector_metadata = None
     assert config.disable_hybrid_kv_cache_manager, "one of the two knows one group alone"
     return multi
 

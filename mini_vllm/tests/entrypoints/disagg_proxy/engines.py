@@ -37,7 +37,7 @@ class Engines(httpx.AsyncBaseTransport):
     """By host: a function of the body that gives status, content or pieces; or raises; or None, which is silence."""
 
     def __init__(self, **engines):
-        self.engines, self.asked, self.streams = engines, [], []
+        self.engines, self.asked, self.streams, self.num_silent = engines, [], [], 0
 
     async def handle_async_request(self, request):
         host, body = request.url.host, json.loads(await request.aread() or b"null")
@@ -46,7 +46,11 @@ class Engines(httpx.AsyncBaseTransport):
         self.asked.append((host, body, dict(request.headers)))
         found = self.engines[host](body)
         if found is None:
-            await asyncio.sleep(3600)
+            self.num_silent += 1
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                self.num_silent -= 1
         status, content = found
         if isinstance(content, list):
             self.streams.append(Pieces(content))

@@ -95,10 +95,12 @@ def test_the_only_d_may_compute_what_it_could_not_fetch():
 
 def test_a_stream_that_breaks_before_its_first_event_begins_elsewhere_and_later_is_cut():
     for pieces in ([httpx.ReadError("reset")], [STREAM[0][:9], httpx.ReadError("reset")], [STREAM[0][:9]]):
-        answer, engines, _ = ask(
+        answer, engines, app = ask(
             {"p": fine_prefill, "d1": lambda body, p=pieces: (200, p), "d2": fine_decode}, {**BODY, "stream": True}
         )
         assert answer.content == b"".join(STREAM) and engines.hosts == ["p", "d1", "d2"]
+        assert [each.in_flight for each in app.state.proxy.decode.all] == [0, 0]
+        assert all(stream.is_closed for stream in engines.streams)
     for last in (httpx.ReadError("reset"), STREAM[1][:9]):
         pieces = [STREAM[0] + STREAM[1][:5], last]
         answer, engines, _ = ask({**FINE, "d": lambda body, p=pieces: (200, p)}, {**BODY, "stream": True})
@@ -120,6 +122,7 @@ def test_a_client_that_leaves_closes_both_sides():
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert not proxy.prefill.all[0].in_flight and proxy.decode.all[0].num_requests == 0
+        assert engines.num_silent == 0, "the connection to P is still open"
         engines.engines["p"] = fine_prefill
         for num_events in (0, 1):  # gone before it asks for an event, too
             stream = await proxy.answer("/v1/completions", {**BODY, "stream": True}, {})

@@ -73,7 +73,8 @@ def test_what_one_prompts_keys_and_values_do_not_serve_goes_to_d_alone():
 def test_without_p_every_request_goes_to_d_and_without_d_none():
     answer, engines, _ = ask({"d": fine_decode})
     assert answer.status_code == 200 and engines.hosts == ["d"]
-    answer, engines, _ = ask({**FINE, "d": REFUSES})
+    answer, engines, app = ask({**FINE, "d": REFUSES})
+    assert app.state.proxy.decode.num_up == 0, "nobody else is to try"
     assert answer.status_code == 503 and "takes no connection" in answer.json()["error"]["message"]
     assert answer.headers["retry-after"] == "1"
 

@@ -78,6 +78,7 @@ class RemoteEngine:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._agents: dict[int, NixlAgentMetadata] = {}
+        self._has_answered = False
         self._transport: Transport | None = None
         self._transport_name = ""
         self._specs: list[ReadSpec] = []
@@ -121,9 +122,9 @@ class RemoteEngine:
                     self._fail(each, error)
 
     def _jobs_without_hope(self) -> list[Job]:
-        """Those that wait and fail with the present one: all, where there is no handshake."""
+        """Those that wait and fail with the present one: all, where its handshake failed."""
         with self._lock:
-            if self._agents:
+            if self._has_answered:
                 return []
             jobs, self._jobs = list(self._jobs), deque()
             return jobs
@@ -141,8 +142,10 @@ class RemoteEngine:
             self.reader.received.put(req_id)
 
     def _do(self, job: Job) -> None:
-        if not self._agents:
+        self._has_answered = bool(self._agents)
+        if not self._has_answered:
             self._handshake()
+            self._has_answered = True
         try:
             if isinstance(job, HeartbeatInfo):
                 self._notify(f"HB:{','.join(sorted(job.req_ids))}")

@@ -1,7 +1,7 @@
 """How the bytes of blocks travel from P to D: through a TCP connection, or through memory that both can reach.
 
-Both speak on a stream socket. "tcp" sends layer after layer on it. "shm" is for engines on one host: P copies the
-blocks into memory without a name and hands D its file descriptor, so that nothing is left behind whoever is killed.
+Both speak on a stream socket. "tcp" sends layer after layer on it. "shm" is for engines on one host: P copies layers
+into memory without a name and hands D its file descriptor, so that nothing is left behind whoever is killed.
 D reads from the descriptor and does not map it: a P that cuts its memory short could end D's process otherwise.
 
 Upstream has NIXL's plug-ins for it: upstream/vllm/distributed/kv_transfer/kv_connector/v1/nixl/worker.py:216 —
@@ -26,6 +26,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl import utils
 from mini_vllm.distributed.shared_memory import SharedMemory
 from mini_vllm.utils.arrays import Array
 
+_SHM_SLOTS, _TURN = 2, b"t"
 Visit = Callable[[int, Array], None]
 """Gets a layer's number and its memory, of the shape of `Freight`: to be filled on P, to be read on D."""
 
@@ -103,7 +104,7 @@ class TcpTransport(Transport):
 
 
 class ShmTransport(Transport):
-    """All layers in memory that P makes; a UNIX socket carries the descriptor."""
+    """Layer after layer in memory that P makes; a UNIX socket carries its descriptor, and a byte for each turn."""
 
     def bind(self, host: str) -> tuple[socket.socket, Any]:
         """At a name that is no file, which goes with the process; the host is this one."""
@@ -124,31 +125,45 @@ class ShmTransport(Transport):
         return sock
 
     def send(self, sock: socket.socket, freight: Freight, fill: Visit) -> None:
-        """Fill the memory, and send its descriptor."""
-        memory = SharedMemory(freight.nbytes)
-        layers = memory.array((freight.num_layers, *freight.shape), freight.dtype)
-        for layer in range(freight.num_layers):
-            fill(layer, layers[layer])
+        """Send the descriptor of memory for two layers. While D reads one, the other is filled."""
+        memory, deadline = SharedMemory(_SHM_SLOTS * freight.layer_bytes), freight.deadline()
+        slots = memory.array((_SHM_SLOTS, *freight.shape), freight.dtype)
         sock.settimeout(utils.TRANSFER_TIMEOUT_S)
-        socket.send_fds(sock, [b"m"], [memory.fileno()])
+        socket.send_fds(sock, [_TURN], [memory.fileno()])
+        for layer in range(freight.num_layers):
+            if layer >= _SHM_SLOTS:
+                _take_turn(sock, deadline)
+            fill(layer, slots[layer % _SHM_SLOTS])
+            sock.sendall(_TURN)
 
     def receive(self, sock: socket.socket, freight: Freight, take: Visit) -> None:
         """Read what the descriptor names, if it is as large as it should be."""
-        sock.settimeout(max(freight.deadline() - time.monotonic(), 0.001))
+        deadline = freight.deadline()
+        sock.settimeout(utils.TRANSFER_TIMEOUT_S)
         data, fds, _, _ = socket.recv_fds(sock, 1, 1)
         try:
-            if data != b"m" or len(fds) != 1:
+            if data != _TURN or len(fds) != 1:
                 raise ValueError(f"a file descriptor must come, got {data!r} and {len(fds)} of them")
-            size = os.fstat(fds[0]).st_size
-            if size != freight.nbytes:
-                raise ValueError(f"the memory must have {freight.nbytes} bytes, got {size}")
+            size, expected = os.fstat(fds[0]).st_size, _SHM_SLOTS * freight.layer_bytes
+            if size != expected:
+                raise ValueError(f"the memory must have {expected} bytes, got {size}")
             buffer = np.empty(freight.shape, freight.dtype)
             for layer in range(freight.num_layers):
-                _read_at(fds[0], _bytes_of(buffer), layer * freight.layer_bytes)
+                _take_turn(sock, deadline)
+                _read_at(fds[0], _bytes_of(buffer), layer % _SHM_SLOTS * freight.layer_bytes)
+                if layer < freight.num_layers - _SHM_SLOTS:
+                    sock.sendall(_TURN)
                 take(layer, buffer)
         finally:
             for fd in fds:
                 os.close(fd)
+
+
+def _take_turn(sock: socket.socket, deadline: float) -> None:
+    turn = bytearray(1)
+    utils.receive_into(sock, memoryview(turn), deadline)
+    if turn != _TURN:
+        raise ValueError(f"{_TURN!r} must come, got {bytes(turn)!r}")
 
 
 def _read_at(fd: int, view: memoryview, offset: int) -> None:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+from mini_vllm.distributed.kv_transfer.kv_connector.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
 from mini_vllm.kv_offload.worker.worker import TransferSpec
 
 ReqId = str
@@ -22,6 +26,13 @@ class TransferJob:
 
     req_id: ReqId
     transfer_spec: TransferSpec
+
+
+@dataclass
+class OffloadingHandshakeMetadata(KVConnectorHandshakeMetadata):
+    """Which weights a rank has: `model_fingerprint`. Upstream's scheduler knows the model's name."""
+
+    model: str
 
 
 @dataclass

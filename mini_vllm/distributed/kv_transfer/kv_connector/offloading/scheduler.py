@@ -239,11 +239,10 @@ class OffloadingConnectorScheduler:
         """Another connector could not fill these blocks: who has one has computed on nothing, and stores that. Upstream
         keeps what it has stored."""
         for status in self._req_status.values():
-            if not any(not invalid.isdisjoint(state.block_ids) for state in status.group_states):
-                continue
-            for job_id in status.transfer_jobs:
-                self._jobs.jobs[job_id].is_void = True
-            status.store_again()
+            if any(not invalid.isdisjoint(state.block_ids) for state in status.group_states):
+                for job_id in status.transfer_jobs:
+                    self._jobs.jobs[job_id].is_void = True
+                status.store_again()
 
     def _forget(self, status: RequestOffloadState) -> None:
         if self._req_status.get(status.req.request_id) is status:  # else another has the id by now

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from mini_vllm.distributed.kv_transfer.kv_connector.offloading.common import (
     OffloadingConnectorMetadata,
+    OffloadingHandshakeMetadata,
     OffloadingWorkerMetadata,
     ReqId,
 )
@@ -23,6 +25,7 @@ from mini_vllm.kv_offload.base import (
     CanonicalKVCacheTensor,
     OffloadingSpec,
 )
+from mini_vllm.kv_offload.file_mapper import model_fingerprint
 from mini_vllm.kv_offload.worker.worker import OffloadingWorker, TransferSpec
 from mini_vllm.utils.arrays import Array
 
@@ -42,9 +45,24 @@ class OffloadingConnectorWorker:
         self.spec, self.worker = spec, OffloadingWorker()
         self.num_bytes: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[tuple[str, str], float] = {}
+        self._handshake: OffloadingHandshakeMetadata | None = None
         self._load_jobs: dict[int, ReqId] = {}
         self._unsubmitted_store_jobs: list[tuple[int, TransferSpec]] = []
         self._connector_worker_meta = OffloadingWorkerMetadata()
+
+    def bind_worker(self, rank: int, resolved_model: Any) -> None:
+        """Whose half this is, and which weights it has.
+
+        Raises:
+            ValueError: blocks that outlive the engine need a checkpoint's folder, and this is a finished model.
+        """
+        self.spec.bind_worker(rank)
+        if rank == 0 and self.spec.names_model:
+            self._handshake = OffloadingHandshakeMetadata(model_fingerprint(resolved_model))
+
+    def get_handshake_metadata(self) -> OffloadingHandshakeMetadata | None:
+        """Which weights these are, where the scheduler's half has to know."""
+        return self._handshake
 
     def register_kv_caches(self, kv_caches: Mapping[str, Array]) -> None:
         """Make the handlers for these arrays, of which layers of several groups may share one.

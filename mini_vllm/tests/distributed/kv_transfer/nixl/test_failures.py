@@ -172,6 +172,25 @@ def test_p_fails_in_the_middle_of_a_transfer(way, engines, plain, clock, impatie
     drain(engines[0])
 
 
+def test_one_transfer_that_breaks_off_takes_no_other_along(engines, plain, clock, monkeypatch):
+    p, _, d = engines
+    d.reset_prefix_cache()
+    calls, send = [], SHM.send
+
+    def breaks_off_once(self, sock, freight, fill):
+        calls.append(freight)
+        if len(calls) == 1:
+            raise OSError("reset by peer")
+        send(self, sock, freight, fill)
+
+    monkeypatch.setattr(SHM, "send", breaks_off_once)
+    outputs = decode(d, PROMPTS, prefill(p, PROMPTS), 3)
+    assert [output.outputs[0].finish_reason for output in outputs] == ["error", "length"]
+    assert tokens_of(outputs)[1:] == plain[1:]
+    clock.time += 31
+    drained(p, d)
+
+
 def test_other_hashes(engines, plain, clock, monkeypatch):
     for d in engines[1:]:
         monkeypatch.setattr(worker_half(d)._reader, "compat_hash", "0" * 64)

@@ -86,10 +86,10 @@ def test_d_reads_what_it_has_not_and_only_once():
 
 def test_p_is_told_where_nothing_is_read():
     half = NixlConnectorScheduler(CONFIG, "D", settings())
-    for name in ("hit", "gone"):
-        half.on_new_request(asked(name, 8, ADDRESS))
+    gone = asked("gone", 8, {**ADDRESS, "remote_request_id": "p-8"})
+    for request in (asked("hit", 8, ADDRESS), gone):
+        half.on_new_request(request)
     half.update_state_after_alloc(asked("hit", 8, ADDRESS), blocks(5, 2), 0)
-    gone = asked("gone", 8, ADDRESS)
     gone.status = RequestStatus.FINISHED_ABORTED
     assert half.request_finished(gone, [[]]) == (False, None)
     assert {name: meta.local_block_ids for name, meta in half._reqs_need_recv.items()} == {"hit": [], "gone": []}
