@@ -244,6 +244,27 @@ def test_two_share_a_block(impl):
     assert tiers.num_free == 4
 
 
+def test_the_pool_loses_the_tail_first(impl):
+    tiers = impl.TwoTiers(4, 0, SHAPE)
+    tiers.finish(compute(tiers, keys_of(4)))
+    tiers.finish(compute(tiers, keys_of(1, number=1)))
+    _, found, _ = tiers.admit(keys_of(4))
+    assert found == 3, f"a b c d in a pool of four, one block is taken: {found} of 4 can be reached, expected 3"
+
+
+def test_the_host_loses_the_tail_first(impl):
+    """A pool of 4, a host of 6: prompts of 4, 4 and 3. Each policy leaves at least two blocks of the first."""
+    tiers = impl.TwoTiers(4, 6, SHAPE)
+    for number in (0, 1):
+        tiers.finish(compute(tiers, keys_of(4, number)))
+    tiers.admit(keys_of(3, number=2))
+    found = tiers.host.lookup(keys_of(4))
+    assert found >= 2, (
+        f"a b c d went to the host, and its room ran out: {found} of 4 can be reached, expected 2 or more. In which "
+        "order were they stored?"
+    )
+
+
 def test_nothing_is_known_before_it_is_written(impl):
     tiers, keys = impl.TwoTiers(8, 8, SHAPE), keys_of(2)
     first, _, _ = tiers.admit(keys)
