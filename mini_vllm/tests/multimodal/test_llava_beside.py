@@ -58,6 +58,20 @@ def test_an_adapter_of_the_tower_is_refused_by_name(tiny, tmp_path):
     assert all(layer.self_attn.qkv_proj.lora is None for layer in model.vision_tower.layers)
 
 
+def test_a_kv_connector_takes_no_prompt_with_another_picture_for_the_same(tiny, tmp_path):
+    """The placeholders of all pictures are the same tokens."""
+    expected = tokens_of(make(tiny))
+    transfer = {
+        "kv_connector": "ExampleConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)},
+    }  # fmt: skip
+    assert tokens_of(make(tiny, kv_transfer_config=transfer)) == expected
+    again = make(tiny, kv_transfer_config=transfer)
+    outputs = again.generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert [list(one.outputs[0].token_ids) for one in outputs] == expected
+    assert all(one.num_cached_tokens for one in outputs[:4])
+
+
 def test_a_vision_tower_of_ones_own_from_the_checkpoints_tensors(tiny):
     """As a lab plugs it in: a function of pixels, in the place of tower and projector."""
     seen = []
