@@ -49,7 +49,7 @@ def test_the_trainers_model_is_the_librarys(tmp_path: Path) -> None:
 
 
 def test_training_learns_and_goes_on(tmp_path: Path) -> None:
-    """Six steps lower the loss; a run of three that is resumed for three ends in the same weights."""
+    """Six steps lower the loss; a run of three that is resumed for three ends with the same weights."""
     torch = pytest.importorskip("torch")
     from models.training.pocket_vl.rows import make_batch, make_encoder
     from models.training.pocket_vl.train import Trainer, arguments
@@ -71,17 +71,20 @@ def test_training_learns_and_goes_on(tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_exact_answers_are_those_of_greedy_decoding() -> None:
+@pytest.mark.parametrize(
+    "names", [["digit", "count"], pytest.param(list(suites.MAKERS), marks=pytest.mark.slow)], ids=["two kinds", "all"]
+)
+def test_exact_answers_are_those_of_greedy_decoding(names: list[str]) -> None:
     """One pass over the expected answer says right exactly where decoding token by token gives that answer."""
     pytest.importorskip("torch")
     from models.training.pocket_vl.evaluate import answer, load, right
     from models.training.pocket_vl.rows import make_encoder
 
-    model, cases = load(FOLDER), [case for name in suites.MAKERS for case in suites.suite(name, 1)]
-    false = [suites.Case(case.messages, case.expected + " No.", case.pictures) for case in cases[:4]]
+    model, cases = load(FOLDER), [case for name in names for case in suites.suite(name, 1)]
+    false = [suites.Case(case.messages, case.expected + " No.", case.pictures) for case in cases[:2]]
     marks = right(model, cases + false, *make_encoder(FOLDER))
     assert marks == [answer(model, case, FOLDER) == case.expected for case in cases + false]
-    assert sum(marks) > len(cases) // 2 and not any(marks[-4:])
+    assert sum(marks) > 0.8 * len(cases) and not any(marks[-2:])
 
 
 def test_the_librarys_processor_makes_our_pixels_and_places() -> None:
