@@ -25,7 +25,8 @@ class MultiModalItemTracker:
 
     Args:
         inputs: the door for media; None: the model takes text alone. name: of the model, for that refusal.
-        media_io_kwargs: of the request.
+        media_io_kwargs, mm_processor_kwargs: of the request.
+        prepares: each item is made ready as soon as it is read, so that no two large ones are in memory.
         is_dry: the items are counted, but not read.
 
     Upstream: upstream/vllm/entrypoints/chat_utils.py:519 — `BaseMultiModalItemTracker`.
@@ -33,10 +34,11 @@ class MultiModalItemTracker:
 
     def __init__(
         self, inputs: MultiModalInputs | None, name: str = "this model",
-        media_io_kwargs: Mapping[str, Any] | None = None, is_dry: bool = False,
+        media_io_kwargs: Mapping[str, Any] | None = None, mm_processor_kwargs: Mapping[str, Any] | None = None,
+        prepares: bool = False, is_dry: bool = False,
     ) -> None:  # fmt: skip
-        self.inputs, self.name, self.is_dry = inputs, name, is_dry
-        self._media_io_kwargs = media_io_kwargs
+        self.inputs, self.name, self.prepares, self.is_dry = inputs, name, prepares, is_dry
+        self._media_io_kwargs, self._mm_processor_kwargs = media_io_kwargs, mm_processor_kwargs
         self._items: dict[str, list[Any]] = {}
         self._uuids: dict[str, list[str | None]] = {}
 
@@ -65,7 +67,11 @@ class MultiModalItemTracker:
         processor = self.inputs.processor
         try:
             processor.info.validate_num_items(modality, len(items) + 1)
-            items.append(None if given is None or self.is_dry else self._load(kind, given))
+            item = None if given is None or self.is_dry else self._load(kind, given)
+            if item is not None and self.prepares:
+                name = None if uuid is None else str(uuid)
+                item = processor.prepare(modality, len(items), item, name, self._mm_processor_kwargs)
+            items.append(item)
         except ImportError:
             raise
         except (ValueError, TypeError) as error:

@@ -111,6 +111,8 @@ class BaseRenderer:
         Upstream: upstream/vllm/renderers/base.py:998 — `BaseRenderer.render_chat_async`.
         """
         size = sum(len(str(message.get("content"))) for message in messages)
+        if self.multimodal is not None:  # a short URL may name a large picture
+            size = INLINE_CHARS
         conversation, text, media = await self._beside(size, self._render_messages, messages, chat_params)
         prompt = await self._engine_prompt(text, tok_params, extras)
         if media:  # pictures are resized beside the event loop, whatever their size
@@ -138,7 +140,8 @@ class BaseRenderer:
             raise ValueError(NO_TEMPLATE)
         if template is None and load_chat_template(source) is None:
             raise ValueError(NO_TEMPLATE)
-        tracker = MultiModalItemTracker(self.multimodal, self.name, params.media_io_kwargs)
+        settings = params.media_io_kwargs, params.mm_processor_kwargs
+        tracker = MultiModalItemTracker(self.multimodal, self.name, *settings, prepares=True)
         text = apply_chat_template(
             source,
             list(messages),

@@ -20,6 +20,14 @@ from mini_vllm.multimodal.parse import parse_items, parse_mm_uuids, validate_mm_
 from mini_vllm.multimodal.processing.context import BaseProcessingInfo
 
 
+@dataclass(frozen=True)
+class ReadyItem:
+    """An item that `prepare` has made ready: its name, and what the encoder takes."""
+
+    mm_hash: str
+    data: dict[str, Any]
+
+
 @dataclass
 class PromptUpdateDetails:
     """full: the tokens that take the place of an item's marker. is_embed: which of them are embeddings; None: all.
@@ -122,14 +130,13 @@ class BaseMultiModalProcessor(ABC):
         for modality, given in items.items():
             self.info.validate_num_items(modality, len(given))
             for index, item in enumerate(given):
-                if item is not None:
+                if item is not None and not isinstance(item, ReadyItem):
                     self._check_item(modality, item, f"multi_modal_data[{modality!r}][{index}]")
         matches = self._find_matches(prompt_token_ids)
         self._validate_mm_updates(matches, items)
-        kwargs = {**(self.info.model.multimodal.mm_processor_kwargs or {}), **(mm_processor_kwargs or {})}
         ready = {
             modality: [
-                self._cached(modality, index, item, names[index], kwargs)
+                self.prepare(modality, index, item, names[index], mm_processor_kwargs)
                 for names in [uuids.get(modality) or [None] * len(given)]
                 for index, item in enumerate(given)
             ]
@@ -137,13 +144,20 @@ class BaseMultiModalProcessor(ABC):
         }
         return self._apply_prompt_updates(prompt_token_ids, matches, ready)
 
-    def _cached(
-        self, modality: str, index: int, item: Any, uuid: str | None, kwargs: Mapping[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
-        """(hash, data) of one item.
+    def prepare(
+        self, modality: str, index: int, item: Any, uuid: str | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> ReadyItem:  # fmt: skip
+        """Make item `index` of a modality ready: from the cache, if it has it. One that is ready is handed back.
+
+        Raises:
+            ValueError: there is neither an item nor one of that name in the cache.
 
         Upstream: upstream/vllm/multimodal/processing/inputs.py:25 — `get_mm_hashes`.
         """
+        if isinstance(item, ReadyItem):
+            return item
+        kwargs = {**(self.info.model.multimodal.mm_processor_kwargs or {}), **(mm_processor_kwargs or {})}
         mm_hash = uuid
         if uuid is None or kwargs:
             named = {modality: item if uuid is None else uuid}
@@ -155,7 +169,7 @@ class BaseMultiModalProcessor(ABC):
         def make() -> dict[str, Any]:
             return self._process_item(modality, item, kwargs)
 
-        return mm_hash, make() if self.cache is None else self.cache.get_and_update_item(mm_hash, make)
+        return ReadyItem(mm_hash, make() if self.cache is None else self.cache.get_and_update_item(mm_hash, make))
 
     def _find_matches(self, token_ids: list[int]) -> list[tuple[int, PromptReplacement]]:
         """Where markers begin, and which, in their order.
@@ -189,7 +203,7 @@ class BaseMultiModalProcessor(ABC):
     @staticmethod
     def _apply_prompt_updates(
         token_ids: list[int], matches: Sequence[tuple[int, PromptReplacement]],
-        ready: Mapping[str, list[tuple[str, dict[str, Any]]]],
+        ready: Mapping[str, list[ReadyItem]],
     ) -> tuple[list[int], list[MultiModalFeatureSpec]]:  # fmt: skip
         """Upstream: upstream/vllm/multimodal/processing/processor.py:765 — `_apply_matches`."""
         tokens: list[int] = []
@@ -198,12 +212,12 @@ class BaseMultiModalProcessor(ABC):
         for start, update in matches:
             if update.modality not in rest:
                 continue  # a text that looks like a marker
-            mm_hash, data = next(rest[update.modality])
-            details = update.replacement(data)
+            item = next(rest[update.modality])
+            details = update.replacement(item.data)
             tokens += token_ids[at:start]
             mask = None if details.is_embed is None else np.array(details.is_embed)
             where = PlaceholderRange(len(tokens), len(details.full), mask)
-            features.append(MultiModalFeatureSpec(data, update.modality, mm_hash, where, mm_hash))
+            features.append(MultiModalFeatureSpec(item.data, update.modality, item.mm_hash, where, item.mm_hash))
             tokens += details.full
             at = start + len(update.target)
         return tokens + token_ids[at:], features

@@ -17,9 +17,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from mini_vllm import LLM, SamplingParams  # noqa: E402  # needs torch
 from mini_vllm.multimodal.image import to_rgb  # noqa: E402
+from mini_vllm.tests.helpers import MODELS  # noqa: E402
 from mini_vllm.transformers_utils.processors.clip import CLIPImageProcessor  # noqa: E402
 
-MARKER, ROWS, NUM_TOKENS = 99, 16, 16
+POCKET_VL = MODELS / "pocket-vl"
+MARKER, NUM_TOKENS = 99, 16
 TEXT: dict[str, Any] = {
     "vocab_size": 100, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0,
@@ -102,3 +104,31 @@ def test_the_pixels_are_those_of_transformers(vision: str, mode: str, tmp_path: 
         image = Image.fromarray(pixels).convert(mode)
         expected = processor(image, return_tensors="np")["pixel_values"][0]
         assert np.abs(ours(to_rgb(image)) - expected).max() < 1e-3
+
+
+@pytest.mark.skipif(not (POCKET_VL / "model.safetensors").is_file(), reason="models/pocket-vl is not here")
+def test_pocket_vl_says_what_it_says_in_transformers() -> None:
+    """Through its own tokenizer, template and processor: one picture, two, pictures of other sizes, two questions."""
+    from models.training.pocket_vl.conversations import make_chat
+
+    rng = np.random.default_rng(5)
+    reference = transformers.LlavaForConditionalGeneration.from_pretrained(POCKET_VL, dtype=torch.float32).eval()
+    processor = image_processor("CLIPVisionConfig", 64)
+    llm = LLM(str(POCKET_VL), num_blocks=300)
+    asked = []
+    for count, size in [(1, None), (2, None), (1, (200, 150)), (3, (97, 131)), (1, None)]:
+        chat = make_chat(rng, count)
+        pictures = [Image.fromarray(each.pixels) for each in chat.pictures]
+        images = [each.resize(size) if size else each for each in pictures]
+        parts = [{"type": "image_pil", "image_pil": image} for image in images]
+        question = chat.messages[0][1].replace("<image>", "").strip()
+        asked.append((images, [{"role": "user", "content": [*parts, {"type": "text", "text": question}]}]))
+    params = SamplingParams(temperature=0.0, max_tokens=24)
+    outputs = llm.chat([messages for _, messages in asked], params, use_tqdm=False)
+    for (images, _), output in zip(asked, outputs, strict=True):
+        pixels = torch.cat([processor(image, return_tensors="pt")["pixel_values"] for image in images])
+        prompt, answer = output.prompt_token_ids, list(output.outputs[0].token_ids)
+        with torch.no_grad():
+            logits = reference(input_ids=torch.tensor([[*prompt, *answer]]), pixel_values=pixels).logits[0]
+        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer
+        assert output.outputs[0].finish_reason == "stop"

@@ -181,6 +181,11 @@ def test_the_server_takes_pictures_as_urls(folder, llm, tmp_path):
             refused = ask(*parts)
             assert refused.status_code == 400 and message in refused.json()["error"]["message"]
         assert ask(text("Still here?")).status_code == 200
+        named = [
+            ask({**each, "uuid": "cat"}, text("?")).json()
+            for each in (url(3), {"type": "image_url", "image_url": None})
+        ]
+        assert named[0]["choices"][0]["token_ids"] == named[1]["choices"][0]["token_ids"]
 
 
 def test_pixels_need_not_be_pillows(llm):

@@ -95,12 +95,14 @@ def fit_wire(sent: Sequence[tuple[int, int, float]]) -> tuple[float, float]:
     Raises:
         ValueError: "one size alone cannot tell latency from bandwidth".
     """
-    sizes = sorted({size for _, size, _ in sent})
-    if len(sizes) < 2:
+    sizes = {size for _, size, _ in sent}
+    low, high = min(sizes), max(sizes)
+    if low == high:
         raise ValueError("one size alone cannot tell latency from bandwidth")
-    small, large = (statistics.median(s for _, size, s in sent if size == wanted) for wanted in (sizes[0], sizes[-1]))
-    rate = (sizes[-1] - sizes[0]) / (large - small)
-    return (small - sizes[0] / rate) / sent[0][0], rate
+    small, large = (statistics.median(s for _, size, s in sent if size == wanted) for wanted in (low, high))
+    rate = (high - low) / (large - small)
+    tensors, _, _ = sent[0]
+    return (small - low / rate) / tensors, rate
 
 
 def partings(a: Sequence[Any], b: Sequence[Any]) -> dict[str, int]:
@@ -132,7 +134,8 @@ def transfers_are_suspect(pair: Sequence[Any], plain: Sequence[Sequence[Any]]) -
     them takes the one and one the other; from then on all is different. That is nobody's fault.
 
     Args:
-        pair: requests of the arm in doubt. plain: two or more arms in which nothing is transferred.
+        pair: requests of the arm in doubt. plain: two or more arms in which nothing is transferred. Any two of all
+            these have prompts in common.
     """
     share = [_at_first(pair, each) for each in plain]
     normal = [_at_first(a, b) for place, a in enumerate(plain) for b in plain[place + 1 :]]
@@ -141,7 +144,7 @@ def transfers_are_suspect(pair: Sequence[Any], plain: Sequence[Sequence[Any]]) -
 
 def _at_first(a: Sequence[Any], b: Sequence[Any]) -> float:
     found = partings(a, b)
-    return found["at_first"] / max(1, found["requests"])
+    return found["at_first"] / found["requests"]
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

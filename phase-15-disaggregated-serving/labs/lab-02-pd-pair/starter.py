@@ -86,6 +86,7 @@ def transfers_are_suspect(pair: Sequence[Any], plain: Sequence[Sequence[Any]]) -
     them takes the one and one the other; from then on all is different. That is nobody's fault.
 
     Args:
-        pair: requests of the arm in doubt. plain: two or more arms in which nothing is transferred.
+        pair: requests of the arm in doubt. plain: two or more arms in which nothing is transferred. Any two of all
+            these have prompts in common.
     """
     raise NotImplementedError("whether wrong keys and values have come to D")

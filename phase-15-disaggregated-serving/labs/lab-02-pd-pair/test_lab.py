@@ -35,6 +35,7 @@ def stream(*times, kind="stream", start=0.0, tokens=(5, 6, 7), key=0):
 def test_freight(impl):
     for tokens, size, each, mib in ((2031, 16, 12_288, 23.8125), (2031, 16, KV_8B, 254.0), (2032, 16, KV_8B, 254.0)):
         assert impl.expected_mib(tokens, size, each) == mib
+    assert impl.expected_mib(33, 32, 8192) == 0.5, "two blocks of 32"
     assert impl.expected_mib(1, 16, KV_8B) == 2.0 and impl.expected_mib(64, 16, KV_8B) == 8.0
 
 
@@ -102,7 +103,9 @@ def test_the_capture(impl, name):
 def test_compare(impl):
     single = {"long_ttft_p50_ms": 200.0, "itl_p50_ms": 10.0, "itl_p99_ms": 40.0, "tokens_per_s": 1.0}
     pair = {"long_ttft_p50_ms": 220.0, "itl_p50_ms": 9.0, "itl_p99_ms": 10.0, "tokens_per_s": 2.0}
+    kept = dict(single), dict(pair)
     assert impl.compare(single, pair) == {"ttft_ratio": 1.1, "itl_p50_ratio": 0.9, "itl_p99_ratio": 0.25}
+    assert (single, pair) == kept, "the summaries stay the caller's"
 
 
 def test_your_prediction(impl):
@@ -119,7 +122,9 @@ def test_your_prediction(impl):
 
 def test_a_wire(impl):
     sent = [(32, size, 32 * 2e-4 + size / 5e9) for size in (8_000_000, 250_000_000) for _ in range(9)]
+    kept = list(sent)
     latency, rate = impl.fit_wire(sent)
+    assert sent == kept, "the transfers stay the caller's"
     assert latency == pytest.approx(2e-4) and rate == pytest.approx(5e9)
     latency, rate = impl.fit_wire([(4, 100, 4.1), (4, 300, 4.3)])
     assert latency == pytest.approx(1.0) and rate == pytest.approx(1000)
@@ -178,6 +183,7 @@ def test_the_pair_is_not_suspect(impl):
     plain = [given.arm(name) for name in PLAIN]
     assert impl.transfers_are_suspect(given.arm("pair"), plain) is False
     assert impl.transfers_are_suspect(given.arm("pair"), plain[:2]) is False
+    assert plain == [given.arm(name) for name in PLAIN], "the arms stay the caller's"
     for place, rows in enumerate(plain):
         others = plain[:place] + plain[place + 1 :]
         assert impl.transfers_are_suspect(rows, others) is False, f"{PLAIN[place]} transfers nothing"

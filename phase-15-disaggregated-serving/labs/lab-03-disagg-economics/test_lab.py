@@ -145,7 +145,8 @@ def test_what_has_to_hide(impl):
 # ---- your rule ------------------------------------------------------------------------------------------------------
 
 
-def test_the_simulation_can_tell(impl):
+@pytest.mark.provided
+def test_the_simulation_can_tell():
     assert given.goodput(lambda tokens, waiting: False) < 0.10
     assert 0.65 < given.goodput(lambda tokens, waiting: True) < 0.75
     best = max(given.replicas(2, chunk) for chunk in (40, 60, 100))

@@ -157,8 +157,8 @@ class HostStore:
 class TwoTiers:
     """A pool of blocks, as the engine has one, and a host store behind it.
 
-    Blocks that no request holds keep what they have until somebody needs the room, the longest unused first; of one
-    prompt's, the last. When a block goes to the host is yours to decide.
+    Blocks that no request holds keep what they have until somebody needs the room, the longest unused first. When a
+    block goes to the host is yours to decide. In both, a prompt loses its tail first.
 
     Attributes: gpu: float32 [num_gpu_blocks, *block_shape], the pool. host: the `HostStore`.
     """

@@ -104,6 +104,7 @@ def test_the_store_has_its_own_copy(store, impl):
     a, b = keys_of(2)
     made, source = impl.HostStore(2, SHAPE), rows(a, b)
     made.store([a, b], source)
+    close(source, rows(a, b), "the caller's blocks after store", 0)
     source[:] = 0
     close(made.load([a, b]), rows(a, b), "the pool's block was written again (does the store keep a view?): load", 0)
     found = made.load([a])
@@ -169,8 +170,10 @@ def test_doors_of_the_store(store, impl):
     with pytest.raises(ValueError, match=r"^block \(0, 1\) is not pinned$"):
         made.unpin([a, b])
     assert made.store([c], rows(c)) == [c] and made.lookup([a]) == 1, "an unpin that failed has unpinned nothing"
+    made = store(2, keys_of(2, number=1))
     with pytest.raises(ValueError, match=r"^store: blocks of shape \(2, 16, 2\) for 3 keys, expected \(3, 16, 2\)$"):
         made.store([a, b, c], rows(a, b))
+    assert made.lookup(keys_of(2, number=1)) == 2, "a store that was refused has evicted something"
     with pytest.raises(ValueError, match=r"^capacity must be at least 0, got -1$"):
         impl.HostStore(-1, SHAPE)
 
@@ -242,6 +245,27 @@ def test_two_share_a_block(impl):
     assert tiers.num_free == 4
 
 
+def test_the_pool_loses_the_tail_first(impl):
+    tiers = impl.TwoTiers(4, 0, SHAPE)
+    tiers.finish(compute(tiers, keys_of(4)))
+    tiers.finish(compute(tiers, keys_of(1, number=1)))
+    _, found, _ = tiers.admit(keys_of(4))
+    assert found == 3, f"a b c d in a pool of four, one block is taken: {found} of 4 can be reached, expected 3"
+
+
+def test_the_host_loses_the_tail_first(impl):
+    """A pool of 4, a host of 6: prompts of 4, 4 and 3. Each policy leaves at least two blocks of the first."""
+    tiers = impl.TwoTiers(4, 6, SHAPE)
+    for number in (0, 1):
+        tiers.finish(compute(tiers, keys_of(4, number)))
+    tiers.admit(keys_of(3, number=2))
+    found = tiers.host.lookup(keys_of(4))
+    assert found >= 2, (
+        f"a b c d went to the host, and its room ran out: {found} of 4 can be reached, expected 2 or more. In which "
+        "order were they stored?"
+    )
+
+
 def test_nothing_is_known_before_it_is_written(impl):
     tiers, keys = impl.TwoTiers(8, 8, SHAPE), keys_of(2)
     first, _, _ = tiers.admit(keys)
@@ -255,6 +279,8 @@ def test_nothing_is_known_before_it_is_written(impl):
     assert tiers.num_free == 8
     ids, _, _ = tiers.admit(keys_of(3, number=1))
     tiers.finish(ids)  # aborted: nothing of it was written
+    with pytest.raises(ValueError, match=rf"^block {ids[0]} is not to be computed$"):
+        tiers.write(ids[0], np.zeros(SHAPE))
     assert tiers.admit(keys_of(3, number=1))[1:] == (0, 0), "an aborted prompt left blocks that nobody wrote"
     for number in (2, 3):
         tiers.finish(compute(tiers, keys_of(4, number=number)))
@@ -277,6 +303,21 @@ def test_a_refusal_changes_nothing(impl):
     tiers.finish(again)
     tiers.finish(held)
     assert tiers.num_free == 6, f"{tiers.num_free} of 6 blocks are free in the end"
+
+
+def test_a_refusal_pins_nothing(impl):
+    """A prompt of three that the host has; two blocks of the pool are free."""
+    tiers, x = impl.TwoTiers(4, 16, SHAPE), keys_of(3)
+    tiers.finish(compute(tiers, x))
+    tiers.finish(compute(tiers, keys_of(4, number=1)))
+    compute(tiers, keys_of(2, number=2))
+    assert tiers.host.lookup(x) == 3, f"pushed out of the pool: the host has {tiers.host.lookup(x)} of 3 blocks"
+    assert tiers.admit(x) is None, "two blocks are free, three are asked for"
+    keys = keys_of(16, number=3)
+    found = tiers.host.store(keys, rows(*keys))
+    assert found == keys, (
+        f"a prompt was refused, and the host takes {len(found)} of 16 new blocks: is one still pinned?"
+    )
 
 
 def test_contents_survive_any_order(impl):
@@ -328,6 +369,25 @@ def test_a_load_survives_its_own_evictions(impl):
                 same = np.array_equal(tiers.gpu[block_id], given.content_of(key))
                 assert same, f"round {turn}, conversation {number}: block {key[1]} has another's rows"
             tiers.finish(ids)
+    keys = keys_of(4, number=9)
+    found = tiers.host.store(keys, rows(*keys))
+    assert found == keys, (
+        f"nobody loads any more, and the host takes {len(found)} of 4 new blocks: is one still pinned?"
+    )
+
+
+def test_what_came_back_is_in_the_pool(impl):
+    """Prompt 0 is pushed out by two others, and loaded: from then on others share it, and nobody computes it."""
+    tiers, keys = impl.TwoTiers(6, 12, SHAPE), keys_of(3)
+    for number in range(3):
+        tiers.finish(compute(tiers, keys_of(3, number)))
+    ids, pool, host = tiers.admit(keys)
+    assert (pool, host) == (0, 3), f"pushed out of the pool: got {pool} hits there, {host} in the host, expected 0, 3"
+    again, pool, host = tiers.admit(keys)
+    assert (again, pool, host) == (ids, 3, 0), f"loaded a moment ago: got {pool} hits in the pool, {host} in the host"
+    with pytest.raises(ValueError, match=rf"^block {ids[0]} is not to be computed$"):
+        tiers.write(ids[0], np.zeros(SHAPE))
+    close(tiers.gpu[ids], rows(*keys), "what was loaded", 0)
 
 
 def test_each_block_is_written_once(impl):
@@ -378,6 +438,7 @@ def test_doors_of_the_tiers(impl):
     for block_id in (ids[0], other):
         with pytest.raises(ValueError, match=rf"^block {block_id} is not to be computed$"):
             tiers.write(block_id, np.zeros(SHAPE))
+    close(tiers.gpu[ids], rows(*keys_of(2)), "after a write that was refused", 0)
     with pytest.raises(ValueError, match=rf"^block {other} is held by no request$"):
         tiers.finish([*ids, other])
     assert tiers.num_free == 2, "a finish that failed has freed nothing"
@@ -391,15 +452,17 @@ def test_doors_of_the_tiers(impl):
 
 def test_break_even(impl):
     for args, wanted in (
-        ((0.010, 8192, 100e6, 200e-6), 84.688),
+        ((0.010, 8192, 100e6, 200e-6), 84.6883468835),
         ((0.010, 8192, 1e6, 200e-6), math.inf),
         ((0.0, 8192, 100e6, 200e-6), 0.0),
         ((0.010, 8192, 8192 * 4096, 1 / 4096), math.inf),
         ((0.0, 8192, 1e6, 200e-6), math.inf),
-        ((0.002, 131072, 25e9 / 8, 1e-4), 34.449),
+        ((0.002, 131072, 25e9 / 8, 1e-4), 34.4489273982),
+        ((1.0, 1, 1, 2.0), 1.0),
+        ((1.0, 1, 0.5, 4.0), 0.5),
     ):
         found = impl.break_even_tokens(*args)
-        assert found == pytest.approx(wanted, abs=1e-3), f"break_even_tokens{args}: got {found}, expected {wanted}"
+        assert found == pytest.approx(wanted, abs=1e-9), f"break_even_tokens{args}: got {found}, expected {wanted}"
     for wrong in (0, -1):
         with pytest.raises(ValueError, match=rf"^load_bytes_per_s must be above 0, got {wrong}$"):
             impl.break_even_tokens(0.01, 8192, wrong, 2e-4)

@@ -140,10 +140,13 @@ def kill_processes(kills: int, seed: int, seconds: float = 1e9, log: Callable[[i
     rng, report, oracle = random.Random(seed), Report(), Oracle.ask(FLAGS)
     deadline = time.monotonic() + seconds
     with Fleet() as fleet:
+        began = time.monotonic()
+        asyncio.run(send(fleet.proxy.url, oracle, list(range(AT_ONCE)), None))
+        pace = time.monotonic() - began
         for number in range(kills):
             if time.monotonic() > deadline:
                 break
-            one_kill(rng, report, oracle, fleet)
+            one_kill(rng, report, oracle, fleet, rng.uniform(0, pace))
             fleet.wait_until_up()
             for each in fleet.engines:
                 wait_until(each.is_idle)
@@ -153,14 +156,14 @@ def kill_processes(kills: int, seed: int, seconds: float = 1e9, log: Callable[[i
     return report
 
 
-def one_kill(rng: random.Random, report: Report, oracle: Oracle, fleet: Fleet) -> None:
-    """Send some requests, kill an engine while they are answered, look at the answers, and start it again."""
+def one_kill(rng: random.Random, report: Report, oracle: Oracle, fleet: Fleet, delay: float) -> None:
+    """Send some requests, kill an engine `delay` seconds later, look at the answers, and start it again."""
     kind, victim = rng.choice(KINDS), rng.choice([fleet.engines[0], *fleet.engines])
     chosen = [rng.randrange(len(oracle.wanted)) for _ in range(AT_ONCE)]
 
     async def main() -> list[str | None]:
         answers = asyncio.ensure_future(send(fleet.proxy.url, oracle, chosen, None))
-        await asyncio.sleep(rng.uniform(0, 0.25))
+        await asyncio.sleep(delay)
         is_late = answers.done()
         victim.strike(kind)
         report.kills["came too late" if is_late else f"{victim.name}: {kind}"] += 1

@@ -23,8 +23,10 @@ from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     needs_pocket,
     prefill,
     tokens_of,
+    transfer_config,
 )
 from mini_vllm.tests.helpers import POCKET
+from mini_vllm.tests.models.decoder_checkpoints import save_decoder
 
 pytestmark = [
     needs_pocket,
@@ -84,3 +86,20 @@ def test_every_rank_gets_each_of_its_heads_once_and_every_producer_hears_of_all_
     with pytest.raises(ValueError, match="must be a multiple of the other's: 2 here, 3 there"):
         compute_tp_mapping(TransferTopology(0, 2, 6), 3)
     assert compute_tp_mapping(TransferTopology(1, 2, 1, is_mla=True), 4) == [ReadSpec(2, 0, 0, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("of_p", "of_d"), [(1, 2), (2, 1), (4, 2)])
+def test_latents_are_the_same_on_every_rank(of_p, of_d, tmp_path):
+    folder = str(save_decoder("deepseek-v2", tmp_path))
+    prompts = [{"prompt_token_ids": list(range(3, 3 + length))} for length in (5, 17, 33)]
+    settings = {"dtype": "float64", "num_blocks": 64}
+    expected = tokens_of(LLM(folder, **settings).generate(prompts, greedy(), use_tqdm=False))
+    p, d = (
+        LLM(folder, tensor_parallel_size=size, kv_transfer_config=transfer_config(), **settings)
+        for size in (of_p, of_d)
+    )
+    with ended(p, d):
+        assert tokens_of(decode(d, prompts, prefill(p, prompts))) == expected
+        drained(p, d)
+        assert d.llm_engine.scheduler.connector.prefix_cache_stats.hits == 55
