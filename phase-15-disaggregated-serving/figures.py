@@ -307,7 +307,7 @@ def tiers() -> Svg:
     svg.text(400, 26, "one token of the 8B, 128 KiB", "start", INK, 14, "bold")
     compute = 0.205 / 2048 * 1e6
     rows = (
-        ("the pool", "the GPU's memory: the only one that attention reads", "#cfe3c4", None, ""),
+        ("the pool", "the only one that attention reads", "#cfe3c4", None, ""),
         ("the host", "ten times as large, over the bus", "#ddd3f0", 25.0, "read: "),
         ("a disk", "larger still, outlives the engine", PALE, 5.0, "read: "),
         ("a store, 10 Gb/s", "everybody's", PALE, 1.25, "read: "),
@@ -327,7 +327,7 @@ def tiers() -> Svg:
     edge = 400 + 1.9 * compute
     svg.path([(edge, 40), (edge, 270)], PREFILL, 1.5, "4 4")
     svg.text(20, 290, "down: a copy of full blocks; up: what a prompt asks for again", "start", GREY, 12)
-    svg.text(400, 290, "right of the dashed line it is cheaper to compute again", "start", GREY, 12)
+    svg.text(400, 290, "beyond the line computing is cheaper", "start", GREY, 12)
     return svg
 
 
