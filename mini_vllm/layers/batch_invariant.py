@@ -97,7 +97,8 @@ def require_batch_invariant(model: Any) -> None:
 
     for layer in getattr(getattr(model, "context", None), "layers", ()):
         plain = isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
-        looks_up = isinstance(layer, VocabParallelEmbedding) or type(layer).__name__.endswith(("Embedding", "Embeddings"))
+        named = type(layer).__name__.endswith(("Embedding", "Embeddings"))
+        looks_up = isinstance(layer, VocabParallelEmbedding) or named
         if not (plain or looks_up or isinstance(layer, RMSNorm | LayerNorm | Conv2dLayer)):
             name = getattr(layer, "prefix", type(layer).__name__)
             raise ValueError(
