@@ -97,8 +97,7 @@ def require_batch_invariant(model: Any) -> None:
 
     for layer in getattr(getattr(model, "context", None), "layers", ()):
         plain = isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
-        named = type(layer).__name__.endswith(("Embedding", "Embeddings"))
-        looks_up = isinstance(layer, VocabParallelEmbedding) or named
+        looks_up = isinstance(layer, VocabParallelEmbedding) or "Embedding" in type(layer).__name__
         if not (plain or looks_up or isinstance(layer, RMSNorm | LayerNorm | Conv2dLayer)):
             name = getattr(layer, "prefix", type(layer).__name__)
             raise ValueError(
