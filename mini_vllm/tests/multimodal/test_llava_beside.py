@@ -73,6 +73,19 @@ def test_a_kv_connector_takes_no_prompt_with_another_picture_for_the_same(tiny, 
     assert all(one.num_cached_tokens for one in outputs[:4])
 
 
+def test_logits_have_the_same_bits_in_every_batch(tiny, monkeypatch):
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=1)
+
+    def bits(outputs):
+        return [[entry.logprob for step in one.outputs[0].logprobs for entry in step.values()] for one in outputs]
+
+    llm = make(tiny, dtype="float32", enable_prefix_caching=False, mm_processor_cache_gb=0)
+    together = bits(llm.generate(PROMPTS, params, use_tqdm=False))
+    llm.llm_engine.engine_core.reset_encoder_cache()
+    assert together == [bits(llm.generate([one], params, use_tqdm=False))[0] for one in PROMPTS]
+
+
 def test_a_vision_tower_of_ones_own_from_the_checkpoints_tensors(tiny):
     """As a lab plugs it in: a function of pixels, in the place of tower and projector."""
     seen = []

@@ -104,6 +104,7 @@ def test_what_is_no_picture_or_too_large_is_refused(data, message):
         read(data)
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_file_that_was_opened_and_is_damaged_is_named():
     large = Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8))
     for data in (encoded(large)[:-4000], encoded(large, "JPEG")[:-1000]):
