@@ -128,7 +128,11 @@ NAMED = [
 
 @pytest.mark.parametrize("change", some_slow(NAMED, [NAMED[0], NAMED[4]]))
 def test_parameters_that_name_something_else(change, engines, plain, clock, impatient):
-    recompute, fail = serve_both(engines, lambda params: {**params, **change})
+    def changed(params):
+        names = {"remote_request_id": f"nobody-{params['remote_request_id']}"}  # the same name would be one source
+        return {**params, **(names if "remote_request_id" in change else change)}
+
+    recompute, fail = serve_both(engines, changed)
     assert tokens_of(recompute) == plain
     assert [output.outputs[0].finish_reason for output in fail] == ["error"] * len(PROMPTS)
     clock.time += 31
