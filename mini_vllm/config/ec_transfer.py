@@ -19,7 +19,7 @@ EC_ROLES = ("ec_producer", "ec_consumer", "ec_both")
 
 @dataclass
 class ECTransferConfig:
-    """`LLM(ec_transfer_config={"ec_connector": "ECExampleConnector", "ec_role": "ec_both", …})`, under upstream's names.
+    """`LLM(ec_transfer_config={"ec_connector": "ECExampleConnector", "ec_role": "ec_both", …})`, as upstream names it.
 
     ec_connector: a name that `ECConnectorFactory` knows, or a class of the module ec_connector_module_path. ec_role:
     "ec_producer" encodes for others and computes nothing else, "ec_consumer" loads, "ec_both" does both.
@@ -85,13 +85,13 @@ class ECTransferConfig:
             return None
         if not isinstance(value, cls):
             raise ValueError(f"ec_transfer_config must be a dict or an ECTransferConfig, got {shown(value)}")
-        for name, given, allowed in (
-            ("tensor_parallel_size", config.tensor_parallel_size, 1),
-            ("async_scheduling", config.async_scheduling, not value.is_ec_only_producer and config.async_scheduling),
-            ("kv_transfer_config", config.kv_transfer_config, config.kv_transfer_config if value.is_ec_consumer else None),
+        for name, given, is_wrong, allowed in (
+            ("tensor_parallel_size", config.tensor_parallel_size, config.tensor_parallel_size > 1, "1"),
+            ("async_scheduling", True, value.is_ec_only_producer and config.async_scheduling, "False"),
+            ("kv_transfer_config", "one", value.is_ec_only_producer and config.kv_transfer_config is not None, "None"),
         ):
-            if given != allowed:
-                raise ValueError(f"{name} must be {allowed!r} with ec_role={value.ec_role!r}, got {given!r}")
+            if is_wrong:
+                raise ValueError(f"{name} must be {allowed} with ec_role={value.ec_role!r}, got {given}")
         return value
 
     def make_connector(self, role: str) -> ECConnectorBase:

@@ -8,8 +8,8 @@ from typing import Any
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
-from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.ec_transfer import ECTransferConfig
+from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.config.load import LoadConfig
 from mini_vllm.config.lora import LoRAConfig
@@ -66,8 +66,7 @@ class EngineConfig:
     plug-in (`platforms/`); by default that of the plug-in whose device is there, else "cpu".
     `performance_mode`: one of `PERFORMANCE_MODES`; "throughput" doubles the limits of a step that are not given,
     "interactivity" captures graphs of every small size. `optimization_level`: 0 to 3; 0 is `enforce_eager` without
-    graphs, the others are one. `shutdown_timeout`: seconds that requests have to end. `cudagraph_metrics`: the log has
-    a table of the graphs' steps at the end.
+    graphs, the others are one. `shutdown_timeout`: seconds that requests have to end. `cudagraph_metrics`: a table.
     """
 
     block_size: int = CacheConfig.block_size

@@ -22,14 +22,23 @@ class EncoderModelRunner(ModelRunner):
         assert self.encoder is not None, "an engine that encodes for others needs a model that takes media"
         self._update_states(scheduler_output)
         self.encoder.begin_step(scheduler_output)
-        self._ends = self.input_batch.req_ids[:], [
-            request_id in scheduler_output.num_scheduled_tokens and self._reads_all(request_id, scheduler_output)
-            for request_id in self.input_batch.req_ids
-        ]
+        count = scheduler_output.total_num_scheduled_tokens
+        self._passed: list[int] = []
+        if count:
+            self._passed = self.prepare_inputs(scheduler_output.num_scheduled_tokens, count).sampled_rows.tolist()
 
     def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
         """Token 0 for each request whose prompt has been passed.
 
-        Upstream: upstream/vllm/v1/outputs.py:304 — `make_empty_encoder_model_runner_output`.
+        Upstream: upstream/vllm/v1/outputs.py:304 — `make_empty_encoder_model_runner_output`, which has one for every
+        request of the step.
         """
-        return ModelRunnerOutput(self._ends[0], [[0] if ends else [] for ends in self._ends[1]])
+        batch = self.input_batch
+        sampled: list[list[int]] = [[] for _ in batch.req_ids]
+        for row in self._passed:
+            sampled[row] = [0]
+            batch.token_ids[row, min(int(batch.num_tokens[row]), batch.token_ids.shape[1] - 1)] = 0
+            batch.num_tokens[row] += 1
+            batch.states[row].output_token_ids.append(0)
+        self._passed = []
+        return ModelRunnerOutput(list(batch.req_ids), sampled)

@@ -89,7 +89,9 @@ class EncoderRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:2860 — `_execute_mm_encoder`.
         """
-        self._encode([self.mm_features[req_id][i] for req_id, inputs in scheduled_encoder_inputs.items() for i in inputs])
+        self._encode(
+            [self.mm_features[req_id][i] for req_id, inputs in scheduled_encoder_inputs.items() for i in inputs]
+        )
 
     def _encode(self, items: Sequence[MultiModalFeatureSpec]) -> None:
         for modality, group in groupby(items, key=lambda item: (item.modality, sorted(item.data))):
@@ -104,8 +106,9 @@ class EncoderRunner:
                     f"{modality[0]} items, got {[output.shape for output in outputs]}"
                 )
             self.encoder_cache.update(zip((item.identifier for item in together), outputs, strict=True))
-            for item in together if self.ec_connector is not None else ():
-                self.ec_connector.save_caches(self.encoder_cache, item.identifier)
+            if self.ec_connector is not None:
+                for item in together:
+                    self.ec_connector.save_caches(self.encoder_cache, item.identifier)
 
     def gather_mm_embeddings(
         self, req_ids: Sequence[str], starts: Array, positions: Array

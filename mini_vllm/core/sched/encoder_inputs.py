@@ -57,7 +57,10 @@ class EncoderInputs:
         Raises:
             ValueError: an argument that does not go with media, or an item that may not be cut and fits no step.
         """
+        transfer = config.ec_transfer_config
         if (processor := model.make_mm_processor()) is None:
+            if transfer is not None:
+                raise ValueError(f"ec_transfer_config must be None for a model that takes no media, got {transfer}")
             return None
         drafts = config.speculative_config
         for name, value, is_wrong, allowed in (
@@ -70,7 +73,6 @@ class EncoderInputs:
                 raise ValueError(f"{name} must be {allowed} for a model that takes media, got {value!r}")
         limits = config.scheduler
         budget, size = compute_mm_encoder_budget(limits, processor.get_mm_max_tokens_per_item())
-        transfer = config.ec_transfer_config
         half = None if transfer is None else transfer.make_connector("scheduler")
         return cls(EncoderCacheManager(size), budget, limits.disable_chunked_mm_input, ec_connector=half)
 
@@ -107,7 +109,8 @@ class EncoderInputs:
         """The model failed: nobody may count on what it was to encode. Some of those that asked for it may be gone, so
         everything is forgotten, and encoded again where it is needed."""
         manager = self.encoder_cache_manager
-        if output.scheduled_encoder_inputs and not self.is_encoder_decoder:
+        encodes = output.scheduled_encoder_inputs or self.ec_connector is not None
+        if encodes and not self.is_encoder_decoder:
             forgotten = [*manager.freed, *manager.cached]
             manager.reset()
             manager.freed += forgotten

@@ -84,10 +84,14 @@ class StepPlan:
         """The finished plan: new requests in full, the others as differences."""
         new_reqs = [
             NewRequestData(
-                request.request_id, request.prompt_token_ids, request.sampling_params,
-                self.new_blocks[request.request_id].get_block_ids(), request.num_computed_tokens,
-                request.lora_request, request.mm_features,
-            )  # fmt: skip
+                request.request_id,
+                request.prompt_token_ids,
+                request.sampling_params,
+                self.new_blocks[request.request_id].get_block_ids(),
+                request.num_computed_tokens,
+                request.lora_request,
+                request.mm_features,
+            )
             for request in self.new
         ]
         encoder = self.encoder
