@@ -168,13 +168,13 @@ def is_good(outcome: Outcome, slo: tuple[float, float]) -> bool:
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, float]]]:
-    """By arm: its turns. None begins that would not end in time."""
+    """By arm: its turns. Nothing begins after `--minutes`."""
     found: dict[str, list[dict[str, float]]] = {arm.name: [] for arm in arms(args)}
     first = time.monotonic()
     for turn in range(args.turns):
-        if turn and (time.monotonic() - first) * (turn + 1) / turn > args.minutes * 60:
-            break
         for arm in arms(args)[:: 1 if turn % 2 == 0 else -1]:
+            if time.monotonic() - first > args.minutes * 60:
+                return {name: turns for name, turns in found.items() if turns}
             with Running(arm, folder, args) as running:
                 asyncio.run(load(running.address, args, 1000 + turn, args.warm_up))
                 began = time.perf_counter()
@@ -214,7 +214,8 @@ def report(found: dict[str, list[dict[str, float]]], facts: dict[str, Any], args
     """A row for each arm, and what is best."""
     header = ["arm", "first token of long prompts, p50, ms", "p99", "gap between steady tokens, p50, ms", "p99",
               "longest", "steady tokens/s", "good requests/s"]  # fmt: skip
-    num_turns = min(map(len, found.values()))
+    counts = sorted({len(turns) for turns in found.values()})
+    num_turns = " to ".join(map(str, counts[:: max(1, len(counts) - 1)]))
     rows = [[arm, *(middle(turns, name) for name in SHOWN)] for arm, turns in found.items()]
     return (
         f"# Prefill and decode apart\n\n{facts}\n\n{args.shape}, {args.cores} cores for engines, proxy and client. "
@@ -242,15 +243,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ratios", type=ratio, nargs="+", default=[(1, 1), (2, 1), (1, 2)])
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=10, help="no turn begins that would not end by then")
+    parser.add_argument("--minutes", type=float, default=10, help="nothing is begun after so many")
     parser.add_argument("--seconds", type=float, default=6, help="of arrivals in a turn")
     parser.add_argument("--warm-up", type=float, default=1.0)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--short-len", type=int, default=32)
     parser.add_argument("--short-out", type=int, default=96)
-    parser.add_argument("--long-len", type=int, default=1500)
+    parser.add_argument("--long-len", type=int, default=1000)
     parser.add_argument("--long-out", type=int, default=8)
-    parser.add_argument("--rate", type=float, default=1.0, help="long prompts a second")
+    parser.add_argument("--rate", type=float, default=0.7, help="long prompts a second")
     parser.add_argument("--slo", type=float, nargs=2, default=[500.0, 20.0], metavar=("TTFT_MS", "GAP_MS"))
     parser.add_argument("--backend", default="tcp", choices=("tcp", "shm"))
     parser.add_argument("--max-model-len", type=int, default=2048)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +62,24 @@ def test_a_short_run(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--quick", "--seconds", "1.5", "--streams", "1", "--long-len", "200", "--rate", "3", "--cores", "1"]
     assert disagg.main(flags) == 0
     assert "| 1P1D |" in capsys.readouterr().out
+
+
+def test_the_report_of_interference() -> None:
+    from benchmarks import interference
+
+    arms = {"one engine, chunks of 128": 0.0, "a pair": 1.0}
+    row = {"alone": 7.0, "gap": 50.0, "longest": 60.0, "first_token": 400.0, "prefill": 300.0}
+    text = interference.report(dict.fromkeys(arms, row), {}, interference.parse(["--quick"]))
+    assert "| a pair | 7.00 | 50.00 | 60.00 | 400 |" in text and "P (300 ms)" in text
+
+
+@pytest.mark.slow
+def test_a_short_run_of_interference(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import interference
+    from benchmarks.common import checkpoint
+
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
+    folder, _ = checkpoint("pocket", Path("/nowhere"))
+    found = interference.measure(interference.parse(["--chunks", "64", "--turns", "1", "--length", "200"]), folder)
+    assert set(found) == {"one engine, chunks of 64", "a pair"}
+    assert all(row["first_token"] >= row["longest"] >= row["gap"] > 0 for row in found.values())

@@ -300,6 +300,61 @@ def lease() -> Svg:
     return svg
 
 
+def tiers() -> Svg:
+    """Pool, host and disk, what goes where, and what a token's keys and values cost from each."""
+    svg = Svg(720, 300, "Memories below the pool, and what a token costs from each")
+    svg.text(20, 26, "where a block may be", "start", INK, 14, "bold")
+    svg.text(400, 26, "one token of the 8B, 128 KiB", "start", INK, 14, "bold")
+    compute = 0.205 / 2048 * 1e6
+    rows = (
+        ("the pool", "the only one that attention reads", "#cfe3c4", None, ""),
+        ("the host", "ten times as large, over the bus", "#ddd3f0", 25.0, "read: "),
+        ("a disk", "larger still, outlives the engine", PALE, 5.0, "read: "),
+        ("a store, 10 Gb/s", "everybody's", PALE, 1.25, "read: "),
+    )
+    for i, (name, words, fill, gb_s, said) in enumerate(rows):
+        y = 44 + 60 * i
+        svg.box(20, y, 320, 42, fill, GREY)
+        svg.text(34, y + 18, name, "start", INK, 13, "bold")
+        svg.text(34, y + 34, words, "start", INK, 12)
+        if i:
+            svg.arrow([(80, y - 17), (80, y - 2)], GREY)
+            svg.arrow([(280, y - 2), (280, y - 17)], WIRE, 2)
+        cost = compute if gb_s is None else 131072 / (gb_s * 1e9) * 1e6
+        svg.box(400, y + 8, 1.9 * cost, 24, PREFILL if gb_s is None else WIRE)
+        told = f"{said}{cost:.0f} µs" if gb_s is not None else f"computed: {cost:.0f} µs"
+        svg.text(408 + 1.9 * cost, y + 25, told, "start", INK, 12)
+    edge = 400 + 1.9 * compute
+    svg.path([(edge, 40), (edge, 270)], PREFILL, 1.5, "4 4")
+    svg.text(20, 290, "down: a copy of full blocks; up: what a prompt asks for again", "start", GREY, 12)
+    svg.text(400, 290, "beyond the line computing is cheaper", "start", GREY, 12)
+    return svg
+
+
+def encode() -> Svg:
+    """A request with a picture through three fleets, and what is handed over between them."""
+    svg = Svg(720, 150, "Encoder, prefill and decode on three fleets")
+    places = ((20, "E", "#cfe3c4", "the picture"), (290, "P", PREFILL, "the prompt"), (560, "D", DECODE, "the answer"))
+    for x, name, fill, words in places:
+        ink = "#ffffff" if name == "D" else INK
+        svg.box(x, 40, 130, 70, fill, GREY)
+        svg.text(x + 65, 72, name, "middle", ink, 16, "bold")
+        svg.text(x + 65, 94, words, "middle", ink, 12)
+    for x, words, more, width in ((154, "embeddings", "8 MB", 2), (424, "keys and values", "131 MB", 6)):
+        svg.arrow([(x, 75), (x + 128, 75)], WIRE, width)
+        svg.text(x + 62, 62, words, "middle", WIRE, 12, "bold")
+        svg.text(x + 62, 98, more, "middle", INK, 12)
+    svg.text(
+        20,
+        138,
+        "a picture of 1,000 tokens, hidden size 4,096, in 16 bits; P and D may be one engine",
+        "start",
+        GREY,
+        12,
+    )
+    return svg
+
+
 FIGURES = {
     "payoff": payoff,
     "interference": interference,
@@ -309,6 +364,8 @@ FIGURES = {
     "halves": halves,
     "states": states,
     "lease": lease,
+    "tiers": tiers,
+    "encode": encode,
 }
 
 if __name__ == "__main__":

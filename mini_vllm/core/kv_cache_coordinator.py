@@ -92,10 +92,13 @@ class KVCacheCoordinator(ABC):
         self, request_id: str, new_computed_blocks: Sequence[Sequence[KVCacheBlock]], num_local_computed_tokens: int,
         num_external_computed_tokens: int = 0,
     ) -> None:  # fmt: skip
-        """Start the request's tables with its prefix hits, and with blocks for what is loaded."""
+        """Start the request's tables with its prefix hits, and with blocks for what is loaded. The hits of all groups
+        are taken before any new block: the pinned release gives hits of a later group away to an earlier one."""
         counts = num_local_computed_tokens, num_external_computed_tokens
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
             manager.allocate_new_computed_blocks(request_id, blocks, *counts)
+        for manager in self.single_type_managers if num_external_computed_tokens else ():
+            manager.allocate_external_blocks(request_id, sum(counts))
 
     def allocate_new_blocks(
         self, request_id: str, num_tokens: int, num_tokens_main_model: int, num_encoder_tokens: int = 0

@@ -92,19 +92,22 @@ class SingleTypeKVCacheManager(ABC):
         self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int,
         num_external_computed_tokens: int = 0,
     ) -> None:  # fmt: skip
-        """Start a request's table with its prefix hits, and new blocks for the tokens that a KV connector loads after
-        them; null blocks stand for what it can do without.
+        """Start a request's table with its prefix hits; null blocks stand for what it can do without, once the tokens
+        are there that a KV connector loads after them.
         """
         if request_id in self.num_cached_block:
             return
         num_tokens = num_local_computed_tokens + num_external_computed_tokens
-        num_skipped_tokens = self.get_num_skipped_tokens(num_tokens)
-        num_skipped = num_skipped_tokens // self.block_size
+        num_skipped = self.get_num_skipped_tokens(num_tokens) // self.block_size
         hits = new_computed_blocks[num_skipped:]
         self.block_pool.touch(hits)
-        blocks = self.req_to_blocks[request_id] = [*[self._null_block] * num_skipped, *hits]
+        self.req_to_blocks[request_id] = [*[self._null_block] * num_skipped, *hits]
         self.num_cached_block[request_id] = num_skipped + len(hits)
-        if num_external_computed_tokens and num_tokens - (num_skipped and num_skipped_tokens) > 0:
+
+    def allocate_external_blocks(self, request_id: str, num_tokens: int) -> None:
+        """Lengthen a table that was just started to `num_tokens`, the last of which a KV connector loads."""
+        num_skipped_tokens, blocks = self.get_num_skipped_tokens(num_tokens), self.req_to_blocks[request_id]
+        if num_tokens - (num_skipped_tokens >= self.block_size and num_skipped_tokens) > 0:
             blocks.extend(self.block_pool.get_new_blocks(cdiv(num_tokens, self.block_size) - len(blocks)))
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int, num_tokens_main_model: int) -> list[KVCacheBlock]:

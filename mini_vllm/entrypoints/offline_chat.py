@@ -92,7 +92,11 @@ class OfflineChatMixin:
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """The conversation as a prompt of token ids; special tokens come from the template, none are added."""
+        """The conversation as a prompt of token ids; special tokens come from the template, none are added.
+
+        The release adds them for a model that takes media, here and not in its server, so that the prompt begins with
+        two: upstream/vllm/renderers/base.py:345 — `default_chat_tok_params`.
+        """
         from mini_vllm.entrypoints.chat_media import MultiModalItemTracker
         from mini_vllm.entrypoints.chat_utils import apply_chat_template
 

@@ -86,8 +86,10 @@ def place_does_not_matter(weight: Array) -> bool:
 def require_batch_invariant(model: Any) -> None:
     """Raise ValueError naming the first layer of a model that makes no such promise: experts, quantized weights.
 
-    Embeddings only look up, and norms are sums along a row.
+    Embeddings only look up, or add what is the same for every picture; a convolution of patches is a product with a
+    weight; and norms are sums along a row.
     """
+    from mini_vllm.layers.conv import Conv2dLayer
     from mini_vllm.layers.layernorm import LayerNorm, RMSNorm
     from mini_vllm.layers.linear import LinearBase
     from mini_vllm.layers.utils import UnquantizedLinearMethod
@@ -95,8 +97,8 @@ def require_batch_invariant(model: Any) -> None:
 
     for layer in getattr(getattr(model, "context", None), "layers", ()):
         plain = isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
-        looks_up = isinstance(layer, VocabParallelEmbedding) or type(layer).__name__.endswith("Embedding")
-        if not (plain or looks_up or isinstance(layer, RMSNorm | LayerNorm)):
+        looks_up = isinstance(layer, VocabParallelEmbedding) or "Embedding" in type(layer).__name__
+        if not (plain or looks_up or isinstance(layer, RMSNorm | LayerNorm | Conv2dLayer)):
             name = getattr(layer, "prefix", type(layer).__name__)
             raise ValueError(
                 f"VLLM_BATCH_INVARIANT=1 is for dense models with float weights: {name} ({type(layer).__name__}) "

@@ -32,11 +32,16 @@ def check_num_pixels(name: str, height: int, width: int) -> None:
 
 
 def check_image(item: Any, name: str) -> None:
-    """Raises TypeError, ValueError: it is no picture, or a too large one."""
+    """Raises TypeError, ValueError: it is no picture, a too large one, or one whose file is damaged."""
     if isinstance(item, MediaWithBytes):
         item = item.media
     if is_pil_image(item):
-        return check_num_pixels(name, item.height, item.width)
+        check_num_pixels(name, item.height, item.width)
+        try:
+            item.load()  # a file that was opened is read when it is first looked at
+        except (OSError, SyntaxError, ValueError) as error:
+            raise ValueError(f"{name} cannot be read: {error}") from None
+        return None
     if not isinstance(item, np.ndarray):
         raise TypeError(
             f"{name} must be a picture of PIL or an array [height, width, 3] of uint8, got {shown(item, 60)}"

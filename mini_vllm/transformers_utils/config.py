@@ -25,7 +25,7 @@ from mini_vllm.utils.json_files import load_json_object
 
 MEDIA = {"LlavaForConditionalGeneration": "mini_vllm.transformers_utils.configs.llava.LlavaConfig"}
 """Architecture of a model that takes media -> its config: `split` cuts `config.json` into the language model's and the
-rest, which has `text_architecture` and `least_parameters`."""
+rest, which has `text_architecture`, `least_parameters` and `summary`."""
 
 
 def known_architectures() -> list[str]:

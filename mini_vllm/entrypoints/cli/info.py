@@ -121,6 +121,8 @@ def architecture_table(
     if config.moe:
         rows["experts"] = f"{config.moe.num_experts}, of which each token gets {config.moe.top_k}"
         rows["hidden, intermediate"] = f"{config.hidden_size}, {config.moe.intermediate_size} of each expert"
+    if config.media is not None:
+        rows["media"] = config.media.summary
     table = Table("", "value", title=title, show_header=False)
     for name, value in rows.items():
         table.add_row(name, str(value))

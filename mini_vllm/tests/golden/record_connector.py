@@ -37,7 +37,7 @@ from draft_workload import proposed, verified  # noqa: E402
 from record_groups import GroupRecorder  # noqa: E402
 from record_scheduler import STEP_LIMIT, counts, model_output, stand_in_model, write  # noqa: E402
 from scheduler_workload import Workload, sampled_token  # noqa: E402
-from upstream_patches import CONNECTOR_PATCHES, PATCHES, applied  # noqa: E402
+from upstream_patches import CONNECTOR_PATCHES, COORDINATOR_PATCHES, PATCHES, applied  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_events import BlockRemoved  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: E402
@@ -47,6 +47,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
     SupportsHMA,
 )
 from vllm.utils.hashing import sha256  # noqa: E402
+from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator  # noqa: E402
 from vllm.v1.core.kv_cache_utils import init_none_hash  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.metrics.stats import PrefixCacheStats  # noqa: E402
@@ -238,7 +239,8 @@ def main() -> None:
     num_workloads = int(sys.argv[1]) if len(sys.argv) > 1 else 260
     init_none_hash(sha256)
     traces, features, seen, calls = [], Counter(), Counter(), Counter()
-    with stand_in_model() as folder, applied(Scheduler, [*PATCHES, *CONNECTOR_PATCHES]):
+    first = applied(KVCacheCoordinator, [*COORDINATOR_PATCHES])
+    with stand_in_model() as folder, first, applied(Scheduler, [*PATCHES, *CONNECTOR_PATCHES]):
         for seed in range(num_workloads):
             workload = make_connector_workload(seed)
             recorder = ConnectorRecorder(workload, folder)
@@ -251,12 +253,13 @@ def main() -> None:
             seen.update(recorder.seen)
             calls.update(call[0] for step in traces[-1]["steps"] for call in step["calls"])
     steps = [step for trace in traces for step in trace["steps"]]
+    all_patches = {**PATCHES, **CONNECTOR_PATCHES, **COORDINATOR_PATCHES}
     more = {
         **counts(traces, steps),
         "calls": dict(sorted(calls.items())),
         "worker": dict(sorted(seen.items())),
         "workloads_by_feature": dict(sorted(features.items())),
-        "patches": {name: patch.why for name, patch in {**PATCHES, **CONNECTOR_PATCHES}.items()},
+        "patches": {name: patch.why for name, patch in all_patches.items()},
     }
     write("scheduler-connector.json.gz", f"record_connector.py {num_workloads}", more, traces=traces)
 

@@ -80,6 +80,47 @@ PATCHES = {
     )
 }
 
+COORDINATOR_PATCHES = {
+    patch.name: patch
+    for patch in (
+        Patch(
+            "hits-of-all-groups-first",
+            "Of a request with prefix hits in several KV cache groups and tokens that a connector loads, the first "
+            "group takes its hits and new blocks, then the second its hits: they may be among the new blocks of the "
+            "first by then, and two groups write into one block.",
+            """\
+        for i, manager in enumerate(self.single_type_managers):
+            manager.allocate_new_computed_blocks(
+                request_id,
+                new_computed_blocks[i],
+                num_local_computed_tokens,
+                num_external_computed_tokens,
+            )
+""",
+            """\
+        held = []
+        for i, manager in enumerate(self.single_type_managers):
+            if request_id not in manager.num_cached_block:
+                total = num_local_computed_tokens + num_external_computed_tokens
+                skipped = manager.get_num_skipped_tokens(total) // manager.block_size
+                held += new_computed_blocks[i][skipped:]
+        self.block_pool.touch(held)
+        for i, manager in enumerate(self.single_type_managers):
+            manager.allocate_new_computed_blocks(
+                request_id,
+                new_computed_blocks[i],
+                num_local_computed_tokens,
+                num_external_computed_tokens,
+            )
+        for block in held:
+            block.ref_cnt -= 1
+""",
+            "allocate_new_computed_blocks",
+        ),
+    )
+}
+"""Of `KVCacheCoordinator`."""
+
 CONNECTOR_PATCHES = {
     patch.name: patch
     for patch in (
@@ -314,7 +355,7 @@ def applied(scheduler_class: Any, names: Sequence[str], more: Mapping[str, Patch
     Raises:
         ValueError: the text to be replaced does not stand in the source exactly once.
     """
-    both = {**PATCHES, **CONNECTOR_PATCHES, **PIPELINE_PATCHES, **(more or {})}
+    both = {**PATCHES, **COORDINATOR_PATCHES, **CONNECTOR_PATCHES, **PIPELINE_PATCHES, **(more or {})}
     methods = dict.fromkeys(both[name].method for name in names)
     originals = {method: getattr(scheduler_class, method) for method in methods}
     try:

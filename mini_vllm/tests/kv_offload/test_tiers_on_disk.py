@@ -46,7 +46,7 @@ def tier_of(llm):
     return llm.llm_engine.scheduler.connector.connector.connector_scheduler.manager.secondary_tiers[0]
 
 
-@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("policy", ["lru", pytest.param("arc", marks=pytest.mark.slow)])
 def test_files_outlive_the_engine(policy, folder, plain, tmp_path):
     first = make_tiers(folder, tmp_path, tier={"eviction_policy": policy})
     assert tokens_of(serve(first, PROMPTS, at_once=False)) == plain * 2
@@ -73,7 +73,7 @@ def test_a_request_that_needs_more_than_the_host_holds_begins_with_what_it_holds
     assert tokens_of(serve(llm, PROMPTS)) == plain * 2
 
 
-@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("policy", [pytest.param("lru", marks=pytest.mark.slow), "arc"])
 def test_there_are_never_more_bytes_than_allowed(policy, folder, plain, tmp_path):
     tier = {"max_bytes": 20 * (BLOCK + 400), "eviction_policy": policy}
     llm = make_tiers(folder, tmp_path, tier=tier)
@@ -237,6 +237,7 @@ def test_what_a_crash_has_left_goes_after_an_hour(folder, tmp_path):
     assert fresh.exists() and not old.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
 def test_two_ranks_share_a_file(folder, plain, tmp_path):
     for _ in range(2):
@@ -249,6 +250,7 @@ def test_two_ranks_share_a_file(folder, plain, tmp_path):
     assert hits_of(llm) > 0 and len(files_of(tmp_path)) == 2 + 6 * 8
 
 
+@pytest.mark.slow
 def test_float32_and_a_core_in_a_process_of_its_own(folder, tmp_path):
     plain = tokens_of(serve(make(folder, offload=False, dtype="float32"), PROMPTS, rounds=1))
     for _ in range(2):

@@ -145,6 +145,11 @@ def test_the_command_line_shows_pictures(folder, llm, tmp_path):
     assert "Failed to load image: cannot identify image file" in wrong.output
 
 
+def test_info_says_what_a_model_sees(folder):
+    result = CliRunner().invoke(app, ["info", str(folder)], env={"COLUMNS": "200"})
+    assert f"pictures of 24 × 24 pixels, {ROWS} tokens each; CLIP tower, 2 of its 3 layers, width 32" in result.output
+
+
 def test_a_model_of_text_shows_no_pictures(tmp_path):
     (tmp_path / "0.png").write_bytes(encoded(PICTURES[0]))
     wrong = CliRunner().invoke(app, ["generate", "--image", str(tmp_path / "0.png"), "--model", "models/pocket"])

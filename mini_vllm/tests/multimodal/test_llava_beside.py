@@ -9,6 +9,7 @@ from mini_vllm import LLM, LoRARequest, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.model_loader.random_checkpoint import write_safetensors
 from mini_vllm.model_loader.safetensors_reader import Checkpoint
+from mini_vllm.sampling_params import BeamSearchParams
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.tests.lora.adapters import save_adapter, save_merged
 from mini_vllm.tests.multimodal.test_llava import GREEDY, PROMPTS, make, tokens_of
@@ -58,6 +59,33 @@ def test_an_adapter_of_the_tower_is_refused_by_name(tiny, tmp_path):
     assert all(layer.self_attn.qkv_proj.lora is None for layer in model.vision_tower.layers)
 
 
+def test_a_kv_connector_takes_no_prompt_with_another_picture_for_the_same(tiny, tmp_path):
+    """The placeholders of all pictures are the same tokens."""
+    expected = tokens_of(make(tiny))
+    transfer = {
+        "kv_connector": "ExampleConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)},
+    }  # fmt: skip
+    assert tokens_of(make(tiny, kv_transfer_config=transfer)) == expected
+    again = make(tiny, kv_transfer_config=transfer)
+    outputs = again.generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert [list(one.outputs[0].token_ids) for one in outputs] == expected
+    assert all(one.num_cached_tokens for one in outputs[:4])
+
+
+def test_logits_have_the_same_bits_in_every_batch(tiny, monkeypatch):
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=1)
+
+    def bits(outputs):
+        return [[entry.logprob for step in one.outputs[0].logprobs for entry in step.values()] for one in outputs]
+
+    llm = make(tiny, dtype="float32", enable_prefix_caching=False, mm_processor_cache_gb=0)
+    together = bits(llm.generate(PROMPTS, params, use_tqdm=False))
+    llm.llm_engine.engine_core.reset_encoder_cache()
+    assert together == [bits(llm.generate([one], params, use_tqdm=False))[0] for one in PROMPTS]
+
+
 def test_a_vision_tower_of_ones_own_from_the_checkpoints_tensors(tiny):
     """As a lab plugs it in: a function of pixels, in the place of tower and projector."""
     seen = []
@@ -105,6 +133,18 @@ def test_a_grammar_holds_and_the_picture_still_counts(talking):
     params = SamplingParams(temperature=0.0, max_tokens=40, structured_outputs=schema)
     (output,) = talking.generate(of_picture(2), params, use_tqdm=False)
     assert output.outputs[0].finish_reason == "length" or json.loads(output.outputs[0].text)["a"] in (1, 2)
+
+
+def test_beams_see_the_picture(talking):
+    params = BeamSearchParams(beam_width=2, max_tokens=4, ignore_eos=True)
+    first, second, again = talking.beam_search([of_picture(0), of_picture(1), of_picture(0)], params)
+    best = [one.sequences[0].tokens[-4:] for one in (first, second, again)]
+    assert best[0] == best[2] != best[1]
+    params = BeamSearchParams(beam_width=1, max_tokens=4, ignore_eos=True)
+    (one,) = talking.beam_search([of_picture(0)], params)
+    greedy = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    (output,) = talking.generate(of_picture(0), greedy, use_tqdm=False)
+    assert one.sequences[0].tokens[-4:] == list(output.outputs[0].token_ids)
 
 
 def test_several_completions_and_log_probabilities(talking):

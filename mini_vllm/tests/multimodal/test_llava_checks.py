@@ -64,6 +64,10 @@ def llm(tiny):
         ({"image": np.zeros((3, 24, 24), np.uint8)}, r"of uint8, got uint8 of shape \(3, 24, 24\)"),
         ({"image": np.zeros((0, 24, 3), np.uint8)}, "must have from 1 to 89,478,485 pixels, got 0 rows of 24"),
         ({"image": np.broadcast_to(np.uint8(0), (10_000, 10_000, 3))}, "got 10,000 rows of 10,000"),
+        (
+            {"image": np.broadcast_to(np.uint8(0), (9_000_000, 1, 3))},
+            "image of 9,000,000 x 1 pixels is too narrow: with 24",
+        ),
         ({"image": None}, "Expected there to be 0 prompt placeholders"),
         ({"image": [None]}, r"\['image'\]\[0\] is empty but multi_modal_uuids\['image'\]\[0\] is missing"),
         ({"video": []}, r"multi_modal_data may have \['image'\], got 'video'"),

@@ -104,6 +104,17 @@ def test_what_is_no_picture_or_too_large_is_refused(data, message):
         read(data)
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_file_that_was_opened_and_is_damaged_is_named():
+    large = Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    for data in (encoded(large)[:-4000], encoded(large, "JPEG")[:-1000]):
+        opened = Image.open(io.BytesIO(data))
+        with pytest.raises(ValueError, match="image cannot be read"):
+            check_image(opened, "image")
+    with pytest.raises(ValueError, match="image must have from 1 to 89,478,485 pixels, got 10,000 rows of 10,000"):
+        check_image(Image.open(io.BytesIO(png_of(10_000, 10_000))), "image")
+
+
 def test_a_bomb_takes_no_memory():
     data = png_of(30_000, 30_000, b"\0" * 1000)
     tracemalloc.start()

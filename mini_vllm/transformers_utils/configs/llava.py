@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from mini_vllm.models.vision import get_num_selected_vision_tokens
 from mini_vllm.transformers_utils.config_keys import IGNORABLE, READ_BY_POOLERS
 from mini_vllm.transformers_utils.config_kinds import MAX_SIZE, SIZE
 from mini_vllm.transformers_utils.config_parser import ConfigError
@@ -143,6 +144,17 @@ class LlavaConfig:
     vision_feature_select_strategy: str = "default"
     projector_hidden_act: str = "gelu"
     multimodal_projector_bias: bool = True
+
+    @property
+    def summary(self) -> str:
+        """What it sees, in words."""
+        vision = self.vision
+        rows = get_num_selected_vision_tokens(vision.num_image_tokens, self.vision_feature_select_strategy)
+        name = vision.model_type.partition("_")[0].upper()
+        return (
+            f"pictures of {vision.image_size} × {vision.image_size} pixels, {rows} tokens each; {name} tower, "
+            f"{self.num_vision_layers} of its {vision.num_hidden_layers} layers, width {vision.hidden_size}"
+        )
 
     @property
     def num_vision_layers(self) -> int:

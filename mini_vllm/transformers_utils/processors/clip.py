@@ -24,6 +24,7 @@ from mini_vllm.utils.checks import is_int, is_real, shown
 from mini_vllm.utils.json_files import load_json_object
 
 _MAX_SIDE = 1 << 12
+_MAX_LONGER_SIDE = 1 << 16
 _CLIP = {
     "do_resize": True, "size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True,
     "crop_size": {"height": 224, "width": 224}, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
@@ -133,12 +134,21 @@ class CLIPImageProcessor:
         return cls({**family, **given}, image_size)
 
     def __call__(self, image: Array) -> Array:
-        """A picture, uint8 [H, W, 3] -> float32 [3, image_size, image_size]."""
+        """A picture, uint8 [H, W, 3] -> float32 [3, image_size, image_size].
+
+        Raises:
+            ValueError: it is so narrow that its longer side would have too many pixels where the shorter one fits.
+        """
         values = self.values
         if values["do_resize"]:
             size = _as_dict(values["size"])
             if (edge := size.get("shortest_edge")) is not None:
                 height, width = get_resize_output_image_size(image.shape[0], image.shape[1], edge)
+                if max(height, width) > _MAX_LONGER_SIDE:
+                    raise ValueError(
+                        f"image of {image.shape[0]:,} x {image.shape[1]:,} pixels is too narrow: with {edge} pixels on "
+                        f"its shorter side it has {max(height, width):,} on the other, more than {_MAX_LONGER_SIDE:,}"
+                    )
             else:
                 height, width = size["height"], size["width"]
             image = resize(image, height, width, values["resample"])

@@ -170,9 +170,10 @@ def test_doors_of_the_store(store, impl):
     with pytest.raises(ValueError, match=r"^block \(0, 1\) is not pinned$"):
         made.unpin([a, b])
     assert made.store([c], rows(c)) == [c] and made.lookup([a]) == 1, "an unpin that failed has unpinned nothing"
+    made = store(2, keys_of(2, number=1))
     with pytest.raises(ValueError, match=r"^store: blocks of shape \(2, 16, 2\) for 3 keys, expected \(3, 16, 2\)$"):
         made.store([a, b, c], rows(a, b))
-    assert (len(made), made.lookup([a])) == (2, 1), f"a store that was refused: {len(made)} blocks are left, expected 2"
+    assert made.lookup(keys_of(2, number=1)) == 2, "a store that was refused has evicted something"
     with pytest.raises(ValueError, match=r"^capacity must be at least 0, got -1$"):
         impl.HostStore(-1, SHAPE)
 
@@ -302,12 +303,21 @@ def test_a_refusal_changes_nothing(impl):
     tiers.finish(again)
     tiers.finish(held)
     assert tiers.num_free == 6, f"{tiers.num_free} of 6 blocks are free in the end"
-    tiers.finish(compute(tiers, keys_of(6, number=4)))  # whatever x, y and the third one had, the host has it now
-    held = compute(tiers, keys_of(4, number=5))
+
+
+def test_a_refusal_pins_nothing(impl):
+    """A prompt of three that the host has; two blocks of the pool are free."""
+    tiers, x = impl.TwoTiers(4, 16, SHAPE), keys_of(3)
+    tiers.finish(compute(tiers, x))
+    tiers.finish(compute(tiers, keys_of(4, number=1)))
+    compute(tiers, keys_of(2, number=2))
+    assert tiers.host.lookup(x) == 3, f"pushed out of the pool: the host has {tiers.host.lookup(x)} of 3 blocks"
     assert tiers.admit(x) is None, "two blocks are free, three are asked for"
-    keys = keys_of(8, number=6)
+    keys = keys_of(16, number=3)
     found = tiers.host.store(keys, rows(*keys))
-    assert found == keys, f"a prompt was refused, and the host takes {len(found)} of 8 new blocks: is one still pinned?"
+    assert found == keys, (
+        f"a prompt was refused, and the host takes {len(found)} of 16 new blocks: is one still pinned?"
+    )
 
 
 def test_contents_survive_any_order(impl):

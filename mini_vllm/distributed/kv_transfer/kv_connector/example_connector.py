@@ -142,7 +142,8 @@ class ExampleConnector(KVConnectorBase_V1):
     def _folder_of(self, request: Request) -> str:
         tokens = request.prompt_token_ids[: self._num_stored(request)]
         lora = None if request.lora_request is None else request.lora_request.lora_name
-        text = repr((tokens, request.cache_salt, lora, self._block_size))
+        media = [(feature.identifier, feature.mm_position.offset) for feature in request.mm_features]
+        text = repr((tokens, request.cache_salt, lora, self._block_size, *media))
         return hashlib.sha256(text.encode()).hexdigest()
 
     # The worker's half

@@ -93,6 +93,8 @@ class BeamSearchOfflineMixin(OfflineInferenceMixin):
                 f"{params.max_tokens}: a beam goes on until then"
             )
         prompt = {"prompt_token_ids": item.prompt_token_ids, "prompt": item.prompt, "cache_salt": item.cache_salt}
+        if item.mm_features:
+            prompt["mm_features"] = item.mm_features
         given = {key: value for key, value in prompt.items() if value is not None}
         return BeamSearchInstance([BeamSearchSequence(given, list(item.prompt_token_ids), [])])
 

@@ -14,9 +14,9 @@ def any_port(monkeypatch):
     monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
 
 
-def test_a_few_simulated_deaths():
-    report = kill_in_process(4, seed=3, num_prompts=2)
-    assert sum(report.kills.values()) == 4 and sum(report.ends.values()) == 16
+def test_a_simulated_death():
+    report = kill_in_process(1, seed=3, num_prompts=2)
+    assert sum(report.kills.values()) == 1 and sum(report.ends.values()) == 4
 
 
 @pytest.mark.slow

@@ -44,5 +44,6 @@ def test_twenty_prompts_as_completions_and_chats_streamed_and_not(connector):
     check_pair(connector, wanted)
 
 
+@pytest.mark.parametrize("connector", ["NixlConnector"], indirect=True)
 def test_two_prompts_of_them(connector):
     check_pair(connector, list(requests_of(PROMPTS[2:4], max_tokens=3)))

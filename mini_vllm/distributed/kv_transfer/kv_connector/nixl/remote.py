@@ -39,6 +39,8 @@ from mini_vllm.utils.checks import shown
 
 logger = init_logger(__name__)
 
+REQUESTS_PER_HEARTBEAT = 1000  # so that a message stays below its limit
+
 
 @dataclass
 class Reader:
@@ -148,7 +150,9 @@ class RemoteEngine:
             self._has_answered = True
         try:
             if isinstance(job, HeartbeatInfo):
-                self._notify(f"HB:{','.join(sorted(job.req_ids))}")
+                req_ids = sorted(job.req_ids)
+                for first in range(0, len(req_ids), REQUESTS_PER_HEARTBEAT):
+                    self._notify(f"HB:{','.join(req_ids[first : first + REQUESTS_PER_HEARTBEAT])}")
             else:
                 self._load(*job)
         except OSError:

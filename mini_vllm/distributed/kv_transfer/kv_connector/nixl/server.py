@@ -7,7 +7,6 @@ what it got is void. NIXL has no such second look, and upstream hopes that the l
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ from mini_vllm.utils.checks import is_int, naming, shown
 
 logger = init_logger(__name__)
 
-MAX_NOTIFICATIONS = 10_000
+MAX_NOTIFICATION_BYTES = 16 << 20
+_BYTES_PER_MESSAGE = 100
 
 
 @dataclass(eq=False)
@@ -41,7 +41,8 @@ class Offers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._offers: dict[str, Offer] = {}
-        self._notifications: queue.Queue[str] = queue.Queue(MAX_NOTIFICATIONS)
+        self._notifications: list[str] = []
+        self._notification_bytes = 0
 
     def add(self, req_id: str, digest: str, block_ids: list[int]) -> None:
         """Offer a request whose prompt has this digest, and these blocks so far."""
@@ -84,15 +85,19 @@ class Offers:
             return self._offers.get(req_id) is offer
 
     def notify(self, message: str) -> None:
-        """Keep a message for `take_notifications`. Raises ValueError: there are too many."""
-        try:
-            self._notifications.put_nowait(message)
-        except queue.Full:
-            raise ValueError(f"{MAX_NOTIFICATIONS} messages wait already") from None
+        """Keep a message for `take_notifications`. Raises ValueError: too many wait, or too long ones."""
+        with self._lock:
+            size = self._notification_bytes + len(message) + _BYTES_PER_MESSAGE
+            if size > MAX_NOTIFICATION_BYTES:
+                raise ValueError(f"{len(self._notifications)} messages wait already: no more fit")
+            self._notifications.append(message)
+            self._notification_bytes = size
 
     def take_notifications(self) -> list[str]:
         """Those that have come since the last call (upstream: `nixl_wrapper.get_new_notifs`)."""
-        return [self._notifications.get_nowait() for _ in range(self._notifications.qsize())]
+        with self._lock:
+            taken, self._notifications, self._notification_bytes = self._notifications, [], 0
+        return taken
 
 
 class Server:

@@ -36,6 +36,7 @@ from mini_vllm.kv_offload.base import (
     PrepareStoreOutput,
     get_offload_block_hash,
 )
+from mini_vllm.logger import warning_once
 from mini_vllm.outputs import KVConnectorOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.utils.math_utils import cdiv
@@ -45,16 +46,12 @@ class OffloadingConnectorScheduler:
     """Args:
         spec: sizes, and the manager.
 
-    Attributes:
-        num_stores_refused: how often there was no room for a request's new blocks.
-
     Upstream: upstream/vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py:234 —
     `OffloadingConnectorScheduler`.
     """
 
     def __init__(self, spec: OffloadingSpec) -> None:
         self.config, self.manager = SchedulerOffloadConfig.from_spec(spec), spec.get_manager()
-        self.num_stores_refused = 0
         self._lookup = OffloadLookup(self.manager, self.config)
         self._req_status: dict[str, RequestOffloadState] = {}
         self._load_jobs: dict[int, TransferJob] = {}
@@ -181,7 +178,9 @@ class OffloadingConnectorScheduler:
             keys += [key for index, (key, block_id) in pairs if block_id and config.is_of_use(index)]
         output = self.manager.prepare_store(keys, status.req_context) if keys else None
         if output is None and keys:
-            self.num_stores_refused += 1
+            warning_once(
+                __name__, "some blocks cannot be stored: all that is offloaded is in use, or too little in all"
+            )
             for config, state in status.groups:
                 if config.sliding_window_size_in_blocks is not None:
                     state.next_stored_block_idx = num_tokens // config.offloaded_block_size

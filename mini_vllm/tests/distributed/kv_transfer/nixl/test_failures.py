@@ -9,6 +9,7 @@ import pytest
 from mini_vllm import LLM
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl import transports
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl.listener import Listener
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl.server import MAX_NOTIFICATION_BYTES, Offers
 from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     LONG,
     decode,
@@ -127,7 +128,11 @@ NAMED = [
 
 @pytest.mark.parametrize("change", some_slow(NAMED, [NAMED[0], NAMED[4]]))
 def test_parameters_that_name_something_else(change, engines, plain, clock, impatient):
-    recompute, fail = serve_both(engines, lambda params: {**params, **change})
+    def changed(params):
+        names = {"remote_request_id": f"nobody-{params['remote_request_id']}"}  # the same name would be one source
+        return {**params, **(names if "remote_request_id" in change else change)}
+
+    recompute, fail = serve_both(engines, changed)
     assert tokens_of(recompute) == plain
     assert [output.outputs[0].finish_reason for output in fail] == ["error"] * len(PROMPTS)
     clock.time += 31
@@ -170,6 +175,17 @@ def test_p_fails_in_the_middle_of_a_transfer(way, engines, plain, clock, impatie
     check(serve_both(engines), plain)
     clock.time += 31
     drain(engines[0])
+
+
+def test_messages_that_nobody_takes_are_bounded():
+    offers = Offers()
+    for message in ("x" * (1 << 20), ""):
+        with pytest.raises(ValueError, match="messages wait already: no more fit"):
+            for _ in range(1_000_000):
+                offers.notify(message)
+        assert sum(map(len, offers.take_notifications())) <= MAX_NOTIFICATION_BYTES
+    offers.notify("HB:a")
+    assert offers.take_notifications() == ["HB:a"] and offers.take_notifications() == []
 
 
 def test_one_transfer_that_breaks_off_takes_no_other_along(engines, plain, clock, monkeypatch):
