@@ -73,7 +73,7 @@ class EncoderRunner:
     def _load(self, ec_connector: ECConnectorBase, metadata: ECConnectorMetadata | None) -> None:
         """Take in what others have encoded.
 
-        Upstream: upstream/vllm/v1/worker/ec_connector_model_runner_mixin.py:57 — `_get_ec_connector_output`.
+        Upstream: upstream/vllm/v1/worker/ec_connector_model_runner_mixin.py:55 — `_get_ec_connector_output`.
         """
         assert metadata is not None, "the plan has no ec_connector_metadata"
         ec_connector.bind_connector_metadata(metadata)

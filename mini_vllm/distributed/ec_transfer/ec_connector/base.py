@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ECConnectorRole(enum.Enum):
-    """Which half an object is. Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/base.py:39 —
+    """Which half an object is. Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/base.py:42 —
     `ECConnectorRole`."""
 
     SCHEDULER = 0
@@ -31,7 +31,7 @@ class ECConnectorRole(enum.Enum):
 class ECConnectorMetadata(ABC):  # noqa: B024
     """What a step loads, in the words of the connector: from its scheduler's half to its worker's half.
 
-    Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/base.py:47 — `ECConnectorMetadata`.
+    Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/base.py:50 — `ECConnectorMetadata`.
     """
 
 
@@ -42,7 +42,7 @@ class ECConnectorBase(ABC):
         ec_transfer_config: the engine argument.
         role: which half this object is.
 
-    Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/base.py:56 — `ECConnectorBase`, which takes all of the
+    Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/base.py:59 — `ECConnectorBase`, which takes all of the
     engine's settings. Its ends of background transfers (`get_finished`, `request_finished`) are asked by nobody in the
     release; here they are left out.
     """

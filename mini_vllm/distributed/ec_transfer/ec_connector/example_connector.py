@@ -33,7 +33,7 @@ logger = init_logger(__name__)
 class ECExampleConnectorMetadata(ECConnectorMetadata):
     """Identifiers of the items that a step loads, with the number of their embeddings.
 
-    Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/example_connector.py:34 — `ECExampleConnectorMetadata`.
+    Upstream: upstream/vllm/distributed/ec_transfer/ec_connector/example_connector.py:35 — `ECExampleConnectorMetadata`.
     """
 
     mm_datas: dict[str, int] = field(default_factory=dict)
