@@ -39,6 +39,8 @@ class MultiModalHasher:
         elif isinstance(value, MediaWithBytes):
             yield b"media"
             yield value.original_bytes
+            if value.settings is not None:
+                yield from cls._parts(value.settings, name)
         elif is_pil_image(value):
             palette = None if value.palette is None else bytes(value.palette.palette)
             yield b"image"
