@@ -47,7 +47,7 @@ class MultiModalHasher:
             yield from cls._parts({"mode": value.mode, "data": np.asarray(value), "palette": palette}, name)
         elif isinstance(value, Mapping):
             yield f"dict {len(value)}".encode()
-            for key in sorted(value):
+            for key in sorted(value, key=str):
                 yield str(key).encode()
                 yield from cls._parts(value[key], f"{name}[{key!r}]")
         elif isinstance(value, list | tuple):
