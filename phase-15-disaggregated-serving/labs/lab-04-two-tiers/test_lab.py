@@ -103,7 +103,7 @@ def test_a_question_is_no_use(store):
 def test_a_load_that_failed_is_no_use(store):
     x, y, z = (keys_of(1, number) for number in range(3))
     made = store(2, x, y)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="is not in the host store"):
         made.load([*x, *z])
     made.store(z, rows(*z))
     assert made.lookup(x) == 0 and made.lookup(y) == 1, "x was in a load that failed, which is no use: it goes before y"
