@@ -77,7 +77,7 @@ class MediaConnector:
         path = Path(url2pathname(named))
         try:
             inside = allowed in path.resolve().parents
-        except (OSError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that lead to each other
             raise ValueError(f"The file path {shown(str(path), 60)} cannot be read: {error}") from None
         if not inside:
             raise ValueError(f"The file path {path} must be a subpath of `--allowed-local-media-path {allowed}`.")

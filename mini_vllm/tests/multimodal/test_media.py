@@ -170,6 +170,9 @@ def test_urls_of_data_and_of_files_in_one_folder(tmp_path):
     for name in ("link.png", "../secret.png", "%2e%2e/secret.png"):
         with pytest.raises(ValueError, match="must be a subpath of `--allowed-local-media-path"):
             connector.fetch_image(f"file://{inside}/{name}")
+    (inside / "loop.png").symlink_to("loop.png")
+    with pytest.raises(ValueError, match=r"cannot be read: Symlink loop|does not exist"):
+        connector.fetch_image(f"file://{inside}/loop.png")
     with pytest.raises(ValueError, match=r"nope.png' does not exist"):
         connector.fetch_image(f"file://{inside}/nope.png")
 
