@@ -8,6 +8,7 @@ from typing import Any
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
+from mini_vllm.config.ec_transfer import ECTransferConfig
 from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.config.load import LoadConfig
@@ -46,8 +47,8 @@ class EngineConfig:
     VLLM_BATCH_INVARIANT=1 makes the logits of a request independent of its neighbours, bit for bit, and implies it
     (`layers/batch_invariant.py`).
     `kv_events_config`: whether what the prefix cache gains and loses is published (`config/kv_events.py`).
-    `kv_transfer_config`: who brings keys and values from elsewhere (`config/kv_transfer.py`); a `KVTransferConfig`
-    after the checks, or None.
+    `kv_transfer_config`, `ec_transfer_config`: who brings keys and values, or encoder outputs, from elsewhere
+    (`config/kv_transfer.py`, `config/ec_transfer.py`); such objects after the checks, or None.
     `logits_processors`: custom ones, as classes or "module:Class" (`sample/logits_processor/`).
     `reasoning_config`: what marks a model's thinking (`config/reasoning.py`).
     `runner`, `convert`, `pooler_config`: whether tokens or vectors come out, and how (`config/pooler.py`).
@@ -55,8 +56,7 @@ class EngineConfig:
     `enable_lora`, `max_loras`, `max_lora_rank`, `max_cpu_loras`, `lora_target_modules`: buffers for adapters
     (`config/lora.py`).
     `multimodal_config`: what a prompt may have beside its text (`config/multimodal.py`).
-    `speculative_config`: who guesses tokens ahead, and how many (`config/speculative.py`);
-    a `SpeculativeConfig` after the checks, or None.
+    `speculative_config`: who guesses tokens ahead (`config/speculative.py`); a `SpeculativeConfig` afterwards, or None.
     `tensor_parallel_size`: processes that share every layer, this one included. `pipeline_parallel_size`: stages, which
     have some of the layers each (`config/parallel.py`), of so many processes. `enable_expert_parallel`: of a
     mixture, these hold whole experts; by default a share of each. `distributed_executor_backend`: who owns them
@@ -66,8 +66,7 @@ class EngineConfig:
     plug-in (`platforms/`); by default that of the plug-in whose device is there, else "cpu".
     `performance_mode`: one of `PERFORMANCE_MODES`; "throughput" doubles the limits of a step that are not given,
     "interactivity" captures graphs of every small size. `optimization_level`: 0 to 3; 0 is `enforce_eager` without
-    graphs, the others are one. `shutdown_timeout`: seconds that requests have to end. `cudagraph_metrics`: the log has
-    a table of the graphs' steps at the end.
+    graphs, the others are one. `shutdown_timeout`: seconds that requests have to end. `cudagraph_metrics`: a table.
     """
 
     block_size: int = CacheConfig.block_size
@@ -108,6 +107,7 @@ class EngineConfig:
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
     kv_transfer_config: Any = None
+    ec_transfer_config: Any = None
     structured_outputs_config: StructuredOutputsConfig | dict[str, Any] | None = None
     speculative_config: Any = None
     multimodal_config: MultiModalConfig | dict[str, Any] | None = None
@@ -153,6 +153,7 @@ class EngineConfig:
                 setattr(self, each.name, each.default if factory is MISSING else factory())
         self.cache = CacheConfig(**{f.name: getattr(self, f.name) for f in fields(CacheConfig)})
         self.kv_transfer_config = KVTransferConfig.of_engine(self)
+        self.ec_transfer_config = ECTransferConfig.of_engine(self)
         self.scheduler = SchedulerConfig(
             **{f.name: getattr(self, f.name) for f in fields(SchedulerConfig) if hasattr(self, f.name)}
         )

@@ -34,7 +34,7 @@ _REFUSED = {
     "an encoder of media has one way to be computed here": """
         mm_shm_cache_max_object_size_mb=128 mm_encoder_only mm_encoder_attn_backend mm_encoder_attn_dtype
         mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin=1.5
-        mm_tensor_ipc=direct_rpc ec_transfer_config enable_mm_processor_stats renderer_num_workers=1""",
+        mm_tensor_ipc=direct_rpc enable_mm_processor_stats renderer_num_workers=1""",
     "embeddings are no input here": "enable_prompt_embeds enable_mm_embeds io_processor_plugin",
     "adapters are of the language model alone": "default_mm_loras enable_tower_connector_lora",
     "no frame of a film is left out": "video_pruning_rate",

@@ -84,6 +84,7 @@ class EngineArgs:
     disable_chunked_mm_input: bool | None = None
     kv_events_config: dict[str, Any] | Any = None
     kv_transfer_config: dict[str, Any] | Any = None
+    ec_transfer_config: dict[str, Any] | Any = None
     structured_outputs_config: dict[str, Any] | Any = None
     speculative_config: dict[str, Any] | Any = None
     limit_mm_per_prompt: dict[str, Any] | None = None

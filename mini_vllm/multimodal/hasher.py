@@ -39,13 +39,15 @@ class MultiModalHasher:
         elif isinstance(value, MediaWithBytes):
             yield b"media"
             yield value.original_bytes
+            if value.settings is not None:
+                yield from cls._parts(value.settings, name)
         elif is_pil_image(value):
             palette = None if value.palette is None else bytes(value.palette.palette)
             yield b"image"
             yield from cls._parts({"mode": value.mode, "data": np.asarray(value), "palette": palette}, name)
         elif isinstance(value, Mapping):
             yield f"dict {len(value)}".encode()
-            for key in sorted(value):
+            for key in sorted(value, key=str):
                 yield str(key).encode()
                 yield from cls._parts(value[key], f"{name}[{key!r}]")
         elif isinstance(value, list | tuple):

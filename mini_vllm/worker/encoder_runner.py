@@ -20,6 +20,7 @@ from mini_vllm.worker.rope_state import RopeState
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
+    from mini_vllm.distributed.ec_transfer.ec_connector import ECConnectorBase, ECConnectorMetadata
     from mini_vllm.worker.model_runner import ModelInputs, ModelRunner
 
 
@@ -29,6 +30,7 @@ class EncoderRunner:
     Args:
         model: obeys `SupportsMultiModal` of `models/interfaces.py`.
         embed_multimodal: in the place of the model's own; None: that.
+        ec_connector: the worker's half of what brings embeddings from elsewhere, and carries them there.
 
     Attributes:
         encoder_cache: identifier of an item -> its embeddings [n, H]. What is in it, the scheduler decides.
@@ -38,8 +40,11 @@ class EncoderRunner:
     Upstream: upstream/vllm/v1/worker/gpu/mm/encoder_runner.py:13 — `EncoderRunner`.
     """
 
-    def __init__(self, model: Any, embed_multimodal: Callable[..., Sequence[Array]] | None = None) -> None:
-        self.model, self.embed_multimodal = model, embed_multimodal
+    def __init__(
+        self, model: Any, embed_multimodal: Callable[..., Sequence[Array]] | None = None,
+        ec_connector: ECConnectorBase | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.embed_multimodal, self.ec_connector = model, embed_multimodal, ec_connector
         self.encoder_cache: dict[str, Array] = {}
         self.mm_features: dict[str, list[MultiModalFeatureSpec]] = {}
         self.rope = RopeState(model) if supports_mrope(model) else None
@@ -61,7 +66,20 @@ class EncoderRunner:
                 self.rope.init_prefill_positions(new.req_id, new.prompt_token_ids, new.mm_features)
         for identifier in scheduler_output.free_encoder_mm_hashes:
             self.encoder_cache.pop(identifier, None)
+        if self.ec_connector is not None:
+            self._load(self.ec_connector, scheduler_output.ec_connector_metadata)
         self.execute_mm_encoder(scheduler_output.scheduled_encoder_inputs)
+
+    def _load(self, ec_connector: ECConnectorBase, metadata: ECConnectorMetadata | None) -> None:
+        """Take in what others have encoded.
+
+        Upstream: upstream/vllm/v1/worker/ec_connector_model_runner_mixin.py:55 — `_get_ec_connector_output`.
+        """
+        assert metadata is not None, "the plan has no ec_connector_metadata"
+        ec_connector.bind_connector_metadata(metadata)
+        if ec_connector.is_consumer:
+            ec_connector.start_load_caches(self.encoder_cache)
+        ec_connector.clear_connector_metadata()
 
     def execute_mm_encoder(self, scheduled_encoder_inputs: dict[str, list[int]]) -> None:
         """Encode the items of the plan; neighbours of one modality together.
@@ -71,7 +89,11 @@ class EncoderRunner:
 
         Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:2860 — `_execute_mm_encoder`.
         """
-        items = [self.mm_features[req_id][i] for req_id, inputs in scheduled_encoder_inputs.items() for i in inputs]
+        self._encode(
+            [self.mm_features[req_id][i] for req_id, inputs in scheduled_encoder_inputs.items() for i in inputs]
+        )
+
+    def _encode(self, items: Sequence[MultiModalFeatureSpec]) -> None:
         for modality, group in groupby(items, key=lambda item: (item.modality, sorted(item.data))):
             together = list(group)
             kwargs = {key: [item.data[key] for item in together] for key in modality[1]}
@@ -84,6 +106,9 @@ class EncoderRunner:
                     f"{modality[0]} items, got {[output.shape for output in outputs]}"
                 )
             self.encoder_cache.update(zip((item.identifier for item in together), outputs, strict=True))
+            if self.ec_connector is not None:
+                for item in together:
+                    self.ec_connector.save_caches(self.encoder_cache, item.identifier)
 
     def gather_mm_embeddings(
         self, req_ids: Sequence[str], starts: Array, positions: Array
@@ -110,6 +135,8 @@ class EncoderRunner:
                 rows = slice(*where.get_embeds_indices_in_range(first, last))
                 if rows.start == rows.stop:
                     continue
+                if feature.identifier not in self.encoder_cache and self.ec_connector is not None:
+                    self._encode([feature])  # it could not be loaded
                 if (output := self.encoder_cache.get(feature.identifier)) is None:
                     raise RuntimeError(f"Encoder cache miss for {feature.identifier!r} of request {req_id!r}")
                 if len(output) != where.get_num_embeds():
@@ -143,10 +170,12 @@ def make_encoder(
     """For the runner of this model; None where it takes text alone. vision_tower: see `EngineParts`."""
     if not supports_multimodal(model):
         return None
+    transfer = None if config is None else config.ec_transfer_config
+    half = None if transfer is None else transfer.make_connector("worker")
     if vision_tower is None:
-        return EncoderRunner(model)
+        return EncoderRunner(model, ec_connector=half)
     folder = None if resolved is None or resolved.hf_config is None else resolved.model
-    return EncoderRunner(model, vision_tower(model, folder, config))
+    return EncoderRunner(model, vision_tower(model, folder, config), half)
 
 
 def reset_encoder_cache(worker: Any) -> None:

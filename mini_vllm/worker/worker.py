@@ -167,7 +167,11 @@ class Worker:
         self.model_runner.kv_oracle = KVOracle(kv_cache_config.num_blocks, c.block_size) if watch else None
 
     def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
-        """The one hook of pooling."""
+        """The one hook of pooling, and of engines that encode for others."""
+        if self.config.ec_transfer_config is not None and self.config.ec_transfer_config.is_ec_only_producer:
+            from mini_vllm.worker.encoder_model_runner import EncoderModelRunner
+
+            return EncoderModelRunner(self.model, sampler, **settings)
         if self.config.runner_type == "generate":
             return ModelRunner(self.model, sampler, **settings)
         from mini_vllm.worker.pooling_model_runner import PoolingModelRunner

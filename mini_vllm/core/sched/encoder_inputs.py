@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.core.sched.output import SchedulerOutput
+    from mini_vllm.distributed.ec_transfer.ec_connector import ECConnectorBase
 
 
 class EncoderInputs:
@@ -33,6 +34,7 @@ class EncoderInputs:
         max_num_encoder_input_tokens: embeddings that the encoder computes in a step.
         disable_chunked_mm_input: a chunk does not end in the middle of an item, where that can be avoided.
         shift_computed_tokens: an EAGLE head sees each token beside the next one, so an item is needed 1 token earlier.
+        ec_connector: its scheduler's half, where encoder outputs come from elsewhere, or go there.
 
     Upstream: upstream/vllm/v1/core/sched/scheduler.py:201 — "self.max_num_encoder_input_tokens".
     """
@@ -40,10 +42,12 @@ class EncoderInputs:
     def __init__(
         self, encoder_cache_manager: EncoderCacheManager, max_num_encoder_input_tokens: int,
         disable_chunked_mm_input: bool = False, shift_computed_tokens: int = 0,
+        ec_connector: ECConnectorBase | None = None,
     ) -> None:  # fmt: skip
         self.encoder_cache_manager = encoder_cache_manager
         self.max_num_encoder_input_tokens = max_num_encoder_input_tokens
         self.disable_chunked_mm_input, self.shift_computed_tokens = disable_chunked_mm_input, shift_computed_tokens
+        self.ec_connector = ec_connector
         self.is_encoder_decoder = isinstance(encoder_cache_manager, EncoderDecoderCacheManager)
 
     @classmethod
@@ -53,7 +57,10 @@ class EncoderInputs:
         Raises:
             ValueError: an argument that does not go with media, or an item that may not be cut and fits no step.
         """
+        transfer = config.ec_transfer_config
         if (processor := model.make_mm_processor()) is None:
+            if transfer is not None:
+                raise ValueError(f"ec_transfer_config must be None for a model that takes no media, got {transfer}")
             return None
         drafts = config.speculative_config
         for name, value, is_wrong, allowed in (
@@ -66,7 +73,8 @@ class EncoderInputs:
                 raise ValueError(f"{name} must be {allowed} for a model that takes media, got {value!r}")
         limits = config.scheduler
         budget, size = compute_mm_encoder_budget(limits, processor.get_mm_max_tokens_per_item())
-        return cls(EncoderCacheManager(size), budget, limits.disable_chunked_mm_input)
+        half = None if transfer is None else transfer.make_connector("scheduler")
+        return cls(EncoderCacheManager(size), budget, limits.disable_chunked_mm_input, ec_connector=half)
 
     @property
     def cache_size(self) -> int:
@@ -76,6 +84,14 @@ class EncoderInputs:
     def begin_step(self) -> EncoderStep:
         """For the plan of a step."""
         return EncoderStep(self)
+
+    def plan(self, output: SchedulerOutput) -> None:
+        """Put the loads of a step into its finished plan.
+
+        Upstream: upstream/vllm/v1/core/sched/scheduler.py:914 — "if self.ec_connector is not None:".
+        """
+        if self.ec_connector is not None:
+            output.ec_connector_metadata = self.ec_connector.build_connector_meta(output)
 
     def check_fits(self, request: Request) -> int:
         """Slots of cross attention that a request needs; 0 where the model has none. Raises ValueError: an item of the
@@ -93,7 +109,8 @@ class EncoderInputs:
         """The model failed: nobody may count on what it was to encode. Some of those that asked for it may be gone, so
         everything is forgotten, and encoded again where it is needed."""
         manager = self.encoder_cache_manager
-        if output.scheduled_encoder_inputs and not self.is_encoder_decoder:
+        encodes = output.scheduled_encoder_inputs or self.ec_connector is not None
+        if encodes and not self.is_encoder_decoder:
             forgotten = [*manager.freed, *manager.cached]
             manager.reset()
             manager.freed += forgotten
@@ -116,6 +133,7 @@ class EncoderStep:
         compute_budget: embeddings that are left to be computed.
         scheduled: request id -> the places of its items that are encoded in this step.
         request, inputs: the request that was clamped last, and the items that it would have encoded.
+        loads: those of its items that would come from elsewhere.
     """
 
     def __init__(self, room: EncoderInputs) -> None:
@@ -124,6 +142,7 @@ class EncoderStep:
         self.scheduled: dict[str, list[int]] = {}
         self.request: Request | None = None
         self.inputs: list[int] = []
+        self.loads: list[int] = []
 
     def clamp(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """So many of `num_new_tokens` that nothing is reached which is not encoded. 0: the next token is of such an
@@ -135,7 +154,7 @@ class EncoderStep:
 
         Upstream: upstream/vllm/v1/core/sched/scheduler.py:1096 — `_try_schedule_encoder_inputs`.
         """
-        self.request, self.inputs = request, []
+        self.request, self.inputs, self.loads = request, [], []
         room, shift, manager = self.room, self.room.shift_computed_tokens, self.manager
         budget, num_embeds_to_schedule, identifiers = self.compute_budget, 0, set()
         end = num_computed_tokens + num_new_tokens
@@ -161,9 +180,12 @@ class EncoderStep:
             first, last = where.get_embeds_indices_in_range(*reached)
             if first == last:
                 continue
-            num_embeds = where.get_num_embeds()
-            budget, num_embeds_to_schedule = budget - num_embeds, num_embeds_to_schedule + num_embeds
+            num_embeds_to_schedule += where.get_num_embeds()
             identifiers.add(feature.identifier)
+            if room.ec_connector is not None and room.ec_connector.has_cache_item(feature.identifier):
+                self.loads.append(index)
+                continue
+            budget -= where.get_num_embeds()
             self.inputs.append(index)
         return num_new_tokens
 
@@ -174,13 +196,16 @@ class EncoderStep:
 
     def commit(self, request: Request) -> None:
         """The request has slots: its items are encoded in this step."""
-        if request is not self.request or not self.inputs:
+        if request is not self.request or not (self.inputs or self.loads):
             return
-        self.scheduled[request.request_id] = self.inputs
-        for index in self.inputs:
+        if self.inputs:
+            self.scheduled[request.request_id] = self.inputs
+        for index in (*self.inputs, *self.loads):
             self.manager.allocate(request, index)
-            self.compute_budget -= request.get_num_encoder_embeds(index)
-        self.request, self.inputs = None, []
+            if self.room.ec_connector is not None:
+                self.room.ec_connector.update_state_after_alloc(request, index)
+        self.compute_budget -= sum(map(request.get_num_encoder_embeds, self.inputs))
+        self.request, self.inputs, self.loads = None, [], []
 
     def take_back(self, victim: Request, running: Sequence[Request]) -> None:
         """A request is preempted in the step that gave it something: its items are not encoded for it. Another one of

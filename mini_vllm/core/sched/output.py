@@ -14,6 +14,7 @@ import numpy as np
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.distributed.ec_transfer.ec_connector import ECConnectorMetadata
     from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorMetadata
     from mini_vllm.lora.request import LoRARequest
     from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
@@ -86,6 +87,8 @@ class SchedulerOutput:
     """Drafts that a grammar forbade after they had been scheduled (async scheduling)."""
     kv_connector_metadata: KVConnectorMetadata | None = None
     """What a KV connector loads and saves in this step."""
+    ec_connector_metadata: ECConnectorMetadata | None = None
+    """Which embeddings are loaded in the place of being computed."""
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ class StepPlan:
             for request in self.new
         ]
         encoder = self.encoder
-        return SchedulerOutput(
+        output = SchedulerOutput(
             scheduled_new_reqs=new_reqs,
             scheduled_cached_reqs=self._make_cached_request_data(previously_scheduled),
             num_scheduled_tokens=self.num_scheduled_tokens,
@@ -106,6 +106,9 @@ class StepPlan:
             scheduled_encoder_inputs={} if encoder is None else encoder.scheduled,
             free_encoder_mm_hashes=[] if encoder is None else encoder.manager.get_freed_mm_hashes(),
         )
+        if encoder is not None:
+            encoder.room.plan(output)
+        return output
 
     def _make_cached_request_data(self, previous: set[str]) -> CachedRequestData:
         """Upstream: upstream/vllm/v1/core/sched/scheduler.py:1036 — `_make_cached_request_data`."""

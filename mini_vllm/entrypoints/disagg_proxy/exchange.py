@@ -111,7 +111,7 @@ class Exchange:
         finally:
             if not work.done():
                 work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+                await asyncio.wait({work})  # gather, cancelled again, would break the connection's closing off
         if self._down.done():
             raise self._error(f"is down: {self.instance.why}", HTTPStatus.SERVICE_UNAVAILABLE)
         raise self._error(f"was silent for {self.timeout_s:g} s", HTTPStatus.GATEWAY_TIMEOUT)

@@ -72,7 +72,8 @@ class ImageMediaIO:
                 image = Image.open(BytesIO(data), formats=FORMATS)
                 check_num_pixels("the image", image.height, image.width)
                 image.load()
-            return MediaWithBytes(self._convert(image), data)
+            settings = self.rgba_background_color if image.mode == "RGBA" else None
+            return MediaWithBytes(self._convert(image), data, settings)
         except UnidentifiedImageError:
             formats = ", ".join(FORMATS)
             raise ValueError(f"Failed to load image: cannot identify image file (read are {formats})") from None

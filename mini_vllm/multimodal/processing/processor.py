@@ -161,7 +161,8 @@ class BaseMultiModalProcessor(ABC):
         mm_hash = uuid
         if uuid is None or kwargs:
             named = {modality: item if uuid is None else uuid}
-            mm_hash = MultiModalHasher.hash_kwargs(model_id=self.info.model_id, **named, **kwargs)
+            settings = {"mm_processor_kwargs": kwargs} if kwargs else {}
+            mm_hash = MultiModalHasher.hash_kwargs(model_id=self.info.model_id, **named, **settings)
         assert mm_hash is not None
         if item is None and (self.cache is None or not self.cache.is_cached_item(mm_hash)):
             raise ValueError(f"Cache miss for {modality} at index {index} but data is not provided.")

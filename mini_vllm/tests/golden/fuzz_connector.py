@@ -23,7 +23,8 @@ sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 from fuzz import arguments, first_difference, run  # noqa: E402
 from record_connector import ConnectorRecorder  # noqa: E402
-from upstream_patches import CONNECTOR_PATCHES, PATCHES, applied  # noqa: E402
+from upstream_patches import CONNECTOR_PATCHES, COORDINATOR_PATCHES, PATCHES, applied  # noqa: E402
+from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from mini_vllm.tests.golden.connector_workload import make_connector_workload  # noqa: E402
@@ -53,5 +54,8 @@ def features_of(workload: Any) -> list[str]:
 
 if __name__ == "__main__":
     make = partial(make_connector_workload, wide=True)
-    patches = [applied(Scheduler, [*PATCHES, *CONNECTOR_PATCHES])]
+    patches = [
+        applied(KVCacheCoordinator, [*COORDINATOR_PATCHES]),
+        applied(Scheduler, [*PATCHES, *CONNECTOR_PATCHES]),
+    ]
     sys.exit(run(arguments(__doc__).parse_args(), make, compare, features_of, patches))

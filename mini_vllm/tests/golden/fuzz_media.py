@@ -24,8 +24,9 @@ sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 from fuzz import arguments, first_difference, run  # noqa: E402
 from record_media import ALL, MediaConnectorRecorder, MediaRecorder, kinds_of  # noqa: E402
-from upstream_patches import CONNECTOR_PATCHES, applied  # noqa: E402
+from upstream_patches import CONNECTOR_PATCHES, COORDINATOR_PATCHES, applied  # noqa: E402
 from vllm.v1.core import kv_cache_utils  # noqa: E402
+from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 
 from mini_vllm.tests.golden.media_patches import HASH_PATCHES, MEDIA_PATCHES  # noqa: E402
@@ -57,6 +58,7 @@ def main() -> int:
     patches = [
         applied(Scheduler, list({**ALL, **CONNECTOR} if args.connector else ALL), MEDIA_PATCHES),
         applied(kv_cache_utils, list(HASH_PATCHES), HASH_PATCHES),
+        applied(KVCacheCoordinator, [*COORDINATOR_PATCHES]),
     ]
     make = make_media_connector_workload if args.connector else partial(make_media_workload, wide=True)
     return run(args, make, compare, kinds_of, patches)

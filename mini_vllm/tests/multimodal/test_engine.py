@@ -222,6 +222,7 @@ def test_an_item_that_may_not_be_cut_has_to_fit_a_step():
 )
 def test_settings_that_do_not_go_with_media_are_refused(given, message):
     plain = {"runner_type": "generate", "speculative_config": None, "pipeline_parallel_size": 1, "device": "cpu"}
+    plain |= {"ec_transfer_config": None}
     config = SimpleNamespace(**{**plain, **given})
     with pytest.raises(ValueError, match=message):
         EncoderInputs.of(config, ResolvedModel.of(ToyVisionModel()))

@@ -120,6 +120,9 @@ def test_the_processor_is_asked_once_for_a_picture_and_other_settings_make_anoth
     assert (cache.make_stats().hits, cache.make_stats().total) == (1, 4)
     with pytest.raises(ValueError, match="mm_processor_kwargs: unknown key 'means'"):
         llm.generate({**PROMPTS[1], "mm_processor_kwargs": {"means": 1}}, GREEDY)
+    for key in ("image", "model_id", "cls", 1):
+        with pytest.raises(ValueError, match=f"mm_processor_kwargs: unknown key {key!r}"):
+            llm.generate({**PROMPTS[1], "mm_processor_kwargs": {key: 1, "do_resize": True}}, GREEDY)
 
 
 @pytest.mark.parametrize(

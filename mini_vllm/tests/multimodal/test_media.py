@@ -207,3 +207,13 @@ def test_pictures_are_named_by_what_they_hold():
     ]
     assert len(set(names)) == len(names)
     assert names[0] == name(Image.fromarray(PIXELS.copy())) and names[-1] == name(ImageMediaIO().load_bytes(data))
+
+
+def test_a_transparent_picture_on_another_ground_is_another_picture():
+    def name(pixels, **settings):
+        return MultiModalHasher.hash_kwargs(image=ImageMediaIO(settings).load_bytes(encoded(Image.fromarray(pixels))))
+
+    clear = np.zeros((2, 2, 4), np.uint8)
+    assert name(clear) != name(clear, rgba_background_color=[0, 0, 0])
+    assert name(clear) == name(clear, rgba_background_color=[255, 255, 255])
+    assert name(PIXELS) == name(PIXELS, rgba_background_color=[0, 0, 0])  # nothing shines through

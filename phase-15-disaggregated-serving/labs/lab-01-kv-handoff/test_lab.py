@@ -6,10 +6,11 @@ import pickle
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from course.labs import load
-from mini_vllm import KVMismatchError, RequestStatus
+from mini_vllm import KVMismatchError, RequestStatus, SamplingParams
 
 given = load(Path(__file__).resolve().parent / "given.py")
 Host, start = given.Host, given.start
@@ -40,6 +41,13 @@ def finish(impl, engine, request):
 
 def move(impl, source, target, request_id="r"):
     return impl.import_request(target, pickle.loads(pickle.dumps(impl.export_request(source, request_id))))
+
+
+def rows_of(engine, request_id):
+    """What an engine holds for a request's computed tokens."""
+    computed = engine.scheduler.requests[request_id].num_computed_tokens
+    (table,), size = engine.scheduler.kv_cache_manager.get_block_ids(request_id), engine.block_size
+    return engine.read_kv([table[at // size] * size + at % size for at in range(computed)])
 
 
 def facts(engine):
@@ -114,7 +122,12 @@ def test_two_move(impl):
 def test_a_real_model(impl):
     source, target = Host("pocket", block_size=16), Host("pocket", block_size=8)
     start(source, "r", list(POCKET_PROMPT), steps=3)
-    found = tuple(impl.run_to_completion(target, move(impl, source, target)))
+    sent = rows_of(source, "r")
+    moved = move(impl, source, target)
+    assert np.array_equal(rows_of(target, "r"), sent), (
+        "each row at D is P's to the last bit, in the order of the tokens"
+    )
+    found = tuple(impl.run_to_completion(target, moved))
     wanted = given.unmoved("pocket", POCKET_PROMPT, 0.0, None, 12)
     assert found == wanted, f"the keys and values at D are not those of P: {found} for {wanted}"
 
@@ -125,6 +138,22 @@ def test_drawn_tokens_go_on(impl):
     start(source, "r", params=given.drawn(7), steps=5)
     wanted = given.unmoved(None, given.PROMPT, 1.0, 7, 12)
     assert tuple(finish(impl, target, move(impl, source, target))) == wanted
+
+
+def test_all_settings_go_along(impl):
+    source, target = Host(), Host()
+    params = SamplingParams(
+        temperature=0.7, top_p=0.9, top_k=40, seed=3, max_tokens=12, stop_token_ids=[999], min_tokens=2
+    )
+    request = start(source, "r", params=params)
+    assert move(impl, source, target).sampling_params == request.sampling_params
+
+
+def test_to_the_end(impl):
+    """60 tokens of a request that was never moved, by your `run_to_completion` alone."""
+    source = Host()
+    found = tuple(impl.run_to_completion(source, start(source, "r", params=given.greedy(60))))
+    assert found == given.unmoved(None, given.PROMPT, 0.0, None, 60), f"{len(found)} tokens, 60 were asked for"
 
 
 def test_any_route(impl):
@@ -223,6 +252,9 @@ def test_who_cannot_go(impl):
     with pytest.raises(ValueError, match="request 'waits' is WAITING: only a running request can be exported"):
         impl.export_request(source, "waits")
     assert facts(source) == before
+    source.scheduler.table.preempt_request(source.scheduler.running.pop())
+    with pytest.raises(ValueError, match="request 'runs' is PREEMPTED: only a running request can be exported"):
+        impl.export_request(source, "runs")
 
 
 # ---- D, at the door and afterwards ---------------------------------------------------------------------------------
@@ -276,10 +308,26 @@ def test_it_could_never_end_here(impl):
     refused(impl, Host(num_blocks=8), payload_of(impl), ValueError, "max_tokens=12 needs room for 36")
 
 
-def test_a_name_is_taken(impl):
+def test_it_just_fits(impl):
+    """36 of its 37 tokens get keys and values: nine blocks of 4, and there are nine."""
+    source, target = Host(), Host(num_blocks=10)
+    start(source, "r", steps=5)
+    assert tuple(finish(impl, target, move(impl, source, target))) == STAYED
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_name_is_taken(impl, steps):
     target = Host()
-    start(target, "r", "another one of this name")
+    start(target, "r", "another one of this name", steps=steps)
     refused(impl, target, payload_of(impl), ValueError, "request_id 'r' belongs to an unfinished request")
+
+
+def test_who_waits_has_no_seat(impl):
+    source, target = Host(), Host(max_num_seqs=1)
+    waits = start(target, "waits", "somebody else", steps=0)
+    start(source, "r")
+    assert tuple(finish(impl, target, move(impl, source, target))) == STAYED
+    assert tuple(finish(impl, target, waits)) == given.unmoved(None, "somebody else", 0.0, None, 12)
 
 
 def test_what_arrives_is_not_what_was_sent(impl):
@@ -341,6 +389,18 @@ def test_others_find_its_blocks(impl):
     asks = start(target, "asks", given.PROMPT)
     assert asks.num_cached_tokens == 24, "a second request with this prompt finds its six full blocks"
     assert tuple(finish(impl, target, asks)) == tuple(finish(impl, target, moved)) == STAYED
+
+
+def test_nobody_finds_the_newest_token(impl):
+    """28 tokens would fill seven blocks, and 27 are computed. It leaves again before the last one is."""
+    source, target = Host(), Host()
+    start(source, "r", steps=3)
+    moved = move(impl, source, target)
+    assert (moved.num_computed_tokens, moved.num_tokens) == (27, 28)
+    impl.export_request(target, "r")
+    asks = start(target, "asks", [*given.PROMPT.encode(), *STAYED[:3], 7], steps=0)
+    assert trouble(target) == "", "D's prefix cache has a block whose last token nobody has computed"
+    assert asks.num_cached_tokens == 24, f"{asks.num_cached_tokens} tokens were found, and six blocks were full"
 
 
 # ---- what you thought ----------------------------------------------------------------------------------------------

@@ -77,6 +77,19 @@ def test_first_tokens(impl):
     assert impl.summary(rows, 0.3, 2.0)["stream_ttft_p50_ms"] == pytest.approx(500), "one began before this time"
 
 
+def test_who_began_in_this_time(impl):
+    rows = [stream(2.5, start=1.0), stream(2.1, start=2.0), stream(2.3, start=2.0, kind="long")]
+    found = impl.summary(rows, 1.0, 2.0)
+    assert found["stream_ttft_p50_ms"] == pytest.approx(1500), "it began in this time, and its token came later"
+    assert math.isnan(found["long_ttft_p50_ms"]), "2.0 is not before 2.0"
+
+
+def test_a_summary_of_nothing(impl):
+    found = impl.summary([], 0.0, 1.0)
+    assert found.pop("tokens_per_s") == 0.0 and len(found) == 4, f"{found}"
+    assert all(math.isnan(value) for value in found.values()), f"{found}: there is no gap and no first token"
+
+
 def test_tokens_count_whoever_gets_them(impl):
     rows = [stream(0.5, 1.0, 1.25, 1.75), stream(1.0, 1.5, start=1.0, kind="long"), stream(1.1, start=1.0)]
     assert impl.summary(rows, 1.0, 1.5)["tokens_per_s"] == 8.0, "1.0, 1.25, 1.0 and 1.1 in half a second"
@@ -194,6 +207,14 @@ def test_wrong_keys_and_values_are_seen(impl, share):
     plain = [given.arm(name) for name in PLAIN]
     found = [impl.transfers_are_suspect(spoiled(given.arm("pair"), share, seed), plain) for seed in range(5)]
     assert found == [True] * 5, f"of five captures with {share:.0%} of the requests spoiled"
+
+
+@pytest.mark.parametrize("kind", ["stream", "long"])
+def test_wrong_keys_and_values_of_one_kind(impl, kind):
+    plain, pair = [given.arm(name) for name in PLAIN], given.arm("pair")
+    wrong = iter(spoiled([row for row in pair if row.kind == kind], 1.0, 0))
+    mixed = [next(wrong) if row.kind == kind else row for row in pair]
+    assert impl.transfers_are_suspect(mixed, plain) is True, f"all of kind {kind} were spoiled, and no other"
 
 
 # ---- our engine, on two cores ---------------------------------------------------------------------------------------

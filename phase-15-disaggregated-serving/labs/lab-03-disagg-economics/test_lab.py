@@ -52,6 +52,9 @@ def test_bad_numbers(impl):
         (lambda: impl.transfer_seconds(5, 0), "link_gbps must be positive, got 0"),
         (lambda: impl.transfer_seconds(5, -1), "link_gbps must be positive, got -1"),
         (lambda: impl.disagg_ttft_penalty(0.1, 0), "prefill_s must be positive, got 0"),
+        (lambda: impl.kv_payload_bytes(-3, 5), "prompt_tokens must be at least 1, got -3"),
+        (lambda: impl.kv_payload_bytes(5, -3), "kv_bytes_per_token must be at least 1, got -3"),
+        (lambda: impl.disagg_ttft_penalty(0.1, -0.2), "prefill_s must be positive, got -0.2"),
     ):
         with pytest.raises(ValueError, match=match):
             call()
@@ -113,6 +116,7 @@ def test_both_ledgers_count(impl):
     assert impl.disagg_wins(DECODE, CHUNK, slow, PREFILL) is False, "the toll is 105 %"
     assert impl.disagg_wins(DECODE, 0.001, fast, PREFILL) is False, "the gap shrinks by a tenth only"
     assert impl.disagg_wins(0.100, CHUNK, fast, PREFILL) is False, "a chunk of 25 ms in a step of 100 ms"
+    assert impl.disagg_wins(0.002, 0.0012, fast, PREFILL) is True, "a small chunk in a small step: a gain of 1.6"
     assert impl.disagg_wins(DECODE, CHUNK, 0.3 * PREFILL, PREFILL) is False, "a toll of 30 %, where a quarter is meant"
 
 
@@ -122,6 +126,7 @@ def test_the_limits_are_the_askers(impl):
     assert impl.disagg_wins(DECODE, CHUNK, transfer, PREFILL, max_ttft_penalty=0.41) is False
     assert impl.disagg_wins(DECODE, CHUNK, transfer, PREFILL, 3.4, 0.42) is True
     assert impl.disagg_wins(DECODE, CHUNK, transfer, PREFILL, 3.6, 0.42) is False
+    assert impl.disagg_wins(DECODE, CHUNK, 0.04 * PREFILL, PREFILL, max_ttft_penalty=0.03) is False
     assert impl.disagg_wins(0.5, 0.25, 0.25, 1.0) is True, "what is met exactly is met"
 
 
@@ -157,6 +162,16 @@ def test_the_simulation_can_tell():
 def test_your_rule(impl, seed):
     found = given.goodput(impl.moves, given.workload(seed=seed))
     assert found >= 0.9, f"{found:.1%} of the requests have both promises kept"
+
+
+@pytest.mark.parametrize(("question", "document"), [(60, 1200), (80, 1800)])
+def test_your_rule_on_other_lengths(impl, question, document):
+    """The same days with other prompts: a rule that knows 60 and 2,000 by heart is none."""
+    requests = given.workload(seed=4)
+    for asked in requests:
+        asked.prompt_tokens = question if asked.prompt_tokens == 60 else document
+    found = given.goodput(impl.moves, requests)
+    assert found >= 0.9, f"{found:.1%} of the requests, with questions of {question} and documents of {document} tokens"
 
 
 def test_your_rule_uses_both(impl):

@@ -100,6 +100,15 @@ def test_a_question_is_no_use(store):
     assert made.lookup(x) == 0 and made.lookup(y) == 1, "x was looked up, which is no use: it should go before y"
 
 
+def test_a_load_that_failed_is_no_use(store):
+    x, y, z = (keys_of(1, number) for number in range(3))
+    made = store(2, x, y)
+    with pytest.raises(KeyError, match="is not in the host store"):
+        made.load([*x, *z])
+    made.store(z, rows(*z))
+    assert made.lookup(x) == 0 and made.lookup(y) == 1, "x was in a load that failed, which is no use: it goes before y"
+
+
 def test_the_store_has_its_own_copy(store, impl):
     a, b = keys_of(2)
     made, source = impl.HostStore(2, SHAPE), rows(a, b)
@@ -305,6 +314,26 @@ def test_a_refusal_changes_nothing(impl):
     assert tiers.num_free == 6, f"{tiers.num_free} of 6 blocks are free in the end"
 
 
+def test_a_refusal_is_no_use(impl):
+    """What a refused prompt asked for is as old as before: x is older than y, in the pool and in the host."""
+    x, y, w = keys_of(2), keys_of(2, number=1), keys_of(2, number=3)
+    tiers = impl.TwoTiers(6, 0, SHAPE)
+    for keys in (x, y):
+        tiers.finish(compute(tiers, keys))
+    tiers.admit(keys_of(2, number=2))
+    assert tiers.admit(keys_of(5)) is None, "three blocks beside x, and y has the only two that are left"
+    tiers.admit(w)
+    assert tiers.admit(y)[1] == 2, "the pool gave up y: x was asked for by a prompt that was refused, which is no use"
+    tiers = impl.TwoTiers(2, 4, SHAPE)
+    for keys in (x, y):
+        tiers.host.store(keys, rows(*keys))
+    tiers.admit(keys_of(2, number=2))
+    assert tiers.admit(x) is None, "the pool is held"
+    tiers.host.store(w, rows(*w))
+    found = tiers.host.lookup(x), tiers.host.lookup(y)
+    assert found == (0, 2), f"of x and y {found} are left in the host, expected (0, 2): a refused prompt is no use of x"
+
+
 def test_a_refusal_pins_nothing(impl):
     """A prompt of three that the host has; two blocks of the pool are free."""
     tiers, x = impl.TwoTiers(4, 16, SHAPE), keys_of(3)
@@ -383,6 +412,7 @@ def test_what_came_back_is_in_the_pool(impl):
         tiers.finish(compute(tiers, keys_of(3, number)))
     ids, pool, host = tiers.admit(keys)
     assert (pool, host) == (0, 3), f"pushed out of the pool: got {pool} hits there, {host} in the host, expected 0, 3"
+    assert tiers.host.reads == 3, f"three blocks were loaded, once: reads = {tiers.host.reads}"
     again, pool, host = tiers.admit(keys)
     assert (again, pool, host) == (ids, 3, 0), f"loaded a moment ago: got {pool} hits in the pool, {host} in the host"
     with pytest.raises(ValueError, match=rf"^block {ids[0]} is not to be computed$"):

@@ -58,15 +58,29 @@ def test_it_ends(walk, deaths):
     assert found.states <= walks.MOST_STATES
 
 
+def kept(controller):
+    """What it and its class hold beside functions, in words: a list that grows reads otherwise afterwards."""
+    names = {**vars(type(controller)), **getattr(controller, "__dict__", {})}
+    return {name: repr(value) for name, value in names.items() if not name.startswith("__") and not callable(value)}
+
+
+def sizes(module):
+    """The length of each list, set and dictionary of a module."""
+    held = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+    return {name: len(value) for name, value in held.items() if isinstance(value, (list, set, dict))}
+
+
 def test_pure(impl, walk):
     """Each call of a walk again, from the last to the first, on a controller that has not seen them."""
     calls, fresh = walk(2, False).calls, impl.Controller()
     assert calls, "start() gave nothing that could go on"
-    before = dict(getattr(fresh, "__dict__", {}))
+    anew = sizes(load(Path(impl.__file__)))
+    assert sizes(impl) == anew, f"the module keeps what happened: after the walks {sizes(impl)}, when loaded {anew}"
+    before = kept(fresh)
     for memo, event, answer in reversed(calls):
         again = fresh.handle(memo, event)
         assert again == answer, f"handle({memo}, {event}): got {again}, in the walk it was {answer}. Is state in self?"
-    after = dict(getattr(fresh, "__dict__", {}))
+    after = kept(fresh)
     assert after == before, f"the controller keeps {after}, before the calls it was {before}"
 
 

@@ -17,6 +17,7 @@ from mini_vllm.tests.entrypoints.disagg_proxy.engines import (
     REFUSES,
     STREAM,
     Engines,
+    Pieces,
     ask,
     fine_decode,
     fine_prefill,
@@ -131,6 +132,41 @@ def test_a_client_that_leaves_closes_both_sides():
                 assert await anext(stream) == STREAM[0]
             await stream.aclose()
             assert engines.streams[-1].is_closed and not proxy.decode.all[0].in_flight
+
+    run(main)
+
+
+def test_a_client_that_leaves_does_not_break_the_closing_of_a_connection_off():
+    """A server cancels a stream again and again until it has ended; the connection is closed in the meantime."""
+
+    class Slow(Pieces):
+        async def __aiter__(self):
+            yield STREAM[0]
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await asyncio.sleep(0)  # as httpcore, which closes the socket here
+                await asyncio.sleep(0)
+                closed.append(self)
+
+    engines, closed = Engines(p=fine_prefill, d=lambda body: (200, STREAM)), []
+
+    async def main():
+        proxy = pair(engines)
+        stream = await proxy.answer("/v1/completions", {**BODY, "stream": True}, {})
+        assert isinstance(stream, EngineStream)
+        await anext(stream)
+        stream.exchange._pieces, stream.exchange._rest = aiter(Slow([])), b""
+        await anext(stream)
+        leaving = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.01)
+        while not leaving.done():
+            leaving.cancel()
+            await asyncio.sleep(0)
+        await stream.aclose()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert closed
 
     run(main)
 
