@@ -1,5 +1,6 @@
-"""A convolution whose windows do not overlap: patches of a picture, each one row. Upstream twin:
-`vllm/model_executor/layers/conv.py`.
+"""Convolutions whose windows do not overlap: patches of a picture, or of some frames of a film, each one row.
+
+Upstream twin: `vllm/model_executor/layers/conv.py`.
 """
 
 from __future__ import annotations
@@ -42,3 +43,28 @@ class Conv2dLayer(Module):
         rows = patches.reshape(-1, channels * size * size).astype(self.weight.dtype, copy=False)
         y = self.context.linear(rows, self.weight.reshape(len(self.weight), -1))
         return (y if self.bias is None else y + self.bias).reshape(num, -1, len(self.weight))
+
+
+class Conv3dLayer(Module):
+    """One that is given its patches: what is left is one product. weight: [out, in, frames, size, size]; no bias.
+
+    Upstream: upstream/vllm/model_executor/layers/conv.py:212 — `Conv3dLayer`.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: tuple[int, int, int], context: ModelContext, prefix: str
+    ) -> None:
+        self.weight = context.new(out_channels, in_channels, *kernel_size)
+        self.context, self.prefix = context, prefix
+        context.layers.append(self)
+
+    def weights(self) -> Iterator[tuple[str, Array]]:
+        """One tensor."""
+        yield f"{self.prefix}.weight", self.weight
+
+    def forward(self, x: Array) -> Array:
+        """Patches [P, in * frames * size * size] -> [P, out].
+
+        Upstream: upstream/vllm/model_executor/layers/conv.py:219 — `Conv3dLayer._forward_mulmat`.
+        """
+        return self.context.linear(x.astype(self.weight.dtype, copy=False), self.weight.reshape(len(self.weight), -1))

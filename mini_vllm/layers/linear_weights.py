@@ -112,7 +112,7 @@ class LinearWeights(Module):
             first, start = first + whole, here.stop
 
     def _weights_of_one_tensor(self) -> Iterator[tuple[str, Any]]:
-        """The parts that this rank holds of each of the projections in it. Biases do not occur."""
+        """The parts that this rank holds of each of the projections in it. A quantized one has no bias."""
         if not self.is_unquantized:
             yield f"{self.prefix}.weight", Shard(self, slice(0, self.output_size))
             return
@@ -121,6 +121,8 @@ class LinearWeights(Module):
             here, there = slice(start, start + rows.stop - rows.start), slice(first + rows.start, first + rows.stop)
             shape = self.output_size, self.input_size
             yield f"{self.prefix}.weight", part_of(self.weight[here], shape, (there, self.columns))
+            if self.bias is not None:
+                yield f"{self.prefix}.bias", part_of(self.bias[here], (self.output_size,), (there,))
             first, start = first + whole, here.stop
 
     def __len__(self) -> int:

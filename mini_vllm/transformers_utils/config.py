@@ -23,7 +23,11 @@ from mini_vllm.transformers_utils.config_rope import RopeConfig
 from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 from mini_vllm.utils.json_files import load_json_object
 
-MEDIA = {"LlavaForConditionalGeneration": "mini_vllm.transformers_utils.configs.llava.LlavaConfig"}
+_CONFIGS = "mini_vllm.transformers_utils.configs"
+MEDIA = {
+    "LlavaForConditionalGeneration": f"{_CONFIGS}.llava.LlavaConfig",
+    "Qwen2VLForConditionalGeneration": f"{_CONFIGS}.qwen2_vl.Qwen2VLConfig",
+}
 """Architecture of a model that takes media -> its config: `split` cuts `config.json` into the language model's and the
 rest, which has `text_architecture`, `least_parameters` and `summary`."""
 

@@ -13,6 +13,7 @@ from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.models.registry import get_supported_archs
 from mini_vllm.models.utils import PPMissingLayer, layers_here
 from mini_vllm.tests.models import decoder_checkpoints, pooling_checkpoints, tiny_checkpoints
+from mini_vllm.transformers_utils.config import MEDIA
 
 IDS, POSITIONS = np.array([5, 9, 3, 100, 1, 17, 17]), np.arange(7)
 FAMILIES = {
@@ -84,7 +85,7 @@ def decoder_of(model):
 
 def test_every_architecture_of_the_registry_has_placeholders():
     """Those tried above are all there are; what takes media is refused by stages."""
-    tried = {config["architectures"][0] for config, _ in FAMILIES.values()} | {"LlavaForConditionalGeneration"}
+    tried = {config["architectures"][0] for config, _ in FAMILIES.values()} | set(MEDIA)
     assert set(get_supported_archs()) <= tried, set(get_supported_archs()) - tried
 
 

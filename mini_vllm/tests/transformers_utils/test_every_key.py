@@ -27,9 +27,10 @@ from mini_vllm.transformers_utils import sentence_transformers as st
 from mini_vllm.transformers_utils.config import HFConfig, key_table, known_architectures
 from mini_vllm.transformers_utils.config_keys import IGNORABLE, READ_BY_POOLERS
 from mini_vllm.transformers_utils.config_kinds import ALWAYS_READ, KINDS
-from mini_vllm.transformers_utils.configs import llava, medusa
+from mini_vllm.transformers_utils.configs import llava, medusa, qwen2_vl
 from mini_vllm.transformers_utils.file_keys import FileKeys
 from mini_vllm.transformers_utils.processors import clip
+from mini_vllm.transformers_utils.processors import qwen2_vl as qwen2_vl_images
 
 OTHERS = (None, True, False, 0, 1, 3, -1, 0.5, 1e30, "", "x", "mean", [], [1], ["x"], {}, {"x": 1}, float("nan"))
 
@@ -51,27 +52,35 @@ class Watched(dict):  # type: ignore[type-arg]
 
 
 GATES: dict[str, tuple[FileKeys, dict[str, Any]]] = {
-    each.name: (each, plain)
-    for each, plain in (
-        (ADAPTER, {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}),
-        (INDEX, {"weight_map": {"a": "b.safetensors"}}),
-        (st.MODULES, {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}),
-        (st.POOLING, {"embedding_dimension": 64, "pooling_mode": "mean"}),
-        (st.DENSE, {"in_features": 4, "out_features": 4, "activation_function": "torch.nn.modules.linear.Identity"}),
-        (st.LAYER_NORM, {"dimension": 4}),
-        (st.NORMALIZE, {}),
-        (st.DROPOUT, {"dropout": 0.1}),
-        (st.TRANSFORMER, {"max_seq_length": 8}),
-        (st.MODEL, {}),
-        (medusa.KEYS, {"hidden_size": 8, "vocab_size": 8}),
-        (generation.KEYS, {}),
-        (llava.KEYS, {"text_config": {"a": 1}, "vision_config": {"a": 1}}),
-        (llava.VISION_KEYS, {"model_type": "clip_vision_model"}),
-        (clip.KEYS, {}),
-        (clip.OF_PROCESSOR, {}),
-        (TOKENIZER_CONFIG, {}),
-        (SPECIAL_TOKENS_MAP, {}),
-        (SENTENCE_TRANSFORMERS, {}),
+    f"{number} {each.name}": (each, plain)
+    for number, (each, plain) in enumerate(
+        (
+            (ADAPTER, {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}),
+            (INDEX, {"weight_map": {"a": "b.safetensors"}}),
+            (st.MODULES, {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}),
+            (st.POOLING, {"embedding_dimension": 64, "pooling_mode": "mean"}),
+            (
+                st.DENSE,
+                {"in_features": 4, "out_features": 4, "activation_function": "torch.nn.modules.linear.Identity"},
+            ),
+            (st.LAYER_NORM, {"dimension": 4}),
+            (st.NORMALIZE, {}),
+            (st.DROPOUT, {"dropout": 0.1}),
+            (st.TRANSFORMER, {"max_seq_length": 8}),
+            (st.MODEL, {}),
+            (medusa.KEYS, {"hidden_size": 8, "vocab_size": 8}),
+            (generation.KEYS, {}),
+            (llava.KEYS, {"text_config": {"a": 1}, "vision_config": {"a": 1}}),
+            (llava.VISION_KEYS, {"model_type": "clip_vision_model"}),
+            (qwen2_vl.KEYS, {"text_config": {"a": 1}, "vision_config": {"a": 1}}),
+            (qwen2_vl.VISION_KEYS, {}),
+            (qwen2_vl_images.KEYS, {}),
+            (clip.KEYS, {}),
+            (clip.OF_PROCESSOR, {}),
+            (TOKENIZER_CONFIG, {}),
+            (SPECIAL_TOKENS_MAP, {}),
+            (SENTENCE_TRANSFORMERS, {}),
+        )
     )
 }
 

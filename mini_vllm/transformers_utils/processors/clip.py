@@ -25,18 +25,18 @@ from mini_vllm.utils.json_files import load_json_object
 
 _MAX_SIDE = 1 << 12
 _MAX_LONGER_SIDE = 1 << 16
-_CLIP = {
+CLIP = {
     "do_resize": True, "size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True,
     "crop_size": {"height": 224, "width": 224}, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
     "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
 }  # fmt: skip
 _SIGLIP = {
-    **_CLIP, "size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": [0.5] * 3,
+    **CLIP, "size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": [0.5] * 3,
     "image_std": [0.5] * 3,
 }  # fmt: skip
 _TYPES = {
-    "CLIPImageProcessor": _CLIP, "CLIPFeatureExtractor": _CLIP, "CLIPImageProcessorFast": _CLIP,
-    "CLIPImageProcessorPil": _CLIP, "SiglipImageProcessor": _SIGLIP, "SiglipImageProcessorFast": _SIGLIP,
+    "CLIPImageProcessor": CLIP, "CLIPFeatureExtractor": CLIP, "CLIPImageProcessorFast": CLIP,
+    "CLIPImageProcessorPil": CLIP, "SiglipImageProcessor": _SIGLIP, "SiglipImageProcessorFast": _SIGLIP,
     "SiglipImageProcessorPil": _SIGLIP,
 }  # fmt: skip
 """Names of one thing: transformers has it by Pillow, by torch, and under an older name."""
@@ -56,14 +56,14 @@ def _are_channels(value: Any) -> bool:
 
 
 _SIZE = Kind(f"pixels up to {_MAX_SIDE}, as a number, a 'shortest_edge', or 'height' and 'width'", _is_size)
-_MEAN = Kind("a list of three numbers", _are_channels)
-_STD = Kind("a list of three numbers above 0", lambda value: _are_channels(value) and min(value) > 0)
+MEAN = Kind("a list of three numbers", _are_channels)
+STD = Kind("a list of three numbers above 0", lambda value: _are_channels(value) and min(value) > 0)
 KEYS = FileKeys(
     "preprocessor_config.json",
     used={
         **dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize"), FLAG),
         "size": _SIZE, "crop_size": _SIZE, "resample": one_of(*FILTERS), "rescale_factor": POSITIVE,
-        "image_mean": _MEAN, "image_std": _STD,
+        "image_mean": MEAN, "image_std": STD,
     },
     fixed={
         "do_convert_rgb": one_of(True), "do_pad": one_of(False), "default_to_square": FLAG,
@@ -125,12 +125,12 @@ class CLIPImageProcessor:
         Raises:
             ValueError: names the file, the key, its value and what is allowed.
         """
-        values, where = _read(Path(folder))
+        values, where = read_image_processor(Path(folder))
         kind = values.get("image_processor_type") or values.get("feature_extractor_type") or default
         given = KEYS.read(values, where)
         given |= KEYS.read(overrides or {}, "mm_processor_kwargs")
         family = {**_TYPES[kind], "crop_size": image_size}
-        family["size"] = image_size if _TYPES[kind] is _CLIP else {"height": image_size, "width": image_size}
+        family["size"] = image_size if _TYPES[kind] is CLIP else {"height": image_size, "width": image_size}
         return cls({**family, **given}, image_size)
 
     def __call__(self, image: Array) -> Array:
@@ -159,7 +159,7 @@ class CLIPImageProcessor:
         return rescale_and_normalize(image, factor, mean, std)
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], str]:
+def read_image_processor(folder: Path) -> tuple[dict[str, Any], str]:
     """What a checkpoint says of its pictures, and where it says it."""
     for name in ("processor_config.json", "preprocessor_config.json"):
         if not (folder / name).is_file():
