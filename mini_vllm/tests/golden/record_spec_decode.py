@@ -5,7 +5,7 @@ Run where the real release is installed (`course vllm`), from the root of the re
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_spec_decode.py [METHOD …]
 
 With names of methods, only those are recorded anew, and only by the release that recorded the others.
-spec-decode.json.gz: for each method of `spec_decode_cases.py` the prompts one by one and all together; of each answer the
+spec-decode.json.gz: for each method of `spec_decode_cases.py` the prompts alone and all together; of each answer the
 tokens and the gap between the two likeliest at each; of each run the counters that `LLM.get_metrics` has.
 """
 

@@ -140,6 +140,18 @@ def test_files_that_vanish_are_computed_again(folder, plain, tmp_path, caplog):
     assert "has vanished: its block is computed again" in caplog.text
 
 
+def test_what_can_neither_be_read_nor_deleted_is_computed_again(folder, plain, tmp_path, caplog):
+    serve(make_tiers(folder, tmp_path), PROMPTS, rounds=1, at_once=False)
+    for file in files_of(tmp_path):
+        file.unlink()
+        file.mkdir()
+    llm = make_tiers(folder, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert tokens_of(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == plain
+        assert tokens_of(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == plain
+    assert "cannot be read: its block is computed again" in caplog.text
+
+
 def test_files_that_vanish_between_the_question_and_the_answer(folder, plain, tmp_path, caplog, monkeypatch):
     serve(make_tiers(folder, tmp_path), PROMPTS, rounds=1, at_once=False)
     llm = make_tiers(folder, tmp_path)

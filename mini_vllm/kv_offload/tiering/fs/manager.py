@@ -74,6 +74,7 @@ class FileSystemTierManager(SecondaryTierManager):
         self._pool: DualQueueThreadPool | None = None
         self._jobs: dict[JobId, tuple[JobMetadata, list[OffloadKey]]] = {}
         self._void: set[OffloadKey] = set()
+        self._unreadable: set[Path] = set()
         self.num_evicted = 0
 
     def bind_model(self, model: str) -> None:
@@ -136,10 +137,12 @@ class FileSystemTierManager(SecondaryTierManager):
         status = self._policy.get(key)
         if status is not None and not status.is_ready:
             return None
-        if self.file_mapper.get_file_name(key).exists():
+        path = self.file_mapper.get_file_name(key)
+        if path not in self._unreadable and path.exists():
             return status is not None or self._adopt(key)
         if status is not None and not status.ref_cnt:
-            logger.warning("%s: has vanished: its block is computed again", self.file_mapper.get_file_name(key))
+            why = "cannot be read" if path in self._unreadable else "has vanished"
+            logger.warning("%s: %s: its block is computed again", path, why)
             self._remove(key)
         return False
 
@@ -147,6 +150,7 @@ class FileSystemTierManager(SecondaryTierManager):
         """Write those that are not there; none, where there is no room for all of them."""
         pairs = zip(job_metadata.keys, job_metadata.block_ids, strict=True)
         missing = [(key, block_id) for key, block_id in pairs if self.lookup(key, job_metadata.req_context) is False]
+        missing = [pair for pair in missing if self.file_mapper.get_file_name(pair[0]) not in self._unreadable]
         keys = [key for key, _ in missing]
         if not self._make_room(len(missing), set(job_metadata.keys)):
             missing, keys = [], []
@@ -164,7 +168,16 @@ class FileSystemTierManager(SecondaryTierManager):
                 status.ref_cnt += 1
         self._jobs[job_metadata.job_id] = job_metadata, list(job_metadata.keys)
         pairs = zip(job_metadata.keys, job_metadata.block_ids, strict=True)
-        self._started().enqueue_load(job_metadata.job_id, self._tasks(load_block, pairs))
+        self._started().enqueue_load(job_metadata.job_id, self._tasks(self._load, pairs))
+
+    def _load(self, path: Path, header: bytes, block: Array) -> None:
+        """In a thread: read a file. One that can be neither read nor deleted is not asked for again."""
+        try:
+            load_block(path, header, block)
+        except OSError:
+            if path.exists():
+                self._unreadable.add(path)
+            raise
 
     def _tasks(self, run: Callable[[Path, bytes, Array], None], pairs: Iterable[tuple[OffloadKey, int]]) -> list[Task]:
         view, name = self._primary_kv_view, self.file_mapper.get_file_name
@@ -214,6 +227,7 @@ class FileSystemTierManager(SecondaryTierManager):
         self._started().get_finished()
         self._jobs.clear()
         self._void.clear()
+        self._unreadable.clear()
         self._policy.clear()
         self._num_files = 0
         shutil.rmtree(self.file_mapper.blocks_path, ignore_errors=True)
