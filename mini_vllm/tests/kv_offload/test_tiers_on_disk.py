@@ -110,9 +110,14 @@ def empty(file):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [(shorten, "bytes, expected"), (lengthen, "bytes, expected"), (flip, "the checksum differs"),
-     (take_anothers, "of another model or block"), (empty, "0 bytes, expected")],
-)  # fmt: skip
+    [
+        pytest.param(shorten, "bytes, expected", marks=pytest.mark.slow),
+        pytest.param(lengthen, "bytes, expected", marks=pytest.mark.slow),
+        (flip, "the checksum differs"),
+        (take_anothers, "of another model or block"),
+        pytest.param(empty, "0 bytes, expected", marks=pytest.mark.slow),
+    ],
+)
 def test_a_file_with_a_fault_is_named_and_computed_again(fault, said, folder, plain, tmp_path, caplog):
     serve(make_tiers(folder, tmp_path), PROMPTS, rounds=1, at_once=False)
     files = files_of(tmp_path)

@@ -14,6 +14,7 @@ def any_port(monkeypatch):
     monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
 
 
+@pytest.mark.slow
 def test_a_simulated_death():
     report = kill_in_process(1, seed=3, num_prompts=2)
     assert sum(report.kills.values()) == 1 and sum(report.ends.values()) == 4

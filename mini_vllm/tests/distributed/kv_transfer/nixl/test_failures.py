@@ -168,7 +168,10 @@ def stops_talking(send):
     return lambda self, sock, freight, fill: threading.Event().wait(0.5)
 
 
-@pytest.mark.parametrize("way", [stops_in_the_middle, sends_nan, stops_talking])
+SLOW_WAY = pytest.param(stops_talking, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("way", [stops_in_the_middle, sends_nan, SLOW_WAY])
 def test_p_fails_in_the_middle_of_a_transfer(way, engines, plain, clock, impatient, monkeypatch):
     for transport in (TCP, SHM):
         monkeypatch.setattr(transport, "send", way(transport.send))

@@ -101,7 +101,7 @@ def test_adapters_are_not_mixed():
                 d.reset_prefix_cache()
 
 
-@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("caching", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_completions_of_one_prompt_have_one_load(caching, plain):
     with ended(make(), make(enable_prefix_caching=caching)) as (p, d):
         params = prefill(p, PROMPTS[:1])[0]
