@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from mini_vllm.models.mixtral import MixtralMoE, SparseMoeBlock
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput, SamplerOutput
     from mini_vllm.models.registry import ModelRegistry
+    from mini_vllm.multimodal.inputs import PlaceholderRange
     from mini_vllm.pool.outputs import (
         ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
         PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput,
@@ -207,6 +208,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.models.mixtral": ("MixtralMoE", "SparseMoeBlock"),
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput", "SamplerOutput"),
     "mini_vllm.models.registry": ("ModelRegistry",),
+    "mini_vllm.multimodal.inputs": ("PlaceholderRange",),
     "mini_vllm.pool.outputs": (
         "ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput",
         "PoolingOutput", "PoolingRequestOutput", "ScoringOutput", "ScoringRequestOutput",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mini_vllm.multimodal.inputs import PlaceholderRange
+from mini_vllm import PlaceholderRange
 
 
 def predicted_share() -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.multimodal.inputs import PlaceholderRange
+from mini_vllm import PlaceholderRange
 
 
 def predicted_share() -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mini_vllm.multimodal.inputs import PlaceholderRange
+from mini_vllm import PlaceholderRange
 
 ENCODE_WORK = 3
 """What it costs to encode one embedding, where a token of the language model costs 1."""
