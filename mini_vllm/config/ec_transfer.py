@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.utils import one_of, whole_number
-from mini_vllm.utils.checks import did_you_mean, is_real, shown
+from mini_vllm.config.transfer import check_transfer, read_transfer
 
 if TYPE_CHECKING:
     from mini_vllm.config.vllm import EngineConfig
@@ -46,24 +44,7 @@ class ECTransferConfig:
     ec_connector_module_path: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ec_connector", "engine_id", "ec_role", "ec_connector_module_path"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise ValueError(f"{name} must be text that is not empty, got {shown(value)}")
-        if self.ec_role is not None:
-            one_of("ec_role", self.ec_role, EC_ROLES)
-        elif self.ec_connector is not None:
-            raise ValueError(f"ec_role must be given with ec_connector={self.ec_connector!r}: one of {EC_ROLES}")
-        if not isinstance(self.ec_connector_extra_config, dict):
-            raise ValueError(f"ec_connector_extra_config must be a dict, got {shown(self.ec_connector_extra_config)}")
-        if not is_real(self.ec_buffer_size) or not self.ec_buffer_size > 0:
-            raise ValueError(f"ec_buffer_size must be a number of bytes above 0, got {shown(self.ec_buffer_size)}")
-        if self.ec_rank is not None:
-            whole_number("ec_rank", self.ec_rank, 0)
-        whole_number("ec_parallel_size", self.ec_parallel_size, 1)
-        whole_number("ec_port", self.ec_port, 1)
-        if self.engine_id is None:
-            self.engine_id = str(uuid.uuid4())
+        check_transfer(self, "ec", EC_ROLES)
 
     @classmethod
     def of_engine(cls, config: EngineConfig) -> ECTransferConfig | None:
@@ -73,18 +54,9 @@ class ECTransferConfig:
         Raises:
             ValueError: names the key, or the argument that cannot stand beside it.
         """
-        value: Any = config.ec_transfer_config
-        if isinstance(value, dict):
-            known = [f.name for f in fields(cls)]
-            for name in value:
-                if name not in known:
-                    hint = did_you_mean(str(name), known) or "."
-                    raise ValueError(f"ec_transfer_config: unknown key {name!r}{hint} Allowed: {', '.join(known)}")
-            value = cls(**value)
-        if value is None or (isinstance(value, cls) and value.ec_connector is None):
+        value = read_transfer(cls, "ec_transfer_config", config.ec_transfer_config)
+        if value is None or value.ec_connector is None:
             return None
-        if not isinstance(value, cls):
-            raise ValueError(f"ec_transfer_config must be a dict or an ECTransferConfig, got {shown(value)}")
         for name, given, is_wrong, allowed in (
             ("tensor_parallel_size", config.tensor_parallel_size, config.tensor_parallel_size > 1, "1"),
             ("async_scheduling", True, value.is_ec_only_producer and config.async_scheduling, "False"),

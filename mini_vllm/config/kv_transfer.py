@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.utils import flag, one_of, whole_number
-from mini_vllm.utils.checks import did_you_mean, is_real, shown
+from mini_vllm.config.transfer import check_transfer, read_transfer
+from mini_vllm.config.utils import flag, one_of
 from mini_vllm.utils.mem_utils import GIB
 
 if TYPE_CHECKING:
@@ -51,45 +50,15 @@ class KVTransferConfig:
     kv_load_failure_policy: str = "fail"
 
     def __post_init__(self) -> None:
-        for name in ("kv_connector", "engine_id", "kv_role", "kv_connector_module_path"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise ValueError(f"{name} must be text that is not empty, got {shown(value)}")
-        if self.kv_role is not None:
-            one_of("kv_role", self.kv_role, KV_ROLES)
-        elif self.kv_connector is not None:
-            raise ValueError(f"kv_role must be given with kv_connector={self.kv_connector!r}: one of {KV_ROLES}")
+        check_transfer(self, "kv", KV_ROLES)
         one_of("kv_load_failure_policy", self.kv_load_failure_policy, KV_LOAD_FAILURE_POLICIES)
-        if not isinstance(self.kv_connector_extra_config, dict):
-            raise ValueError(f"kv_connector_extra_config must be a dict, got {shown(self.kv_connector_extra_config)}")
-        if not is_real(self.kv_buffer_size) or not self.kv_buffer_size > 0:
-            raise ValueError(f"kv_buffer_size must be a number of bytes above 0, got {shown(self.kv_buffer_size)}")
-        if self.kv_rank is not None:
-            whole_number("kv_rank", self.kv_rank, 0)
-        whole_number("kv_parallel_size", self.kv_parallel_size, 1)
-        whole_number("kv_port", self.kv_port, 1)
         flag("enable_permute_local_kv", self.enable_permute_local_kv)
-        if self.engine_id is None:
-            self.engine_id = str(uuid.uuid4())
 
     @classmethod
     def of(cls, value: KVTransferConfig | dict[str, Any] | None) -> KVTransferConfig | None:
         """From an engine argument: such an object, a dict of its fields, or None; None where no connector is named."""
-        found = cls._read(value)
+        found = read_transfer(cls, "kv_transfer_config", value)
         return found if found is not None and found.kv_connector is not None else None
-
-    @classmethod
-    def _read(cls, value: KVTransferConfig | dict[str, Any] | None) -> KVTransferConfig | None:
-        if value is None or isinstance(value, cls):
-            return value
-        if not isinstance(value, dict):
-            raise ValueError(f"kv_transfer_config must be a dict or a KVTransferConfig, got {shown(value)}")
-        known = [f.name for f in fields(cls)]
-        for name in value:
-            if name not in known:
-                hint = did_you_mean(str(name), known) or "."
-                raise ValueError(f"kv_transfer_config: unknown key {name!r}{hint} Allowed: {', '.join(known)}")
-        return cls(**value)
 
     @classmethod
     def of_engine(cls, config: EngineConfig) -> KVTransferConfig | None:
@@ -103,7 +72,7 @@ class KVTransferConfig:
         """
         size, found = config.cache.kv_offloading_size, cls.of(config.kv_transfer_config)
         if size is not None:
-            given = cls._read(config.kv_transfer_config) or cls()
+            given = read_transfer(cls, "kv_transfer_config", config.kv_transfer_config) or cls()
             if given.kv_connector not in (None, "OffloadingConnector"):
                 raise ValueError(
                     f"kv_offloading_size={size} brings kv_connector='OffloadingConnector', got "

@@ -127,7 +127,7 @@ class Qwen2VisionTransformer(Module):
         found, size = [], self.spatial_merge_size
         for t, h, w in grid_thw.tolist():
             squares = np.indices((h, w)).reshape(2, h // size, size, w // size, size)
-            found.append(np.tile(squares.transpose(1, 3, 2, 4, 0).reshape(-1, 2), (t, 1)))
+            found.append(np.concatenate([squares.transpose(1, 3, 2, 4, 0).reshape(-1, 2)] * t))
         return np.concatenate(found)
 
     def forward(self, x: Array, grid_thw: Array) -> Array:
