@@ -1,8 +1,8 @@
 """Lab 17-01: the engine asks, the platform answers.
 
 Three parties. A *platform* says what a kind of hardware can do. A *registry* holds those that are known, by name, and
-`resolve_platform` takes one of them for the machine at hand. `configure` is the engine: it decides how a model will run,
-and all that it knows of hardware is the platform that it was given.
+`resolve_platform` takes one of them for the machine at hand. `configure` is the engine: it decides how a model will
+run, and all that it knows of hardware is the platform that it was given.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def configure(platform: Platform, model: Model, wishes: Wishes) -> Settings:
     """How the model will run here.
 
     What a user has said is kept or refused, and never changed. What she left open is the platform's favourite: for
-    graphs, that there are some where it has them. The decision follows from what the platform can do, whatever it is called.
+    graphs, that there are some where it has them. The decision follows from what the platform can do, whatever it is
+    called.
 
     `num_blocks`: as many KV blocks as fit, beside the weights, in `memory_share` of the device's memory; weights, keys
     and values are all of the dtype in which the model runs. There is one note where the checkpoint's own type is not
@@ -146,7 +147,7 @@ def configure(platform: Platform, model: Model, wishes: Wishes) -> Settings:
     Raises:
         ValueError: what `check_dtype` says; "attention_backend must be one of cpu_attn here, got 'flash_attn'"; "graphs
             must be False here, got True"; "block_size must be at least 1, got 0"; "memory_share must be above 0 and at
-            most 1, got 0"; "no room for a KV block: 123 bytes are left beside the weights, a block takes 1572864", where
-            the number may be negative.
+            most 1, got 0"; "no room for a KV block: 123 bytes are left beside the weights, a block takes 1572864",
+            where the number may be negative.
     """
     raise NotImplementedError("the settings that follow from this platform, this model and these wishes")

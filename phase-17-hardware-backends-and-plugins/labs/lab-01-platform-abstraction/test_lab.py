@@ -103,7 +103,7 @@ def test_override_makes_no_hardware(impl):
 
 def test_two_out_of_tree_is_an_error(impl):
     known = registry(impl, mytpu(impl, name="zeta"), mytpu(impl, name="acc", device_type="acc"))
-    with pytest.raises(RuntimeError, match="^only one platform can be active, but got: acc, zeta$"):
+    with pytest.raises(RuntimeError, match=r"^only one platform can be active, but got: acc, zeta$"):
         impl.resolve_platform(known, ["tpu", "acc"])
     assert resolved(impl, known, ["tpu"]) == "zeta", "a platform whose device is absent has no claim"
     assert resolved(impl, known, ["tpu", "acc"], "acc") == "acc", "the user's word settles it"
@@ -111,7 +111,7 @@ def test_two_out_of_tree_is_an_error(impl):
 
 def test_two_of_this_tree_are_an_error(impl):
     known = registry(impl, mytpu(impl, name="rocm", device_type="rocm", out_of_tree=False))
-    with pytest.raises(RuntimeError, match="^only one platform can be active, but got: cuda, rocm$"):
+    with pytest.raises(RuntimeError, match=r"^only one platform can be active, but got: cuda, rocm$"):
         impl.resolve_platform(known, ["rocm", "cuda"])
     impl.register_platform(known, mytpu(impl))
     assert resolved(impl, known, ["rocm", "cuda", "tpu"]) == "mytpu", "from outside comes first, and is one"
@@ -265,7 +265,8 @@ def test_names_mean_nothing(impl):
         platform = mytpu(
             impl, attention_backends=tuple(draw.sample(["flash_attn", "cpu_attn", "pallas"], draw.randint(1, 3))),
             supported_dtypes=tuple(draw.sample(["float32", "bfloat16", "float16"], draw.randint(1, 3))),
-            supports_graphs=draw.random() < 0.5, memory_bytes=draw.randint(8, 64) * GIB, block_size=draw.choice([16, 128]),
+            supports_graphs=draw.random() < 0.5, memory_bytes=draw.randint(8, 64) * GIB,
+            block_size=draw.choice([16, 128]),
         )  # fmt: skip
         model = qwen(impl, draw.choice(["bfloat16", "float32", "float16"]))
         called = [dataclasses.replace(platform, name=name, device_type=device, out_of_tree=outside)
