@@ -13,7 +13,7 @@ from typing import Any
 
 from mini_vllm.logger import init_logger
 from mini_vllm.platforms.interface import Platform
-from mini_vllm.plugins import PLATFORM_PLUGINS_GROUP, load_plugins_by_group
+from mini_vllm.plugins import PLATFORM_PLUGINS_GROUP, call_plugin, load_plugins_by_group
 from mini_vllm.utils.checks import did_you_mean, shown
 from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 
@@ -27,6 +27,9 @@ builtin_platforms = {
 }
 """Engine argument `device` -> its platform.
 Upstream: upstream/vllm/platforms/__init__.py:203 — `builtin_platform_plugins`."""
+
+REQUIRED = ("device_name", "get_worker_cls")
+"""What `Platform` leaves open, and no engine can do without."""
 
 
 @cache
@@ -103,7 +106,10 @@ def _platform(device: str) -> Platform:
         raise ValueError(f"platform plugin {device!r}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Platform)):
         raise TypeError(f"platform plugin {device!r} must name a subclass of Platform, got {shown(found)}")
-    platform = found()
+    missing = [name for name in REQUIRED if getattr(found, name) is getattr(Platform, name)]
+    if missing:
+        raise TypeError(f"platform plugin {device!r}: {found.__name__} must have {', '.join(missing)} of its own")
+    platform: Platform = call_plugin(device, found)
     if platform.device_name != device:
         raise ValueError(
             f"platform plugin {device!r}: {found.__name__}.device_name must be {device!r}, got {platform.device_name!r}"
