@@ -64,7 +64,7 @@ def _sections(text: str) -> list[tuple[str, str]]:
     for line in text.splitlines():
         fenced ^= line.startswith("```")
         if line.startswith("## ") and not fenced:
-            sections.append((line[3:].strip(), []))
+            sections.append((line[3:], []))
         elif sections:
             sections[-1][1].append(line)
     return [(title, "\n".join(lines)) for title, lines in sections]

@@ -71,6 +71,7 @@ def test_a_page_is_read(impl):
     assert found[0].answer.startswith("Recompute. 2 reasons.") and found[0].answer.endswith("```"), (
         f"a line of code was taken for a heading, or the fold for a part of the answer: {found[0].answer!r}"
     )
+    assert {each.phase for each in impl.read_page(PAGE, 12, "y")} == {12}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,7 @@ def test_a_page_is_read(impl):
         ),
         ("## 4. Why?\n<details><summary>Answer</summary>\n\n</details>\n", "question 4 has no answer"),
         ("## 4. Why?\n## Rapid fire\n<details><summary>A</summary>So.</details>", "question 4 has no answer"),
+        ("## 7. W?\n" + 2 * "<details><summary>A</summary>B</details>\n", "question 7 has 2 answers"),
         ("## 7. W?\n" + 3 * "<details><summary>A</summary>B</details>\n", "question 7 has 3 answers"),
         (2 * "## 1. W?\n<details><summary>A</summary>B</details>\n", "question 1 stands there twice"),
         ("## 1. W?\n## 2. V?\n<details><summary>A</summary>B</details>\n## 1. U?", "question 1 has no answer"),
@@ -104,9 +106,9 @@ def test_the_courses_own_pages(impl):
 
 
 def test_answers_without_a_number(impl):
-    texts = {4: ["16 blocks", "none", "two"], 1: ["half", "99 %"]}
+    texts = {10: ["16 blocks", "none", "two"], 9: ["half", "99 %"]}
     bank = {p: [impl.Question(p, n, "7?", text) for n, text in enumerate(each, 3)] for p, each in texts.items()}
-    assert impl.without_a_number(bank) == [(1, 3), (4, 4), (4, 5)]
+    assert impl.without_a_number(bank) == [(9, 3), (10, 4), (10, 5)]
 
 
 # ---- the draw ------------------------------------------------------------------------------------------------------
@@ -319,5 +321,7 @@ def test_revision(impl):
     assert impl.revision([(9, 0), (8, 2), (0, 1), (1, 1)], ROWS)[0] == [0, 1, 8, 9], "equal means keep the map's order"
     assert impl.revision([(4, 2), (4, 1)], ROWS)[0] == [], "1.5 is not weak"
     assert impl.revision([], ROWS) == ([], list(ROWS))
+    eleven = {f"row {at}": (at,) for at in range(11)}
+    assert impl.revision([(10, 1), (9, 1), (2, 1)], eleven)[0] == [2, 9, 10], "the map's order, also of eleven rows"
     with pytest.raises(ValueError, match=r"^phase 99 stands in no row$"):
         impl.revision([(99, 0)], ROWS)
