@@ -49,9 +49,7 @@ class Finding:
 
 def findings() -> list[Finding]:
     """Your findings about the threads of `threads.json`, one for each. The paths begin with `vllm/`."""
-    raise NotImplementedError(
-        "one finding for each of the twelve threads, with a line of the pinned tree that shows it"
-    )
+    raise NotImplementedError("one finding for each thread, with a line of the pinned tree that shows it")
 
 
 def check_findings(found: Sequence[Finding], threads: Sequence[Thread], read: Callable[[str], str | None]) -> list[str]:
