@@ -66,7 +66,7 @@ def test_a_process_of_its_own_answers_and_refuses() -> None:
 
 @pytest.mark.parametrize(
     "verb",
-    ["build", "diff", "doctor", "grade", "hint", "milestone", "next", "progress", "reset", "serve", "test", "update",
+    ["build", "capacity", "diff", "doctor", "grade", "hint", "milestone", "next", "progress", "reset", "serve", "test", "update",
      "upstream", "verify", "vllm", "watch"],
 )  # fmt: skip
 def test_each_verb_explains_itself(verb: str) -> None:

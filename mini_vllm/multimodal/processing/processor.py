@@ -150,6 +150,9 @@ class BaseMultiModalProcessor(ABC):
     ) -> ReadyItem:  # fmt: skip
         """Make item `index` of a modality ready: from the cache, if it has it. One that is ready is handed back.
 
+        A name that was given is hashed too, and as a name: whoever gives the hash of another's picture as a name of
+        hers does not get that picture. Upstream takes it as it is.
+
         Raises:
             ValueError: there is neither an item nor one of that name in the cache.
 
@@ -158,12 +161,9 @@ class BaseMultiModalProcessor(ABC):
         if isinstance(item, ReadyItem):
             return item
         kwargs = {**(self.info.model.multimodal.mm_processor_kwargs or {}), **(mm_processor_kwargs or {})}
-        mm_hash = uuid
-        if uuid is None or kwargs:
-            named = {modality: item if uuid is None else uuid}
-            settings = {"mm_processor_kwargs": kwargs} if kwargs else {}
-            mm_hash = MultiModalHasher.hash_kwargs(model_id=self.info.model_id, **named, **settings)
-        assert mm_hash is not None
+        named = {modality: item} if uuid is None else {"uuid": {modality: uuid}}
+        settings = {"mm_processor_kwargs": kwargs} if kwargs else {}
+        mm_hash = MultiModalHasher.hash_kwargs(model_id=self.info.model_id, **named, **settings)
         if item is None and (self.cache is None or not self.cache.is_cached_item(mm_hash)):
             raise ValueError(f"Cache miss for {modality} at index {index} but data is not provided.")
 

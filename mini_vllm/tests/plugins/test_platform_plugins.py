@@ -32,6 +32,7 @@ def fails(): raise OSError("no driver")
 def typo(): return "outsider.Chap"
 def bare(): return "Chip"
 def no_platform(): return "pathlib.Path"
+def driverless(): return "driverless.Chip"
 def broken(): return "outsider.Broken"
 """
 
@@ -84,6 +85,11 @@ def test_the_pool_of_a_device_is_not_the_hosts(installed: Installed, monkeypatch
         ("number", TypeError, "platform plugin 'chip' must return the qualified name of a class, or None .*, got 3"),
         ("typo", ValueError, r"platform plugin 'chip': 'outsider\.Chap' must be package\.module\.Class, and cannot be"),
         ("bare", ValueError, "platform plugin 'chip': 'Chip' must be package.*no module in it"),
+        (
+            "driverless",
+            ValueError,
+            r"'driverless\.Chip' cannot be imported: OSError\('no driver'\)",
+        ),
         ("no_platform", TypeError, "platform plugin 'chip' must name a subclass of Platform, got <class 'pathlib"),
         ("broken", ValueError, "device='chip' needs its driver"),
     ],
@@ -95,6 +101,7 @@ def test_a_wrong_one_is_refused_by_name(
     words: str,
 ) -> None:
     installed(CHIPS, platform={"chip": function})
+    installed("raise OSError('no driver')", name="driverless")
     with pytest.raises(error, match=words):
         EngineConfig()
     assert EngineConfig(device="cpu").device == "cpu"
@@ -207,9 +214,7 @@ def test_a_dtype_that_the_device_has_not(installed: Installed, caplog: pytest.Lo
 
 def test_a_device_of_other_numbers_says_in_which_weights_are_read(installed: Installed) -> None:
     installed(NARROW, platform={"chip": "half"})
-    with pytest.raises(
-        NotImplementedError, match=r"Half\.supported_dtypes has none of float32, float64: "
-    ):
+    with pytest.raises(NotImplementedError, match=r"Half\.supported_dtypes has none of float32, float64: "):
         EngineConfig()
 
 

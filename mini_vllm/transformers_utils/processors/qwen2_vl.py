@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.transformers_utils.configs.qwen2_vl import Qwen2VLVisionConfig
-from mini_vllm.transformers_utils.file_keys import COUNT, FLAG, NULL, POSITIVE, FileKeys, Kind, one_of
-from mini_vllm.transformers_utils.processors.clip import CLIP, MEAN, STD, read_image_processor
+from mini_vllm.transformers_utils.file_keys import COUNT, FLAG, NULL, FileKeys, Kind, one_of
+from mini_vllm.transformers_utils.processors.clip import CLIP, FACTOR, MEAN, STD, read_image_processor
 from mini_vllm.transformers_utils.processors.image_transforms import FILTERS, rescale_and_normalize, resize
 from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.checks import is_int
@@ -44,7 +44,7 @@ KEYS = FileKeys(
     "preprocessor_config.json",
     used={
         **dict.fromkeys(("do_rescale", "do_normalize"), FLAG), "resample": one_of(*FILTERS),
-        "rescale_factor": POSITIVE, "image_mean": MEAN, "image_std": STD, "size": _SIZE, "min_pixels": _PIXELS,
+        "rescale_factor": FACTOR, "image_mean": MEAN, "image_std": STD, "size": _SIZE, "min_pixels": _PIXELS,
         "max_pixels": _PIXELS,
         **dict.fromkeys(("patch_size", "temporal_patch_size", "merge_size"), COUNT),
     },
