@@ -336,6 +336,7 @@ def test_the_program_is_the_model(impl):
     there = model.calls[0]
     assert np.array_equal(there[0], ids) and np.array_equal(there[1], [0, 1, 2]), f"the model was called with {there}"
     assert (there[2], there[3]) == ("attn", None), f"the model was called with {there}"
+    assert (ids.tolist(), positions.tolist()) == ([7, 8, 9], [0, 1, 2]), "the host's ids or positions were changed"
     assert there[0] is not ids and there[1] is not positions, "the model got the host's arrays, expected the device's"
     logits = program.compute_logits(hidden)
     assert logits.dtype == np.float32 and np.array_equal(logits, [0, 0.5, 1]), (
