@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 import re
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from course.labs import ROOT, load
+from mini_vllm.tests.golden.packed import read_packed
 
 HERE = Path(__file__).resolve().parent
 PATCHES = HERE.parents[1] / "patches"
@@ -94,6 +94,5 @@ def _named(name: str) -> list[dict[str, Any]]:
 @functools.cache
 def recorded(of_each: int) -> list[tuple[int, list[dict[str, Any]]]]:
     """(seed, steps) of so many recorded workloads for each defect, as the release ran them with both mended."""
-    path = ROOT / "mini_vllm/tests/golden/scheduler-bugs.json.gz"
-    bugs = json.loads(gzip.decompress(path.read_bytes()))["bugs"]
+    bugs = read_packed(ROOT / "mini_vllm/tests/golden/scheduler-bugs.json.xz")["bugs"]
     return [(one["seed"], one["patched"]) for pairs in bugs.values() for one in pairs[:of_each]]
