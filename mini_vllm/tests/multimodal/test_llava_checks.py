@@ -110,6 +110,18 @@ def test_a_name_stands_for_a_picture_that_has_been_seen(tiny, alone):
             llm.generate({**named, "multi_modal_uuids": uuids}, GREEDY)
 
 
+def test_a_hash_as_a_name_does_not_give_another_s_picture(tiny, alone):
+    llm = make(tiny)
+    assert tokens_of(llm, PROMPTS[:1]) == alone[:1]
+    processor = llm.llm_engine.input_processor.multimodal.processor
+    _, (feature,) = processor.apply(PROMPTS[0]["prompt_token_ids"], PROMPTS[0]["multi_modal_data"])
+    stolen = {**PROMPTS[0], "multi_modal_uuids": {"image": feature.mm_hash}}
+    with pytest.raises(ValueError, match="Cache miss for image at index 0"):
+        llm.generate({**stolen, "multi_modal_data": {"image": [None]}}, GREEDY)
+    other = {**PROMPTS[1], "multi_modal_uuids": {"image": feature.mm_hash}}
+    assert tokens_of(llm, [other, PROMPTS[0]]) == [alone[1], alone[0]]
+
+
 def test_the_processor_is_asked_once_for_a_picture_and_other_settings_make_another_picture(tiny):
     llm = make(tiny)
     other = {**PROMPTS[1], "mm_processor_kwargs": {"image_mean": [0.1, 0.2, 0.3]}}

@@ -10,7 +10,7 @@ Upstream takes all of it from transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,8 +19,8 @@ import numpy as np
 from mini_vllm.utils.arrays import Array
 
 _BITS = 22
-_BLOCK, _ROWS = 32, 4096
-"""Outputs, and lines, that are computed at a time."""
+_BLOCK, _BAND = 16, 1 << 20
+"""Outputs that one product has (larger blocks multiply with more zeros), and numbers that are laid out at a time."""
 
 
 def _lanczos(x: Array) -> Array:
@@ -59,20 +59,50 @@ def _coefficients(size: int, new_size: int, resample: int) -> tuple[Array, list[
     return np.array(firsts), weights
 
 
-def _resize_lines(lines: Array, new_size: int, resample: int, out: Array) -> None:
-    """lines: uint8 [size, n]; out: uint8 [new_size, n]."""
-    firsts, weights = _coefficients(len(lines), new_size, resample)
+def _products(size: int, new_size: int, resample: int) -> Iterator[tuple[slice, slice, Array]]:
+    """Outputs, the inputs that they take, and the weights [inputs, outputs] between them, block by block."""
+    firsts, weights = _coefficients(size, new_size, resample)
     for begin in range(0, new_size, _BLOCK):
         block = range(begin, min(begin + _BLOCK, new_size))
         low, high = int(firsts[begin]), max(int(firsts[i]) + len(weights[i]) for i in block)
-        matrix = np.zeros((len(block), high - low))
-        for row, i in enumerate(block):
-            matrix[row, firsts[i] - low : firsts[i] - low + len(weights[i])] = weights[i]
-        for at in range(0, lines.shape[1], _ROWS):
-            part = slice(at, at + _ROWS)
-            sums = matrix @ lines[low:high, part].astype(np.float64)
-            rounded = np.floor((sums + (1 << (_BITS - 1))) / (1 << _BITS))
-            out[begin : block.stop, part] = np.clip(rounded, 0, 255)
+        matrix = np.zeros((high - low, len(block)))
+        for column, i in enumerate(block):
+            matrix[firsts[i] - low : firsts[i] - low + len(weights[i]), column] = weights[i]
+        yield slice(begin, block.stop), slice(low, high), matrix
+
+
+def _rounded(sums: Array) -> Array:
+    """Whole numbers with `_BITS` bits after the point, from 0 to 255."""
+    sums += 1 << (_BITS - 1)
+    sums *= 1.0 / (1 << _BITS)
+    return np.clip(np.floor(sums, out=sums), 0, 255, out=sums)
+
+
+def _resize_width(image: Array, width: int, resample: int) -> Array:
+    """A band of lines at a time, which are laid out once for all products."""
+    rows, columns, channels = image.shape
+    out = np.empty((rows, width, channels), np.uint8)
+    products = list(_products(columns, width, resample))
+    at_a_time = max(1, _BAND // (channels * max(columns, width)))
+    for first in range(0, rows, at_a_time):
+        band = slice(first, min(first + at_a_time, rows))
+        lines = np.ascontiguousarray(image[band].transpose(2, 0, 1)).astype(np.float64).reshape(-1, columns)
+        sums = np.empty((len(lines), width))
+        for outputs, inputs, matrix in products:
+            sums[:, outputs] = lines[:, inputs] @ matrix
+        out[band] = _rounded(sums).astype(np.uint8).reshape(channels, -1, width).transpose(1, 2, 0)
+    return out
+
+
+def _resize_height(image: Array, height: int, resample: int) -> Array:
+    rows, columns, channels = image.shape
+    lines, out = image.reshape(rows, -1), np.empty((height, columns * channels), np.uint8)
+    for outputs, inputs, matrix in _products(rows, height, resample):
+        at_a_time = max(1, _BAND // len(matrix))
+        for first in range(0, lines.shape[1], at_a_time):
+            part = slice(first, first + at_a_time)
+            out[outputs, part] = _rounded(matrix.T @ lines[inputs, part].astype(np.float64))
+    return out.reshape(height, columns, channels)
 
 
 def resize(image: Array, height: int, width: int, resample: int = 3) -> Array:
@@ -80,17 +110,9 @@ def resize(image: Array, height: int, width: int, resample: int = 3) -> Array:
 
     resample: Pillow's number of the filter: 1 Lanczos, 2 bilinear, 3 bicubic.
     """
-    rows, columns, channels = image.shape
-    if columns != width:
-        wide = np.empty((rows, width, channels), np.uint8)
-        for channel in range(channels):
-            _resize_lines(image[:, :, channel].T, width, resample, wide[:, :, channel].T)
-        image = wide
-    if rows != height:
-        tall = np.empty((height, width, channels), np.uint8)
-        _resize_lines(image.reshape(rows, -1), height, resample, tall.reshape(height, -1))
-        image = tall
-    return image
+    if image.shape[1] != width:
+        image = _resize_width(image, width, resample)
+    return image if image.shape[0] == height else _resize_height(image, height, resample)
 
 
 def get_resize_output_image_size(height: int, width: int, shortest_edge: int) -> tuple[int, int]:
