@@ -23,7 +23,8 @@ class MultiModalConfig:
         language_model_only: no items at all.
         media_io_kwargs: of what reads files, by modality.
         mm_processor_kwargs: of the model's processor, in the place of what the checkpoint says.
-        mm_processor_cache_gb: GiB for items that are ready; 0: none are kept.
+        mm_processor_cache_gb: GiB for items that are ready; 0: none are kept. A core in a process of its own takes as
+            much again.
         mm_processor_cache_type: "lru". mm_encoder_tp_mode: "weights": ranks share each layer of the encoder; "data",
             which upstream takes for some models and not for these, is refused.
         interleave_mm_strings: where a template takes texts, pictures stand where they stood among the parts.

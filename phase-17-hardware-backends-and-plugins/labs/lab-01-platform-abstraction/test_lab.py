@@ -118,7 +118,9 @@ def test_two_of_this_tree_are_an_error(impl):
 
 
 def test_eight_cards_are_one_platform(impl):
-    assert resolved(impl, registry(impl), ["cuda"] * 8) == "cuda", "eight entries, one kind of device"
+    detected = ["cuda"] * 8
+    assert resolved(impl, registry(impl), detected) == "cuda", "eight entries, one kind of device"
+    assert detected == ["cuda"] * 8, "the list of devices is the caller's"
 
 
 def test_a_platform_from_outside_on_the_processors(impl):
