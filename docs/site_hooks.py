@@ -58,6 +58,7 @@ REFERENCE = (
     "docs/parity.md",
     "docs/parsers.md",
     "docs/milestones.md",
+    "docs/coverage.md",
     "docs/grading.md",
 )
 STOP_WORDS = {"all", "to"}

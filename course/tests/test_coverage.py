@@ -1,0 +1,44 @@
+"""`docs/coverage.md` is what its data and the folders of labs make of it; no row and no lab is lost."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+import pytest
+
+from course.labs import ROOT, lab_folders, lab_of, tomllib
+
+pytestmark = pytest.mark.maintainer
+COUNTS = {"S": 11, "A": 15, "B": 6, "C": 5, "D": 6}
+IDS = {f"{series}{number}" for series, count in COUNTS.items() for number in range(1, count + 1)}
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "docs"))
+    return importlib.import_module("coverage_page")
+
+
+def test_the_page_is_made_from_its_data(maker: ModuleType) -> None:
+    assert maker.TARGET.read_text(encoding="utf-8") == maker.page(), "python docs/coverage_page.py makes it again"
+
+
+def test_no_row_is_lost_and_what_is_lacking_is_said(maker: ModuleType) -> None:
+    rows = tomllib.loads(maker.DATA.read_text(encoding="utf-8"))["row"]
+    assert {row["id"] for row in rows} == IDS and len(rows) == len(IDS)
+    assert all(row["at"] and (row["answer"] == "yes" or row.get("note")) for row in rows)
+
+
+def test_each_lab_of_the_outline_is_here_or_named_as_missing(maker: ModuleType) -> None:
+    missing = tomllib.loads(maker.DATA.read_text(encoding="utf-8"))["missing"]
+    here = {lab.number for folder in lab_folders() if (lab := lab_of(folder))}
+    outline = {f"{phase:02d}-{n:02d}" for phase, count in enumerate(maker.OUTLINE) for n in range(1, count + 1)}
+    assert len(outline) == 75 and outline <= here | set(missing)
+
+
+@pytest.mark.parametrize("text", ["lab 99-01", "guide 3.99", "dive 03.99", "docs/none.md"])
+def test_a_place_that_is_not_there_is_refused(maker: ModuleType, text: str) -> None:
+    with pytest.raises(maker.NoPlace, match="there is no such"):
+        maker.place(text)
