@@ -24,6 +24,11 @@ def tiny(tmp_path_factory):
     return save_tiny_qwen2_vl(tmp_path_factory.mktemp("qwen2_vl"))
 
 
+@pytest.fixture(scope="module")
+def llm(tiny):
+    return make(tiny)
+
+
 def test_who_takes_what_is_as_in_the_real_release():
     for sizes, ranks, expected in json.loads(gzip.decompress(FILE.read_bytes()))["balance"]:
         assert list(get_load_balance_assignment(sizes, ranks)) == expected
@@ -35,8 +40,8 @@ class Meeting(Exception):
 
 
 def run_ranks(size, task):
-    """What `task(context)` gives on each of `size` ranks, one after another: each comes to the meeting, and is run again
-    to leave it."""
+    """What `task(context)` gives on each of `size` ranks, one after another: each comes to the meeting, and is run
+    again to leave it."""
     parts, results = {}, []
     for again in (False, True):
         for rank in range(size):
@@ -56,9 +61,9 @@ def run_ranks(size, task):
     return results
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_every_rank_has_the_rows_of_all_items(size, tiny):
-    engine = make(tiny).llm_engine
+@pytest.mark.parametrize("size", [1, 2, 3, pytest.param(8, marks=pytest.mark.slow)])
+def test_every_rank_has_the_rows_of_all_items(size, llm):
+    engine = llm.llm_engine
     model, processor = engine.engine_core.model, engine.input_processor.multimodal.processor
     for modality, items in (("image", IMAGES), ("video", FILMS)):
         data = [processor.prepare(modality, i, item).data for i, item in enumerate(items)]
@@ -72,7 +77,7 @@ def test_every_rank_has_the_rows_of_all_items(size, tiny):
                 np.testing.assert_allclose(got, wanted, atol=1e-12)
 
 
-def test_a_model_that_knows_no_shared_items_shares_its_weights(tmp_path, tiny, caplog):
+def test_a_model_that_knows_no_shared_items_shares_its_weights(tmp_path, tiny, llm, caplog):
     def mode_of(folder, mode):
         return ResolvedModel.from_folder(folder, MultiModalConfig(mm_encoder_tp_mode=mode)).mm_encoder_tp_mode
 
@@ -80,7 +85,7 @@ def test_a_model_that_knows_no_shared_items_shares_its_weights(tmp_path, tiny, c
     assert (mode_of(tiny, "weights"), mode_of(tiny, "data"), mode_of(llava, "data")) == ("weights", "data", "weights")
     assert "This model does not support `--mm-encoder-tp-mode data`" in caplog.text
     assert tokens_of(LLM(str(tiny), skip_tokenizer_init=True, num_blocks=200, block_size=4, dtype="float64",
-                         mm_encoder_tp_mode="data")) == tokens_of(make(tiny))  # fmt: skip
+                         mm_encoder_tp_mode="data")) == tokens_of(llm)  # fmt: skip
 
 
 @pytest.mark.slow  # starts a process; the tests above are its fast twins
