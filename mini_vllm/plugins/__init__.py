@@ -49,6 +49,12 @@ def entry_points(group: str) -> Any:
     return _entry_points().select(group=group)
 
 
+def brought_by(group: str, name: str) -> str:
+    """The package and its version that an entry point of this name belongs to: "refacc 0.1.0"; of two, the later."""
+    dist = [plugin.dist for plugin in entry_points(group) if plugin.name == name][-1]
+    return f"{dist.name} {dist.version}"
+
+
 def _allowed_plugins() -> list[str] | None:
     """Names in MINI_VLLM_PLUGINS, which commas separate; None: unset, so all are allowed. Empty: none is.
 
