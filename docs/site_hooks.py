@@ -34,7 +34,7 @@ from course.pages.markdown import files as find  # noqa: E402
 from course.pages.markdown import read  # noqa: E402
 
 HOME = "README.md"
-FRONT = ("SETUP.md", "docs/play.md", "docs/browser.md")
+FRONT = ("SETUP.md", "docs/evening.md", "docs/paths.md", "docs/play.md", "docs/browser.md")
 PARTS = ROOT / "docs" / "parts.toml"
 LABS_PAGE = "labs.md"
 GLOSSARY = "GLOSSARY.md"

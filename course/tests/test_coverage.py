@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from types import ModuleType
 
 import pytest
 
 from course.labs import ROOT, lab_folders, lab_of, tomllib
+from course.pages.markdown import read
 
 pytestmark = pytest.mark.maintainer
 COUNTS = {"S": 11, "A": 15, "B": 6, "C": 5, "D": 6}
@@ -42,3 +44,24 @@ def test_each_lab_of_the_outline_is_here_or_named_as_missing(maker: ModuleType) 
 def test_a_place_that_is_not_there_is_refused(maker: ModuleType, text: str) -> None:
     with pytest.raises(maker.NoPlace, match="there is no such"):
         maker.place(text)
+
+
+def hours(phases: list[str]) -> float:
+    """Guides and deep dives at 60 words a minute, as their heads state it, and the labs."""
+    minutes = 0.0
+    for folder in [next(ROOT.glob(f"phase-{phase}-*")) for phase in phases]:
+        pages = [folder / name for name in ("00-guide.md", "01-deep-dive.md")]
+        minutes += sum(read(page).words() for page in pages) / 60
+        minutes += sum(lab.minutes for lab in map(lab_of, lab_folders()) if lab and lab.phase == folder.name)
+    return minutes / 60
+
+
+def test_the_hours_of_the_paths_are_those_of_their_phases() -> None:
+    rows = re.findall(
+        r"^\| ([^|]+) \| ((?:\d\d, )+\d\d) \| (\d+) \|", (ROOT / "docs/paths.md").read_text("utf-8"), re.M
+    )
+    here = {path.parents[0].name[6:8] for path in ROOT.glob("phase-*/01-deep-dive.md")}
+    whole = [(name, phases.split(", "), float(stated)) for name, phases, stated in rows]
+    assert len(whole) == 11
+    wrong = {n: hours(p) for n, p, stated in whole if set(p) <= here and abs(hours(p) / stated - 1) > 0.1}
+    assert not wrong, "docs/paths.md states other hours"
