@@ -139,7 +139,7 @@ class VideoMediaIO(MediaIO[tuple[Array, dict[str, Any]]]):
     def load_base64(self, media_type: str, data: str) -> tuple[Array, dict[str, Any]]:
         """As `load_bytes`; of "video/jpeg" pictures with commas between them, the first `num_frames` of them.
 
-        Upstream: upstream/vllm/multimodal/media/video.py:71 — `VideoMediaIO.load_base64`.
+        Upstream: upstream/vllm/multimodal/media/video.py:74 — `VideoMediaIO.load_base64`.
         """
         if media_type.lower() != "video/jpeg":
             return super().load_base64(media_type, data)

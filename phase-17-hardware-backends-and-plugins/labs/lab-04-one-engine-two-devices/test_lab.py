@@ -248,7 +248,7 @@ def test_float32_parts_nowhere(impl):
 
 
 def test_a_forecast_for_bfloat16(impl):
-    """Errors of one kind of text, gaps of the other: too many, since errors near ties are smaller than the average."""
+    """Errors of one kind of text, gaps of the other."""
     for kind in given.KINDS:
         data, other = given.captured(), next(each for each in given.KINDS if each != kind)
         errors = data[f"{other}/bfloat16"] - data[f"{other}/gaps"]
