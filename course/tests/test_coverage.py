@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import sys
 from types import ModuleType
@@ -65,3 +66,23 @@ def test_the_hours_of_the_paths_are_those_of_their_phases() -> None:
     assert len(whole) == 11
     wrong = {n: hours(p) for n, p, stated in whole if set(p) <= here and abs(hours(p) / stated - 1) > 0.1}
     assert not wrong, "docs/paths.md states other hours"
+
+
+def test_the_readme_counts_the_labs_of_each_phase() -> None:
+    rows = re.findall(r"^\| (\d\d) \| .* \| (here.*|planned) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    assert [number for number, _ in rows] == [f"{phase:02d}" for phase in range(20)]
+    labs = [lab.phase[6:8] for lab in map(lab_of, lab_folders()) if lab]
+    guides = {path.parents[0].name[6:8] for path in ROOT.glob("phase-*/00-guide.md")}
+    wrong = {n: state for n, state in rows if n in guides and state != f"here, {labs.count(n)} labs"}
+    assert not wrong, "the README's table of phases is behind"
+
+
+def test_each_guide_links_the_phase_before_it() -> None:
+    guides = sorted(ROOT.glob("phase-*/00-guide.md"))
+    pairs = [(before, after) for before, after in itertools.pairwise(guides)]
+    wrong = [
+        after.parent.name
+        for before, after in pairs
+        if f"../{before.parent.name}/00-guide.md" not in after.read_text(encoding="utf-8")[:900]
+    ]
+    assert not wrong, "the head of a guide names the phase before it"
