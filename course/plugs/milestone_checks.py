@@ -17,6 +17,7 @@ from mini_vllm.engine.parts import EngineParts
 MEMORY = ("free queue", "block hash", "block pool")
 POCKET = ROOT / "models" / "pocket"  # in float64, so that the order of a sum cannot flip a near tie
 DRAFTS = ROOT / "phase-08-speculative-decoding" / "labs" / "lab-05-your-proposer-serves-pocket" / "plug.py"
+TOWER = ROOT / "phase-13-multimodal-models" / "labs" / "lab-05-patches-to-tokens" / "plug.py"
 Prompts = list[dict[str, list[int]]]
 
 
@@ -141,6 +142,9 @@ CHECKS = (
     Check("the committed checkpoint says the same", real_weights),
     Check(
         "JSON as by masks, in fewer steps", lambda p: p.jump_forward and p.jump_forward.func.prove(p), ("jump-forward",)
+    ),
+    Check(
+        "pictures become the same rows, and get the same answers", lambda p: load(TOWER).serves(p), ("vision tower",)
     ),
 )
 

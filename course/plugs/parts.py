@@ -178,6 +178,8 @@ def assemble(found: Sequence[Part], quiet: bool = False) -> EngineParts:
         chosen["model"] = part.glue.fit(part.module, part.watch, partial(_ours, part, say))
     if part := by_name.get("jump-forward"):
         chosen["jump_forward"] = partial(part.glue.LabJumpForward, part.module, part.watch)
+    if part := by_name.get("vision tower"):
+        chosen["vision_tower"] = part.glue.fit(part.module, part.watch, partial(_ours, part, say))
     return EngineParts(**chosen, fit=partial(_fit, by_name, say), on_start=partial(_on_start, by_name, pools))
 
 
@@ -207,8 +209,9 @@ def _make_pool(part: Part, pools: list[GuardedPool], num_blocks: int, enable_cac
 
 
 def _make_scheduler(part: Part, say: Any, config: Any, manager: Any, max_model_len: int, **held: Any) -> Any:
-    if setting := part.plug.unlike(config):  # whoever calls without an engine has not asked `_fit`
-        _ours(part, say, setting)
+    rooms = (room for room in ("encoder", "connector", "lora") if held.get(room) is not None)
+    if setting := part.plug.unlike(config) or next((f"the scheduler's room {room!r}" for room in rooms), ""):
+        _ours(part, say, setting)  # whoever calls without an engine has not asked `_fit`
         return make_scheduler(config, manager, max_model_len, **held)
     return part.glue.LabScheduler(part.module.schedule_step, part.watch, config, manager, max_model_len, **held)
 

@@ -23,14 +23,20 @@ SECONDS = 30.0
 def payoff(lab: str, console: Console, impl: str = "starter") -> bool:
     """Streams an answer with the lab's parts in the engine, and says how often they were called; whether it ended."""
     found = [part for part in find_parts(f"{lab},{impl}") if part.state == "lab"]
+    if not found:
+        console.print(f"Nothing of lab {lab} is in the engine yet: course watch {lab}")
+        return False
     row, writer = PAYOFFS[lab], StreamWriter(console)
     form = StructuredOutputsParams(json=row["json"]) if "json" in row else None
     params = SamplingParams(max_tokens=200, temperature=row.get("temperature", 0.0), seed=1, structured_outputs=form)
     console.print(f"\n[bold]{row['says']}[/]\n[cyan]› {row['ask']}[/]")
     try:
         with time_limit(SECONDS):
-            llm = LLM(POCKET, with_labs=assemble(found, quiet=True), **row.get("engine", {}))
-            prompt = llm.render_chat([{"role": "user", "content": row["ask"]}])
+            glue = found[0].glue if "picture" in row else None
+            llm = LLM(
+                glue.POCKET_VL if glue else POCKET, with_labs=assemble(found, quiet=True), **row.get("engine", {})
+            )
+            prompt = glue.show(row, console) if glue else llm.render_chat([{"role": "user", "content": row["ask"]}])
             answer = stream_answer(llm.llm_engine, prompt, params, writer.write, "payoff")
         wrong = answer.stop_reason if answer.finish_reason == "error" else ""
     except (PartError, TimeoutError, ValueError) as error:

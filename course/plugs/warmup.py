@@ -13,7 +13,7 @@ from course.labs import SOURCES, functions
 from course.plugs.parts import Part, assemble
 
 SIZES = {"block_size": 4, "num_blocks": 10, "max_num_batched_tokens": 16, "max_num_seqs": 4}
-UNSEEN = ("model", "paged attention", "jump-forward", "proposer")  # the toy model has none of them
+UNSEEN = ("model", "paged attention", "jump-forward", "proposer", "vision tower")  # the toy model has none of them
 SECONDS = 20.0
 OUTPUTS = (3, 8, 8, 8)
 

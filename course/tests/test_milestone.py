@@ -72,8 +72,10 @@ def test_partly_written_and_partly_wrong(wrong) -> None:  # noqa: F811
         "proposer": "holds",
         "batch sampling": "holds",
         "jump-forward": "holds",
+        "vision tower": "holds",
     }
-    assert made.broken and made.together is not None and made.together.lab == "00-03 00-05 02-01 08-05 09-05 12-04"
+    together = made.together
+    assert made.broken and together is not None and together.lab == "00-03 00-05 02-01 08-05 09-05 12-04 13-05"
     text = table(made)
     assert "lab 02-01 (block pool): I1 broken: " in text and "lab 03-01 (scheduler step): S2 broken: " in text
     assert "Not written yet, so ours: 01-05 stop conditions.\nNext: course watch 01-05" in text

@@ -88,7 +88,7 @@ def test_each_part_alone(plug: plugs.Plug) -> None:
     found = [part for part in plugs.find_parts([plug.lab, "solution"]) if part.plug == plug]
     parts = plugs.assemble(found, quiet=True)
     assert generate(with_labs=parts) == generate()
-    silent = ("model", "paged attention", "jump-forward", "proposer")  # not in the toy model, or nobody drafts
+    silent = ("model", "paged attention", "jump-forward", "proposer", "vision tower")  # not in the toy model
     assert found[0].watch.num_calls or plug.part in silent
 
 
@@ -97,8 +97,8 @@ def test_lab_code_really_runs() -> None:
     found = plugs.find_parts("solution")
     assert generate(POCKET, with_labs=plugs.assemble(found, quiet=True))
     silent = {part.plug.part for part in found if not part.watch.num_calls}
-    assert silent == {"free queue", "sampling", "jump-forward", "proposer"}, (
-        "the pool runs the first, the whole batch the second; nobody asked for JSON or drafts"
+    assert silent == {"free queue", "sampling", "jump-forward", "proposer", "vision tower"}, (
+        "the pool runs the first, the whole batch the second; nobody asked for JSON or drafts, or showed a picture"
     )
 
 
@@ -237,7 +237,7 @@ def test_the_table_of_labs_names_every_plug() -> None:
 @pytest.mark.parametrize(
     "settings, labs",
     [
-        ({"tensor_parallel_size": 2}, dict(zip(ONE_RANK, ("00-03", "00-05", "02-06", "09-05"), strict=True))),
+        ({"tensor_parallel_size": 2}, dict(zip(ONE_RANK, ("00-03", "00-05", "02-06", "09-05", "13-05"), strict=True))),
         (
             {"kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"}},
             {"free queue": "02-01", "block pool": "02-01"},
@@ -286,6 +286,16 @@ def test_settings_that_a_lab_knows_nothing_of_are_served_by_ours(lab, setting, c
         for labs in (None, [lab, "solution"])
     ]
     assert tokens[0] == tokens[1] and f"ours (lab {lab} knows nothing of " in capsys.readouterr().err
+
+
+def test_a_scheduler_that_knows_no_pictures_leaves_them_to_ours(capsys):
+    llm = LLM(ROOT / "models" / "pocket-vl", with_labs=["03-01", "solution"], num_blocks=64)
+    assert type(llm.llm_engine.scheduler).__name__ == "Scheduler"
+    assert "ours (lab 03-01 knows nothing of the scheduler's room 'encoder')" in capsys.readouterr().err
+    text = "<|user|>\n<image>\nWhat colour is it?<|end|>\n<|assistant|>\n"
+    shown = {"prompt": text, "multi_modal_data": {"image": np.zeros((64, 64, 3), np.uint8)}}
+    (output,) = llm.generate(shown, SamplingParams(max_tokens=3, temperature=0.0), use_tqdm=False)
+    assert output.outputs[0].token_ids
 
 
 def test_engine_args_bring_the_labs_to_an_async_engine():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.transformers_utils.file_keys import FLAG, NULL, TEXT, FileKeys, Kind, one_of
+from mini_vllm.transformers_utils.file_keys import FLAG, NULL, OBJECT, TEXT, FileKeys, Kind, one_of
 from mini_vllm.transformers_utils.processors.image_transforms import (
     FILTERS,
     center_crop,
@@ -83,7 +83,7 @@ KEYS = FileKeys(
 """Of `preprocessor_config.json`, or of "image_processor" in `processor_config.json`, which transformers 5 writes."""
 OF_PROCESSOR = FileKeys(
     "processor_config.json",
-    used={"image_processor": Kind("an object", lambda value: isinstance(value, dict)), "image_token": TEXT},
+    used={"image_processor": OBJECT, "video_processor": OBJECT, "image_token": TEXT, "video_token": TEXT},
     harmless=frozenset({
         "patch_size", "num_additional_image_tokens", "vision_feature_select_strategy", "processor_class",
         "chat_template", "auto_map",
@@ -163,17 +163,21 @@ class CLIPImageProcessor:
         return rescale_and_normalize(image, factor, mean, std)
 
 
-def read_image_processor(folder: Path) -> tuple[dict[str, Any], str]:
-    """What a checkpoint says of its pictures, and where it says it."""
-    for name in ("processor_config.json", "preprocessor_config.json"):
+def read_image_processor(
+    folder: Path, part: str = "image_processor", file: str = KEYS.name
+) -> tuple[dict[str, Any], str]:
+    """What a checkpoint says of its pictures (part, file: or of its films), and where it says it: in a part of
+    `processor_config.json`, in a file of its own, or, of films too, in that of pictures.
+    """
+    for name in ("processor_config.json", file, KEYS.name):
         if not (folder / name).is_file():
             continue
         found: Any = load_json_object(folder / name, ValueError)
         if name == "processor_config.json":
-            found = OF_PROCESSOR.read(found, str(folder / name)).get("image_processor")
+            found = OF_PROCESSOR.read(found, str(folder / name)).get(part)
         if found is not None:
             return found, str(folder / name)
-    return {}, KEYS.name
+    return {}, file
 
 
 def _as_dict(size: Any) -> dict[str, int]:

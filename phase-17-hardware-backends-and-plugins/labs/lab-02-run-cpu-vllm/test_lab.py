@@ -144,7 +144,8 @@ def test_bad_rates(impl):
     for arguments, message in (
         ((0, 1.0), "bandwidth_gb_s must be positive, got 0"), ((-1, 1.0), "bandwidth_gb_s must be positive, got -1"),
         ((50, 0), "weight_gb must be positive, got 0"), ((50, -2), "weight_gb must be positive, got -2"),
-        ((50, 1, 0), "batch must be at least 1, got 0"), ((50, 1, 1, -1), "kv_gb_per_request must be at least 0, got -1"),
+        ((50, 1, 0), "batch must be at least 1, got 0"),
+        ((50, 1, 1, -1), "kv_gb_per_request must be at least 0, got -1"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             impl.decode_ceiling_tok_s(*arguments)
