@@ -162,15 +162,19 @@ def test_share_of_ceiling(impl):
 
 
 def test_the_captured_rates_lie_below(impl):
-    for name in sorted(path.name for path in CAPTURED.glob("rate-*.json")):
-        found = capture(name)
-        weights = 494_032_768 * {"bfloat16": 2, "float32": 4}[found["dtype"]] / 1e9
-        for row in found["rates"]:
-            ceiling = impl.decode_ceiling_tok_s(found["bandwidth_gb_s"], weights, row["batch"])
+    speed = max(capture("bandwidth.json")["gb_s"].values())
+    for name, itemsize in (("rate-bfloat16.json", 2), ("rate-float32.json", 4)):
+        for row in capture(name)["rates"]:
+            ceiling = impl.decode_ceiling_tok_s(speed, 494_032_768 * itemsize / 1e9, row["batch"])
             share = impl.share_of_ceiling(row["tokens_a_second"], ceiling)
-            assert 0 < share <= 1, (
-                f"{name}, batch {row['batch']}: {row['tokens_a_second']} of {ceiling:.1f} tokens a second"
-            )
+            assert 0 < share <= 1, f"{name}, {row}, of at most {ceiling:.1f} tokens a second"
+
+
+def test_a_bandwidth_of_a_bad_moment_is_found_out(impl):
+    found = capture("rate-float32.json")
+    ceiling = impl.decode_ceiling_tok_s(found["bandwidth_gb_s"], 494_032_768 * 4 / 1e9)
+    with pytest.raises(ValueError, match=r"measured 4\.\d+ tokens a second above the ceiling of 2\.\d+"):
+        impl.share_of_ceiling(found["rates"][0]["tokens_a_second"], ceiling)
 
 
 # ---- a class, read --------------------------------------------------------------------------------------------------
