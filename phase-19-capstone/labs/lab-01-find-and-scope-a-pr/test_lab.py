@@ -91,6 +91,9 @@ def test_evidence_is_opened(impl):
         "line 3 of vllm/a.py reads 'return self.block_size', without 'return self.num'": impl.Finding(
             7, "vllm/a.py", 3, "return self.num", True
         ),
+        "line 1 of vllm/a.py reads 'import os', without 'return self.block'": impl.Finding(
+            7, "vllm/a.py", 1, "return self.block", True
+        ),
         "line 1 of vllm/a.py reads 'import os', without 'y'": impl.Finding(7, "vllm/a.py", 1, "y", True),
         "'import os' says too little": impl.Finding(7, "vllm/a.py", 1, "import os", True),
     }
