@@ -195,7 +195,8 @@ class LLMEngine(FrontEnd):
     def reset_mm_cache(self) -> None:
         """Forget pictures and films that are ready (upstream/vllm/v1/engine/llm_engine.py:333 — `reset_mm_cache`)."""
         if self.input_processor.multimodal is not None:
-            self.input_processor.multimodal.reset_mm_cache(self.core_client)
+            self.input_processor.multimodal.forget()
+            self.core_client.call_utility("reset_mm_cache")
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Read an adapter before anybody asks for it; False where it is there. With `load_inplace` it is read again,

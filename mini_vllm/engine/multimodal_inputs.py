@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mini_vllm.config.resolved_model import ResolvedModel
-from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.multimodal.processing import BaseMultiModalProcessor
 from mini_vllm.utils.checks import shown
@@ -53,12 +52,10 @@ class MultiModalInputs:
         self._check_features(features or [], len(token_ids))
         return token_ids, list(features or [])
 
-    def reset_mm_cache(self, core_client: EngineCoreClient) -> None:
-        """Forget the items that are ready, here and in the core's process."""
+    def forget(self) -> None:
+        """The items that are ready. A core in a process of its own has others, and its own `reset_mm_cache`."""
         if self.processor.cache is not None:
             self.processor.cache.clear_cache()
-        if core_client.engine_core is None:
-            core_client.call_utility("reset_mm_cache")
 
     def _check_data(self, data: Any) -> None:
         if not isinstance(data, Mapping):

@@ -25,6 +25,7 @@ from mini_vllm.layers.rotary_mrope import GridRotaryEmbedding, get_mrope
 from mini_vllm.models.interfaces import SupportsMRoPE
 from mini_vllm.models.llama import LlamaAttention, LlamaDecoderLayer
 from mini_vllm.models.qwen2 import Qwen2ForCausalLM
+from mini_vllm.models.vision import run_dp_sharded_mrope_vision_model
 from mini_vllm.models.with_media import LanguageModelWithMedia, StoredNames
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 from mini_vllm.multimodal.processing.qwen2_vl import Qwen2VLMultiModalProcessor, Qwen2VLProcessingInfo
@@ -109,7 +110,7 @@ class Qwen2VisionTransformer(Module):
     """Upstream: upstream/vllm/model_executor/models/qwen2_vl.py:526 — `Qwen2VisionTransformer`."""
 
     def __init__(self, config: Qwen2VLVisionConfig, context: ModelContext, prefix: str) -> None:
-        self.spatial_merge_size = config.spatial_merge_size
+        self.spatial_merge_size, self.out_hidden_size = config.spatial_merge_size, config.hidden_size
         kernel = config.temporal_patch_size, config.patch_size, config.patch_size
         self.patch_embed = Conv3dLayer(3, config.embed_dim, kernel, context, f"{prefix}.patch_embed.proj")
         rotary = GridRotaryEmbedding(config.head_dim, context)
@@ -176,10 +177,11 @@ class Qwen2VLForConditionalGeneration(LanguageModelWithMedia, SupportsMRoPE):
 
     media: Qwen2VLConfig
     towers, connectors = (_VISUAL,), (_MERGER,)
+    supports_encoder_tp_data = True
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        self.visual = Qwen2VisionTransformer(self.media.vision, self.context.in_floats(), _VISUAL)
+        self.visual = Qwen2VisionTransformer(self.media.vision, self.encoder_context(), _VISUAL)
 
     def make_language_model(self, config: HFConfig, *args: Any, **kwargs: Any) -> Any:
         """Qwen2 with `mrope_section`."""
@@ -196,6 +198,8 @@ class Qwen2VLForConditionalGeneration(LanguageModelWithMedia, SupportsMRoPE):
         """
         is_video = "video_grid_thw" in kwargs
         patches, grids = (kwargs[key] for key in (_VIDEO_KEYS if is_video else _IMAGE_KEYS))
+        if self.use_data_parallel:
+            return run_dp_sharded_mrope_vision_model(self.visual, patches, grids, self.context)
         rows = self.visual(np.concatenate(patches), np.stack(grids))
         sizes = np.stack(grids).prod(axis=1) // self.visual.spatial_merge_size**2
         return np.split(rows, np.cumsum(sizes)[:-1])

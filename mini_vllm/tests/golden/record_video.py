@@ -1,5 +1,5 @@
 """Records what real vLLM 0.22.1, and transformers' video processor under it, make of films: which frames are chosen,
-positions of three parts, pixels; and what the caches of both sides of the socket send.
+positions of three parts, pixels; which rank takes which item; and what the caches of both sides of the socket send.
 
 Run from the repository root under the CPU build of the pinned release (`course vllm`):
 
@@ -91,6 +91,18 @@ def record_pixels() -> list[Any]:
     return found
 
 
+def record_balance() -> list[Any]:
+    """[sizes, ranks, [items by rank, counts, loads]]."""
+    from vllm.model_executor.models.vision import get_load_balance_assignment
+
+    rng, found = np.random.default_rng(2), []
+    for _ in range(60):
+        sizes = rng.choice([4, 16, 24, 100, 1000], int(rng.integers(0, 9))).tolist()
+        ranks = int(rng.integers(1, 5))
+        found.append([sizes, ranks, list(get_load_balance_assignment(sizes, ranks))])
+    return found
+
+
 def record_cache() -> list[Any]:
     """[bytes of the cache, [[[name, bytes], …], which were sent, names of both sides from the oldest], …]."""
     import torch
@@ -139,7 +151,7 @@ def main() -> None:
             "device": "CPU", "python": platform.python_version(), "command": "mini_vllm/tests/golden/record_video.py",
         },
         "sampling": record_sampling(), "positions": record_positions(), "pixels": record_pixels(),
-        "cache": record_cache(),
+        "cache": record_cache(), "balance": record_balance(),
     }  # fmt: skip
     FILE.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
     print(f"{FILE.name}: {FILE.stat().st_size:,} bytes")

@@ -144,7 +144,7 @@ def test_the_processor_is_asked_once_for_a_picture_and_other_settings_make_anoth
         ({"limit_mm_per_prompt": {"smell": 1}}, r"limit_mm_per_prompt may have \['image', 'video', 'audio'\]"),
         ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb must be a number of GiB of at least 0, got -1"),
         ({"mm_processor_cache_type": "shm"}, r"mm_processor_cache_type must be one of \('lru',\), got 'shm'"),
-        ({"mm_encoder_tp_mode": "data"}, r"mm_encoder_tp_mode must be one of \('weights',\), got 'data'"),
+        ({"mm_encoder_tp_mode": "both"}, r"mm_encoder_tp_mode must be one of \('weights', 'data'\), got 'both'"),
         ({"allowed_local_media_path": "/nope"}, "The path /nope does not exist"),
         ({"mm_processor_kwargs": {"crop_size": 25}}, "must give pictures of 24 x 24 pixels, which the tower"),
         ({"enable_mm_embeds": True}, "enable_mm_embeds must be unset"),

@@ -1,5 +1,6 @@
 """What a core in a process of its own has, is not sent again: both sides of the socket keep and forget alike."""
 
+import asyncio
 import gzip
 import json
 import random
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.multimodal.cache import GIB, MultiModalProcessorSenderCache, MultiModalReceiverCache
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.tests.golden.record_video import FILE
@@ -81,6 +83,31 @@ def test_an_item_that_was_left_out_and_is_not_there_is_an_error_of_its_request()
         pytest.raises(RuntimeError, match="cached item for mm_hash='1'"),
     ):
         pair.receiver.get_and_update_features(sent)
+
+
+def test_a_reset_forgets_what_is_ready(tmp_path):
+    folder = save_tiny_llava(tmp_path)
+    settings = {"num_blocks": 50, "skip_tokenizer_init": True}
+    llm = LLM(str(folder), **settings)
+
+    async def reset(engine):
+        engine.input_processor.multimodal.process(prompt([1, IMAGE], 0), [1, IMAGE])
+        cache = engine.input_processor.multimodal.processor.cache
+        assert len(cache._cache) == 1
+        await engine.reset_mm_cache()
+        engine.shutdown()
+        return len(cache._cache)
+
+    async def start():
+        return await reset(AsyncLLM(str(folder), **settings))
+
+    named = {**prompt([1, IMAGE, 2], 0), "multi_modal_uuids": {"image": "cat"}}
+    unseen = {**named, "multi_modal_data": {"image": [None]}}
+    llm.generate([named, unseen], GREEDY, use_tqdm=False)
+    llm.llm_engine.reset_mm_cache()
+    with pytest.raises(ValueError, match="Cache miss for image at index 0"):
+        llm.generate(unseen, GREEDY)
+    assert asyncio.run(start()) == 0
 
 
 @pytest.mark.slow  # starts processes; the first two tests above are its fast twins
