@@ -63,7 +63,7 @@ REFERENCE = (
 )
 STOP_WORDS = {"all", "to"}
 """Words of terms that the search leaves out of its index; a term of such words alone gets another to be found by."""
-FOLDERS = {"benchmarks": "Benchmarks", "models": "Models"}
+FOLDERS = {"benchmarks": "Benchmarks", "models": "Models", "examples": "Examples"}
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
 GUIDE = "00-guide.md"
 PHASE_PAGES = {

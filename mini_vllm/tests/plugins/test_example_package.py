@@ -15,6 +15,7 @@ import pytest
 import mini_vllm
 from mini_vllm import LLM, EngineConfig, SamplingParams
 from mini_vllm.distributed import shared_memory
+from mini_vllm.plugins import PLATFORM_PLUGINS_GROUP, brought_by
 from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 from mini_vllm.tests.plugins.packages import ROOT, install_project
@@ -34,8 +35,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def example(fresh: None, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is installed in this process."""
-    monkeypatch.syspath_prepend(str(site))
     monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.syspath_prepend(str(site))  # before what an editable installation has left in the example's folder
 
 
 def run(site: Path, *command: str, cwd: Path = ROOT, **env: str) -> str:
@@ -55,7 +56,7 @@ def tokens(llm: Any) -> list[list[int]]:
 
 def test_it_serves_and_counts_what_the_roofline_says(example: None, tmp_path: Path) -> None:
     folder = str(save_tiny("llama", tmp_path))
-    assert EngineConfig().device == "refacc"
+    assert EngineConfig().device == "refacc" and brought_by(PLATFORM_PLUGINS_GROUP, "refacc") == "refacc 1.0"
     llm = LLM(folder, num_blocks=64, max_model_len=64)
     on_a_cpu = LLM(folder, device="cpu", dtype="float64", enforce_eager=True, num_blocks=64, max_model_len=64)
     assert tokens(llm) == tokens(on_a_cpu)
@@ -132,5 +133,7 @@ def test_its_own_tests_pass_and_its_readme_is_what_it_prints(site: Path) -> None
     command = "-m", "mini_vllm.entrypoints.cli.main", "generate", "-m", "models/pocket", "-p", "What is a KV block?"
     said = run(site, *command, "--engine", "device=refacc", "--max-tokens", "12", "--temperature", "0")
     assert f"compatibility.\n{said.strip()}\n```" in readme
+    told = run(site, "-m", "mini_vllm.entrypoints.cli.main", "info", "models/pocket")
+    assert "\nplatform refacc (from refacc 1.0, outside)\n" in told
     told = run(site, "-m", "pytest", "-q", str(EXAMPLE / "tests"), "-p", "no:cacheprovider")
     assert re.search(r"^\d+ passed", told, re.M) and "skipped" not in told

@@ -113,7 +113,7 @@ def replace_arrays(model: Any, replace: Callable[[np.ndarray], np.ndarray]) -> N
     for layer in model.context.layers:
         for name, value in list(layer.__dict__.items()):
             if isinstance(value, np.ndarray):
-                setattr(layer, name, replace(value))
+                layer.__dict__[name] = replace(value)
 
 
 class Ref64Worker(Worker):

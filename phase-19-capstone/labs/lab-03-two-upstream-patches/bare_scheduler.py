@@ -61,7 +61,7 @@ EMPTY = [
     "PIL",
 ]
 """Packages of which the rest is without content."""
-STEP_LIMIT = 400
+STEP_LIMIT = 2000
 
 
 class _AnyName(type):

@@ -99,14 +99,14 @@ def test_recorded_crowds_end_as_recorded(impl, of_each):
             assert sorted(got["resumed"]) == want["resumed"], f"workload {seed}, step {index + 1}, resumed"
 
 
-@pytest.mark.parametrize("crowd", [5, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("crowd", [5, pytest.param(40, marks=pytest.mark.slow)])
 def test_fcfs_plans_are_those_of_the_pin(impl, crowd):
     """Both defects are of the priority policy: under the other one nothing may change, hit statistics included."""
     diffs = (impl.patch_a(), impl.patch_b())
     mine, pinned = judge.drive(diffs, f"fcfs {crowd}"), judge.drive((), f"fcfs {crowd}")
     preempted = 0
     for index, (got, want) in enumerate(zip(mine, pinned, strict=True)):
-        assert got["error"] is None, f"FCFS workload {index}: got {got['error']}, expected none, as on the pin"
+        assert got["error"] == want["error"], f"FCFS workload {index}: got {got['error']}, the pin {want['error']}"
         for number, (here, there) in enumerate(zip(got["steps"], want["steps"], strict=False)):
             assert here == there, f"FCFS workload {index}, step {number + 1}: got {here}, expected {there}, the pin's"
         assert len(got["steps"]) == len(want["steps"])
