@@ -93,8 +93,8 @@ def page() -> str:
         "# Coverage",
         "",
         f"What neighbouring courses and series teach, and where it stands here: {len(rows)} topics, of which",
-        f"{count['yes']} are here, {count['part']} in part, {count['no']} not. Then every lab: the {sum(OUTLINE)} of",
-        f"the outline and those beyond it; {here} folders are here. `docs/coverage_page.py` makes this page from",
+        f"{count['yes']} are here, {count['part']} in part, and {count['no']} not. Then every lab: the {sum(OUTLINE)}",
+        f"of the outline and those beyond it; {here} folders are here. `docs/coverage_page.py` makes this page from",
         "`docs/coverage.toml`, and a test opens each place.",
         "",
     ]

@@ -34,7 +34,7 @@ from course.pages.markdown import files as find  # noqa: E402
 from course.pages.markdown import read  # noqa: E402
 
 HOME = "README.md"
-FRONT = ("SETUP.md", "docs/play.md", "docs/browser.md")
+FRONT = ("SETUP.md", "docs/evening.md", "docs/paths.md", "docs/play.md", "docs/browser.md")
 PARTS = ROOT / "docs" / "parts.toml"
 LABS_PAGE = "labs.md"
 GLOSSARY = "GLOSSARY.md"
@@ -64,7 +64,7 @@ REFERENCE = (
 )
 STOP_WORDS = {"all", "to"}
 """Words of terms that the search leaves out of its index; a term of such words alone gets another to be found by."""
-FOLDERS = {"benchmarks": "Benchmarks", "models": "Models"}
+FOLDERS = {"benchmarks": "Benchmarks", "models": "Models", "examples": "Examples"}
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
 GUIDE = "00-guide.md"
 PHASE_PAGES = {

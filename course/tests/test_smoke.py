@@ -67,7 +67,7 @@ def test_a_process_of_its_own_answers_and_refuses() -> None:
 @pytest.mark.parametrize(
     "verb",
     ["build", "capacity", "diff", "doctor", "grade", "hint", "interview", "milestone", "next", "progress", "reset",
-     "serve", "test", "update", "upstream", "verify", "vllm", "watch"],
+     "serve", "test", "tour", "update", "upstream", "verify", "vllm", "watch"],
 )  # fmt: skip
 def test_each_verb_explains_itself(verb: str) -> None:
     assert verb in say("--help") and len(say(verb, "--help").splitlines()) > 5

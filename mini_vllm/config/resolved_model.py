@@ -54,7 +54,7 @@ class ResolvedModel:
         """What ranks share of an encoder of media: the weights of each layer, or ("data") the items. A model that does
         not know the second takes the first.
 
-        Upstream: upstream/vllm/config/model.py:687 — "mm_encoder_tp_mode == \"data\"".
+        Upstream: upstream/vllm/config/model.py:687 — "mm_encoder_tp_mode ==".
         """
         mode = self.multimodal.mm_encoder_tp_mode
         if mode == "weights" or self.hf_config is None:

@@ -98,8 +98,8 @@ def check_num_pixels(name: str, frames: int, height: int, width: int) -> None:
     """Raises ValueError: there are no frames or pixels, or too many."""
     if not 0 < frames <= MAX_FRAMES or not 0 < frames * height * width <= MAX_VIDEO_PIXELS:
         raise ValueError(
-            f"{name} must have from 1 to {MAX_FRAMES:,} frames, with at most {MAX_VIDEO_PIXELS:,} pixels in all frames, "
-            f"got {frames:,} frames of {height:,} rows of {width:,}"
+            f"{name} must have from 1 to {MAX_FRAMES:,} frames, with at most {MAX_VIDEO_PIXELS:,} pixels in all "
+            f"frames, got {frames:,} frames of {height:,} rows of {width:,}"
         )
 
 

@@ -9,11 +9,11 @@ compiled forms is ours alone.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from threading import Timer
+from time import monotonic
 from typing import Any
 
 from mini_vllm.logger import init_logger
@@ -47,6 +47,12 @@ def _entry_points() -> Any:
 def entry_points(group: str) -> Any:
     """What is installed under the name of a group: `importlib.metadata.EntryPoints`, read once in a process."""
     return _entry_points().select(group=group)
+
+
+def brought_by(group: str, name: str) -> str:
+    """The package and its version that an entry point of this name belongs to: "refacc 0.1.0"; of two, the later."""
+    dist = [plugin.dist for plugin in entry_points(group) if plugin.name == name][-1]
+    return f"{dist.name} {dist.version}"
 
 
 def _allowed_plugins() -> list[str] | None:
@@ -112,15 +118,16 @@ def _load(plugin: Any, group: str) -> Callable[[], Any] | None:
 def named_where_slow(what: str) -> Iterator[None]:
     """Log what takes longer than `SLOW_S`: while nobody knows yet whether it will end, and how long it took where it
     did. It is not broken off: half an import is worse than none. (Upstream waits without a word.)"""
-    start = time.monotonic()
-    timer = threading.Timer(SLOW_S, logger.warning, ("%s has taken %g s so far, and goes on", what, SLOW_S))
+    start = monotonic()
+    timer = Timer(SLOW_S, logger.warning, ("%s has taken %g s so far, and goes on", what, SLOW_S))
     timer.daemon = True
-    timer.start()
+    with suppress(RuntimeError):  # a browser has no threads
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        if (seconds := time.monotonic() - start) > SLOW_S:
+        if (seconds := monotonic() - start) > SLOW_S:
             logger.warning("%s took %.1f s", what, seconds)
 
 

@@ -203,6 +203,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.maintainer
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_divisions_are_caught(name: str) -> None:
     old, new, claim = WRONG[name]
@@ -238,16 +239,18 @@ def test_the_verb_prints_a_table_and_a_sentence() -> None:
     assert "$2.170 for a million output tokens" in words and "TP 2: no batch meets itl 30 ms" in words
     assert re.search(r"^ *8 +666 +576 +latency .* 24 +1\.740 +2\.604$", said, re.M), said
     assert "leaves 144 ms between tokens" in words and "arithmetic takes 38 ms" in words
+
+
+@pytest.mark.maintainer
+def test_where_nothing_serves_it_the_verb_says_why() -> None:
     strict = say("--model", "70b", "--device", "a100-80g", "--itl-of", "gap")
     assert "24 x A100-SXM-80GB: 3 replicas of TP 8" in " ".join(strict.split())
-
-
-def test_where_nothing_serves_it_the_verb_says_why() -> None:
     assert "TP 8: no batch meets itl 30 ms: the weights alone take 58.8 ms" in say(
         "--model", "70b", "--device", "l4", status=1
     )
 
 
+@pytest.mark.maintainer
 def test_the_verb_takes_rows_of_yours_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('[devices.toaster]\nname = "Toaster"\nmemory = 80e9\nbandwidth = 1e12\nflops = 1e14\n')

@@ -105,6 +105,7 @@ def test_a_session_ends_with_its_minutes(room: Callable[..., Room]) -> None:
     assert "Time is up. 5 not asked" in here.heard[-1]
 
 
+@pytest.mark.maintainer
 def test_the_record_grows_by_a_line_and_bears_damage(room: Callable[..., Room]) -> None:
     here = room(typed("3", "1"))
     sitting.sit(SESSIONS[3], sitting.questions(SESSIONS[3], ROOT, 0), 0, here.desk)
@@ -156,11 +157,13 @@ def test_the_verb_sits_a_session_and_says_what_to_read(clone: Path) -> None:
     assert "Session" not in say("--matrix") and len(clone.read_text(encoding="utf-8").splitlines()) == 1
 
 
+@pytest.mark.maintainer
 def test_a_sitting_that_is_broken_off_keeps_what_was_scored(clone: Path) -> None:
     said = say("--session", "4", "--seed", "1", lines="\ny\nn\nn\n3\n\ny\n")
     assert "Broken off." in said and len(clone.read_text(encoding="utf-8").splitlines()) == 1
 
 
+@pytest.mark.maintainer
 def test_before_the_first_question_nothing_is_known(clone: Path) -> None:
     assert "Nothing was asked yet." in say("--matrix") and not clone.exists()
     say("--session", "5", status=2)

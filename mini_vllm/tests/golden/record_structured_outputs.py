@@ -4,7 +4,7 @@ Run where the real release is installed (`course vllm`), from the root of the re
 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_structured_outputs.py
 
-structured-outputs.json: greedy tokens for every request and prompt of `structured_output_cases.py`.
+structured-outputs.json.xz: greedy tokens for every request and prompt of `structured_output_cases.py`.
 structured-output-masks.json.xz: for every schema, regex and grammar there, random legal paths of tokens; at each step
 how many tokens xgrammar allows, a hash of its mask, and where ours differed when this was recorded: the differing ids.
 """
@@ -124,7 +124,7 @@ def main():
     masks = {"provenance": provenance, "masks": record_masks()}
     write_packed(HERE / "structured-output-masks.json.xz", masks)
     answers = {"provenance": provenance, "answers": record_answers()}
-    (HERE / "structured-outputs.json").write_text(json.dumps(answers, ensure_ascii=False, indent=0) + "\n")
+    write_packed(HERE / "structured-outputs.json.xz", answers)
 
 
 if __name__ == "__main__":

@@ -73,5 +73,10 @@ def blocks_of_the_page() -> dict[str, str]:
 def install_the_pages_package(folder: Path) -> Path:
     """As `pip install` reads its pyproject.toml."""
     files = blocks_of_the_page()
-    project = tomllib.loads(files["pyproject.toml"])["project"]
+    return install_project(folder, files["pyproject.toml"], files)
+
+
+def install_project(folder: Path, pyproject: str, files: Mapping[str, str]) -> Path:
+    """The text of a pyproject.toml, and what else goes into the folder."""
+    project = tomllib.loads(pyproject)["project"]
     return install(folder, project["name"], files, project["entry-points"])

@@ -159,6 +159,7 @@ def test_register_model_says_what_it_takes(fresh: None, caplog: pytest.LogCaptur
         ((3, dict), "architecture must be a string, got 3"),
         (("A", 3), "model_class must be a class or 'package.module:Class', got 3"),
         (("A", "module.Class"), "model_class must be a class or 'package.module:Class', got 'module.Class'"),
+        (("A", dict, None, 3), "media must be a class, 'package.module.Class' or None, got 3"),
         (("A", dict, {"used": 1}), "keys must be a KeyTable or None, got {'used': 1}"),
     ):
         with pytest.raises((TypeError, ValueError)) as refused:

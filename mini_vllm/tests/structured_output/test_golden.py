@@ -77,7 +77,7 @@ def test_enough_is_compared():
 
 @pytest.fixture(scope="module")
 def answers():
-    return json.loads((GOLDEN / "structured-outputs.json").read_text(encoding="utf-8"))["answers"]
+    return read_packed(GOLDEN / "structured-outputs.json.xz")["answers"]
 
 
 AHEAD, CHUNKS = {"async_scheduling": True}, {"max_num_batched_tokens": 8}

@@ -35,7 +35,8 @@ def smart_resize(
 
     Both are multiples of `factor`: the nearest ones, and of two the even multiple, as `round` does. Where these have
     more than `max_pixels` or less than `min_pixels`, the picture is scaled to that area in its own shape, and the
-    multiples lie on the allowed side of it.
+    multiples lie on the allowed side of it. No side is less than one `factor`, even where the area is then above the
+    limit.
 
     Raises:
         ValueError: "absolute aspect ratio must be smaller than 200, got 201.0", where one side is more than 200 times

@@ -25,6 +25,8 @@ def test_patch_arithmetic(impl):
         assert found == want, f"{size[0]} x {size[1]} pixels, patches of 14, merged by 2: got {found}, expected {want}"
     assert impl.image_token_count(336, 336, merge=1) == 576, "336 x 336 without merging: 576 tokens, as in LLaVA 1.5"
     assert impl.image_token_count(100, 50, patch=16, merge=3) == 6, "7 x 4 patches of 16 pixels, merged by 3: 3 x 2"
+    found = impl.image_token_count(100, 50, patch=20, merge=1)
+    assert found == 15, f"100 x 50 pixels, patches of 20, not merged: got {found}, expected 5 x 3"
     for size, name in (((0, 5), "width"), ((5, 0), "height")):
         with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0$"):
             impl.image_token_count(*size)
@@ -41,8 +43,21 @@ def test_resize_is_upstreams(impl):
         assert found == want, f"{width} x {height}, {least} to {most} pixels: got {found}, transformers says {want}"
     assert tuple(impl.smart_resize(70, 42)) == (56, 56), "2.5 and 1.5 squares: a tie goes to the even multiple"
     assert tuple(impl.smart_resize(5600, 28)) == (5600, 28), "200 to 1 is allowed"
+    found = tuple(impl.smart_resize(104, 57, 20, 400, 10**6))
+    assert found == (100, 60), f"104 x 57 in squares of 20: got {found}, expected 100 x 60"
     with pytest.raises(ValueError, match=r"^absolute aspect ratio must be smaller than 200, got 201\.0$"):
         impl.smart_resize(28, 5628)
+
+
+def test_sizes_at_the_limits(impl):
+    found = tuple(impl.smart_resize(3570, 3598))
+    assert found == (3584, 3584), f"3570 x 3598: 128 squares each way are exactly the limit, and allowed; got {found}"
+    found = tuple(impl.smart_resize(13792, 13579))
+    assert found == (3584, 3556), f"13792 x 13579 scaled to 12,845,056 pixels are 128.999997 squares wide; got {found}"
+    found = tuple(impl.smart_resize(1719, 11))
+    assert found == (728, 28), f"1719 x 11 scaled to 3,136 pixels are 25.002 squares wide, and round up; got {found}"
+    found = tuple(impl.smart_resize(4200, 28, 28, 784, 50 * 784))
+    assert found == (86 * 28, 28), f"150 squares by 1, at most 50: one square is the least that a side has; got {found}"
 
 
 def test_the_worst_picture(impl):
@@ -64,11 +79,12 @@ def test_your_prediction(impl):
 
 
 def test_expansion_splices_in_place(impl):
-    ids = [5, 9, 6]
-    found, (where,) = impl.expand_prompt(ids, 9, [4])
+    ids, counts = [5, 9, 6], [4]
+    found, (where,) = impl.expand_prompt(ids, 9, counts)
     assert found == [5, 9, 9, 9, 9, 6], f"one marker, a picture of 4 tokens: got {found}"
     assert (where.offset, where.length) == (1, 4), f"got offset {where.offset}, length {where.length}, expected 1 and 4"
     assert ids == [5, 9, 6], f"the caller's prompt became {ids}"
+    assert counts == [4], f"the caller's counts became {counts}"
     assert impl.expand_prompt([5, 6], 9, []) == ([5, 6], []), "no picture, no change"
 
 
@@ -115,6 +131,13 @@ def test_pictures_that_fit_stay(impl):
     assert sizes == [(280, 140), (28, 28)], "the caller's list was changed"
     with pytest.raises(ValueError, match=r"^3 pictures do not fit in 2 tokens$"):
         impl.fit([(28, 28)] * 3, 2)
+
+
+def test_squares_of_another_size(impl):
+    found = list(impl.fit([(140, 70), (70, 140)], 60, factor=14))
+    assert all(side >= 14 and side % 14 == 0 for size in found for side in size), f"whole squares of 14: got {found}"
+    tokens = sum(wide * tall for wide, tall in found) / 196
+    assert 30 < tokens <= 60, f"10 x 5 and 5 x 10 squares of 14, room for 60: got {found}, {tokens:.0f} tokens"
 
 
 def test_a_request_fits(impl):

@@ -31,6 +31,10 @@ def test_a_picture_is_a_line(impl):
     assert impl.token_line(RUN["sizes"][:0:-1]) == (12, 65), "in any order, and without the prompt that has none"
     doubled = [{"pictures": [7], "prompt_tokens": 9}, {"pictures": [7], "prompt_tokens": 9}]
     assert impl.token_line([*doubled, {"pictures": [1, 2, 3], "prompt_tokens": 13}]) == (7, 2)
+    few = [{"pictures": [0] * n, "prompt_tokens": 12 + 65 * n} for n in (10, 1, 0, 2)]
+    assert impl.token_line(few) == (12, 65), "10 pictures are more than 2"
+    assert impl.token_line(few[1:3]) == (12, 65), "two points, a picture apart, are a line"
+    assert [len(row["pictures"]) for row in few] == [10, 1, 0, 2], "the caller's rows were changed"
 
 
 def test_what_is_no_line(impl):
@@ -42,6 +46,16 @@ def test_what_is_no_line(impl):
     far = [{"pictures": [0] * n, "prompt_tokens": tokens} for n, tokens in ((0, 12), (1, 77), (3, 208))]
     with pytest.raises(ValueError, match=r"no line through \(0, 12\), \(1, 77\), \(3, 208\)"):
         impl.token_line(far)
+
+
+def test_counts_do_not_depend_on_the_device(impl):
+    on_gpu = json.loads((HERE / "captured" / "gpu.json").read_text(encoding="utf-8"))
+    for part in ("sizes", "reuse"):
+        here, there = ([{**row, "ms": 0} for row in run[part]] for run in (RUN, on_gpu))
+        assert here == there, f"{part}: the two machines count differently"
+    assert impl.token_line(on_gpu["sizes"]) == impl.token_line(RUN["sizes"])
+    assert impl.score(on_gpu["answers"]) == impl.score(RUN["answers"])
+    assert set(impl.typical_ms(on_gpu["latency"])) == set(impl.typical_ms(RUN["latency"]))
 
 
 # ---- Qwen2-VL ------------------------------------------------------------------------------------------------------
@@ -79,6 +93,21 @@ def test_thin_pictures(impl):
     assert impl.resized(30, 5900, 3136, 100_352) == (28, 4424)
     with pytest.raises(ValueError, match=r"absolute aspect ratio must be smaller than 200, got 224\.0"):
         impl.resized(1, 224, 3136, 100_352)
+    with pytest.raises(ValueError, match=r"absolute aspect ratio must be smaller than 200, got 200\.5"):
+        impl.resized(28, 5614, 3136, 100_352)
+
+
+def test_limits_are_the_callers_and_have_defaults(impl):
+    found = [impl.resized(28, 28, least, 100_352) for least in (3136, 12_544)]
+    assert found == [(56, 56), (112, 112)], f"28 x 28 with at least 56 x 56 and 112 x 112 pixels: got {found}"
+    assert impl.image_tokens(28, 28, min_pixels=12_544) == 16, "at least 112 x 112 pixels are 4 x 4 cells"
+    for size, want, why in (
+        ((3584, 3584), 16_384, "exactly 12,845,056 pixels are allowed"),
+        ((13_792, 13_579), 128 * 127, "scaled to 12,845,056 pixels it is 128.999997 cells wide"),
+        ((1719, 11), 26, "scaled to 3,136 pixels it is 25.002 cells wide, and grows to 26"),
+    ):
+        found = impl.image_tokens(*size)
+        assert found == want, f"{size[0]} x {size[1]}: got {found} tokens, expected {want}: {why}"
 
 
 def test_more_pixels_are_no_more_tokens_at_the_limit(impl):
@@ -111,6 +140,8 @@ def test_the_last_token_is_computed(impl):
     assert impl.expected_cached([whole, whole[:20]], [*whole[:20], 0], 16) == 16
     assert impl.expected_cached([], whole, 16) == 0
     assert impl.expected_cached([[1, *whole], whole[:17]], [0, 2, *whole[2:]], 1) == 1, "behind a difference all differ"
+    assert impl.expected_cached([[1, 0, 0]], [2, 0, 0], 1) == 0, "the first token differs, so nothing is found"
+    assert whole == list(range(32)), "the caller's prompt was changed"
 
 
 def test_the_encoder_was_spared(impl):
@@ -128,6 +159,9 @@ def test_who_has_its_keys_and_values_needs_no_vectors(impl):
     assert impl.encoder_hits({**row, "cached_tokens": 67}, 3, 65) == 1
     assert impl.encoder_hits({**row, "cached_tokens": 66}, 3, 65) == 2
     assert impl.encoder_hits({**row, "cached_tokens": 14}, 3, 12, 10) == 1
+    assert impl.encoder_hits(row, 20, 65) == 2, "they end at 84 and 149, and 80 tokens are cached"
+    assert impl.encoder_hits({**row, "cached_tokens": 130}, 3, 60) == 0, "they end at 67 and 127, 130 are cached"
+    assert row == {"pictures": [1, 2], "cached_tokens": 80, "encoded": 0}, "the caller's row was changed"
 
 
 # ---- time and answers ------------------------------------------------------------------------------------------------
@@ -145,7 +179,9 @@ def test_delays_only_add(impl):
             row["ms"] *= rng.uniform(1.5, 30)
         rows[3]["ms"] = 0.1
         rng.shuffle(rows)
+        before = [dict(row) for row in rows]
         found = impl.typical_ms(rows)
+        assert rows == before, "the caller's rows were changed"
         assert found == pytest.approx({"a": 20.0, "b": 30.0}, rel=0.08), (
             f"case {case}: got {found} for 20 and 30 ms: is it *The mean*, *The middle* or *The best of all*?"
         )
@@ -155,14 +191,18 @@ def test_where_the_time_went(impl):
     ms = impl.typical_ms(RUN["latency"])
     order = [ms[arm] for arm in ("text", "long text", "picture again", "new picture", "three new pictures")]
     assert order == sorted(order), f"each arm has more to do than the one before: {ms}"
-    parts = impl.shares({"text": 1.0, "long text": 4.0, "picture again": 9.0, "new picture": 20.0})
+    times = {"text": 1.0, "long text": 4.0, "picture again": 9.0, "new picture": 20.0}
+    parts = impl.shares(times)
     assert parts == {"tokens": 3.0, "kept": 5.0, "new": 11.0}
+    assert [*times.values()] == [1.0, 4.0, 9.0, 20.0], "the caller's times were changed"
 
 
 def test_answers(impl):
-    assert impl.score(RUN["answers"]) == {
+    answers = [dict(row) for row in RUN["answers"]]
+    assert impl.score(answers) == {
         "colour": (4, 4), "count": (4, 4), "digit": (4, 4), "word": (3, 4), "describe": (3, 4), "more": (4, 4),
     }  # fmt: skip
+    assert answers == RUN["answers"], "the caller's answers were changed"
     assert impl.score([]) == {}
 
 

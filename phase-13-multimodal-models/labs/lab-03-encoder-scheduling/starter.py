@@ -105,6 +105,7 @@ def choose(
     """Settings for a prompt beside which others decode. How you find them is yours to decide.
 
     Args:
+        ranges: may be empty.
         most_work: no step may have more work. most_cache: the cache may hold so many embeddings at most. Both allow the
             largest picture and 600 tokens beside it.
 

@@ -198,8 +198,21 @@ def test_your_prediction(impl):
 
 
 def test_work_of_a_step(impl):
-    assert impl.step_work(impl.Step(0, 64, [0], 100), TWO) == 64 + 3 * 100
-    assert impl.step_work(impl.Step(64, 64, [], 100), TWO) == 64
+    ranges, step = list(TWO), impl.Step(0, 64, [0], 100)
+    assert impl.step_work(step, ranges) == 64 + 3 * 100
+    assert impl.step_work(impl.Step(64, 64, [], 100), ranges) == 64
+    assert impl.step_work(impl.Step(0, 300, [0, 1], 200), ranges) == 300 + 3 * 200, "both pictures are encoded"
+    assert (ranges, step.encode) == (TWO, [0]), "step_work changed what it was given"
+
+
+def test_settings_for_text_alone(impl):
+    for num_tokens in (60, 1200):
+        found = impl.choose(num_tokens, [], 600, 0)
+        steps = impl.trace(num_tokens, [], *found)
+        worst = max(impl.step_work(step, []) for step in steps)
+        assert worst <= 600 and found[2] <= 0, f"{num_tokens} tokens, no picture: {found}, a step has {worst} of 600"
+        most = -(-num_tokens // 600)
+        assert len(steps) == most, f"{num_tokens} tokens of text, 600 a step: {found} takes {len(steps)}, not {most}"
 
 
 @pytest.mark.parametrize(("seed", "best"), [(3, 9), (5, 7), (8, 7), (13, 8)])
@@ -207,8 +220,9 @@ def test_your_settings(impl, seed, best):
     """`best` is the fewest steps of a search over 700 settings, done once."""
     num_tokens, ranges = given.album(seed, 20, 30)
     largest = max(where.length for where in ranges)
-    most_work, most_cache = 3 * largest + 600, 2 * largest
+    most_work, most_cache, given_ranges = 3 * largest + 600, 2 * largest, list(ranges)
     found = impl.choose(num_tokens, ranges, most_work, most_cache)
+    assert ranges == given_ranges, "choose changed the caller's ranges"
     steps = impl.trace(num_tokens, ranges, *found)
     worst = max(impl.step_work(step, ranges) for step in steps)
     assert found[2] <= most_cache and worst <= most_work, f"{found}: a step has {worst} of {most_work}"

@@ -180,7 +180,7 @@ def replace_arrays(model: Any, replace: Callable[[np.ndarray], np.ndarray]) -> N
     for layer in model.context.layers:
         for name, value in list(layer.__dict__.items()):
             if isinstance(value, np.ndarray):
-                setattr(layer, name, replace(value))
+                layer.__dict__[name] = replace(value)
 
 
 class Ref64Worker(Worker):
@@ -210,15 +210,19 @@ class Ref64Program:
         self.model, self.device = model, device
 
     def forward(self, input_ids: Any, positions: np.ndarray, attn: Any, inputs_embeds: Any = None) -> np.ndarray:
-        """The model's. `input_ids` and `positions` [T] cross to the device, and are freed when the pass is over.
+        """The model's. `input_ids` and `positions` [T] cross to the device, and are freed when the pass is over; so do
+        `inputs_embeds` [T, H], where they come in the place of ids, which are None then.
 
         Returns:
             hidden states [T, H], on the device.
         """
-        there = [self.device.to_device(each) for each in (input_ids, positions)]
-        hidden = self.model.forward(*there, attn, inputs_embeds)
+        there = [
+            None if each is None else self.device.to_device(each) for each in (input_ids, positions, inputs_embeds)
+        ]
+        hidden = self.model.forward(there[0], there[1], attn, there[2])
         for each in there:
-            self.device.free(each)
+            if each is not None:
+                self.device.free(each)
         return hidden
 
     def compute_logits(self, hidden: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ def replace_arrays(model: Any, replace: Callable[[np.ndarray], np.ndarray]) -> N
     for layer in model.context.layers:
         for name, value in list(layer.__dict__.items()):
             if isinstance(value, np.ndarray):
-                setattr(layer, name, replace(value))
+                layer.__dict__[name] = replace(value)
 
 
 class Ref64Worker(Worker):
@@ -139,7 +139,8 @@ class Ref64Program:
         self.model, self.device = model, device
 
     def forward(self, input_ids: Any, positions: np.ndarray, attn: Any, inputs_embeds: Any = None) -> np.ndarray:
-        """The model's. `input_ids` and `positions` [T] cross to the device, and are freed when the pass is over.
+        """The model's. `input_ids` and `positions` [T] cross to the device, and are freed when the pass is over; so do
+        `inputs_embeds` [T, H], where they come in the place of ids, which are None then.
 
         Returns:
             hidden states [T, H], on the device.

@@ -264,6 +264,7 @@ def test_bytes_are_counted_as_they_cross(impl):
     device = impl.Ref64Device()
     array = device.to_device(np.ones((3, 4), np.float32))
     back = device.to_host(array, np.float32)
+    assert np.array_equal(array, np.ones((3, 4))) and np.array_equal(back, np.ones((3, 4))), "twelve ones went over"
     counted = device.h2d, device.d2h, device.live, device.peak
     assert counted == (48, 48, 96, 96), (
         f"float32 [3, 4] there and back: got h2d, d2h, live, peak {counted}, expected (48, 48, 96, 96): it crosses in "
@@ -309,6 +310,50 @@ def test_free_of_what_is_not_there(impl):
         with pytest.raises(ValueError, match=r"^free: this array is not on the device$"):
             device.free(array)
         assert device.live == 24, f"a refused free changed live: got {device.live}, expected 24, one array of three"
+
+
+class Recorded:
+    """A model that writes down what it is called with, and doubles."""
+
+    def __init__(self):
+        self.calls = []
+
+    def forward(self, input_ids, positions, attn, inputs_embeds=None):
+        self.calls.append((input_ids, positions, attn, inputs_embeds))
+        rows = positions.astype(np.float64) if inputs_embeds is None else inputs_embeds
+        return 2.0 * rows
+
+    def compute_logits(self, hidden):
+        return hidden / 4.0
+
+
+def test_the_program_is_the_model(impl):
+    model, device = Recorded(), impl.Ref64Device()
+    program = impl.Ref64Program(model, device)
+    ids, positions = np.array([7, 8, 9]), np.array([0, 1, 2])
+    hidden = program.forward(ids, positions, "attn")
+    assert np.array_equal(hidden, [0, 2, 4]), f"got {hidden.tolist()}, expected the model's [0, 2, 4]"
+    there = model.calls[0]
+    assert np.array_equal(there[0], ids) and np.array_equal(there[1], [0, 1, 2]), f"the model was called with {there}"
+    assert (there[2], there[3]) == ("attn", None), f"the model was called with {there}"
+    assert (ids.tolist(), positions.tolist()) == ([7, 8, 9], [0, 1, 2]), "the host's ids or positions were changed"
+    assert there[0] is not ids and there[1] is not positions, "the model got the host's arrays, expected the device's"
+    logits = program.compute_logits(hidden)
+    assert logits.dtype == np.float32 and np.array_equal(logits, [0, 0.5, 1]), (
+        f"got {logits}, expected 0, 0.5, 1 in float32"
+    )
+    assert np.array_equal(hidden, [0, 2, 4]), "the hidden states were changed"
+    assert (device.h2d, device.d2h, device.live) == (48, 12, 0), f"got {(device.h2d, device.d2h, device.live)}"
+
+
+def test_embeddings_in_the_place_of_ids(impl):
+    model, device = Recorded(), impl.Ref64Device()
+    embeds = np.ones((3, 2), np.float32)
+    hidden = impl.Ref64Program(model, device).forward(None, np.array([0, 1, 2]), "attn", embeds)
+    assert np.array_equal(hidden, 2 * embeds), f"got {hidden.tolist()}, expected twice the embeddings"
+    ids, _, _, there = model.calls[0]
+    assert ids is None and there.dtype == np.float64, f"the model got ids {ids} and embeddings {there!r}"
+    assert (device.h2d, device.live) == (24 + 24, 0), f"h2d, live: got {(device.h2d, device.live)}, expected (48, 0)"
 
 
 # ---- the platform in the engine ------------------------------------------------------------------------------------
@@ -432,8 +477,13 @@ def test_what_the_chip_cannot_do_is_refused(outside, setting, value):
         platform.check_and_update_config(SimpleNamespace(**{**plain, setting: value}))
 
 
-def test_the_chip_gets_its_memory_back(served):
+def test_the_chip_gets_its_memory_back(served, monkeypatch):
+    from mini_vllm import Worker
+
+    ended = []
+    monkeypatch.setattr(Worker, "shutdown", lambda self: ended.append(type(self).__name__))
     served["llm"].llm_engine.shutdown()
+    assert ended == ["Ref64Worker"], f"the worker that it stands on has more to end: got {ended}, expected its shutdown"
     assert served["device"].live == 0, (
         f"{served['device'].live:,} bytes lie on the device after shutdown, expected 0: whose engine has them?"
     )

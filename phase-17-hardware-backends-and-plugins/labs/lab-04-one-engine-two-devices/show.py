@@ -65,9 +65,24 @@ def rungs(device: str = "torch") -> str:
     return "\n".join(lines)
 
 
+def partings(device: str = "torch", rung: str = "bfloat16, launched, waited for") -> str:
+    """Where answers after random prompts part, and the reference's gap there. (The answers to questions went on behind
+    their end, where nothing was recorded.)"""
+    lengths, gaps = given.captured(device)["random/lengths"], given.captured(device)["random/gaps"]
+    parted = given.summary(device)["rungs"][rung]["parted"]
+    begin = np.concatenate([[0], np.cumsum(lengths)])
+    found = [(gaps[begin[i - 24] + at], i - 24, at) for i, at in parted if i >= 24]
+    bound = 4 * given.summary(device)["numbers"][f"random, {rung.partition(',')[0]}"]["sd_of_gap_error"]
+    lines = [
+        f"request {i:2} parts at token {at:2}, gap {gap:.4f} ({'near tie' if gap <= bound else 'bug'})"
+        for gap, i, at in sorted(found)
+    ]
+    return "\n".join([*lines, f"{len(parted) - len(found)} more in answers to questions, behind their end"])
+
+
 def show(lab: ModuleType, device: str = "torch") -> str:
     """All of it."""
-    return "\n\n".join((smallest(device), _near_ties(lab, device), rungs(device)))
+    return "\n\n".join((smallest(device), _near_ties(lab, device), rungs(device), partings(device)))
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class SwapConnector(KVConnectorBase_V1):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> SwapConnectorMetadata:
         """Copy victims out, and those back that are admitted. Places that become free are used from the next step on:
-        a copy out of this step is made before one back."""
+        the worker copies out before it copies back."""
         meta = SwapConnectorMetadata(back=[pair for pair in self._back.values() if pair[0]])
         for request_id in sorted(scheduler_output.preempted_req_ids):
             if (running := self._running.pop(request_id, None)) is not None:
@@ -154,8 +154,8 @@ class SwapConnector(KVConnectorBase_V1):
         return meta
 
     def _keep(self, request_id: str, running: _Running) -> Iterator[tuple[list[int], list[int]]]:
-        """The copy of a victim, if there is to be one. Its blocks end with the last token: the tail of its table may be
-        slots that this step was to fill."""
+        """The copy of a victim, if there is to be one. Its blocks end with the last token: drafts have slots
+        behind it."""
         num_tokens = running.num_computed_tokens
         num_blocks = cdiv(num_tokens, self._block_size)
         if self._policy is not None and not self._policy.swaps(num_tokens, num_blocks * self._bytes_per_block):

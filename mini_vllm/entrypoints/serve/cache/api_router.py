@@ -1,5 +1,6 @@
-"""`POST /reset_prefix_cache` and `/reset_mm_cache`, in development mode. Upstream twin:
-`vllm/entrypoints/serve/cache/api_router.py`.
+"""`POST /reset_prefix_cache` and `/reset_mm_cache`, in development mode.
+
+Upstream twin: `vllm/entrypoints/serve/cache/api_router.py`.
 """
 
 from __future__ import annotations
