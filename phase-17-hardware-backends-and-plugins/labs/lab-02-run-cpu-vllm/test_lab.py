@@ -153,6 +153,7 @@ def test_bad_rates(impl):
 
 def test_share_of_ceiling(impl):
     assert impl.share_of_ceiling(9, 50) == 0.18
+    assert impl.share_of_ceiling(10, 40) == 0.25
     assert impl.share_of_ceiling(50, 50) == 1.0, "the ceiling itself can be reached"
     with pytest.raises(
         ValueError, match="measured 60 tokens a second above the ceiling of 50: one of the two is wrong"
@@ -282,7 +283,10 @@ def test_rewritten_by_part(impl):
         ["cache.block_size", "16", "128"], ["parallel.worker.cls", "'auto'", "'CPUWorker'"], ["cache.dtype", "a", "a"],
         ["cache.bytes", "None", "5"], ["model.seed", "0", "0"],
     ]  # fmt: skip
-    assert impl.rewritten(rows) == {
+    before = [list(row) for row in rows]
+    found = impl.rewritten(rows)
+    assert rows == before, "the rows are the caller's"
+    assert found == {
         "cache": {"block_size": ("16", "128"), "bytes": ("None", "5")},
         "parallel": {"worker.cls": ("'auto'", "'CPUWorker'")},
     }, "by part, without rows that say the same twice"
