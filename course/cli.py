@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from course.grade.command import grade as grade_class
 from course.labs import ROOT, Lab, LabError, find_labs, lab_folders, lab_of
-from course.loop import learner
+from course.loop import learner, verbs
 from course.loop.record import write_json
 from course.upstream.fetch import UpstreamError
 from course.upstream.vllm_cpu import VllmError
@@ -22,6 +22,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 out = learner.out
 err = Console(stderr=True, highlight=False)
 learner.add_to(app)
+verbs.add_to(app)
 
 
 @app.callback(invoke_without_command=True)

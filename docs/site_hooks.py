@@ -34,7 +34,7 @@ from course.pages.markdown import files as find  # noqa: E402
 from course.pages.markdown import read  # noqa: E402
 
 HOME = "README.md"
-FRONT = ("SETUP.md", "docs/play.md", "docs/browser.md")
+FRONT = ("SETUP.md", "docs/evening.md", "docs/paths.md", "docs/play.md", "docs/browser.md")
 PARTS = ROOT / "docs" / "parts.toml"
 LABS_PAGE = "labs.md"
 GLOSSARY = "GLOSSARY.md"
@@ -50,6 +50,7 @@ REFERENCE = (
     "docs/corridor.md",
     "docs/places.md",
     "docs/serving.md",
+    "docs/multimodal.md",
     "docs/disaggregation.md",
     "docs/tuning.md",
     "docs/gpu.md",
@@ -58,11 +59,12 @@ REFERENCE = (
     "docs/parity.md",
     "docs/parsers.md",
     "docs/milestones.md",
+    "docs/coverage.md",
     "docs/grading.md",
 )
 STOP_WORDS = {"all", "to"}
 """Words of terms that the search leaves out of its index; a term of such words alone gets another to be found by."""
-FOLDERS = {"benchmarks": "Benchmarks", "models": "Models"}
+FOLDERS = {"benchmarks": "Benchmarks", "models": "Models", "examples": "Examples"}
 BACK = ("CAREER.md", "CONTRIBUTING.md", "UPSTREAM_PIN.md", "PUBLISHING.md")
 GUIDE = "00-guide.md"
 PHASE_PAGES = {

@@ -87,6 +87,13 @@ def _lab(name: str, to_root: str) -> str:
     return f'<li>{box} <a href="{address(readme, to_root)}">{escape(words)}</a> · {lab.minutes} min</li>'
 
 
+def evening_stops(key: str, to_root: str) -> list[str]:
+    """Links to the stops of the evening's path that stand at a box."""
+    rows = tomllib.loads((ROOT / "docs" / "evening.toml").read_text(encoding="utf-8"))["stop"]
+    titles = [f"{number}. {row['title']}" for number, row in enumerate(rows, 1) if row["box"] == key]
+    return [f'<a href="{to_root}docs/evening/#{slug(title)}">stop {escape(title)}</a>' for title in titles]
+
+
 def panel(box: Box, to_root: str) -> str:
     """What opens for a box: section, line, file, labs."""
     place, _, symbol = box.upstream.partition(" ")
@@ -95,6 +102,7 @@ def panel(box: Box, to_root: str) -> str:
         ("In vLLM", f"<code>upstream/{place}</code> — <code>{symbol}</code>"),
         ("Here", f'<a href="{to_root}mini_vllm/{box.here}"><code>mini_vllm/{box.here}</code></a>'),
         ("Labs", f"<ul>{''.join(_lab(name, to_root) for name in box.labs)}</ul>"),
+        *(("Evening", stop) for stop in evening_stops(box.key, to_root)),
     ]
     rows = "".join(f"<div><dt>{word}</dt><dd>{way}</dd></div>" for word, way in ways)
     head = f'<p class="map-name" id="map-{box.key}-name">{escape(box.name)}</p><p>{code(box.does)}</p>'

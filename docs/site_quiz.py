@@ -50,7 +50,7 @@ def html(question: Question, phase: str) -> str:
     fold = f'<summary class="quiz-fold">Answer</summary><p><b>{letter}.</b> {code(question.why)}</p>'
     return (
         f'<div class="quiz" data-quiz="{escape(name)}" data-answer="{question.answer}">'
-        f"<p><b>For your score.</b> {code(question.ask)}</p><ol>{options}</ol>"
+        f'<p><b>For your score.</b> {code(question.ask)}</p><ol type="A">{options}</ol>'
         f'<details class="quiz-why">{fold}</details></div>'
     )
 

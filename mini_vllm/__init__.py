@@ -97,6 +97,8 @@ if TYPE_CHECKING:
     from mini_vllm.outputs import CompletionOutput, ModelRunnerOutput, RequestOutput, SamplerOutput
     from mini_vllm.models.registry import ModelRegistry
     from mini_vllm.multimodal.inputs import PlaceholderRange
+    from mini_vllm.platforms.cpu.platform import CpuPlatform
+    from mini_vllm.platforms.interface import Platform
     from mini_vllm.pool.outputs import (
         ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
         PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput,
@@ -120,6 +122,7 @@ if TYPE_CHECKING:
     from mini_vllm.toy_model import ToyModel
     from mini_vllm.worker.input_batch import InputBatch
     from mini_vllm.worker.model_runner import ModelRunner
+    from mini_vllm.worker.worker import Worker
 # isort: on
 # fmt: on
 
@@ -209,6 +212,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.outputs": ("CompletionOutput", "ModelRunnerOutput", "RequestOutput", "SamplerOutput"),
     "mini_vllm.models.registry": ("ModelRegistry",),
     "mini_vllm.multimodal.inputs": ("PlaceholderRange",),
+    "mini_vllm.platforms.cpu.platform": ("CpuPlatform",),
+    "mini_vllm.platforms.interface": ("Platform",),
     "mini_vllm.pool.outputs": (
         "ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput",
         "PoolingOutput", "PoolingRequestOutput", "ScoringOutput", "ScoringRequestOutput",
@@ -234,6 +239,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.toy_model": ("ToyModel",),
     "mini_vllm.worker.input_batch": ("InputBatch",),
     "mini_vllm.worker.model_runner": ("ModelRunner",),
+    "mini_vllm.worker.worker": ("Worker",),
 }  # fmt: skip
 
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

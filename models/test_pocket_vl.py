@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ import pytest
 from mini_vllm import load_tokenizer
 from mini_vllm.entrypoints.chat_utils import apply_chat_template
 from mini_vllm.model_loader.safetensors_reader import SafetensorsFile
+from mini_vllm.tests.golden.packed import read_packed
 from models.training.chat_format import Conversation, to_ids
 from models.training.pocket_vl import conversations, layout, pictures, questions, rows, suites
 from models.training.pocket_vl.card import card, commands
@@ -22,7 +22,7 @@ from models.training.pocket_vl.make_random import make_random
 FOLDER = Path(__file__).parent / "pocket-vl"
 PICTURES = "a84db32d6afd4227548245ae50119113bca00fce64d607ba044a0f1981395d6c"
 WEIGHTS = "69403cb098d6a2a5c62a02663d08bc7115a97ed8ca30708399eaa97066f14282"
-GOLDEN = Path(__file__).parents[1] / "mini_vllm" / "tests" / "golden" / "pocket-vl.json.gz"
+GOLDEN = Path(__file__).parents[1] / "mini_vllm" / "tests" / "golden" / "pocket-vl.json.xz"
 NAMES = {**pictures.COLOURS, **{name: (level,) * 3 for name, level in pictures.BACKGROUNDS.items()}}
 
 
@@ -231,7 +231,7 @@ def test_the_folder_is_small_and_the_weights_are_those_of_the_figures() -> None:
 
 def test_vllms_answers_are_the_expected_ones() -> None:
     """The recorded run of the real vLLM: prompts are the suites', and nearly all of its answers are right."""
-    answers = json.loads(gzip.decompress(GOLDEN.read_bytes()))["answers"]
+    answers = read_packed(GOLDEN)["answers"]
     encode, special = rows.make_encoder(FOLDER)
     right = 0
     for answer in answers:

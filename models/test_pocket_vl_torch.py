@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mini_vllm.tests.golden.packed import read_packed
 from models.training.pocket_vl import layout, suites
 from models.training.pocket_vl.make_random import make_random
 
 pytestmark = pytest.mark.needs_torch
 FOLDER = Path(__file__).parent / "pocket-vl"
-GOLDEN = Path(__file__).parents[1] / "mini_vllm" / "tests" / "golden" / "pocket-vl.json.gz"
+GOLDEN = Path(__file__).parents[1] / "mini_vllm" / "tests" / "golden" / "pocket-vl.json.xz"
 
 
 def library(folder: Path) -> Any:
@@ -119,7 +118,7 @@ def test_the_library_gives_vllms_tokens() -> None:
     from models.training.pocket_vl.evaluate import inputs, load
     from models.training.pocket_vl.rows import make_encoder
 
-    golden = json.loads(gzip.decompress(GOLDEN.read_bytes()))["answers"]
+    golden = read_packed(GOLDEN)["answers"]
     ours, theirs, (encode, special) = load(FOLDER), library(FOLDER), make_encoder(FOLDER)
     for answer in golden[::3]:
         case = suites.suite(answer["suite"], answer["case"] + 1)[-1]

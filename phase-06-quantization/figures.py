@@ -204,11 +204,13 @@ def outliers() -> Svg:
         top = max(np.abs(other).max() for _, other in panels[k % 2 :: 2])  # one axis for a matrix, before and after
         svg.text(left, base - 148, f"{words}: loudest {loudness.max():.3g}, median {np.median(loudness):.2g}")
         svg.path([(left, base), (left + 360, base)], GREY)
-        for j, value in enumerate(loudness):
-            height = 130 * float(value / top)
-            svg.path(
-                [(left + 1.4 * j, base), (left + 1.4 * j, base - height)], LOST if j in (7, 123) else SERIES[0], 1.2
-            )
+        bars = [(left + 1.4 * j, base - 130 * float(value / top)) for j, value in enumerate(loudness)]
+        quiet = [
+            point for j, (x, y) in enumerate(bars) if j not in (7, 123) for point in ((x, base), (x, y), (x, base))
+        ]
+        svg.path(quiet, SERIES[0], 1.2)
+        for x, y in (bars[7], bars[123]):
+            svg.path([(x, base), (x, y)], LOST, 1.2)
     svg.text(
         x0,
         415,

@@ -5,7 +5,6 @@ Node runs it: `engine_js.mjs` takes a list of jobs as JSON and prints their resu
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 import re
@@ -24,6 +23,7 @@ from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.logprobs import softmax
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.scheduler_workload import EOS, Workload, make_workload, sampled_token
 from mini_vllm.tests.helpers import GOLDEN, POCKET
 from mini_vllm.tokenizers.bpe import BPETokenizer
@@ -59,7 +59,7 @@ def node(*jobs: dict[str, Any]) -> list[Any]:
 
 @lru_cache
 def traces() -> list[Any]:
-    return json.loads(gzip.decompress((GOLDEN / "scheduler-traces.json.gz").read_bytes()))["traces"]
+    return read_packed(GOLDEN / "scheduler-traces.json.xz")["traces"]
 
 
 def first_come_first_served() -> list[int]:
@@ -182,7 +182,7 @@ def test_every_answer_equals_mini_vllms(engine: dict[str, Any]) -> None:
 def test_answers_equal_real_vllms() -> None:
     """The recording of vLLM 0.22.1 on this checkpoint; its rows with stop strings and `min_tokens` ask for more than
     this engine has."""
-    golden = json.loads(gzip.decompress((GOLDEN / "vllm-pocket.json.gz").read_bytes()))
+    golden = read_packed(GOLDEN / "vllm-pocket.json.xz")
     plain = [row for row in golden["answers"] if set(row["params"]) == {"max_tokens", "temperature", "logprobs"}]
     arrivals = [
         {"id": str(i), "messages": row["messages"],

@@ -66,8 +66,8 @@ def test_a_process_of_its_own_answers_and_refuses() -> None:
 
 @pytest.mark.parametrize(
     "verb",
-    ["build", "diff", "doctor", "grade", "hint", "milestone", "next", "progress", "reset", "serve", "test", "update",
-     "upstream", "verify", "vllm", "watch"],
+    ["build", "capacity", "diff", "doctor", "grade", "hint", "interview", "milestone", "next", "progress", "reset",
+     "serve", "test", "tour", "update", "upstream", "verify", "vllm", "watch"],
 )  # fmt: skip
 def test_each_verb_explains_itself(verb: str) -> None:
     assert verb in say("--help") and len(say(verb, "--help").splitlines()) > 5

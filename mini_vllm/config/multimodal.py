@@ -23,9 +23,10 @@ class MultiModalConfig:
         language_model_only: no items at all.
         media_io_kwargs: of what reads files, by modality.
         mm_processor_kwargs: of the model's processor, in the place of what the checkpoint says.
-        mm_processor_cache_gb: GiB for items that are ready; 0: none are kept.
-        mm_processor_cache_type: "lru". mm_encoder_tp_mode: "weights": ranks share each layer of the encoder; "data",
-            which upstream takes for some models and not for these, is refused.
+        mm_processor_cache_gb: GiB for items that are ready; 0: none are kept. A core in a process of its own takes as
+            much again.
+        mm_processor_cache_type: "lru". mm_encoder_tp_mode: "weights": ranks share each layer of the encoder; "data":
+            each has all of it, and takes some of the items (Qwen2-VL; other models fall back to the first).
         interleave_mm_strings: where a template takes texts, pictures stand where they stood among the parts.
         allowed_local_media_path: a folder whose files a request may name by a file: URL; "": none.
         allowed_media_domains: whose http: URLs may be read; nothing is ever fetched here, so that it has no effect.
@@ -57,7 +58,7 @@ class MultiModalConfig:
         if not is_real(gib) or not 0 <= gib < float("inf"):
             raise ValueError(f"mm_processor_cache_gb must be a number of GiB of at least 0, got {shown(gib)}")
         one_of("mm_processor_cache_type", self.mm_processor_cache_type, ("lru",))
-        one_of("mm_encoder_tp_mode", self.mm_encoder_tp_mode, ("weights",))
+        one_of("mm_encoder_tp_mode", self.mm_encoder_tp_mode, ("weights", "data"))
         for name in ("media_io_kwargs", "mm_processor_kwargs"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise TypeError(f"{name} must be a dict, got {shown(getattr(self, name))}")

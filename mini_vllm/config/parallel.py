@@ -68,7 +68,7 @@ def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -
         draft = getattr(drafts.draft_model_config, "hf_config", drafts.draft_model_config)
         if hasattr(draft, "num_attention_heads"):
             _check_sizes(config, draft, "the draft model")
-    _make_first_rank(config, hf_config)
+    _make_first_rank(config, resolved, hf_config)
 
 
 def _check_stages(config: EngineConfig, hf_config: HFConfig) -> None:
@@ -96,7 +96,7 @@ def _check_sizes(config: EngineConfig, hf_config: HFConfig, whose: str) -> None:
         )
 
 
-def _make_first_rank(config: EngineConfig, hf_config: HFConfig) -> None:
+def _make_first_rank(config: EngineConfig, resolved: ResolvedModel, hf_config: HFConfig) -> None:
     """What only an architecture knows: its first rank, whose arrays are given back before a page of them is touched."""
     from mini_vllm.models.interfaces_base import CausalLM
     from mini_vllm.models.registry import convert_model_class, get_model_class
@@ -105,7 +105,8 @@ def _make_first_rank(config: EngineConfig, hf_config: HFConfig) -> None:
     if not issubclass(model_class, CausalLM):
         size = config.tensor_parallel_size
         raise ValueError(f"tensor_parallel_size must be 1 for {model_class.__name__}, got {size}")
-    group: Any = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size)
+    mode = resolved.mm_encoder_tp_mode
+    group: Any = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size, mm_encoder_tp_mode=mode)
     model_class(hf_config, config.dtype, None, group, config.enable_expert_parallel)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.multimodal import MultiModalConfig
+from mini_vllm.logger import warning_once
 from mini_vllm.transformers_utils.config import HFConfig
 
 if TYPE_CHECKING:
@@ -47,6 +48,28 @@ class ResolvedModel:
 
             found = get_model_class(self.hf_config.architecture)
         return found.make_mm_processor(self) if getattr(found, "supports_multimodal", False) else None
+
+    @property
+    def mm_encoder_tp_mode(self) -> str:
+        """What ranks share of an encoder of media: the weights of each layer, or ("data") the items. A model that does
+        not know the second takes the first.
+
+        Upstream: upstream/vllm/config/model.py:687 — "mm_encoder_tp_mode ==".
+        """
+        mode = self.multimodal.mm_encoder_tp_mode
+        if mode == "weights" or self.hf_config is None:
+            return "weights"
+        from mini_vllm.models.registry import get_model_class
+
+        found = get_model_class(self.hf_config.architecture)
+        if getattr(found, "supports_encoder_tp_data", False):
+            return mode
+        if getattr(found, "supports_multimodal", False):
+            warning_once(
+                __name__, "This model does not support `--mm-encoder-tp-mode data`. Falling back to "
+                "`--mm-encoder-tp-mode weights`.",
+            )  # fmt: skip
+        return "weights"
 
     @property
     def lengths(self) -> tuple[int, int | None]:

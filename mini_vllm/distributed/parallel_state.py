@@ -114,6 +114,7 @@ class TensorParallelGroup:
         world_size: how many.
         num_elements: of the partial sums between two barriers, at most; what is never used takes no memory.
         dtype: of the partial sums.
+        mm_encoder_tp_mode: "data" where each rank has an encoder of media of its own, and takes whole items.
 
     Attributes:
         rank: of this process; each sets its own. num_elements: as given. steps_overlap: whether ranks may be at
@@ -123,8 +124,9 @@ class TensorParallelGroup:
 
     steps_overlap = False
 
-    def __init__(self, world_size: int, num_elements: int, dtype: Any) -> None:
+    def __init__(self, world_size: int, num_elements: int, dtype: Any, mm_encoder_tp_mode: str = "weights") -> None:
         self.world_size, self.num_elements, self.dtype = world_size, num_elements, np.dtype(dtype)
+        self.mm_encoder_tp_mode = mm_encoder_tp_mode
         self._arrived = Counters(world_size, world_size)
         self._memory = SharedMemory(2 * world_size * num_elements * self.dtype.itemsize)
         self._open()
@@ -135,10 +137,11 @@ class TensorParallelGroup:
         self._parts = self._memory.array((2, self.world_size, self.num_elements), self.dtype)
 
     def __getstate__(self) -> Any:
-        return self.world_size, self.num_elements, self.dtype, self._arrived, self._memory
+        sizes = self.world_size, self.num_elements, self.dtype
+        return *sizes, self.mm_encoder_tp_mode, self._arrived, self._memory
 
     def __setstate__(self, state: Any) -> None:
-        self.world_size, self.num_elements, self.dtype, self._arrived, self._memory = state
+        self.world_size, self.num_elements, self.dtype, self.mm_encoder_tp_mode, self._arrived, self._memory = state
         self._open()
 
     def begin_step(self, step: int) -> None:

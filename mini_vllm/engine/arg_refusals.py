@@ -74,7 +74,10 @@ WITHOUT_EFFECT: dict[str, tuple[Kind, str]] = {
     "disable_custom_all_reduce": (FLAG, _ONLY_FLAG),
     "disable_cascade_attn": (FLAG, _ONLY_FLAG),
     "enable_flashinfer_autotune": (FLAG | NULL, _ONLY_FLAG),
-    "swap_space": (NUMBER | NULL, "blocks are computed again, never swapped; upstream passes over it, too"),
+    "swap_space": (
+        NUMBER | NULL,
+        "blocks are computed again, or swapped by a SwapConnector; upstream passes over it",
+    ),
     "max_parallel_loading_workers": (NULL, "every rank loads its own part"),
     "kernel_config": (EMPTY, "use `attention_backend` instead"),
     "ir_op_priority": (EMPTY, "use `attention_backend` instead"),

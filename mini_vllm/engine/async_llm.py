@@ -207,10 +207,7 @@ class AsyncLLM(FrontEnd):
 
     async def notify_kv_transfer_request_rejected(self, request_id: str, kv_transfer_params: dict[str, Any]) -> None:
         """Have the KV connector hear of the end of a request that never reached the core, so that whoever keeps blocks
-        for it lets go of them. Does nothing where there is no connector.
-
-        Raises:
-            EngineDeadError: the core is gone.
+        for it lets go of them. Does nothing where there is no connector. Raises EngineDeadError: the core is gone.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:723 — `AsyncLLM.notify_kv_transfer_request_rejected`, which
         names the core of a data parallel engine; here there is one.
@@ -231,6 +228,12 @@ class AsyncLLM(FrontEnd):
     async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """See `LLMEngine.reset_prefix_cache`."""
         return await self._ask("reset_prefix_cache", reset_running_requests, reset_connector)
+
+    async def reset_mm_cache(self) -> None:
+        """See `LLMEngine.reset_mm_cache`."""
+        if (multimodal := self.input_processor.multimodal) is not None:
+            multimodal.forget()
+            await self._ask("reset_mm_cache")
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/async_llm.py:948 — `AsyncLLM.add_lora`)."""

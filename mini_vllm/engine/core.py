@@ -220,6 +220,9 @@ class EngineCore:
         """See `LLMEngine.reset_prefix_cache` (upstream/vllm/v1/engine/core.py:631 — `reset_prefix_cache`)."""
         return self.scheduler.reset_prefix_cache(reset_running_requests, reset_connector)
 
+    def reset_mm_cache(self) -> None:
+        """Nothing: what is ready lies in the front end (upstream/vllm/v1/engine/core.py:616 — `reset_mm_cache`)."""
+
     def reset_encoder_cache(self) -> None:
         """Forget the embeddings of media (upstream/vllm/v1/engine/core.py:638 — `EngineCore.reset_encoder_cache`)."""
         if self.scheduler.encoder_cache_manager is not None:

@@ -31,7 +31,9 @@ from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.core_wire import LINGER_MS, Wire
 from mini_vllm.engine.parts import parts_from_labs
 from mini_vllm.engine.utils import CoreSetup, watch_front_end
+from mini_vllm.multimodal.cache import MultiModalReceiverCache, mm_cache_size
 from mini_vllm.plugins import load_general_plugins
+from mini_vllm.request import Request
 from mini_vllm.serial_utils import MsgpackDecoder
 
 PING = "ping"
@@ -50,6 +52,8 @@ class EngineCoreProc(EngineCore):
     def __init__(self, wire: Wire, setup: CoreSetup) -> None:
         super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs), setup.tokenizer)
         self.wire = wire
+        size = mm_cache_size(self.resolved_model) if wire.num_clients == 1 else 0
+        self.mm_receiver_cache = MultiModalReceiverCache(size) if size else None
         self.input_queue: queue.SimpleQueue[tuple[EngineCoreRequestType, Any, int]] = queue.SimpleQueue()
         self.shutdown_requested = False
 
@@ -135,6 +139,20 @@ class EngineCoreProc(EngineCore):
                 failed.append(EngineCoreOutput(request.request_id, [], None, FinishReason.ERROR, str(error)))
         if failed:
             self.wire.send_step(failed, time.monotonic())
+
+    def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
+        """With the items that the front end has left out.
+
+        Upstream: upstream/vllm/v1/engine/core.py:803 — "if self.mm_receiver_cache is not None".
+        """
+        if self.mm_receiver_cache is not None and request.mm_features:
+            request.mm_features = self.mm_receiver_cache.get_and_update_features(request.mm_features)
+        return super().preprocess_add_request(request)
+
+    def reset_mm_cache(self) -> None:
+        """Forget all items (upstream/vllm/v1/engine/core.py:616 — `EngineCore.reset_mm_cache`)."""
+        if self.mm_receiver_cache is not None:
+            self.mm_receiver_cache.clear_cache()
 
     def _call(self, call_id: int, method: str, args: list[Any]) -> UtilityOutput:
         """Call a public method of the core, whatever it raises."""

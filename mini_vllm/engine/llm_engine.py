@@ -192,6 +192,12 @@ class LLMEngine(FrontEnd):
         """
         return self.core_client.call_utility("reset_prefix_cache", reset_running_requests, reset_connector)
 
+    def reset_mm_cache(self) -> None:
+        """Forget pictures and films that are ready (upstream/vllm/v1/engine/llm_engine.py:333 — `reset_mm_cache`)."""
+        if self.input_processor.multimodal is not None:
+            self.input_processor.multimodal.forget()
+            self.core_client.call_utility("reset_mm_cache")
+
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Read an adapter before anybody asks for it; False where it is there. With `load_inplace` it is read again,
         and what the prefix cache holds is forgotten: it was computed with the old one. RuntimeError: requests run.

@@ -24,7 +24,7 @@ MISSING: dict[str, str] = {
     "stop_profile": _TRACE,
     "profiler": _TRACE,
     "collective_rpc": "`LLMEngine.collective_rpc` calls all workers; `apply_model` reaches the model of this process",
-    "reset_mm_cache": "`mm_processor_cache_gb` bounds what is kept of prompts' items; 0: nothing",
+    "reset_mm_cache": "`llm_engine.reset_mm_cache` forgets the items of prompts",
     "reset_encoder_cache": "the encoder cache forgets what no request needs",
     "pause_generation": "abort what runs: a request that comes again finds its blocks in the prefix cache",
     "resume_generation": "nothing is ever paused here",

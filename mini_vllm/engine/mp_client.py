@@ -17,7 +17,7 @@ import os
 import time
 import weakref
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mini_vllm.engine import (
@@ -33,6 +33,7 @@ from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import CoreTraceback, EngineDeadError, make_error
 from mini_vllm.engine.shared_core import SharedCore
 from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses
+from mini_vllm.multimodal.cache import MultiModalProcessorSenderCache, mm_cache_size
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
 
 DEAD, READY, PING = b"ENGINE_CORE_DEAD", b"READY", "ping"
@@ -104,6 +105,8 @@ class MPClient(EngineCoreClient):
         self._in_flight: set[str] = set()
         self._results: dict[int, Future[Any]] = {}
         self._num_calls = self._num_silent = 0
+        cache_gb = 0 if others or link else mm_cache_size(setup.model)  # several front ends: no order of requests
+        self.mm_sender_cache = MultiModalProcessorSenderCache(cache_gb) if cache_gb else None
         self._ping: Future[Any] | None = None
         context = zmq.Context()
         self.resources = BackgroundResources(context)
@@ -221,6 +224,8 @@ class MPClient(EngineCoreClient):
 
     def _send_utility(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
         payload = self._encoder.encode([self._num_calls, method, list(args)])
+        if method == "reset_mm_cache" and self.mm_sender_cache is not None:
+            self.mm_sender_cache.clear_cache()
         self._send(EngineCoreRequestType.UTILITY, payload)
         self._aborted.num_sent += method != PING  # the input thread answers that one
         future: Future[Any] = Future()
@@ -252,7 +257,11 @@ class MPClient(EngineCoreClient):
             request.request_id.encode()
         except UnicodeEncodeError:
             raise ValueError(f"request_id must be text that UTF-8 can hold, got {request.request_id!r}") from None
-        payload = self._encoder.encode(request)
+        if self.mm_sender_cache is None or not request.mm_features:
+            payload = self._encoder.encode(request)
+        else:
+            with self.mm_sender_cache.sending(request.mm_features) as features:
+                payload = self._encoder.encode(replace(request, mm_features=features))
         self._in_flight.add(request.request_id)
         return payload
 

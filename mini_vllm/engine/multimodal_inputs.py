@@ -52,6 +52,11 @@ class MultiModalInputs:
         self._check_features(features or [], len(token_ids))
         return token_ids, list(features or [])
 
+    def forget(self) -> None:
+        """The items that are ready. A core in a process of its own has others, and its own `reset_mm_cache`."""
+        if self.processor.cache is not None:
+            self.processor.cache.clear_cache()
+
     def _check_data(self, data: Any) -> None:
         if not isinstance(data, Mapping):
             raise TypeError(f"multi_modal_data must be a dict by modality, got {shown(data, 60)}")

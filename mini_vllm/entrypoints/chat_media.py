@@ -1,4 +1,4 @@
-"""Pictures among the parts of a conversation: they are read, counted, and leave a marker in the text.
+"""Pictures and films among the parts of a conversation: they are read, counted, and leave a marker in the text.
 
 Upstream has it in `vllm/entrypoints/chat_utils.py`.
 """
@@ -12,11 +12,13 @@ from typing import Any
 from mini_vllm.engine.multimodal_inputs import MultiModalInputs
 from mini_vllm.entrypoints.chat_template import ChatTemplateError
 from mini_vllm.multimodal.image import check_image
+from mini_vllm.multimodal.video import check_video
 from mini_vllm.utils.checks import shown
 
-MEDIA_PARTS = {"image_url": "image", "input_image": "image", "image_pil": "image"}
-"""Kind of part -> its modality."""
-OTHER_PARTS = ("image_embeds", "audio_url", "input_audio", "audio_embeds", "video_url", "prompt_embeds")
+MEDIA_PARTS = {"image_url": "image", "input_image": "image", "image_pil": "image", "video_url": "video",
+               "video_frames": "video"}  # fmt: skip
+"""Kind of part -> its modality. "video_frames" is ours, as "image_pil" is upstream's: what is in memory already."""
+OTHER_PARTS = ("image_embeds", "audio_url", "input_audio", "audio_embeds", "prompt_embeds")
 """Parts that upstream takes, and nothing here."""
 
 
@@ -56,8 +58,10 @@ class MultiModalItemTracker:
         Upstream: upstream/vllm/entrypoints/chat_utils.py:580 — `BaseMultiModalItemTracker.add`.
         """
         modality = MEDIA_PARTS[kind]
-        if self.inputs is None or modality not in self.inputs.modalities:
+        if self.inputs is None:
             raise ChatTemplateError(f"{self.name} is not a multimodal model")
+        if modality not in self.inputs.modalities:
+            raise ChatTemplateError(f"{where}: {self.name} takes {', '.join(self.inputs.modalities)}, no {modality}")
         given, uuid = part.get(kind if kind != "input_image" else "image_url"), part.get("uuid")
         if isinstance(given, Mapping):
             given = given.get("url")
@@ -83,12 +87,16 @@ class MultiModalItemTracker:
         if kind == "image_pil":
             check_image(given, kind)
             return given
+        if kind == "video_frames":
+            check_video(given, kind)
+            return given
         if not isinstance(given, str):
             raise ValueError(f"{kind} must be a URL, or an object with one as 'url', got {shown(given, 60)}")
         from mini_vllm.multimodal.media.connector import MediaConnector
 
         assert self.inputs is not None
-        return MediaConnector(self.inputs.config, self._media_io_kwargs).fetch_image(given)
+        connector = MediaConnector(self.inputs.config, self._media_io_kwargs)
+        return connector.fetch_image(given) if MEDIA_PARTS[kind] == "image" else connector.fetch_video(given)[0]
 
     def extras(self) -> dict[str, Any]:
         """What the engine's prompt has beside its tokens: {} where there are no items."""

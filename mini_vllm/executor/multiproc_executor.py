@@ -109,7 +109,8 @@ class MultiprocExecutor(Executor):
         """The ranks, as they share memory."""
         assert self.resolved_model.hf_config is not None
         elements = exchange_elements(self.resolved_model.hf_config.hidden_size)
-        return TensorParallelGroup(self.config.tensor_parallel_size, elements, self.config.dtype)
+        mode = self.resolved_model.mm_encoder_tp_mode
+        return TensorParallelGroup(self.config.tensor_parallel_size, elements, self.config.dtype, mode)
 
     def _make_replies(self) -> Replies:
         return Replies(self.workers, self.group, self.counters)

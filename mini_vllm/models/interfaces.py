@@ -25,6 +25,8 @@ class SupportsMultiModal(ABC):
     """
 
     supports_multimodal: ClassVar[bool] = True
+    supports_encoder_tp_data: ClassVar[bool] = False
+    """Whether ranks may take whole items each, see `mm_encoder_tp_mode`."""
 
     @classmethod
     def make_mm_processor(cls, model: Any) -> BaseMultiModalProcessor:

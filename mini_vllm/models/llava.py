@@ -63,7 +63,7 @@ class LlavaForConditionalGeneration(LanguageModelWithMedia):
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        context = self.context.in_floats()
+        context = self.encoder_context()
         tower = _TOWERS[self.media.vision.model_type]
         self.vision_tower = tower(self.media.vision, self.media.num_vision_layers, context, _TOWER)
         self.multi_modal_projector = LlavaMultiModalProjector(self.media, config.hidden_size, context, _PROJECTOR)

@@ -1,4 +1,4 @@
-"""Qwen2-VL: pictures in their own proportions, as many rows of the language model as they have squares of pixels.
+"""Qwen2-VL: pictures and films in their own proportions, as many rows of the language model as squares of pixels.
 
     patches [P, 3 * frames * size * size] -> tower, rotary by row and column -> four neighbours become one -> [P / 4, H]
 
@@ -25,6 +25,7 @@ from mini_vllm.layers.rotary_mrope import GridRotaryEmbedding, get_mrope
 from mini_vllm.models.interfaces import SupportsMRoPE
 from mini_vllm.models.llama import LlamaAttention, LlamaDecoderLayer
 from mini_vllm.models.qwen2 import Qwen2ForCausalLM
+from mini_vllm.models.vision import run_dp_sharded_mrope_vision_model
 from mini_vllm.models.with_media import LanguageModelWithMedia, StoredNames
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec
 from mini_vllm.multimodal.processing.qwen2_vl import Qwen2VLMultiModalProcessor, Qwen2VLProcessingInfo
@@ -35,6 +36,7 @@ from mini_vllm.utils.arrays import Array
 
 _EPS = 1e-6
 _VISUAL, _MERGER = "visual", "visual.merger"
+_IMAGE_KEYS, _VIDEO_KEYS = ("pixel_values", "image_grid_thw"), ("pixel_values_videos", "video_grid_thw")
 
 
 class Qwen2VisionMLP(Module):
@@ -108,7 +110,7 @@ class Qwen2VisionTransformer(Module):
     """Upstream: upstream/vllm/model_executor/models/qwen2_vl.py:526 — `Qwen2VisionTransformer`."""
 
     def __init__(self, config: Qwen2VLVisionConfig, context: ModelContext, prefix: str) -> None:
-        self.spatial_merge_size = config.spatial_merge_size
+        self.spatial_merge_size, self.out_hidden_size = config.spatial_merge_size, config.hidden_size
         kernel = config.temporal_patch_size, config.patch_size, config.patch_size
         self.patch_embed = Conv3dLayer(3, config.embed_dim, kernel, context, f"{prefix}.patch_embed.proj")
         rotary = GridRotaryEmbedding(config.head_dim, context)
@@ -175,39 +177,48 @@ class Qwen2VLForConditionalGeneration(LanguageModelWithMedia, SupportsMRoPE):
 
     media: Qwen2VLConfig
     towers, connectors = (_VISUAL,), (_MERGER,)
+    supports_encoder_tp_data = True
 
     def __init__(self, config: HFConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        self.visual = Qwen2VisionTransformer(self.media.vision, self.context.in_floats(), _VISUAL)
+        self.visual = Qwen2VisionTransformer(self.media.vision, self.encoder_context(), _VISUAL)
 
     def make_language_model(self, config: HFConfig, *args: Any, **kwargs: Any) -> Any:
         """Qwen2 with `mrope_section`."""
         text = replace(config.text_config, own={"mrope_section": config.media.mrope_section})
         return Qwen2VLLanguageModel(text, *args, **kwargs)
 
-    def embed_multimodal(self, *, pixel_values: list[Array], image_grid_thw: list[Array]) -> Sequence[Array]:  # type: ignore[override]
-        """pixel_values: [patches, 3 * frames * size * size] for each picture; image_grid_thw: [3] for each, time,
-        height and width in patches. Returns [patches / merged, H] for each.
+    def embed_multimodal(self, **kwargs: list[Array]) -> Sequence[Array]:
+        """`pixel_values`: [patches, 3 * frames * size * size] for each picture; `image_grid_thw`: [3] for each, time,
+        height and width in patches. Or, for films, `pixel_values_videos` and `video_grid_thw`. Returns
+        [patches / merged, H] for each.
 
         Upstream: upstream/vllm/model_executor/models/qwen2_vl.py:1430 —
         `Qwen2VLForConditionalGeneration.embed_multimodal`.
         """
-        grids = np.stack(image_grid_thw)
-        rows = self.visual(np.concatenate(pixel_values), grids)
-        sizes = grids.prod(axis=1) // self.visual.spatial_merge_size**2
+        is_video = "video_grid_thw" in kwargs
+        patches, grids = (kwargs[key] for key in (_VIDEO_KEYS if is_video else _IMAGE_KEYS))
+        if self.use_data_parallel:
+            return run_dp_sharded_mrope_vision_model(self.visual, patches, grids, self.context)
+        rows = self.visual(np.concatenate(patches), np.stack(grids))
+        sizes = np.stack(grids).prod(axis=1) // self.visual.spatial_merge_size**2
         return np.split(rows, np.cumsum(sizes)[:-1])
 
     def get_mrope_input_positions(
         self, input_tokens: list[int], mm_features: list[MultiModalFeatureSpec]
     ) -> tuple[Array, int]:
-        """Text counts on in all three parts; a picture's rows have one time, and their own row and column from there.
+        """Text counts on in all three parts; a picture's rows have one time, and their own row and column from there;
+        those of a film one time for each pair of frames. What follows counts on from the largest number so far.
+
+        transformers (5.5 to 5.24) counts on from the larger side of a frame, though a film may last longer than that;
+        as upstream we do not.
 
         Upstream: upstream/vllm/model_executor/models/qwen2_vl.py:1238 —
         `Qwen2VLForConditionalGeneration.get_mrope_input_positions`.
         """
         size, parts, token, at = self.visual.spatial_merge_size, [np.empty((3, 0), np.int64)], 0, 0
         for feature in sorted(mm_features, key=lambda feature: feature.mm_position.offset):
-            t, h, w = feature.data["image_grid_thw"].tolist()
+            t, h, w = feature.data[f"{feature.modality}_grid_thw"].tolist()
             text, grid = feature.mm_position.offset - token, (t, h // size, w // size)
             parts.append(np.broadcast_to(np.arange(text) + at, (3, text)))
             parts.append(np.indices(grid).reshape(3, -1) + at + text)

@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from mini_vllm.logger import init_logger
-from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, KeyTable
+from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, MEDIA, KeyTable
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 
@@ -56,12 +56,16 @@ def get_supported_archs() -> list[str]:
     return sorted(_MODELS)
 
 
-def register_model(architecture: str, model_class: type | str, keys: KeyTable | None = None) -> None:
+def register_model(
+    architecture: str, model_class: type | str, keys: KeyTable | None = None, media: type | str | None = None
+) -> None:
     """Add an architecture, or replace one, which is a warning.
 
     Args:
         model_class: a class, or "package.module:Class", which is imported when a checkpoint asks for it.
         keys: which keys its `config.json` may have; None: they are known.
+        media: of a model that takes some, what cuts its `config.json` in two (`transformers_utils/config_keys.py`,
+            `MEDIA`), a class or "package.module.Class". Its processor: `MULTIMODAL_REGISTRY.register_processor`.
 
     Raises:
         TypeError, ValueError: the argument, its value and what is allowed.
@@ -76,11 +80,15 @@ def register_model(architecture: str, model_class: type | str, keys: KeyTable | 
         raise ValueError(f"model_class must be a class or 'package.module:Class', got {shown(model_class)}")
     if not isinstance(keys, KeyTable | None):
         raise TypeError(f"keys must be a KeyTable or None, got {shown(keys)}")
+    if not isinstance(media, type | str | None):
+        raise TypeError(f"media must be a class, 'package.module.Class' or None, got {shown(media)}")
     if _MODELS.get(architecture, model_class) != model_class:
         logger.warning("Model architecture %s is already registered, and is replaced by %s", architecture, model_class)
     _MODELS[architecture] = model_class
     if keys is not None:
         ARCHITECTURES[architecture] = keys
+    if media is not None:
+        MEDIA[architecture] = media
 
 
 def get_model_class(architecture: str) -> Any:

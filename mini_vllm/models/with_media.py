@@ -7,8 +7,10 @@ Upstream writes the first out in each model; the second is `WeightsMapper` in `v
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from mini_vllm.layers.context import ModelContext
 from mini_vllm.models.interfaces import SupportsMultiModal
 from mini_vllm.models.interfaces_base import Attention, CausalLM
 from mini_vllm.models.module_mapping import MultiModelKeys
@@ -40,7 +42,7 @@ class StoredNames:
 
 
 class LanguageModelWithMedia(SupportsMultiModal, CausalLM):
-    """A model fills `find_names`, `embed_multimodal`, and makes its tower with `self.context.in_floats()`.
+    """A model fills `find_names`, `embed_multimodal`, and makes its tower with `encoder_context`.
 
     Attributes:
         language_model: computes tokens; its layers, cache and logits are those of the whole.
@@ -65,6 +67,17 @@ class LanguageModelWithMedia(SupportsMultiModal, CausalLM):
         from mini_vllm.models.registry import get_model_class
 
         return get_model_class(self.media.text_architecture)(config.text_config, *args, **kwargs)
+
+    @property
+    def use_data_parallel(self) -> bool:
+        """Whether each rank has the whole tower, and takes some of the items."""
+        group = self.context.group
+        return self.supports_encoder_tp_data and group is not None and group.mm_encoder_tp_mode == "data"
+
+    def encoder_context(self) -> ModelContext:
+        """What the tower is made with: it is never quantized, and each rank has its share, or all."""
+        context = self.context.in_floats()
+        return replace(context, group=None) if self.use_data_parallel else context
 
     def find_names(self, names: set[str]) -> StoredNames:
         """How the checkpoint that has these tensors names them."""

@@ -10,21 +10,35 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.multimodal.video import is_picture, without_metadata
 from mini_vllm.utils.checks import shown
 
 
 def parse_items(modality: str, data: Any) -> list[Any]:
     """One item or many -> many; nothing: none. A picture is an array of two or three axes, so that one of four is many.
+    A film has one axis more, or is a list of pictures.
 
-    Upstream: upstream/vllm/multimodal/parse.py:592 — `MultiModalDataParser._parse_image_data`.
+    Upstream: upstream/vllm/multimodal/parse.py:592 — `MultiModalDataParser._parse_image_data`, `:613` —
+    `MultiModalDataParser._parse_video_data`.
     """
     if data is None:
         return []
+    if modality == "video":
+        return _parse_videos(data)
     if isinstance(data, list | tuple):
         return list(data)
     if modality == "image" and isinstance(data, np.ndarray) and data.ndim == 4:
         return list(data)
     return [data]
+
+
+def _parse_videos(data: Any) -> list[Any]:
+    one = without_metadata(data)
+    if isinstance(one, list | tuple) and one and all(map(is_picture, one)):
+        return [one]
+    if isinstance(one, np.ndarray):
+        return list(one) if one.ndim == 5 else [one]
+    return [without_metadata(item) for item in one] if isinstance(one, list | tuple) else [one]
 
 
 def parse_mm_uuids(given: Any) -> dict[str, list[str | None]]:

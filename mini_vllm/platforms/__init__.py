@@ -13,7 +13,7 @@ from typing import Any
 
 from mini_vllm.logger import init_logger
 from mini_vllm.platforms.interface import Platform
-from mini_vllm.plugins import PLATFORM_PLUGINS_GROUP, load_plugins_by_group
+from mini_vllm.plugins import PLATFORM_PLUGINS_GROUP, call_plugin, load_plugins_by_group, named_where_slow
 from mini_vllm.utils.checks import did_you_mean, shown
 from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 
@@ -27,6 +27,9 @@ builtin_platforms = {
 }
 """Engine argument `device` -> its platform.
 Upstream: upstream/vllm/platforms/__init__.py:203 — `builtin_platform_plugins`."""
+
+REQUIRED = ("device_name", "get_worker_cls")
+"""What `Platform` leaves open, and no engine can do without."""
 
 
 @cache
@@ -47,6 +50,8 @@ def platform_plugins() -> dict[str, str | None]:
             f"Only one platform plugin can be activated, but got: {active}. MINI_VLLM_PLUGINS says which ones are "
             "asked at all"
         )
+    for name in active:
+        logger.info("Platform plugin %s is activated", name)
     return found
 
 
@@ -55,7 +60,8 @@ def _ask(name: str, func: Callable[[], Any]) -> str | None:
         taken = ", ".join(builtin_platforms)
         raise ValueError(f"platform plugin {name!r} must have a name of its own, and none of {taken}")
     try:
-        qualname = func()
+        with named_where_slow(f"Platform plugin {name}"):
+            qualname = func()
     except Exception as error:
         logger.warning("Platform plugin %s failed, so its device counts as absent: %r", name, error)
         return None
@@ -94,19 +100,32 @@ def get_platform(device: str) -> Platform:
 
 @cache
 def _platform(device: str) -> Platform:
-    qualname = builtin_platforms.get(device) or platform_plugins()[device]
-    if qualname is None:
-        raise ValueError(f"device={device!r}: its platform plugin finds no such device on this machine")
-    try:
-        found = resolve_obj_by_qualname(qualname)
-    except ValueError as error:
-        raise ValueError(f"platform plugin {device!r}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Platform)):
-        raise TypeError(f"platform plugin {device!r} must name a subclass of Platform, got {shown(found)}")
-    platform = found()
+    ours = builtin_platforms.get(device)
+    platform: Platform = resolve_obj_by_qualname(ours)() if ours else call_plugin(device, _class_of_plugin(device))
     if platform.device_name != device:
         raise ValueError(
-            f"platform plugin {device!r}: {found.__name__}.device_name must be {device!r}, got {platform.device_name!r}"
+            f"platform plugin {device!r}: {type(platform).__name__}.device_name must be {device!r}, "
+            f"got {platform.device_name!r}"
         )
     platform.check_available()
     return platform
+
+
+def _class_of_plugin(device: str) -> type[Platform]:
+    """What a plug-in names, imported and looked at."""
+    qualname = platform_plugins()[device]
+    if qualname is None:
+        raise ValueError(f"device={device!r}: its platform plugin finds no such device on this machine")
+    try:
+        with named_where_slow(f"The import of {qualname}"):
+            found = resolve_obj_by_qualname(qualname)
+    except ValueError as error:
+        raise ValueError(f"platform plugin {device!r}: {error}") from error
+    except Exception as error:
+        raise ValueError(f"platform plugin {device!r}: {qualname!r} cannot be imported: {error!r}") from error
+    if not (isinstance(found, type) and issubclass(found, Platform)):
+        raise TypeError(f"platform plugin {device!r} must name a subclass of Platform, got {shown(found)}")
+    missing = [name for name in REQUIRED if getattr(found, name) is getattr(Platform, name)]
+    if missing:
+        raise TypeError(f"platform plugin {device!r}: {found.__name__} must have {', '.join(missing)} of its own")
+    return found

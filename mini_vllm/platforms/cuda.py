@@ -32,6 +32,7 @@ class CudaPlatform(Platform):
 
     device_name: ClassVar[str] = "cuda"
     device_type: ClassVar[str] = "cuda"
+    supported_dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16", "float32")
     default_async_scheduling: ClassVar[bool] = True
     supports_pooling: ClassVar[bool] = False
     kv_cache_in_host_memory: ClassVar[bool] = False
@@ -103,6 +104,7 @@ class TorchCpuPlatform(CudaPlatform):
 
     device_name: ClassVar[str] = "torch"
     device_type: ClassVar[str] = "cpu"
+    supported_dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")
     kv_cache_in_host_memory: ClassVar[bool] = True
 
     def check_available(self) -> None:

@@ -9,8 +9,11 @@ compiled forms is ours alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
+from threading import Timer
+from time import monotonic
 from typing import Any
 
 from mini_vllm.logger import init_logger
@@ -25,6 +28,9 @@ PLATFORM_PLUGINS_GROUP = "mini_vllm.platform_plugins"
 COMPILED_FORMS_GROUP = "mini_vllm.compiled_forms"
 """Asked where a model is about to be compiled: `compilation/registry.py`."""
 GROUPS = (DEFAULT_PLUGINS_GROUP, PLATFORM_PLUGINS_GROUP, COMPILED_FORMS_GROUP)
+
+SLOW_S = 5.0
+"""Seconds after which a plugin that is being imported, or asked, is named."""
 
 plugins_loaded = False
 """Whether this process has run the general plugins."""
@@ -43,6 +49,12 @@ def entry_points(group: str) -> Any:
     return _entry_points().select(group=group)
 
 
+def brought_by(group: str, name: str) -> str:
+    """The package and its version that an entry point of this name belongs to: "refacc 0.1.0"; of two, the later."""
+    dist = [plugin.dist for plugin in entry_points(group) if plugin.name == name][-1]
+    return f"{dist.name} {dist.version}"
+
+
 def _allowed_plugins() -> list[str] | None:
     """Names in MINI_VLLM_PLUGINS, which commas separate; None: unset, so all are allowed. Empty: none is.
 
@@ -56,29 +68,67 @@ def load_plugins_by_group(group: str) -> dict[str, Callable[[], Any]]:
     """The functions of a group, by the names of their entry points; they are imported, and not called.
 
     One that cannot be imported is logged and left out. Of two with one name the later stays, and a warning says so
-    (upstream says nothing).
+    (upstream says nothing). What is found is logged as upstream does: notes for platforms and forms, debugging for the
+    general ones.
 
     Raises:
         TypeError: an entry point that is no function, by its name.
 
     Upstream: upstream/vllm/plugins/__init__.py:28 — `load_plugins_by_group`.
     """
-    allowed = _allowed_plugins()
+    found, allowed = entry_points(group), _allowed_plugins()
+    if not found:
+        logger.debug("No plugins for group %s found.", group)
+        return {}
+    log = logger.debug if group == DEFAULT_PLUGINS_GROUP else logger.info
+    log("Available plugins for group %s:", group)
+    for plugin in found:
+        log("- %s -> %s", plugin.name, plugin.value)
+    if allowed is None:
+        log("All plugins in this group will be loaded. Set `MINI_VLLM_PLUGINS` to control which plugins to load.")
     plugins: dict[str, Callable[[], Any]] = {}
-    for plugin in entry_points(group):
-        if allowed is not None and plugin.name not in allowed:
+    for plugin in found:
+        if allowed is not None:
+            if plugin.name not in allowed:
+                continue
+            log("Loading plugin %s", plugin.name)
+        func = _load(plugin, group)
+        if func is None:
             continue
-        try:
-            func = plugin.load()
-        except Exception:
-            logger.exception("Failed to load plugin %s (%s = %s)", plugin.name, group, plugin.value)
-            continue
-        if not callable(func):
-            raise TypeError(f"plugin {plugin.name!r} of {group} must be a function, got {shown(func)}")
         if plugin.name in plugins:
             logger.warning("Two plugins of %s are called %s: %s is taken", group, plugin.name, plugin.value)
         plugins[plugin.name] = func
     return plugins
+
+
+def _load(plugin: Any, group: str) -> Callable[[], Any] | None:
+    """What an entry point names; None where it cannot be imported."""
+    try:
+        with named_where_slow(f"The import of plugin {plugin.name} ({plugin.value})"):
+            func = plugin.load()
+    except Exception:
+        logger.exception("Failed to load plugin %s", plugin.name)
+        return None
+    if not callable(func):
+        raise TypeError(f"plugin {plugin.name!r} of {group} must be a function, got {shown(func)}")
+    return func
+
+
+@contextmanager
+def named_where_slow(what: str) -> Iterator[None]:
+    """Log what takes longer than `SLOW_S`: while nobody knows yet whether it will end, and how long it took where it
+    did. It is not broken off: half an import is worse than none. (Upstream waits without a word.)"""
+    start = monotonic()
+    timer = Timer(SLOW_S, logger.warning, ("%s has taken %g s so far, and goes on", what, SLOW_S))
+    timer.daemon = True
+    with suppress(RuntimeError):  # a browser has no threads
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if (seconds := monotonic() - start) > SLOW_S:
+            logger.warning("%s took %.1f s", what, seconds)
 
 
 def load_general_plugins() -> None:
@@ -105,7 +155,8 @@ def load_general_plugins() -> None:
 def call_plugin(name: str, func: Callable[[], Any]) -> Any:
     """What a plugin returns. Where it raises, the log says which one it was."""
     try:
-        return func()
+        with named_where_slow(f"Plugin {name}"):
+            return func()
     except Exception as error:
         logger.error("Plugin %s failed: %r", name, error)
         raise

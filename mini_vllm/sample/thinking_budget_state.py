@@ -8,7 +8,7 @@ Two faults of the pinned release are not repeated. Where the mark of the end sta
 begins, it takes the thinking to go on for ever, and forces its end again and again; here only what follows the
 beginning can end it. And with speculative decoding, in a step in which nobody has drafts, it counts no rows
 (upstream/vllm/v1/sample/thinking_budget_state.py:460 — "cumulative_total += len(spec_tokens)"), so that the tokens of
-all budgets are forced upon the first request of the batch; `golden/sampling-modes.json.gz` has such answers.
+all budgets are forced upon the first request of the batch; `golden/sampling-modes.json.xz` has such answers.
 """
 
 from __future__ import annotations

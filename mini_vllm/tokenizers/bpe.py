@@ -19,12 +19,12 @@ from mini_vllm.tokenizers.tokenizer_json import (
     build_normalizer,
     build_pre_tokenizer,
     check_decoder,
-    check_model,
     place_pair,
     read_added_tokens,
     read_merges,
     read_template,
 )
+from mini_vllm.tokenizers.tokenizer_json_keys import check_keys
 
 MAX_CACHED_WORDS = 100_000
 MAX_CACHED_CHARS = 64
@@ -147,8 +147,8 @@ class BPETokenizer(CallableTokenizer):
         Raises UnsupportedTokenizer.
         """
         self.folder, self._template = folder, spec.get("post_processor")
+        check_keys(spec)
         model = spec["model"]
-        check_model(model)
         added = read_added_tokens(spec.get("added_tokens"))
         vocab: dict[str, int] = model["vocab"]
         self.merger = BPEMerger(vocab, read_merges(model["merges"]), bool(model.get("ignore_merges")))

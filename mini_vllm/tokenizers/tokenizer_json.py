@@ -22,17 +22,8 @@ from mini_vllm.tokenizers.pretokenize import (
 )
 
 
-def check_model(model: dict[str, Any]) -> None:
-    """Raise UnsupportedTokenizer unless it is plain byte-level BPE."""
-    if model.get("type", "BPE") != "BPE":
-        raise UnsupportedTokenizer(f"model type {model.get('type')!r}")
-    for name in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(name):
-            raise UnsupportedTokenizer(f"model option {name}={model[name]!r}")
-
-
 def read_added_tokens(entries: Iterable[dict[str, Any]] | None) -> list[AddedToken]:
-    """The `added_tokens`; fields that are not known here change nothing."""
+    """The `added_tokens`."""
     known = AddedToken.__dataclass_fields__
     return [AddedToken(**{name: entry[name] for name in known if name in entry}) for entry in entries or ()]
 

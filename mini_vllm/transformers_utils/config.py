@@ -14,7 +14,7 @@ from typing import Any
 from mini_vllm.logger import warning_once
 from mini_vllm.transformers_utils import generation_config
 from mini_vllm.transformers_utils.config_encoder import ENCODERS, LIKE
-from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, KeyTable
+from mini_vllm.transformers_utils.config_keys import ARCHITECTURES, MEDIA, KeyTable
 from mini_vllm.transformers_utils.config_keys_decoders import DECODERS
 from mini_vllm.transformers_utils.config_kinds import check_keys
 from mini_vllm.transformers_utils.config_moe import MoEConfig
@@ -22,14 +22,6 @@ from mini_vllm.transformers_utils.config_parser import ConfigError, ConfigParser
 from mini_vllm.transformers_utils.config_rope import RopeConfig
 from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 from mini_vllm.utils.json_files import load_json_object
-
-_CONFIGS = "mini_vllm.transformers_utils.configs"
-MEDIA = {
-    "LlavaForConditionalGeneration": f"{_CONFIGS}.llava.LlavaConfig",
-    "Qwen2VLForConditionalGeneration": f"{_CONFIGS}.qwen2_vl.Qwen2VLConfig",
-}
-"""Architecture of a model that takes media -> its config: `split` cuts `config.json` into the language model's and the
-rest, which has `text_architecture`, `least_parameters` and `summary`."""
 
 
 def known_architectures() -> list[str]:
@@ -176,7 +168,8 @@ class HFConfig:
         """As `from_folder`, from parsed JSON."""
         architecture = _architecture(raw)
         if architecture in MEDIA:
-            text, media = resolve_obj_by_qualname(MEDIA[architecture]).split(raw)
+            config: Any = MEDIA[architecture]
+            text, media = (resolve_obj_by_qualname(config) if isinstance(config, str) else config).split(raw)
             return replace(cls.from_dict(text, generation), architecture=architecture, media=media)
         table = key_table(architecture)
         check_keys(raw, table, architecture, ConfigError)

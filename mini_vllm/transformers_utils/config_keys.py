@@ -118,3 +118,11 @@ ARCHITECTURES: dict[str, KeyTable] = {
         defaults={"tie_word_embeddings": True},
     ),
 }  # fmt: skip
+
+_CONFIGS = "mini_vllm.transformers_utils.configs"
+MEDIA: dict[str, type | str] = {
+    "LlavaForConditionalGeneration": f"{_CONFIGS}.llava.LlavaConfig",
+    "Qwen2VLForConditionalGeneration": f"{_CONFIGS}.qwen2_vl.Qwen2VLConfig",
+}
+"""Architecture of a model that takes media -> its config: `split` cuts `config.json` into the language model's and the
+rest, which has `text_architecture`, `least_parameters` and `summary`."""

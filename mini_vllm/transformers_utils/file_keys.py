@@ -5,7 +5,7 @@ Upstream has no twin: it asks for the keys that it knows, and passes over all ot
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(is
 COUNT = Kind("a whole number of at least 1", lambda value: is_int(value) and 1 <= value < 1 << 62)
 WHOLE = Kind("a whole number", lambda value: is_int(value) and abs(value) < 1 << 62)
 WHOLES = Kind("a list of whole numbers", lambda value: isinstance(value, list) and all(map(WHOLE.allows, value)))
-NUMBER = Kind("a number", lambda value: is_real(value) and math.isfinite(value))
+NUMBER = Kind("a number", lambda value: is_real(value) and abs(value) <= sys.float_info.max)  # not NaN, not infinite
 POSITIVE = Kind("a number above 0", lambda value: NUMBER.allows(value) and value > 0)
 OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 NULL = Kind("null", lambda value: value is None)

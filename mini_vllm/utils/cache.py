@@ -62,6 +62,12 @@ class LRUCache(Generic[K, V]):
         self.pinned_items.discard(key)
         self._on_remove(key)
 
+    def copy(self) -> LRUCache[K, V]:
+        """The same entries in the same order, in a cache that goes its own way."""
+        other = LRUCache(self.capacity, self._on_remove, self._getsizeof)
+        other.pinned_items, other.currsize, other._entries = set(self.pinned_items), self.currsize, self._entries.copy()
+        return other
+
     def touch(self, key: K) -> None:
         """Count an entry as used. Upstream: upstream/vllm/utils/cache.py:120 — `LRUCache.touch`."""
         self._entries.move_to_end(key)

@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mini_vllm.entrypoints.cli import common as c
-from mini_vllm.entrypoints.cli.images import Images, read_images, with_images
+from mini_vllm.entrypoints.cli.images import Images, Videos, read_media, with_media
 from mini_vllm.entrypoints.cli.stream import Answer, StreamWriter, stream_answer
 
 HELP = """/stats        what the engine did: tokens, cache hits, speed
 /image FILE   show a picture with the next message
+/video FILE   likewise an animation
 /system TEXT  set the system message and start over (without TEXT: remove it)
 /reset        forget the conversation
 /help         this list
@@ -30,7 +31,7 @@ RESERVED_TOKENS = 64
 
 @dataclass
 class Session:
-    """A conversation with one engine. `answers` are kept for `/stats`; `images` go with the next message."""
+    """A conversation with one engine. `answers` are kept for `/stats`; `media` goes with the next message."""
 
     llm: Any
     params: Any
@@ -38,11 +39,11 @@ class Session:
     system: str | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    images: list[Any] = field(default_factory=list)
+    media: list[Any] = field(default_factory=list)
 
     def ask(self, text: str) -> None:
         """One turn: render the conversation, stream the answer, remember it."""
-        self.messages.append({"role": "user", "content": with_images(text, self.images)})
+        self.messages.append({"role": "user", "content": with_media(text, self.media)})
         writer = StreamWriter(self.console)
         try:
             prompt = self._prompt()
@@ -51,7 +52,7 @@ class Session:
             self.messages.pop()
             raise
         writer.close()
-        self.images = []
+        self.media = []
         self.answers.append(answer)
         if answer.finish_reason == "error":
             self.messages.pop()
@@ -88,7 +89,7 @@ class Session:
     def reset(self) -> None:
         """Forget the conversation; the engine's cache stays."""
         self.messages.clear()
-        self.images.clear()
+        self.media.clear()
 
     def stats(self) -> Table:
         """Answers one by one, and the engine's totals."""
@@ -115,6 +116,7 @@ def chat(
     model: c.Model = None,
     system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
     image: Images = None,
+    video: Videos = None,
     max_tokens: c.MaxTokens = None,
     temperature: c.Temperature = None,
     top_p: c.TopP = None,
@@ -142,7 +144,7 @@ def chat(
         repetition_penalty=repetition_penalty, seed=seed,
     )  # fmt: skip
     console = c.out()
-    session = Session(llm, params, console, system, images=read_images(llm, image))
+    session = Session(llm, params, console, system, media=read_media(llm, image, video))
     name = c.short_path(llm.llm_engine.folder)
     console.print(f"{name}, context {llm.llm_engine.max_model_len} tokens. /help, /quit", style="dim")
     for text in suggestions(llm.llm_engine.folder):
@@ -176,9 +178,9 @@ def handle(session: Session, line: str) -> bool:
         return False
     if command == "/stats":
         console.print(session.stats(), soft_wrap=False)
-    elif command == "/image":
-        session.images += read_images(session.llm, [Path(rest.strip())])
-        console.print(f"({len(session.images)} picture(s) with the next message)", style="dim")
+    elif command in ("/image", "/video"):
+        session.media += read_media(session.llm, **{f"{command[1:]}s": [Path(rest.strip())]})
+        console.print(f"({len(session.media)} picture(s) or film(s) with the next message)", style="dim")
     elif command == "/reset":
         session.reset()
         console.print("(conversation forgotten)", style="dim")

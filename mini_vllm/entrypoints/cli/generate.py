@@ -15,7 +15,7 @@ from rich.text import Text
 from mini_vllm.core.sched.trace import record
 from mini_vllm.entrypoints.cli import adapters as a
 from mini_vllm.entrypoints.cli import common as c
-from mini_vllm.entrypoints.cli.images import Images, read_images, with_images
+from mini_vllm.entrypoints.cli.images import Images, Videos, media_data, read_media, with_media
 from mini_vllm.entrypoints.cli.speculative import Drafts, draft_summary, speculative_config
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
 from mini_vllm.entrypoints.cli.structured import Choice, JsonSchema, Regex, structured_outputs
@@ -52,6 +52,7 @@ def generate(
     raw: Raw = False,
     system: System = None,
     image: Images = None,
+    video: Videos = None,
     stream: Stream = None,
     as_json: AsJson = False,
     n: NumCompletions = 1,
@@ -97,7 +98,7 @@ def generate(
         llm, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=stop, n=n, structured_outputs=form,
     )  # fmt: skip
-    rendered = render_prompts(llm, prompts, raw, system, read_images(llm, image))
+    rendered = render_prompts(llm, prompts, raw, system, read_media(llm, image, video))
     with profile(llm, profile_to), record(llm.llm_engine) if trace else nullcontext() as recorded:
         if one and stream is not False:
             _stream(llm, rendered[0], params, loras[0])
@@ -152,17 +153,14 @@ def _json_prompt(line: str, where: str) -> str:
     return prompt
 
 
-def render_prompts(
-    llm: Any, prompts: list[str], raw: bool, system: str | None, images: Sequence[Any] = ()
-) -> list[Any]:
-    """Prompts for the engine: through the chat template where there is one and `raw` is not set. images: for each."""
+def render_prompts(llm: Any, prompts: list[str], raw: bool, system: str | None, media: Sequence[Any] = ()) -> list[Any]:
+    """Prompts for the engine: through the chat template where there is one and `raw` is not set. media: of each."""
     if raw or not c.has_chat_template(llm):
         if system is not None:
             raise ValueError("--system needs a checkpoint with a chat template, and no --raw.")
-        media = {"multi_modal_data": {"image": list(images)}} if images else {}
-        return [{"prompt": text, **media} if media else text for text in prompts]
+        return [{"prompt": text, **media_data(media)} if media else text for text in prompts]
     head = [{"role": "system", "content": system}] if system is not None else []
-    return [llm.render_chat([*head, {"role": "user", "content": with_images(text, images)}]) for text in prompts]
+    return [llm.render_chat([*head, {"role": "user", "content": with_media(text, media)}]) for text in prompts]
 
 
 def _stream(llm: Any, prompt: Any, params: Any, lora: Any) -> None:

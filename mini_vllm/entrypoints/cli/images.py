@@ -1,8 +1,8 @@
-"""`--image`: pictures from files beside a prompt."""
+"""`--image` and `--video`: pictures and films from files beside a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,28 +14,54 @@ Images = Annotated[
 ]
 
 
-def read_images(llm: Any, files: Sequence[Path] | None) -> list[Any]:
-    """The pictures of these files.
+Videos = Annotated[
+    list[Path] | None,
+    typer.Option("--video", help="An animation (GIF, WebP, PNG), for a model that sees films. As --image."),
+]
+
+
+def read_media(llm: Any, images: Sequence[Path] | None = None, videos: Sequence[Path] | None = None) -> list[Any]:
+    """These files, each as a part of a message; pictures before films.
 
     Raises:
         ValueError: the model takes none, or a file cannot be read.
     """
-    if not files:
-        return []
+    return [
+        *(_read(llm, "image", file) for file in images or ()),
+        *(_read(llm, "video", file) for file in videos or ()),
+    ]
+
+
+def _read(llm: Any, modality: str, file: Path) -> dict[str, Any]:
     multimodal = llm.llm_engine.input_processor.multimodal
-    if multimodal is None or "image" not in multimodal.modalities:
-        raise ValueError(f"--image {files[0]}: the model takes text alone")
+    if multimodal is None:
+        raise ValueError(f"--{modality} {file}: the model takes text alone")
+    if modality not in multimodal.modalities:
+        raise ValueError(f"--{modality} {file}: the model takes {', '.join(multimodal.modalities)}, no {modality}")
     from mini_vllm.multimodal.media.image import ImageMediaIO
+    from mini_vllm.multimodal.media.video import VideoMediaIO
 
+    settings = multimodal.config.media_io_kwargs
     try:
-        media_io = ImageMediaIO(multimodal.config.media_io_kwargs.get("image"))
-        return [media_io.load_file(file).media for file in files]
+        image_io = ImageMediaIO(settings.get("image"))
+        if modality == "image":
+            return {"type": "image_pil", "image_pil": image_io.load_file(file).media}
+        return {
+            "type": "video_frames",
+            "video_frames": VideoMediaIO(settings.get("video"), image_io).load_file(file)[0],
+        }
     except (OSError, ImportError) as error:
-        raise ValueError(f"--image: {error}") from None
+        raise ValueError(f"--{modality}: {error}") from None
 
 
-def with_images(text: str, images: Sequence[Any]) -> Any:
-    """The content of a message: the pictures, then the text."""
-    if not images:
-        return text
-    return [*({"type": "image_pil", "image_pil": image} for image in images), {"type": "text", "text": text}]
+def media_data(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same for a prompt that no template renders: {} where there are none."""
+    data: dict[str, list[Any]] = {}
+    for part in parts:
+        data.setdefault(part["type"].partition("_")[0], []).append(part[part["type"]])
+    return {"multi_modal_data": data} if data else {}
+
+
+def with_media(text: str, parts: Sequence[Any]) -> Any:
+    """The content of a message: what there is to see, then the text."""
+    return [*parts, {"type": "text", "text": text}] if parts else text

@@ -35,7 +35,8 @@ def info(
     from mini_vllm.attention.selector import explain
     from mini_vllm.kv_cache_interface import get_kv_quant_mode
     from mini_vllm.model_loader.hub import get_checkpoint_folder
-    from mini_vllm.plugins import load_general_plugins
+    from mini_vllm.platforms import DEFAULT_DEVICE, default_device
+    from mini_vllm.plugins import PLATFORM_PLUGINS_GROUP, brought_by, load_general_plugins
     from mini_vllm.transformers_utils.config import HFConfig
 
     name = c.find_model(model)
@@ -52,6 +53,8 @@ def info(
     console.print(Text(in_words(c.short_path(folder), (in_memory or weights)[0], config)))
     console.print(architecture_table(c.short_path(folder), weights, config, in_memory))
     console.print(kv_table(config, memory, block_size))
+    if (device := default_device()) != DEFAULT_DEVICE:
+        console.print(Text(f"platform {device} (from {brought_by(PLATFORM_PLUGINS_GROUP, device)}, outside)"))
     get_kv_quant_mode(kv_cache_dtype or "auto")
     if explain_backend or attention_backend:
         cfg = AttentionSelectorConfig(config.head_dim, kv_cache_dtype=kv_cache_dtype or "auto", block_size=block_size)

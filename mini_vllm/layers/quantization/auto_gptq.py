@@ -23,6 +23,7 @@ from mini_vllm.layers.quantization.base_config import (
     is_layer_skipped,
     shard_names,
 )
+from mini_vllm.layers.quantization.checkpoint_keys import GPTQ
 from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
 from mini_vllm.layers.utils import UnquantizedLinearMethod
@@ -40,8 +41,6 @@ class GPTQConfig(QuantizationConfig):
     def __init__(
         self, bits: int, group_size: int, desc_act: bool, sym: bool, v2: bool, only: list[str] | None = None
     ) -> None:
-        if bits not in (4, 8):
-            raise ValueError(f"quantization_config: bits must be 4 or 8 for gptq, got {bits!r}")
         # With one group for all inputs their order cannot matter.
         self.bits, self.group_size, self.sym, self.v2 = bits, group_size, sym, v2
         self.desc_act, self.only = desc_act and group_size != -1, only or []
@@ -53,23 +52,17 @@ class GPTQConfig(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> GPTQConfig:
-        """`checkpoint_format` "gptq_v2" means that zero points are stored as they are.
+        """`checkpoint_format` (or `format`) "gptq_v2" means that zero points are stored as they are.
 
         Upstream: upstream/vllm/model_executor/layers/quantization/auto_gptq.py:193 — `AutoGPTQConfig.from_config`.
         """
-        if config.get("lm_head"):
-            raise ValueError("quantization_config: lm_head = true is not supported for gptq; allowed: false")
-        if config.get("dynamic"):
-            raise ValueError(f"quantization_config: dynamic = {config['dynamic']!r} is not supported for gptq")
-        only = config.get("modules_in_block_to_quantize") or []
+        read = GPTQ.read(config)
+        only = read.get("modules_in_block_to_quantize", [])
+        stored = cls.get_from_keys(read, ["checkpoint_format", "format"], "gptq")
         return cls(
-            cls.get_from_keys(config, ["bits"]),
-            cls.get_from_keys(config, ["group_size"]),
-            cls.get_from_keys(config, ["desc_act"]),
-            cls.get_from_keys(config, ["sym"]),
-            config.get("checkpoint_format") == "gptq_v2",
+            read["bits"], read["group_size"], read["desc_act"], read["sym"], stored == "gptq_v2",
             [name for entry in only for name in ([entry] if isinstance(entry, str) else entry)],
-        )
+        )  # fmt: skip
 
     def get_quant_method(self, layer_name: str, kind: str = "linear") -> QuantizeMethodBase | None:
         """All projections of the layers, or those that the checkpoint names."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
+from mini_vllm.layers.quantization.checkpoint_keys import AWQ
 from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import awq_unpack, ours_from_codes
 from mini_vllm.layers.utils import UnquantizedLinearMethod
@@ -37,13 +38,12 @@ class AWQConfig(QuantizationConfig):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> AWQConfig:
         """Upstream: upstream/vllm/model_executor/layers/quantization/awq.py:88 — `AWQConfig.from_config`."""
-        if config.get("version", "gemm").lower() != "gemm":
-            raise ValueError(f"quantization_config: version = {config['version']!r} is not supported; allowed: 'gemm'")
+        read = AWQ.read(config)
         return cls(
-            cls.get_from_keys(config, ["w_bit", "bits"]),
-            cls.get_from_keys(config, ["q_group_size", "group_size"]),
-            cls.get_from_keys(config, ["zero_point"]),
-            cls.get_from_keys(config, ["modules_to_not_convert"], None),
+            cls.get_from_keys(read, ["w_bit", "bits"]),
+            cls.get_from_keys(read, ["q_group_size", "group_size"]),
+            read["zero_point"],
+            read.get("modules_to_not_convert"),
         )
 
     def get_quant_method(self, layer_name: str, kind: str = "linear") -> QuantizeMethodBase | None:

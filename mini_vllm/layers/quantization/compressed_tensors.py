@@ -23,6 +23,7 @@ from mini_vllm.layers.quantization.base_config import (
     QuantizeMethodBase,
     shard_names,
 )
+from mini_vllm.layers.quantization.checkpoint_keys import COMPRESSED_TENSORS, CONFIG_GROUP, QUANTIZATION_ARGS
 from mini_vllm.layers.quantization.fp8 import Fp8LinearMethod
 from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.int8 import Int8LinearMethod
@@ -51,9 +52,10 @@ class QuantizationArgs:
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> QuantizationArgs:
-        """From JSON; keys about calibration are passed over."""
+        """From JSON."""
+        raw = QUANTIZATION_ARGS.read(raw)
         size, strategy, order = raw.get("group_size"), raw.get("strategy"), raw.get("actorder") or ""
-        order = "group" if order is True else order.lower()  # older files say true
+        order = "group" if order is True else order  # older files say true
         if strategy is None:
             strategy = "tensor" if size is None else "channel" if size == -1 else "group"
         block = raw.get("block_structure")
@@ -64,7 +66,7 @@ class QuantizationArgs:
             strategy,
             size,
             (block[0], block[1]) if block else None,
-            bool(raw.get("dynamic", False)),
+            raw.get("dynamic", False),
             {"dynamic": "group", "static": "weight"}.get(order, order),
         )
 
@@ -128,21 +130,20 @@ class CompressedTensorsConfig(QuantizationConfig):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> CompressedTensorsConfig:
         """Sparse weights, rotated weights and stored KV scales are refused by name."""
-        for key in ("sparsity_config", "transform_config", "kv_cache_scheme"):
-            if config.get(key):
-                raise ValueError(f"quantization_config: {key} = {config[key]!r} is not supported; allowed: none")
+        read = COMPRESSED_TENSORS.read(config)
         schemes: dict[str, Scheme] = {}
-        for name, group in cls.get_from_keys(config, ["config_groups"]).items():
-            inputs = group.get("input_activations")
-            if not group.get("weights"):
-                raise ValueError(f"quantization_config: {name} of config_groups quantizes no weights: not supported")
+        for name, group in read["config_groups"].items():
+            if not isinstance(group, dict):
+                raise ValueError(f"quantization_config: {name} of config_groups must be an object, got {group!r}")
+            found = CONFIG_GROUP.read(group, f"quantization_config: {name} of config_groups")
+            inputs = found.get("input_activations")
             scheme = Scheme(
-                QuantizationArgs.parse(group["weights"]),
+                QuantizationArgs.parse(found["weights"]),
                 QuantizationArgs.parse(inputs) if inputs else None,
-                group.get("format") or cls.get_from_keys(config, ["format"]),
+                found.get("format") or cls.get_from_keys(read, ["format"]),
             )
-            schemes |= dict.fromkeys(group["targets"], scheme)
-        return cls(schemes, list(config.get("ignore") or []))
+            schemes |= dict.fromkeys(found["targets"], scheme)
+        return cls(schemes, read.get("ignore", []))
 
     def get_quant_method(self, layer_name: str, kind: str = "linear") -> QuantizeMethodBase | None:
         """A scheme for each target; a layer that no target names, or that is ignored, stays floats.

@@ -12,6 +12,7 @@ import numpy as np
 from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.quantization.activations import ActivationScheme
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
+from mini_vllm.layers.quantization.checkpoint_keys import FP8
 from mini_vllm.layers.quantization.eight_bit import EightBitMethod
 from mini_vllm.layers.quantization.online import OnlineConfig
 from mini_vllm.layers.quantization.primitives import LOAD_ROWS
@@ -54,12 +55,10 @@ class Fp8Config(OnlineConfig):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
         """A checkpoint's config has `quant_method` "fp8"; without it the weights are floats."""
-        ignored = cls.get_from_keys(config, ["ignored_layers", "modules_to_not_convert"], None)
+        read = FP8.read(config)
+        ignored = cls.get_from_keys(read, ["ignored_layers", "modules_to_not_convert"], None)
         return cls(
-            "fp8" in config.get("quant_method", ""),
-            config.get("activation_scheme"),
-            ignored,
-            config.get("weight_block_size"),
+            "fp8" in read.get("quant_method", ""), read.get("activation_scheme"), ignored, read.get("weight_block_size")
         )
 
     def make_method(self) -> QuantizeMethodBase:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,11 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention.backend import AttentionBackend, AttentionCGSupport, AttentionSelectorConfig
 from mini_vllm.attention.backends.registry import get_attention_backend, register_backend
 from mini_vllm.attention.selector import MLA_PRIORITIES, PRIORITIES, explain, get_attn_backend
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
 PLAIN = AttentionSelectorConfig(64)
-REASONS = GOLDEN / "attention-reasons.json.gz"
+REASONS = GOLDEN / "attention-reasons.json.xz"
 
 TEN: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, "paged_gather", "Using paged_gather attention backend out of potential backends: ['paged_gather',"),
@@ -53,7 +52,7 @@ def test_ten_configurations(changes: dict[str, Any], name: str | None, words: st
 
 
 def test_reasons_and_their_order_are_those_of_the_real_release() -> None:
-    golden = json.loads(gzip.decompress(REASONS.read_bytes()))
+    golden = read_packed(REASONS)
     assert golden["provenance"]["vllm"] == "0.22.1"
     for case in golden["cases"]:
         can = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from typing import Any
 
 import pytest
@@ -12,9 +10,10 @@ from mini_vllm.attention.backend import AttentionCGSupport
 from mini_vllm.compilation.cudagraph.stats import CUDAGraphStat, CUDAGraphStats
 from mini_vllm.compilation.cudagraph_dispatcher import BatchDescriptor, CudagraphDispatcher
 from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes, resolve_cudagraph_mode
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
-RECORDED = json.loads(gzip.decompress((GOLDEN / "cudagraph.json.gz").read_bytes()))
+RECORDED = read_packed(GOLDEN / "cudagraph.json.xz")
 
 
 def row(mode: CUDAGraphMode, key: BatchDescriptor) -> list[Any]:

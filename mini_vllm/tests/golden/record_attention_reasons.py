@@ -5,18 +5,18 @@ Run from the repository root under the CPU build of the pinned release (`course 
     .venv-vllm/bin/python mini_vllm/tests/golden/record_attention_reasons.py
 
 The method under test is upstream's; the backends are subclasses of upstream's that can do what ours can. The result is
-`attention-reasons.json.gz`.
+`attention-reasons.json.xz`.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import platform
 import random
 from pathlib import Path
 from typing import Any, ClassVar
+
+from mini_vllm.tests.golden.packed import write_packed
 
 for name, value in {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}.items():
     os.environ.setdefault(name, value)
@@ -89,8 +89,7 @@ def main() -> None:
         },
         "cases": [record(rng) for _ in range(400)],
     }
-    with gzip.GzipFile(HERE / "attention-reasons.json.gz", "wb", mtime=0) as file:
-        file.write(json.dumps(found, separators=(",", ":")).encode())
+    write_packed(HERE / "attention-reasons.json.xz", found)
     print(len(found["cases"]), "cases,", sum(not case["reasons"] for case in found["cases"]), "of them valid")
 
 

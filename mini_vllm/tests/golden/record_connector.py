@@ -7,7 +7,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
 The connector is a stand-in (`FakeStore` of `connector_workload.py`): it loads at once or in the background, whole or in
 part, fails, keeps blocks after the end. As `record_groups.py`; each step's record is what is scheduled, drafted and
 preempted, what the connector was asked, and a checksum over all that the scheduler knows. The known bugs
-(`upstream_patches.py`) are patched. The result is `scheduler-connector.json.gz`.
+(`upstream_patches.py`) are patched. The result is `scheduler-connector.json.xz`.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def main() -> None:
         "workloads_by_feature": dict(sorted(features.items())),
         "patches": {name: patch.why for name, patch in all_patches.items()},
     }
-    write("scheduler-connector.json.gz", f"record_connector.py {num_workloads}", more, traces=traces)
+    write("scheduler-connector.json.xz", f"record_connector.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

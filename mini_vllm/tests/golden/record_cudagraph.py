@@ -4,16 +4,14 @@ Run from the repository root under the CPU build of the pinned release (`course 
 
     .venv-vllm/bin/python mini_vllm/tests/golden/record_cudagraph.py
 
-No weights and no GPU are needed. The result is `cudagraph.json.gz`. The objects around the classes under test are
+No weights and no GPU are needed. The result is `cudagraph.json.xz`. The objects around the classes under test are
 stand-ins, as in upstream's own test (upstream/tests/v1/cudagraph/test_cudagraph_dispatch.py). Labs 05-03 and 05-05 ask
 with the same functions.
 """
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 import os
 import platform
 import random
@@ -22,6 +20,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
+
+from mini_vllm.tests.golden.packed import write_packed
 
 for name, value in {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}.items():
     os.environ.setdefault(name, value)
@@ -186,9 +186,7 @@ def main() -> None:
         "sizes": [record_sizes(rng) for _ in range(100)],
         "tables": [record_table(rng) for _ in range(20)],
     }
-    text = json.dumps(found, separators=(",", ":")).encode()
-    with gzip.GzipFile(HERE / "cudagraph.json.gz", "wb", mtime=0) as file:
-        file.write(text)
+    write_packed(HERE / "cudagraph.json.xz", found)
     print(sum(len(case["decisions"]) for case in found["dispatchers"]), "decisions")
 
 

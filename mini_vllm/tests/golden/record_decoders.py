@@ -1,6 +1,6 @@
 """Records what transformers and real vLLM 0.22.1 say of the tiny checkpoints of `models/decoder_checkpoints.py`.
 
-Run from the repository root, in either environment; each adds its own part to `decoders.json.gz`:
+Run from the repository root, in either environment; each adds its own part to `decoders.json.xz`:
 
     python mini_vllm/tests/golden/record_decoders.py transformers
     .venv-vllm/bin/python mini_vllm/tests/golden/record_decoders.py vllm      # one engine a process, for each
@@ -11,8 +11,6 @@ Sequences go through transformers padded to 128 tokens on the right, so that rul
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import subprocess
 import sys
@@ -22,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.tests.golden.packed import read_packed, write_packed
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-FILE = HERE / "decoders.json.gz"
+FILE = HERE / "decoders.json.xz"
 sys.path.insert(0, str(ROOT))
 
 from mini_vllm.tests.models.decoder_checkpoints import DECODERS, save_decoder  # noqa: E402  # after the path
@@ -88,15 +88,14 @@ def main() -> None:
         for name in BY_VLLM:
             subprocess.run([sys.executable, __file__, judge, name], check=True, cwd=ROOT)
         return
-    golden = json.loads(gzip.decompress(FILE.read_bytes())) if FILE.is_file() else {}
+    golden = read_packed(FILE) if FILE.is_file() else {}
     for name in names or DECODERS:
         with tempfile.TemporaryDirectory() as temporary:
             folder = save_decoder(name, Path(temporary) / name)
             entry = golden.setdefault(name, {})
             entry["checkpoint_sha256"] = digest(folder)
             entry[judge] = (by_transformers if judge == "transformers" else by_vllm)(name, folder)
-    text = json.dumps(golden, sort_keys=True, separators=(",", ":")).encode()
-    FILE.write_bytes(gzip.compress(text, mtime=0))
+    write_packed(FILE, golden, sort_keys=True)
 
 
 if __name__ == "__main__":

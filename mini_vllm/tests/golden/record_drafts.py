@@ -5,7 +5,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_drafts.py 260
 
 As `record_groups.py`, with drafts proposed and accepted at random; each step is kept as `draft_workload.short` has it.
-The known bugs (`upstream_patches.py`) are patched. The result is `scheduler-drafts.json.gz`.
+The known bugs (`upstream_patches.py`) are patched. The result is `scheduler-drafts.json.xz`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def main() -> None:
         "workloads_by_feature": dict(sorted(features.items())),
         "patches": {name: patch.why for name, patch in PATCHES.items()},
     }
-    write("scheduler-drafts.json.gz", f"record_drafts.py {num_workloads}", more, traces=traces)
+    write("scheduler-drafts.json.xz", f"record_drafts.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

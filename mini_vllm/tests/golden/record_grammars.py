@@ -7,7 +7,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
 The manager of grammars is the release's own, and the grammars are xgrammar's, over a vocabulary of seven tokens; when
 each is compiled, the workload says. Recorded are, for each step, the plan, who waits where, which tokens each row
 allowed, and what the front end was told (`grammar_workload.short`). The known bugs (`upstream_patches.py`) are patched.
-The result is `scheduler-grammars.json.gz`.
+The result is `scheduler-grammars.json.xz`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def main() -> None:
         "workloads_by_feature": dict(sorted(features.items())),
         "patches": {name: patch.why for name, patch in PATCHES.items()},
     }
-    write("scheduler-grammars.json.gz", f"record_grammars.py {num_workloads}", more, traces=traces)
+    write("scheduler-grammars.json.xz", f"record_grammars.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
 
 As `record_scheduler.py`, with every block table, and for each step one checksum over the whole free queue and the KV
 cache events, as they go over the wire. The known bugs (`upstream_patches.py`) are patched. The result is
-`scheduler-groups.json.gz`.
+`scheduler-groups.json.xz`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main() -> None:
         "workloads_by_feature": dict(sorted(features.items())),
         "patches": {name: patch.why for name, patch in PATCHES.items()},
     }
-    write("scheduler-groups.json.gz", f"record_groups.py {num_workloads}", more, traces=traces)
+    write("scheduler-groups.json.xz", f"record_groups.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

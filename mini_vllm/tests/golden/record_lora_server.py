@@ -8,14 +8,13 @@ The release's CPU build asks for pinned memory wherever adapters are mapped, whi
 each of its processes copy without.
 """
 
-import gzip
-import json
 import os
 import tempfile
 from pathlib import Path
 
 from mini_vllm.tests.golden import record_server
 from mini_vllm.tests.golden.lora_cases import ARGS, CASES
+from mini_vllm.tests.golden.packed import write_packed
 from mini_vllm.tests.golden.server_play import play
 
 PATCH = """
@@ -43,9 +42,8 @@ def main():
         "recorder": "mini_vllm/tests/golden/record_lora_server.py",
         "cases sha256": record_server.digest(CASES),
     }
-    data = json.dumps({"provenance": about, "answers": answers}, separators=(",", ":"), ensure_ascii=False).encode()
-    (record_server.HERE / "lora-server.json.gz").write_bytes(gzip.compress(data, mtime=0))
-    print(f"{len(CASES)} cases, {len(data)} bytes")
+    size = write_packed(record_server.HERE / "lora-server.json.xz", {"provenance": about, "answers": answers})
+    print(f"{len(CASES)} cases, {size} bytes")
 
 
 if __name__ == "__main__":

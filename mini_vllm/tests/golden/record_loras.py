@@ -5,7 +5,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_loras.py 120
 
 As `record_groups.py`; each step is kept as `lora_workload.short` has it. No adapter is read: the scheduler knows names
-and numbers alone. The known bugs (`upstream_patches.py`) are patched. The result is `scheduler-loras.json.gz`.
+and numbers alone. The known bugs (`upstream_patches.py`) are patched. The result is `scheduler-loras.json.xz`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
         "workloads_by_feature": dict(sorted(features.items())),
         "patches": {name: patch.why for name, patch in PATCHES.items()},
     }
-    write("scheduler-loras.json.gz", f"record_loras.py {num_workloads}", more, traces=traces)
+    write("scheduler-loras.json.xz", f"record_loras.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

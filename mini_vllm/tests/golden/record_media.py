@@ -7,7 +7,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
 As `record_drafts.py`: what is scheduled, encoded, forgotten and preempted, and a checksum over all that scheduler and
 encoder cache know. The stand-in model takes no media, so the encoder's budget and cache are put into the scheduler as
 its own lines would. The known bugs (`upstream_patches.py`, `media_patches.py`) are patched. The result is
-`scheduler-media.json.gz`.
+`scheduler-media.json.xz`.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def main() -> None:
         "workloads_by_feature": dict(sorted(features.items())),
         "patches": {name: patch.why for name, patch in {**ALL, **HASH_PATCHES}.items()},
     }
-    write("scheduler-media.json.gz", f"record_media.py {num_workloads}", more, traces=traces)
+    write("scheduler-media.json.xz", f"record_media.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ Alignment is a CUDA kernel; its judge is the torch version by which upstream tes
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
-import json
 import os
 import platform
 from pathlib import Path
 from typing import Any
+
+from mini_vllm.tests.golden.packed import write_packed
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
@@ -154,9 +154,8 @@ def main() -> None:
         "maps": record_maps(),
         "balancing": record_balancing(rng),
     }
-    data = json.dumps(document, separators=(",", ":")).encode()
-    (HERE / "moe.json.gz").write_bytes(gzip.compress(data, mtime=0))
-    print({key: len(value) for key, value in document.items()}, len(data), "bytes")
+    size = write_packed(HERE / "moe.json.xz", document)
+    print({key: len(value) for key, value in document.items()}, size, "bytes")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_nixl.py
 
-NIXL itself is not needed: the half has no part in transfers. The result is `nixl.json.gz`.
+NIXL itself is not needed: the half has no part in transfers. The result is `nixl.json.xz`.
 """
 
 from __future__ import annotations
@@ -82,4 +82,4 @@ def record_mappings() -> list[Any]:
 
 if __name__ == "__main__":
     calls = [record_calls(seed) for seed in range(SEEDS)]
-    write("nixl.json.gz", "record_nixl.py", {"calls": CALLS}, runs=calls, mappings=record_mappings())
+    write("nixl.json.xz", "record_nixl.py", {"calls": CALLS}, runs=calls, mappings=record_mappings())

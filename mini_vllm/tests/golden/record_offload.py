@@ -4,7 +4,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
 
     .venv-vllm/bin/python mini_vllm/tests/golden/record_offload.py
 
-`offload_workload.py` says what is asked. The result is `offload.json.gz`: for each seed and each question a checksum of
+`offload_workload.py` says what is asked. The result is `offload.json.xz`: for each seed and each question a checksum of
 the answer and one of all that the manager knows then, and of some seeds the answers themselves.
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
         if seed < 8:
             samples[str(seed)] = [answer for answer, _ in records]
     more = {"workloads": NUM_SEEDS, "asked": dict(sorted(kinds.items()))}
-    write("offload.json.gz", "record_offload.py", more, traces=traces, samples=samples)
+    write("offload.json.xz", "record_offload.py", more, traces=traces, samples=samples)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_offload_connector.py
 
 `offload_connector_workload.py` says what happens. The scheduler around it is ours, whose decisions with a connector are
-compared with the real one's elsewhere (`record_connector.py`). The result is `offload-connector.json.gz`.
+compared with the real one's elsewhere (`record_connector.py`). The result is `offload-connector.json.xz`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
         if seed < 6:
             samples[str(seed)] = lines
     counted = {"workloads": NUM_SEEDS, "counts": dict(sorted(kinds.items())), "stopped": stopped}
-    write("offload-connector.json.gz", "record_offload_connector.py", counted, traces=traces, samples=samples)
+    write("offload-connector.json.xz", "record_offload_connector.py", counted, traces=traces, samples=samples)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,7 @@ Run where the real release is installed (`course vllm`), from the root of the re
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_parsers.py
 """
 
-import gzip
 import importlib.metadata
-import json
 import logging
 import os
 import platform
@@ -15,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from xml.parsers.expat import EXPAT_VERSION
 
+from mini_vllm.tests.golden.packed import write_packed
 from mini_vllm.tests.golden.parser_cases import (
     BOTH,
     CHOICES,
@@ -29,7 +28,7 @@ from mini_vllm.tests.golden.parser_cases import (
 )
 from mini_vllm.tests.golden.parser_runs import both_run, reasoning_run, tool_run
 
-OUT = Path(__file__).resolve().parent / "parsers.json.gz"
+OUT = Path(__file__).resolve().parent / "parsers.json.xz"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
 
 
@@ -101,9 +100,7 @@ def main():
         },
         "tools": record_tools(), "reasoning": record_reasoning(), "both": record_both(),
     }  # fmt: skip
-    packed = gzip.compress(json.dumps(recorded, ensure_ascii=False).encode(), 9, mtime=0)
-    OUT.write_bytes(packed)
-    print(f"{OUT.name}: {len(packed)} bytes")
+    print(f"{OUT.name}: {write_packed(OUT, recorded)} bytes")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ The scheduler and the core's step are the release's; the stages are a stand-in (
 whose results come early or have to be waited for. Each step's record is what `pipeline_workload.short` keeps: the plan,
 what is sent back to the stages that do not sample, which batch is taken in, all that the scheduler knows. The known
 bugs (`upstream_patches.py`) are patched; one short workload is recorded without. The result is
-`scheduler-pipeline.json.gz`.
+`scheduler-pipeline.json.xz`.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def main() -> None:
         "seen": dict(sorted(seen.items())),
         "workloads_by_feature": dict(sorted(features.items())),
     }
-    write("scheduler-pipeline.json.gz", f"record_pipeline.py {num_workloads}", more, traces=traces, unpatched=unpatched)
+    write("scheduler-pipeline.json.xz", f"record_pipeline.py {num_workloads}", more, traces=traces, unpatched=unpatched)
 
 
 if __name__ == "__main__":

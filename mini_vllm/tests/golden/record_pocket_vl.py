@@ -9,17 +9,16 @@ Pictures are not stored: `models.training.pocket_vl.suites.suite(name, n)[-1]` d
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.tests.golden.packed import write_packed
 from models.training.pocket_vl.rows import make_encoder
 from models.training.pocket_vl.suites import MAKERS, Case, suite
 
-FILE = Path(__file__).resolve().parent / "pocket-vl.json.gz"
+FILE = Path(__file__).resolve().parent / "pocket-vl.json.xz"
 FOLDER = "models/pocket-vl"
 COUNT, MAX_TOKENS = 60, 80
 ENVIRONMENT = {
@@ -88,7 +87,7 @@ def main() -> None:
         "command": "mini_vllm/tests/golden/record_pocket_vl.py",
     }  # fmt: skip
     kept = {"provenance": provenance, "answers": record()}
-    FILE.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
+    write_packed(FILE, kept)
     print(f"{FILE.name}: {len(kept['answers'])} answers")
 
 

@@ -9,7 +9,6 @@ A family that the CPU build cannot run is left out, and named in `failed`.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import platform
@@ -19,10 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.tests.golden.packed import read_packed, write_packed
 from mini_vllm.tests.models.pooling_checkpoints import FAMILIES, TASKS, engine_args, prompts, save_family
 
 HERE = Path(__file__).resolve().parent
-FILE = HERE / "pooling.json.gz"
+FILE = HERE / "pooling.json.xz"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1",
@@ -57,7 +57,7 @@ def main() -> None:
     if len(sys.argv) == 3 and sys.argv[1] == "--child":
         print("RESULT" + json.dumps(record(sys.argv[2])))
         return
-    kept = json.loads(gzip.decompress(FILE.read_bytes())) if FILE.is_file() else {"families": {}, "failed": {}}
+    kept = read_packed(FILE) if FILE.is_file() else {"families": {}, "failed": {}}
     for family in sys.argv[1:] or FAMILIES:
         command = [sys.executable, __file__, "--child", family]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -72,7 +72,7 @@ def main() -> None:
             "vllm": "0.22.1", "device": "CPU", "python": platform.python_version(),
             "command": "mini_vllm/tests/golden/record_pooling.py",
         }  # fmt: skip
-        FILE.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
+        write_packed(FILE, kept)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Each case is a batch: the rows' parameters, the logits, and upstream's logits af
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -31,6 +30,8 @@ from vllm.v1.sample.logits_processor.builtin import (
 from vllm.v1.sample.logits_processor.interface import BatchUpdate
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
+
+from mini_vllm.tests.golden.packed import write_packed
 
 VOCAB = 40
 CASES: dict[str, list[dict]] = {
@@ -152,8 +153,8 @@ def main() -> None:
         "symbols": ["vllm.v1.sample.sampler.Sampler", "vllm.v1.sample.logits_processor.builtin"],
     }
     data = {"provenance": provenance, "vocab_size": VOCAB, "prompt": PROMPT, "output": OUTPUT, "cases": recorded}
-    target = Path(__file__).with_name("sampler.json")
-    target.write_text(json.dumps(data, indent=None, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+    target = Path(__file__).with_name("sampler.json.xz")
+    write_packed(target, data)
     print(f"{target}: {len(recorded)} cases")
 
 

@@ -1,4 +1,4 @@
-"""Records prompt log-probabilities and beam search of the real vLLM v0.22.1 on models/pocket -> sampling.json.gz.
+"""Records prompt log-probabilities and beam search of the real vLLM v0.22.1 on models/pocket -> sampling.json.xz.
 
 Run where the real release is installed (`course vllm`), from the root of the repository:
 
@@ -10,11 +10,11 @@ of sequence.
 """
 
 import dataclasses
-import gzip
-import json
 import os
 import sys
 from pathlib import Path
+
+from mini_vllm.tests.golden.packed import write_packed
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = {
@@ -82,8 +82,8 @@ def main():
         ]})  # fmt: skip
     provenance = {"vllm": vllm.__version__, "python": sys.version.split()[0], "script": Path(__file__).name}
     record = {"provenance": provenance, "prompts": PROMPTS, "prompt_logprobs": prompt_logprobs, "beams": beams}
-    where = Path(__file__).with_name("sampling.json.gz")
-    where.write_bytes(gzip.compress(json.dumps(record, ensure_ascii=False).encode(), mtime=0))
+    where = Path(__file__).with_name("sampling.json.xz")
+    write_packed(where, record)
     print(f"{where.name}: {where.stat().st_size:,} bytes")
 
 

@@ -5,7 +5,7 @@ where it is named, "modes" or "thinking", and the other is kept:
 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_sampling_modes.py [PART]
 
-sampling-modes.json.gz: of each row of `sampling_mode_cases.py` every entry that was reported (id, value, rank), under
+sampling-modes.json.xz: of each row of `sampling_mode_cases.py` every entry that was reported (id, value, rank), under
 each mode, without drafts and with those of an n-gram; and the tokens under each thinking budget, without drafts, with
 an n-gram's and with a draft model's.
 
@@ -13,13 +13,13 @@ One patch: on a CPU the release fails where a budget forces a token, because it 
 there; here `async_tensor_h2d` makes a plain tensor.
 """
 
-import gzip
 import importlib.metadata
-import json
 import os
 import platform
 import sys
 from pathlib import Path
+
+from mini_vllm.tests.golden.packed import read_packed, write_packed
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
@@ -101,17 +101,17 @@ def main():
         **{name: importlib.metadata.version(name) for name in ("vllm", "torch", "numpy")},
     }
     drafts = {"none": None, "ngram": NGRAM, "draft_model": DRAFT_MODEL}
-    where = HERE / "sampling-modes.json.gz"
-    record = json.loads(gzip.decompress(where.read_bytes())) if where.exists() else {}
+    where = HERE / "sampling-modes.json.xz"
+    record = read_packed(where) if where.exists() else {}
     record["provenance"] = provenance
     if "thinking" not in sys.argv:
         record["modes"] = {m: {"none": of_mode(m, None), "ngram": of_mode(m, NGRAM)} for m in MODES}
-        where.write_bytes(gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0))
+        write_packed(where, record)
     if "modes" not in sys.argv:
         record["thinking"] = {
             name: {k: of_thinking(config, d) for k, d in drafts.items()} for name, config in THINKING.items()
         }
-    where.write_bytes(gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0))
+    write_packed(where, record)
     print(f"{where.name}: {where.stat().st_size:,} bytes")
 
 

@@ -4,12 +4,11 @@ Run from the repository root under the CPU build of the pinned release (`course 
 
     .venv-vllm/bin/python mini_vllm/tests/golden/record_scheduler.py 300
 
-No weights are needed: sampled tokens come from a seeded stand-in. The result is `scheduler-traces.json.gz`.
+No weights are needed: sampled tokens come from a seeded stand-in. The result is `scheduler-traces.json.xz`.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -21,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from mini_vllm.tests.golden.packed import write_packed
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -288,9 +289,8 @@ def write(name: str, command: str, more: dict[str, Any], **content: Any) -> None
     """A golden document: where it comes from, with `more`, and its content. The same content is the same bytes."""
     provenance = {"vllm": __version__, "python": platform.python_version(), "command": command, **more}
     document = {"provenance": provenance, **content}
-    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
-    (HERE / name).write_bytes(data)
-    print(json.dumps(provenance, indent=1), len(data), "bytes")
+    size = write_packed(HERE / name, document)
+    print(json.dumps(provenance, indent=1), size, "bytes")
 
 
 def main() -> None:
@@ -304,7 +304,7 @@ def main() -> None:
             features.update(workload.features)
     steps = [step for trace in traces for step in trace]
     more = {**counts(traces, steps), "workloads_by_feature": dict(sorted(features.items()))}
-    write("scheduler-traces.json.gz", f"record_scheduler.py {num_workloads}", more, traces=traces)
+    write("scheduler-traces.json.xz", f"record_scheduler.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Records workloads on which a known bug of vLLM 0.22.1's scheduler shows: with the bug, and with all of them patched.
 
-Run as `record_scheduler.py`; the result is `scheduler-bugs.json.gz`:
+Run as `record_scheduler.py`; the result is `scheduler-bugs.json.xz`:
 
     .venv-vllm/bin/python mini_vllm/tests/golden/record_scheduler_bugs.py 12
 
@@ -58,7 +58,7 @@ def main() -> None:
                     traces.append({"seed": tried, "parts_at": parting, "unpatched": unpatched, "patched": patched})
             tried += 1
     more = {"seeds_tried": tried, "patches": {name: patch.why for name, patch in PATCHES.items()}}
-    write("scheduler-bugs.json.gz", f"record_scheduler_bugs.py {wanted}", more, bugs=found)
+    write("scheduler-bugs.json.xz", f"record_scheduler_bugs.py {wanted}", more, bugs=found)
     print({name: [(t["seed"], t["parts_at"]) for t in traces] for name, traces in found.items()})
 
 

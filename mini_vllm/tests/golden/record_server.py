@@ -4,10 +4,9 @@ Run where the real release is installed (`course vllm`), from the root of the re
 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_server.py
 
-server.json.gz: the answers to `server_cases.py`, and after each list the families of /metrics and the paths of OpenAPI.
+server.json.xz: the answers to `server_cases.py`, and after each list the families of /metrics and the paths of OpenAPI.
 """
 
-import gzip
 import hashlib
 import importlib.metadata
 import json
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from mini_vllm.tests.golden.packed import write_packed
 from mini_vllm.tests.golden.server_cases import ARGS, DEADLY, KEYED, KEYED_ARGS, PLAIN
 from mini_vllm.tests.golden.server_play import client_of, metrics, openapi, play
 
@@ -115,9 +115,8 @@ def main():
         "keyed": record(KEYED_ARGS, KEYED, 8766),
         "deadly": record_deadly(8767),
     }
-    data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-    (HERE / "server.json.gz").write_bytes(gzip.compress(data, mtime=0))
-    print(f"{len(PLAIN)} + {len(KEYED)} cases, {len(data)} bytes")
+    size = write_packed(HERE / "server.json.xz", document)
+    print(f"{len(PLAIN)} + {len(KEYED)} cases, {size} bytes")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ Run where the real release is installed (`course vllm`), from the root of the re
 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_server_store.py
 
-server-store.json: the answers to the walk of `server_store_cases.py`; the families of /metrics of two API servers after
-four completions; and the last words of that service when one of them is killed.
+server-store.json.xz: the answers to the walk of `server_store_cases.py`; the families of /metrics of two API servers
+after four completions; and the last words of that service when one of them is killed.
 """
 
-import json
 import os
 import re
 import signal
@@ -21,12 +20,13 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from mini_vllm.tests.golden.packed import write_packed
 from mini_vllm.tests.golden.record_server import HERE, MODEL, SETTINGS, options, provenance, wait
 from mini_vllm.tests.golden.server_cases import ARGS
 from mini_vllm.tests.golden.server_play import client_of
 from mini_vllm.tests.golden.server_store_cases import ENVIRONMENT, walk
 
-FILE = HERE / "server-store.json"
+FILE = HERE / "server-store.json.xz"
 BODY = {"model": "pocket", "prompt": "The scheduler", "max_tokens": 6, "temperature": 0}
 
 
@@ -78,7 +78,7 @@ def main():
     document = {"provenance": {**provenance(), "recorder": "mini_vllm/tests/golden/record_server_store.py"},
                 "answers": answers, "two servers": record_two(8769, log)}  # fmt: skip
     log.unlink()
-    FILE.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_packed(FILE, document)
     print(len(answers), "answers")
 
 

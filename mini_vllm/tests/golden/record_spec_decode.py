@@ -5,17 +5,17 @@ Run where the real release is installed (`course vllm`), from the root of the re
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_spec_decode.py [METHOD …]
 
 With names of methods, only those are recorded anew, and only by the release that recorded the others.
-spec-decode.json.gz: for each method of `spec_decode_cases.py` the prompts alone and all together; of each answer the
+spec-decode.json.xz: for each method of `spec_decode_cases.py` the prompts alone and all together; of each answer the
 tokens and the gap between the two likeliest at each; of each run the counters that `LLM.get_metrics` has.
 """
 
-import gzip
 import importlib.metadata
-import json
 import os
 import platform
 import sys
 from pathlib import Path
+
+from mini_vllm.tests.golden.packed import read_packed, write_packed
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
@@ -83,16 +83,16 @@ def main():
         "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, CPU",
         **{name: importlib.metadata.version(name) for name in ("vllm", "torch", "numpy")},
     }
-    file, runs = HERE / "spec-decode.json.gz", {}
+    file, runs = HERE / "spec-decode.json.xz", {}
     if sys.argv[1:]:
-        kept = json.loads(gzip.decompress(file.read_bytes()))
+        kept = read_packed(file)
         if kept["provenance"] != provenance:
             sys.exit(f"recorded by {kept['provenance']}, and this is {provenance}: record all methods")
         runs = kept["runs"]
     for name in sys.argv[1:] or METHODS:
         runs[name] = record(METHODS[name])
         document = {"provenance": provenance, "runs": {each: runs[each] for each in METHODS if each in runs}}
-        file.write_bytes(gzip.compress((json.dumps(document, separators=(",", ":")) + "\n").encode(), 9, mtime=0))
+        write_packed(file, document)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Run from the repository root under the CPU build of the pinned release (`course 
 
 As `record_groups.py`; each step's record is what is scheduled, drafted and preempted, and a checksum over all that the
 scheduler knows, the block tables, the free queue and the KV cache events among it. The known bugs
-(`upstream_patches.py`, `upstream_state_patches.py`) are patched. The result is `scheduler-states.json.gz`.
+(`upstream_patches.py`, `upstream_state_patches.py`) are patched. The result is `scheduler-states.json.xz`.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def main() -> None:
         "workloads_by_feature": dict(sorted(features.items())),
         "patches": {**{name: patch.why for name, patch in {**PATCHES, **CONNECTOR_PATCHES}.items()}, **why()},
     }
-    write("scheduler-states.json.gz", f"record_states.py {num_workloads}", more, traces=traces)
+    write("scheduler-states.json.xz", f"record_states.py {num_workloads}", more, traces=traces)
 
 
 if __name__ == "__main__":

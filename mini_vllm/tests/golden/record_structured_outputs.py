@@ -4,12 +4,11 @@ Run where the real release is installed (`course vllm`), from the root of the re
 
     PYTHONPATH=. .venv-vllm/bin/python mini_vllm/tests/golden/record_structured_outputs.py
 
-structured-outputs.json: greedy tokens for every request and prompt of `structured_output_cases.py`.
-structured-output-masks.json.gz: for every schema, regex and grammar there, random legal paths of tokens; at each step
+structured-outputs.json.xz: greedy tokens for every request and prompt of `structured_output_cases.py`.
+structured-output-masks.json.xz: for every schema, regex and grammar there, random legal paths of tokens; at each step
 how many tokens xgrammar allows, a hash of its mask, and where ours differed when this was recorded: the differing ids.
 """
 
-import gzip
 import hashlib
 import importlib.metadata
 import json
@@ -19,6 +18,8 @@ import random
 from pathlib import Path
 
 import numpy as np
+
+from mini_vllm.tests.golden.packed import write_packed
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
@@ -121,10 +122,9 @@ def main():
         **{name: importlib.metadata.version(name) for name in names},
     }
     masks = {"provenance": provenance, "masks": record_masks()}
-    packed = gzip.compress(json.dumps(masks, separators=(",", ":")).encode(), mtime=0)
-    (HERE / "structured-output-masks.json.gz").write_bytes(packed)
+    write_packed(HERE / "structured-output-masks.json.xz", masks)
     answers = {"provenance": provenance, "answers": record_answers()}
-    (HERE / "structured-outputs.json").write_text(json.dumps(answers, ensure_ascii=False, indent=0) + "\n")
+    write_packed(HERE / "structured-outputs.json.xz", answers)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ One engine a process: each checkpoint is recorded in a child.
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
-import json
 import os
 import platform
 import subprocess
@@ -20,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from mini_vllm.tests.golden.packed import write_packed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -88,7 +88,7 @@ def _let_experts_compute_in_float32() -> str:
 
 
 def record(name: str) -> None:
-    """Record one checkpoint into `vllm-NAME.json.gz`."""
+    """Record one checkpoint into `vllm-NAME.json.xz`."""
     import torch
     import transformers
     import vllm
@@ -130,13 +130,10 @@ def record(name: str) -> None:
             "engine_args": {**workload.ENGINE_ARGS, "max_model_len": max_model_len},
             "answers": _answers(llm, items),
         }
-    data = json.dumps(document, separators=(",", ":")).encode()
-    target = HERE / f"vllm-{name}.json.gz"
-    target.write_bytes(gzip.compress(data, mtime=0))
+    target = HERE / f"vllm-{name}.json.xz"
+    size = write_packed(target, document)
     reasons = [answer["finish_reason"] for answer in document["answers"]]
-    print(
-        f"{target.name}: {len(reasons)} answers, { ({r: reasons.count(r) for r in set(reasons)}) }, {len(data)} bytes"
-    )
+    print(f"{target.name}: {len(reasons)} answers, { ({r: reasons.count(r) for r in set(reasons)}) }, {size} bytes")
 
 
 def main() -> None:

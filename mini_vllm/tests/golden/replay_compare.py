@@ -1,18 +1,17 @@
 """What all replays of recorded schedulers share: a recording, and where ours parts from it."""
 
-import gzip
-import json
 from functools import lru_cache
 
 import pytest
 
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
 
 @lru_cache
 def recording(name):
     """The recorded traces of a file, and their provenance."""
-    return json.loads(gzip.decompress((GOLDEN / name).read_bytes()))
+    return read_packed(GOLDEN / name)
 
 
 def two_columns(theirs, ours):

@@ -1,4 +1,4 @@
-"""Where an answer of ours differs from the one that was recorded (`server.json.gz`), in words."""
+"""Where an answer of ours differs from the one that was recorded (`server.json.xz`), in words."""
 
 import math
 from typing import Any

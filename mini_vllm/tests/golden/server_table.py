@@ -3,11 +3,11 @@
 PYTHONPATH=. python -m mini_vllm.tests.golden.server_table    # prints it
 """
 
-import gzip
-import json
 import re
 from pathlib import Path
 from typing import Any
+
+from mini_vllm.tests.golden.packed import read_packed
 
 KINDS = {
     "not JSON": "a body that is not JSON", "a list as body": "a list as body", "text/plain": "another content type",
@@ -42,7 +42,7 @@ BEGIN, END = "<!-- bad input: begin -->\n", "<!-- bad input: end -->"
 
 def table(ours: dict[str, dict[str, Any]]) -> str:
     """The lines of the table; `ours`: our answers by the names of cases."""
-    recorded = json.loads(gzip.decompress(Path(__file__).with_name("server.json.gz").read_bytes()))["plain"]["answers"]
+    recorded = read_packed(Path(__file__).with_name("server.json.xz"))["plain"]["answers"]
     lines = ["| Request | vLLM 0.22.1 | here |", "|---|---|---|"]
     for name, kind in KINDS.items():
         theirs, here = said(recorded[name]), said(ours[name])

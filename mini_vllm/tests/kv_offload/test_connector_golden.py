@@ -1,7 +1,5 @@
 """The scheduler's half of the offloading connector: every answer and every order as the real one's, step by step."""
 
-import gzip
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +9,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.offloading.scheduler import 
 from mini_vllm.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from mini_vllm.kv_offload.cpu.manager import CPUOffloadingManager
 from mini_vllm.tests.golden.offload_connector_workload import NUM_SEEDS, OffloadConnectorWorkload, packed, spec_of
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
 
@@ -32,7 +31,7 @@ def make_half(settings):
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(gzip.decompress((GOLDEN / "offload-connector.json.gz").read_bytes()))
+    return read_packed(GOLDEN / "offload-connector.json.xz")
 
 
 @pytest.mark.parametrize("num_seeds", [20, pytest.param(NUM_SEEDS, marks=pytest.mark.slow)])

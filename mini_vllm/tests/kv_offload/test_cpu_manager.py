@@ -1,13 +1,11 @@
 """Which blocks are kept in the host's memory: as vLLM decides, question by question, and what must always hold."""
 
-import gzip
-import json
-
 import pytest
 
 from mini_vllm.kv_offload.base import ReqContext, get_offload_block_hash, get_offload_group_idx, make_offload_key
 from mini_vllm.kv_offload.cpu.manager import CPUOffloadingManager
 from mini_vllm.tests.golden.offload_workload import NUM_SEEDS, OffloadWorkload, packed, settings_of
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
 FOR = ReqContext("a")
@@ -15,7 +13,7 @@ FOR = ReqContext("a")
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(gzip.decompress((GOLDEN / "offload.json.gz").read_bytes()))
+    return read_packed(GOLDEN / "offload.json.xz")
 
 
 @pytest.mark.parametrize("policy", ["lru", "arc"])

@@ -22,6 +22,7 @@ from mini_vllm.tests.distributed.kv_transfer.offloading import (
     make_tiers,
     save,
     serve,
+    tiers_of,
     tokens_of,
 )
 
@@ -43,7 +44,7 @@ def files_of(root):
 
 
 def tier_of(llm):
-    return llm.llm_engine.scheduler.connector.connector.connector_scheduler.manager.secondary_tiers[0]
+    return tiers_of(llm)[0]
 
 
 @pytest.mark.parametrize("policy", ["lru", pytest.param("arc", marks=pytest.mark.slow)])

@@ -1,12 +1,11 @@
 """The adapters of pocket that were trained and committed: size, figures, and that all compute the same with them.
 
 A mixed batch = each alone = the merged weights = PEFT merged in transformers = the real vLLM's own adapters, whose
-answers are in `golden/lora-server.json.gz`.
+answers are in `golden/lora-server.json.xz`.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -14,13 +13,14 @@ import pytest
 
 from mini_vllm import LLM, LoRARequest, SamplingParams
 from mini_vllm.tests.golden import lora_cases
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.lora.adapters import save_merged
 from models.training.card_lora import adapter_card
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
 NAMES = ("pirate", "json", "sums")
 REQUESTS = {name: LoRARequest(name, i, str(MODELS / f"pocket-lora-{name}")) for i, name in enumerate(NAMES, 1)}
-RECORDED = json.loads(gzip.decompress((Path(lora_cases.__file__).parent / "lora-server.json.gz").read_bytes()))
+RECORDED = read_packed(Path(lora_cases.__file__).parent / "lora-server.json.xz")
 ASKED = [case for case in lora_cases.CASES if case["name"].startswith(tuple(f"chat: {n}: " for n in lora_cases.NAMES))]
 ROWS = [(case["json"]["model"], RECORDED["answers"][case["name"]]["body"]) for case in ASKED]
 PROMPTS = [{"prompt_token_ids": body["prompt_token_ids"]} for _, body in ROWS]

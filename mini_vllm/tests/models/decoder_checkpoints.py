@@ -1,6 +1,6 @@
 """Tiny random checkpoints of the architectures of `config_keys_decoders.py`, from numpy alone.
 
-The golden numbers of transformers and of real vLLM (`golden/decoders.json.gz`) were recorded on exactly these.
+The golden numbers of transformers and of real vLLM (`golden/decoders.json.xz`) were recorded on exactly these.
 """
 
 from __future__ import annotations

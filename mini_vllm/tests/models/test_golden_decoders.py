@@ -3,8 +3,6 @@ tokens with chunks, a prefix cache, preemption, two ranks, and in either form.""
 
 from __future__ import annotations
 
-import gzip
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,14 @@ from mini_vllm.distributed import shared_memory
 from mini_vllm.kv_cache_interface import MLAAttentionSpec
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.tests.compilation.test_cpu_fused import compare
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_decoders import BY_VLLM, FILE, NEW, prompts
 from mini_vllm.tests.models.decoder_checkpoints import DECODERS, save_decoder
 from mini_vllm.tests.models.tiny_checkpoints import digest
 
 TIE = 1e-4
 PLAIN_ONLY = ("gpt-oss", "deepseek-v2")
-GOLDEN: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes()))
+GOLDEN: dict[str, Any] = read_packed(FILE)
 SLOWLY = [name if name in ("gemma3", "gpt-oss", "deepseek-v2") else pytest.param(name, marks=pytest.mark.slow)
           for name in DECODERS]  # fmt: skip
 needs_ranks = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")

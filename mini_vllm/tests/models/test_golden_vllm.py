@@ -4,13 +4,12 @@ Greedy tokens in float32 can only be compared where the likeliest token has no n
 step whose two best log-probabilities lie within 1e-4, and such stops are counted.
 """
 
-import gzip
-import json
 import re
 
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN, MODELS
 from mini_vllm.tests.models import tiny_checkpoints as tiny
 
@@ -19,7 +18,7 @@ TIE = 1e-4
 
 
 def load(name):
-    return json.loads(gzip.decompress((GOLDEN / f"vllm-{name}.json.gz").read_bytes()))
+    return read_packed(GOLDEN / f"vllm-{name}.json.xz")
 
 
 def checkpoint(name, tmp_path):
@@ -67,8 +66,8 @@ def test_some_answers_equal_real_vllm(name, tmp_path):
 
 
 def replay(name, tmp_path, every=1):
-    if not (GOLDEN / f"vllm-{name}.json.gz").is_file():
-        pytest.fail(f"golden/vllm-{name}.json.gz is missing: record it (see record_vllm.py)")
+    if not (GOLDEN / f"vllm-{name}.json.xz").is_file():
+        pytest.fail(f"golden/vllm-{name}.json.xz is missing: record it (see record_vllm.py)")
     golden = load(name)
     folder = checkpoint(name, tmp_path)
     assert tiny.digest(folder) == golden["provenance"]["checkpoint_sha256"], "not the weights that were recorded"

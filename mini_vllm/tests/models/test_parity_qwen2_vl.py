@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +21,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from mini_vllm import LLM, SamplingParams  # noqa: E402  # needs torch
 from mini_vllm.multimodal.image import to_rgb  # noqa: E402
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # noqa: E402
-from mini_vllm.tests.multimodal.tiny_qwen2_vl import CONFIG, IMAGE, IMAGES, TEXT, VIDEO, VISION  # noqa: E402
+from mini_vllm.tests.multimodal.tiny_qwen2_vl import CONFIG, FILMS, IMAGE, IMAGES, TEXT, VIDEO, VISION  # noqa: E402
 from mini_vllm.transformers_utils.configs.qwen2_vl import Qwen2VLVisionConfig  # noqa: E402
 from mini_vllm.transformers_utils.processors.qwen2_vl import Qwen2VLImageProcessor, smart_resize  # noqa: E402
 
 # two pictures without a token between them are one run for transformers, which then is lost
 PROMPTS = [([1, 5, IMAGE, 7, 8], [0]), ([1, IMAGE, 9, IMAGE, 4], [1, 2]), ([3, IMAGE, 5, IMAGE, 6, IMAGE], [3, 0, 1])]
 TEXT_ALONE = [1, 2, 3, 4, 5]
+FILMS_AND_PICTURES: list[tuple[list[int], list[int], list[int]]] = [
+    ([1, 5, VIDEO, 7], [], [0]), ([1, VIDEO, 2, IMAGE, 4, VIDEO, 5], [1], [1, 0]),
+]  # fmt: skip
 NUM_TOKENS = 12
 processor_class = getattr(transformers, "Qwen2VLImageProcessorPil", None) or transformers.Qwen2VLImageProcessor
 
@@ -44,6 +49,9 @@ def pair(request: Any, tmp_path_factory: Any) -> tuple[Any, Any, Any]:
     reference.save_pretrained(folder)
     processor = processor_class()
     processor.save_pretrained(folder)
+    # the film lasts no longer than a frame's larger side: see `get_mrope_input_positions`
+    sizes = {"size": {"shortest_edge": 784 * 9, "longest_edge": 784 * 16}}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(sizes))
     return reference, processor, LLM(str(folder), skip_tokenizer_init=True, num_blocks=100)
 
 
@@ -76,16 +84,14 @@ def test_the_tokens_are_those_of_transformers(pair: Any) -> None:
         assert said.argmax(-1).tolist() == list(output.outputs[0].token_ids)
 
 
-def plain_logits(llm: Any, tokens: list[int], images: list[int]) -> Any:
+def plain_logits(llm: Any, tokens: list[int], images: list[int], films: Sequence[int] = ()) -> Any:
     """Those of the model without an engine around it: one request, no cache."""
     engine = llm.llm_engine
     model = engine.engine_core.model
-    data = {"image": [IMAGES[i] for i in images]}
+    data = {"image": [IMAGES[i] for i in images], "video": [FILMS[i] for i in films]}
     ids, features = engine.input_processor.multimodal.processor.apply(tokens, data)
-    embeds: Any = []
-    if features:
-        embeds = model.embed_multimodal(**{key: [each.data[key] for each in features] for key in features[0].data})
-    rows = model.embed_input_ids(np.array(ids), embeds, is_multimodal=np.array(ids) == IMAGE)
+    embeds: Any = [model.embed_multimodal(**{key: [each.data[key]] for key in each.data})[0] for each in features]
+    rows = model.embed_input_ids(np.array(ids), embeds, is_multimodal=np.isin(ids, [IMAGE, VIDEO]))
     positions, _ = model.get_mrope_input_positions(ids, features)
     return ids, model.compute_logits(model.forward(None, positions, attend, rows))
 
@@ -105,6 +111,49 @@ def test_the_logits_are_those_of_transformers(pair: Any, tokens: list[int], imag
     assert logits.dtype == np.float32
     expected = ask(reference, processor, ids, images).numpy()
     assert np.abs(logits - expected).max() <= 1e-4
+
+
+@pytest.mark.parametrize(("tokens", "images", "films"), FILMS_AND_PICTURES)
+def test_the_logits_of_films_are_those_of_transformers(
+    pair: Any, tokens: list[int], images: list[int], films: list[int]
+) -> None:
+    """Patches of films are ours: transformers' need torchvision, under which they are recorded (`test_video.py`)."""
+    reference, processor, llm = pair
+    ids, logits = plain_logits(llm, tokens, images, films)
+    data = {"image": [IMAGES[i] for i in images], "video": [FILMS[i] for i in films]}
+    _, features = llm.llm_engine.input_processor.multimodal.processor.apply(tokens, data)
+    whole = [each.data for each in features if each.modality == "video"]
+    given = dict(processor([Image.fromarray(IMAGES[i]) for i in images], return_tensors="pt")) if images else {}
+    given["pixel_values_videos"] = torch.from_numpy(np.concatenate([each["pixel_values_videos"] for each in whole]))
+    given["video_grid_thw"] = torch.from_numpy(np.stack([each["video_grid_thw"] for each in whole]))
+    assert max(int(each["video_grid_thw"][0]) for each in whole) == 3
+    types = torch.tensor([[1 if token == IMAGE else 2 if token == VIDEO else 0 for token in ids]])
+    with torch.no_grad():
+        expected = reference(input_ids=torch.tensor([ids]), mm_token_type_ids=types, **given).logits[0].numpy()
+    assert np.abs(logits - expected).max() <= 1e-4
+
+
+def test_the_positions_of_films_are_those_of_transformers_where_they_are_short(pair: Any) -> None:
+    """Where a film has more pairs of frames than a frame has squares on its larger side, transformers goes on from a
+    number that the film has used already."""
+    reference, _, llm = pair
+    model = llm.llm_engine.engine_core.model
+    for t, h, w in ((1, 2, 2), (3, 4, 6), (3, 2, 6), (2, 4, 2), (5, 4, 6)):
+        squares = t * h * w // 4
+        tokens = [1, 2, *[VIDEO] * squares, 3, 4]
+        feature = MultiModalFeatureSpec(
+            {"video_grid_thw": np.array([t, h, w])}, "video", "a", PlaceholderRange(2, squares)
+        )
+        ids = torch.tensor([tokens])
+        positions, delta = model.get_mrope_input_positions(tokens, [feature])
+        expected, expected_delta = reference.model.get_rope_index(
+            ids, mm_token_type_ids=(ids == VIDEO).int() * 2, video_grid_thw=torch.tensor([[t, h, w]])
+        )
+        behind = t - max(h, w) // 2
+        same = len(tokens) if behind <= 0 else len(tokens) - 2
+        np.testing.assert_array_equal(positions[:, :same], expected[:, 0, :same].numpy())
+        assert (positions[:, same:] - expected[:, 0, same:].numpy() == behind).all()
+        assert delta == int(expected_delta) or behind > 0
 
 
 def test_the_positions_are_those_of_transformers(pair: Any) -> None:

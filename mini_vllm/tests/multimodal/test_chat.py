@@ -140,7 +140,9 @@ def test_the_command_line_shows_pictures(folder, llm, tmp_path):
     raw = run("generate", *common, "--prompt", "<image> and <image>", "--raw", *both, "--json")
     assert json.loads(raw.stdout)["num_prompt_tokens"] == len(" and ") + 2 * ROWS
     talk = run("chat", *common, *both[:2], stdin=f"a\n/image {tmp_path / '1.png'}\nb\n/image nope.png\n/stats\n")
-    assert "(1 picture(s) with the next message)" in talk.output and "error: --image: image file" in talk.output
+    assert (
+        "(1 picture(s) or film(s) with the next message)" in talk.output and "error: --image: image file" in talk.output
+    )
     wrong = run("generate", *common, "--image", __file__, code=2)
     assert "Failed to load image: cannot identify image file" in wrong.output
 

@@ -110,6 +110,18 @@ def test_a_name_stands_for_a_picture_that_has_been_seen(tiny, alone):
             llm.generate({**named, "multi_modal_uuids": uuids}, GREEDY)
 
 
+def test_a_hash_as_a_name_does_not_give_another_s_picture(tiny, alone):
+    llm = make(tiny)
+    assert tokens_of(llm, PROMPTS[:1]) == alone[:1]
+    processor = llm.llm_engine.input_processor.multimodal.processor
+    _, (feature,) = processor.apply(PROMPTS[0]["prompt_token_ids"], PROMPTS[0]["multi_modal_data"])
+    stolen = {**PROMPTS[0], "multi_modal_uuids": {"image": feature.mm_hash}}
+    with pytest.raises(ValueError, match="Cache miss for image at index 0"):
+        llm.generate({**stolen, "multi_modal_data": {"image": [None]}}, GREEDY)
+    other = {**PROMPTS[1], "multi_modal_uuids": {"image": feature.mm_hash}}
+    assert tokens_of(llm, [other, PROMPTS[0]]) == [alone[1], alone[0]]
+
+
 def test_the_processor_is_asked_once_for_a_picture_and_other_settings_make_another_picture(tiny):
     llm = make(tiny)
     other = {**PROMPTS[1], "mm_processor_kwargs": {"image_mean": [0.1, 0.2, 0.3]}}
@@ -132,7 +144,7 @@ def test_the_processor_is_asked_once_for_a_picture_and_other_settings_make_anoth
         ({"limit_mm_per_prompt": {"smell": 1}}, r"limit_mm_per_prompt may have \['image', 'video', 'audio'\]"),
         ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb must be a number of GiB of at least 0, got -1"),
         ({"mm_processor_cache_type": "shm"}, r"mm_processor_cache_type must be one of \('lru',\), got 'shm'"),
-        ({"mm_encoder_tp_mode": "data"}, r"mm_encoder_tp_mode must be one of \('weights',\), got 'data'"),
+        ({"mm_encoder_tp_mode": "both"}, r"mm_encoder_tp_mode must be one of \('weights', 'data'\), got 'both'"),
         ({"allowed_local_media_path": "/nope"}, "The path /nope does not exist"),
         ({"mm_processor_kwargs": {"crop_size": 25}}, "must give pictures of 24 x 24 pixels, which the tower"),
         ({"enable_mm_embeds": True}, "enable_mm_embeds must be unset"),

@@ -12,6 +12,7 @@ import pytest
 from mini_vllm.config.multimodal import MultiModalConfig
 from mini_vllm.multimodal.hasher import MultiModalHasher
 from mini_vllm.multimodal.image import check_image, to_rgb
+from mini_vllm.multimodal.media import base as base_module
 from mini_vllm.multimodal.media import image as image_module
 from mini_vllm.multimodal.media.connector import MediaConnector
 from mini_vllm.multimodal.media.image import ImageMediaIO
@@ -125,7 +126,7 @@ def test_a_bomb_takes_no_memory():
 
 
 def test_a_file_that_is_too_long_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_module, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(base_module, "MAX_FILE_BYTES", 10)
     (tmp_path / "a.png").write_bytes(b"0" * 11)
     with pytest.raises(ValueError, match=r"a.png' must have at most 10 bytes"):
         ImageMediaIO().load_file(tmp_path / "a.png")

@@ -28,6 +28,8 @@ PROMPTS = [
     prompt([1, IMAGE, IMAGE, 4], 1, 2),
     [1, 2, 3, 4, 5, 6, 7],
     prompt([1, 5, IMAGE, 7, 8, 9], 0),
+    prompt([1, VIDEO, 7], films=[0]),
+    prompt([3, VIDEO, 5, IMAGE, VIDEO, 6], 0, films=[1, 2]),
 ]
 
 
@@ -73,7 +75,9 @@ def test_a_request_that_was_preempted_goes_on_with_its_own_positions(tiny, alone
 def test_a_picture_has_as_many_tokens_as_squares(tiny):
     outputs = make(tiny).generate(PROMPTS, GREEDY, use_tqdm=False)
     squares = [one.prompt_token_ids.count(IMAGE) for one in outputs]
-    assert squares == [2 * 2, 2 * 3, 4 * 2 + 1 * 5, 0, 2 * 2]
+    assert squares == [2 * 2, 2 * 3, 4 * 2 + 1 * 5, 0, 2 * 2, 0, 2 * 2]
+    squares = [one.prompt_token_ids.count(VIDEO) for one in outputs]
+    assert squares == [0, 0, 0, 0, 0, 3 * 1 * 2, 1 * 1 * 2 + 1 * 2 * 2]
 
 
 def test_pixels_may_be_fewer_or_more(tiny, alone):
@@ -90,11 +94,8 @@ def test_pixels_may_be_fewer_or_more(tiny, alone):
             make(tiny, mm_processor_kwargs=settings)
 
 
-def test_films_and_narrow_pictures_are_refused_by_name(tiny):
+def test_narrow_pictures_are_refused_by_name(tiny):
     llm = make(tiny)
-    film = {"prompt_token_ids": [1, VIDEO], "multi_modal_data": {"video": np.zeros((2, 56, 56, 3), np.uint8)}}
-    with pytest.raises(ValueError, match="video"):
-        llm.generate(film, GREEDY)
     narrow = {"prompt_token_ids": [1, IMAGE], "multi_modal_data": {"image": np.zeros((2, 500, 3), np.uint8)}}
     with pytest.raises(ValueError, match=r"absolute aspect ratio must be smaller than 200, got 250"):
         llm.generate(narrow, GREEDY)

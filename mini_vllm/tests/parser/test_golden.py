@@ -1,12 +1,12 @@
 """Thoughts, calls and forced calls in one stream, delta for delta as in vLLM 0.22.1: `golden/record_parsers.py`."""
 
-import gzip
-import json
 import logging
 from functools import partial
 from pathlib import Path
 
 import pytest
+
+from mini_vllm.tests.golden.packed import read_packed
 
 pytest.importorskip("pydantic")
 pytest.importorskip("partial_json_parser")
@@ -27,8 +27,8 @@ from mini_vllm.tests.golden.parser_cases import (
 from mini_vllm.tests.golden.parser_runs import both_run
 
 WAYS = [FAST_DEALS, pytest.param(SLOW_DEALS, marks=pytest.mark.slow)]
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.gz"
-RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["both"]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.xz"
+RECORDED = read_packed(GOLDEN)["both"]
 CASES = [(i, j) for i in range(len(BOTH)) for j in range(len(CHOICES))]
 
 

@@ -16,7 +16,7 @@ from mini_vllm.models import registry as models
 from mini_vllm.tests.plugins.packages import GROUPS, install
 from mini_vllm.transformers_utils import config_keys
 
-TABLES: tuple[dict[str, Any], ...] = (models._MODELS, config_keys.ARCHITECTURES, backends._BACKENDS)
+TABLES: tuple[dict[str, Any], ...] = (models._MODELS, config_keys.ARCHITECTURES, config_keys.MEDIA, backends._BACKENDS)
 CACHES = (plugins._entry_points, platforms.platform_plugins, platforms._platform, forms._load_plugins)
 
 

@@ -6,6 +6,10 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mini_vllm.tests.golden.plugin_cases import Case
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,6 +40,30 @@ def install(folder: Path, name: str, files: Mapping[str, str], entry_points: Map
     return folder
 
 
+def install_case(folder: Path, name: str, case: Case, names: Mapping[str, str], engine: str) -> list[Path]:
+    """A case's package, and a second one for entry points with a "+": their folders.
+
+    names: what the engine calls its modules. engine: first word of its groups.
+    """
+    from mini_vllm.tests.golden.plugin_cases import named  # not there in a copy that a learner builds in
+
+    folders = []
+    for mark in ("", "+"):
+        module = named(name, engine) + "_too" * bool(mark)
+        groups = {
+            f"{engine}.{kind}_plugins": {
+                key.removesuffix("+"): f"{module}:{value}" for key, value in (points or {}).items()
+                if key.endswith("+") == bool(mark)
+            }
+            for kind, points in (("platform", case.platform), ("general", case.general))
+        }  # fmt: skip
+        if any(groups.values()):
+            device = "cpu" if "cpu" in groups[f"{engine}.platform_plugins"] else "chip"
+            text = case.source.format(module=module, device=device, **names)
+            folders.append(install(folder / module, module, {f"{module}.py": text}, groups))
+    return folders
+
+
 def blocks_of_the_page() -> dict[str, str]:
     """The files that the page names, by their titles."""
     found = re.findall(r'^```\w+ title="(\S+)"\n(.*?)^```$', PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -45,5 +73,10 @@ def blocks_of_the_page() -> dict[str, str]:
 def install_the_pages_package(folder: Path) -> Path:
     """As `pip install` reads its pyproject.toml."""
     files = blocks_of_the_page()
-    project = tomllib.loads(files["pyproject.toml"])["project"]
+    return install_project(folder, files["pyproject.toml"], files)
+
+
+def install_project(folder: Path, pyproject: str, files: Mapping[str, str]) -> Path:
+    """The text of a pyproject.toml, and what else goes into the folder."""
+    project = tomllib.loads(pyproject)["project"]
     return install(folder, project["name"], files, project["entry-points"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from mini_vllm import EngineConfig
@@ -29,6 +32,7 @@ def fails(): raise OSError("no driver")
 def typo(): return "outsider.Chap"
 def bare(): return "Chip"
 def no_platform(): return "pathlib.Path"
+def driverless(): return "driverless.Chip"
 def broken(): return "outsider.Broken"
 """
 
@@ -81,6 +85,11 @@ def test_the_pool_of_a_device_is_not_the_hosts(installed: Installed, monkeypatch
         ("number", TypeError, "platform plugin 'chip' must return the qualified name of a class, or None .*, got 3"),
         ("typo", ValueError, r"platform plugin 'chip': 'outsider\.Chap' must be package\.module\.Class, and cannot be"),
         ("bare", ValueError, "platform plugin 'chip': 'Chip' must be package.*no module in it"),
+        (
+            "driverless",
+            ValueError,
+            r"'driverless\.Chip' cannot be imported: OSError\('no driver'\)",
+        ),
         ("no_platform", TypeError, "platform plugin 'chip' must name a subclass of Platform, got <class 'pathlib"),
         ("broken", ValueError, "device='chip' needs its driver"),
     ],
@@ -92,6 +101,7 @@ def test_a_wrong_one_is_refused_by_name(
     words: str,
 ) -> None:
     installed(CHIPS, platform={"chip": function})
+    installed("raise OSError('no driver')", name="driverless")
     with pytest.raises(error, match=words):
         EngineConfig()
     assert EngineConfig(device="cpu").device == "cpu"
@@ -138,3 +148,92 @@ def test_the_base_answers_carefully() -> None:
     assert (
         not base.support_static_graph_mode() and base.kv_cache_in_host_memory and base.compiled_form(object()) is None
     )
+
+
+NARROW = """
+from mini_vllm.platforms.interface import Platform
+
+class Bare(Platform):
+    device_name = "chip"
+
+class Double(Bare):
+    supported_dtypes = ("float64",)
+    def get_worker_cls(self): return dict
+
+class Half(Double):
+    supported_dtypes = ("bfloat16",)
+
+class Large(Double):
+    def get_device_total_memory(self, device_id=0): return (device_id + 1) * 1000
+    def get_current_memory_usage(self, device_id=0): return 300
+
+class Needy(Double):
+    def __init__(self, driver): pass
+
+def bare(): return "outsider.Bare"
+def double(): return "outsider.Double"
+def half(): return "outsider.Half"
+def large(): return "outsider.Large"
+def needy(): return "outsider.Needy"
+"""
+
+
+def test_the_class_needs_a_name_and_a_worker(installed: Installed, caplog: pytest.LogCaptureFixture) -> None:
+    from mini_vllm import platforms
+
+    installed(NARROW, platform={"chip": "bare"})
+    with pytest.raises(TypeError, match="platform plugin 'chip': Bare must have get_worker_cls of its own"):
+        EngineConfig()
+    assert platforms.REQUIRED == ("device_name", "get_worker_cls")
+
+
+def test_a_class_that_cannot_be_made_is_named(installed: Installed, caplog: pytest.LogCaptureFixture) -> None:
+    installed(NARROW, platform={"chip": "needy"})
+    with pytest.raises(TypeError, match="driver"):
+        EngineConfig()
+    assert "Plugin chip failed: TypeError" in caplog.text
+
+
+def test_a_dtype_that_the_device_has_not(installed: Installed, caplog: pytest.LogCaptureFixture) -> None:
+    """What nobody asked for falls back, what somebody asked for is refused."""
+    from mini_vllm.logger import warning_once
+
+    installed(NARROW, platform={"chip": "double"})
+    for asked in (None, "auto", "float32"):
+        warning_once.cache_clear()
+        caplog.clear()
+        assert EngineConfig(dtype=asked).dtype == "float64"
+        lacking = asked or "float32"
+        assert f"Your device 'chip' doesn't support {lacking}. Falling back to float64 for compatib" in caplog.text
+    caplog.clear()
+    assert EngineConfig(dtype="float64").dtype == "float64" and not caplog.text
+    with pytest.raises(ValueError, match="dtype must be one of float64 with device='chip', got 'bfloat16'"):
+        EngineConfig(dtype="bfloat16")
+    assert EngineConfig(dtype="bfloat16", device="cpu").dtype == "float32"
+
+
+def test_a_device_of_other_numbers_says_in_which_weights_are_read(installed: Installed) -> None:
+    installed(NARROW, platform={"chip": "half"})
+    with pytest.raises(NotImplementedError, match=r"Half\.supported_dtypes has none of float32, float64: "):
+        EngineConfig()
+
+
+def test_a_share_of_the_devices_memory(installed: Installed) -> None:
+    """Of the smallest of them, since every rank has as many blocks."""
+    installed(NARROW, platform={"chip": "large"})
+    config = EngineConfig()
+
+    def workers(function: Any, args: tuple[Any, ...]) -> list[int]:
+        return [function(SimpleNamespace(config=config, rank=rank), *args) for rank in range(2)]
+
+    assert config.platform.memory_for_kv_cache(0.5, workers) == 2 * (500 - 300)
+    with pytest.raises(ValueError, match=r"gpu_memory_utilization=0\.3 is 0\.00 GiB less than device='chip' holds bef"):
+        config.platform.memory_for_kv_cache(0.3, workers)
+
+
+def test_a_share_of_nobody_knows_what(installed: Installed) -> None:
+    installed(NARROW, platform={"chip": "double"})
+    config = EngineConfig()
+    rank = SimpleNamespace(config=config, rank=0)
+    with pytest.raises(ValueError, match=r"gpu_memory_utilization=0\.5 is not there with device='chip', whose platf"):
+        config.platform.memory_for_kv_cache(0.5, lambda function, args: [function(rank, *args)])

@@ -1,16 +1,15 @@
 """What real vLLM 0.22.1 pooled on the same tiny weights and prompts (`golden/record_pooling.py`)."""
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mini_vllm import LLM, PoolingParams
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.models.pooling_checkpoints import FAMILIES, engine_args, prompts, save_family
 
-GOLDEN = json.loads(gzip.decompress((Path(__file__).parents[1] / "golden" / "pooling.json.gz").read_bytes()))
+GOLDEN = read_packed(Path(__file__).parents[1] / "golden" / "pooling.json.xz")
 
 
 @pytest.mark.parametrize("family", GOLDEN["families"])

@@ -1,11 +1,11 @@
 """Every reasoning parser says what the real one of vLLM 0.22.1 said, delta for delta: `golden/record_parsers.py`."""
 
-import gzip
-import json
 from functools import partial
 from pathlib import Path
 
 import pytest
+
+from mini_vllm.tests.golden.packed import read_packed
 
 pytest.importorskip("pydantic")
 
@@ -14,8 +14,8 @@ from mini_vllm.reasoning import ReasoningParserManager
 from mini_vllm.tests.golden.parser_cases import REASONING, REASONING_TEXTS, THINK, Words
 from mini_vllm.tests.golden.parser_runs import reasoning_run
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.gz"
-RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["reasoning"]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.xz"
+RECORDED = read_packed(GOLDEN)["reasoning"]
 
 
 @pytest.mark.parametrize(("name", "kwargs", "recorded"), [(*each, RECORDED[i]) for i, each in enumerate(REASONING)])

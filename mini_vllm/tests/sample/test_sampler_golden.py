@@ -1,8 +1,6 @@
-"""Replays batches recorded from the real vLLM sampler (golden/record_sampler.py, golden/sampler.json)."""
+"""Replays batches recorded from the real vLLM sampler (golden/record_sampler.py, golden/sampler.json.xz)."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 import pytest
@@ -11,9 +9,10 @@ from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow
 from mini_vllm.sample.ops.logprobs import log_softmax
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
-RECORDED = json.loads((GOLDEN / "sampler.json").read_text(encoding="utf-8"))
+RECORDED = read_packed(GOLDEN / "sampler.json.xz")
 
 
 def rows_of(case: dict, **more: int) -> list[SamplingRow]:

@@ -4,8 +4,6 @@ request asks of the sampler beside drafts, where the real one drops it."""
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 import math
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.sample.thinking_budget_state import Thought
 from mini_vllm.tests.golden import sampling_mode_cases as cases
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN, POCKET
 
 TIE = 1e-4
@@ -22,7 +21,7 @@ QUICK = {("raw_logits", "ngram"), ("processed_logprobs", "none")}
 
 @functools.lru_cache(maxsize=1)
 def recorded():
-    return json.loads(gzip.decompress((GOLDEN / "sampling-modes.json.gz").read_bytes()))
+    return read_packed(GOLDEN / "sampling-modes.json.xz")
 
 
 def drafts(name):

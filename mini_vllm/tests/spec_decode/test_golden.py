@@ -4,12 +4,10 @@ Without drafts the two engines part where two tokens are nearly as likely (float
 place moves the counts too; the runs that pass one are counted, and have to be few.
 """
 
-import gzip
-import json
-
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.spec_decode_cases import ENGINE, MAX_TOKENS, METHODS, PROMPTS
 from mini_vllm.tests.helpers import GOLDEN, MODELS, POCKET
 
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is no
 
 def runs_of(name):
     """Every run of a method: (prompts, the answers and counters recorded)."""
-    recorded = json.loads(gzip.decompress((GOLDEN / "spec-decode.json.gz").read_bytes()))["runs"][name]
+    recorded = read_packed(GOLDEN / "spec-decode.json.xz")["runs"][name]
     return list(zip([*([prompt] for prompt in PROMPTS), PROMPTS], recorded, strict=True))
 
 
@@ -64,7 +62,7 @@ def test_every_run(name):
 
 
 def test_the_recording_is_of_the_pinned_release_and_drafts_were_accepted():
-    document = json.loads(gzip.decompress((GOLDEN / "spec-decode.json.gz").read_bytes()))
+    document = read_packed(GOLDEN / "spec-decode.json.xz")
     assert document["provenance"]["vllm"].startswith("0.22.1") and set(document["runs"]) == set(METHODS)
     for name in METHODS:
         accepted = sum(run["counters"]["num_accepted_tokens"] for _, run in runs_of(name))

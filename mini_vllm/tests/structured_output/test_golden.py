@@ -1,7 +1,6 @@
 """Beside the real thing: vLLM v0.22.1's answers on models/pocket, and xgrammar's masks, both recorded."""
 
 import functools
-import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.structured_output_cases import MASKS, MAX_TOKENS, PROMPTS, REQUESTS
 from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.structured_output.drive import allowed, backend, pocket_vocabulary
@@ -41,7 +41,7 @@ ARGUED = {
 
 @functools.lru_cache(maxsize=1)
 def recorded_masks():
-    return json.loads(gzip.decompress((GOLDEN / "structured-output-masks.json.gz").read_bytes()))["masks"]
+    return read_packed(GOLDEN / "structured-output-masks.json.xz")["masks"]
 
 
 def text_of(spec):
@@ -77,7 +77,7 @@ def test_enough_is_compared():
 
 @pytest.fixture(scope="module")
 def answers():
-    return json.loads((GOLDEN / "structured-outputs.json").read_text(encoding="utf-8"))["answers"]
+    return read_packed(GOLDEN / "structured-outputs.json.xz")["answers"]
 
 
 AHEAD, CHUNKS = {"async_scheduling": True}, {"max_num_batched_tokens": 8}

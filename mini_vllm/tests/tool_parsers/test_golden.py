@@ -1,11 +1,11 @@
 """Every tool parser says what the real one of vLLM 0.22.1 said, delta for delta: `golden/record_parsers.py`."""
 
-import gzip
-import json
 import logging
 from pathlib import Path
 
 import pytest
+
+from mini_vllm.tests.golden.packed import read_packed
 
 pytest.importorskip("pydantic")
 pytest.importorskip("partial_json_parser")
@@ -17,8 +17,8 @@ from mini_vllm.tests.golden.parser_runs import tool_run
 from mini_vllm.tool_parsers import ToolParserManager
 
 WAYS = [FAST_DEALS, pytest.param(SLOW_DEALS, marks=pytest.mark.slow)]
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.gz"
-RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["tools"]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.xz"
+RECORDED = read_packed(GOLDEN)["tools"]
 PAIRS = [(syntax, name) for syntax, (names, *_) in SYNTAXES.items() for name in names]
 
 

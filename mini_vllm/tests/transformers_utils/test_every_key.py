@@ -15,12 +15,14 @@ import pytest
 
 import mini_vllm
 from mini_vllm.layers.pooler.activations import SENTENCE_TRANSFORMERS
+from mini_vllm.layers.quantization import checkpoint_keys as quantized
 from mini_vllm.lora.peft_helper import KEYS as ADAPTER
 from mini_vllm.model_loader.safetensors_reader import INDEX
 from mini_vllm.models.registry import get_model_class
 from mini_vllm.tests.models.decoder_checkpoints import DECODERS
 from mini_vllm.tests.models.pooling_checkpoints import FAMILIES as POOLED
 from mini_vllm.tests.models.tiny_checkpoints import FAMILIES as TINY
+from mini_vllm.tokenizers import tokenizer_json_keys as tokenizer_json
 from mini_vllm.tokenizers.tokenizer_keys import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
 from mini_vllm.transformers_utils import generation_config as generation
 from mini_vllm.transformers_utils import sentence_transformers as st
@@ -80,6 +82,17 @@ GATES: dict[str, tuple[FileKeys, dict[str, Any]]] = {
             (TOKENIZER_CONFIG, {}),
             (SPECIAL_TOKENS_MAP, {}),
             (SENTENCE_TRANSFORMERS, {}),
+            (tokenizer_json.FILE, {"model": {"a": 1}}),
+            (tokenizer_json.MODEL, {"vocab": {"a": 1}, "merges": ["a b"]}),
+            (tokenizer_json.ADDED_TOKEN, {"id": 7, "content": "y"}),
+            *((keys, {}) for kinds in tokenizer_json.PARTS.values() for keys in kinds.values()),
+            (tokenizer_json.PATTERN, {}),
+            (quantized.GPTQ, {"bits": 4, "group_size": 16, "desc_act": False, "sym": True}),
+            (quantized.AWQ, {"zero_point": True}),
+            (quantized.FP8, {}),
+            (quantized.COMPRESSED_TENSORS, {"config_groups": {"a": 1}}),
+            (quantized.CONFIG_GROUP, {"targets": ["Linear"], "weights": {"a": 1}}),
+            (quantized.QUANTIZATION_ARGS, {}),
         )
     )
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 
 from mini_vllm import LLM, FlatLogprobs, LLMEngine, RequestOutputKind, SamplingParams
 from mini_vllm.distributed import shared_memory
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN, POCKET
 
 pytestmark = pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
@@ -146,7 +144,7 @@ def test_two_ranks_and_a_core_in_its_own_process_report_the_same(plain):
             assert_same(entries(mine), entries(alone))
 
 
-RECORD = json.loads(gzip.decompress((GOLDEN / "sampling.json.gz").read_bytes()))
+RECORD = read_packed(GOLDEN / "sampling.json.xz")
 
 
 @pytest.mark.parametrize("budget", [512, pytest.param(8, marks=pytest.mark.slow)])

@@ -1,4 +1,4 @@
-"""The config of Qwen2-VL: a vision tower for pictures of any size, and Qwen2 with positions of three parts.
+"""The config of Qwen2-VL: a vision tower for pictures and films, and Qwen2 with positions of three parts.
 
 In vLLM there is no twin: it takes transformers' own `Qwen2VLConfig` and `Qwen2VLVisionConfig`.
 """
@@ -115,7 +115,8 @@ class Qwen2VLConfig:
         """What it sees, in words."""
         side = self.vision.patch_size * self.vision.spatial_merge_size
         return (
-            f"pictures of any size, a token for each {side} × {side} pixels; tower of {self.vision.depth} layers, "
+            f"pictures and films of any size, a token for each {side} × {side} pixels, of a film for each "
+            f"{self.vision.temporal_patch_size} frames; tower of {self.vision.depth} layers, "
             f"width {self.vision.embed_dim}"
         )
 

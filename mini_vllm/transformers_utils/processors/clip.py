@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.transformers_utils.file_keys import FLAG, NULL, POSITIVE, TEXT, FileKeys, Kind, one_of
+from mini_vllm.transformers_utils.file_keys import FLAG, NULL, OBJECT, TEXT, FileKeys, Kind, one_of
 from mini_vllm.transformers_utils.processors.image_transforms import (
     FILTERS,
     center_crop,
@@ -25,6 +25,8 @@ from mini_vllm.utils.json_files import load_json_object
 
 _MAX_SIDE = 1 << 12
 _MAX_LONGER_SIDE = 1 << 16
+_LEAST, _MOST = 1e-9, 1e9
+"""What pixels may be multiplied with, lessened and divided by: all results are finite in float32."""
 CLIP = {
     "do_resize": True, "size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True,
     "crop_size": {"height": 224, "width": 224}, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
@@ -51,18 +53,20 @@ def _is_size(value: Any) -> bool:
     return _is_side(value) or (named and all(map(_is_side, value.values())))
 
 
-def _are_channels(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 3 and all(map(is_real, value))
+def _are_channels(value: Any, least: float) -> bool:
+    is_three = isinstance(value, list | tuple) and len(value) == 3 and all(map(is_real, value))
+    return is_three and all(least <= each <= _MOST for each in value)  # so that NaN is none
 
 
 _SIZE = Kind(f"pixels up to {_MAX_SIDE}, as a number, a 'shortest_edge', or 'height' and 'width'", _is_size)
-MEAN = Kind("a list of three numbers", _are_channels)
-STD = Kind("a list of three numbers above 0", lambda value: _are_channels(value) and min(value) > 0)
+MEAN = Kind(f"a list of three numbers from -{_MOST:g} to {_MOST:g}", lambda value: _are_channels(value, -_MOST))
+STD = Kind(f"a list of three numbers from {_LEAST:g} to {_MOST:g}", lambda value: _are_channels(value, _LEAST))
+FACTOR = Kind(f"a number from {_LEAST:g} to {_MOST:g}", lambda value: is_real(value) and _LEAST <= value <= _MOST)
 KEYS = FileKeys(
     "preprocessor_config.json",
     used={
         **dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize"), FLAG),
-        "size": _SIZE, "crop_size": _SIZE, "resample": one_of(*FILTERS), "rescale_factor": POSITIVE,
+        "size": _SIZE, "crop_size": _SIZE, "resample": one_of(*FILTERS), "rescale_factor": FACTOR,
         "image_mean": MEAN, "image_std": STD,
     },
     fixed={
@@ -79,7 +83,7 @@ KEYS = FileKeys(
 """Of `preprocessor_config.json`, or of "image_processor" in `processor_config.json`, which transformers 5 writes."""
 OF_PROCESSOR = FileKeys(
     "processor_config.json",
-    used={"image_processor": Kind("an object", lambda value: isinstance(value, dict)), "image_token": TEXT},
+    used={"image_processor": OBJECT, "video_processor": OBJECT, "image_token": TEXT, "video_token": TEXT},
     harmless=frozenset({
         "patch_size", "num_additional_image_tokens", "vision_feature_select_strategy", "processor_class",
         "chat_template", "auto_map",
@@ -151,7 +155,10 @@ class CLIPImageProcessor:
                     )
             else:
                 height, width = size["height"], size["width"]
-            image = resize(image, height, width, values["resample"])
+            rows, columns = _sides(values["crop_size"])
+            cut = values["do_center_crop"] and rows <= height and columns <= width  # a narrow picture is mostly cut off
+            box = ((height - rows) // 2, (width - columns) // 2, rows, columns) if cut else None
+            image = resize(image, height, width, values["resample"], box)
         if values["do_center_crop"]:
             image = center_crop(image, *_sides(values["crop_size"]))
         factor = values["rescale_factor"] if values["do_rescale"] else None
@@ -159,17 +166,21 @@ class CLIPImageProcessor:
         return rescale_and_normalize(image, factor, mean, std)
 
 
-def read_image_processor(folder: Path) -> tuple[dict[str, Any], str]:
-    """What a checkpoint says of its pictures, and where it says it."""
-    for name in ("processor_config.json", "preprocessor_config.json"):
+def read_image_processor(
+    folder: Path, part: str = "image_processor", file: str = KEYS.name
+) -> tuple[dict[str, Any], str]:
+    """What a checkpoint says of its pictures (part, file: or of its films), and where it says it: in a part of
+    `processor_config.json`, in a file of its own, or, of films too, in that of pictures.
+    """
+    for name in ("processor_config.json", file, KEYS.name):
         if not (folder / name).is_file():
             continue
         found: Any = load_json_object(folder / name, ValueError)
         if name == "processor_config.json":
-            found = OF_PROCESSOR.read(found, str(folder / name)).get("image_processor")
+            found = OF_PROCESSOR.read(found, str(folder / name)).get(part)
         if found is not None:
             return found, str(folder / name)
-    return {}, KEYS.name
+    return {}, file
 
 
 def _as_dict(size: Any) -> dict[str, int]:

@@ -1,7 +1,8 @@
-"""Qwen2-VL's image processor: a picture keeps its proportions, and becomes patches in the order of its squares.
+"""Qwen2-VL's processors: a picture keeps its proportions, and becomes patches in the order of its squares; a film too,
+and a patch has two of its frames.
 
-In vLLM there is no twin: it calls transformers' `Qwen2VLImageProcessor`, of which these are the steps, in their order:
-resize, rescale, normalise, cut.
+In vLLM there is no twin: it calls transformers' `Qwen2VLImageProcessor` and `Qwen2VLVideoProcessor`, of which these are
+the steps, in their order: resize, rescale, normalise, cut.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mini_vllm.transformers_utils.configs.qwen2_vl import Qwen2VLVisionConfig
-from mini_vllm.transformers_utils.file_keys import COUNT, FLAG, NULL, POSITIVE, FileKeys, Kind, one_of
-from mini_vllm.transformers_utils.processors.clip import CLIP, MEAN, STD, read_image_processor
+from mini_vllm.transformers_utils.file_keys import COUNT, FLAG, NULL, FileKeys, Kind, one_of
+from mini_vllm.transformers_utils.processors.clip import CLIP, FACTOR, MEAN, STD, read_image_processor
 from mini_vllm.transformers_utils.processors.image_transforms import FILTERS, rescale_and_normalize, resize
 from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.checks import is_int
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_RATIO = 200
 MAX_PIXELS = 1 << 26
@@ -44,7 +48,7 @@ KEYS = FileKeys(
     "preprocessor_config.json",
     used={
         **dict.fromkeys(("do_rescale", "do_normalize"), FLAG), "resample": one_of(*FILTERS),
-        "rescale_factor": POSITIVE, "image_mean": MEAN, "image_std": STD, "size": _SIZE, "min_pixels": _PIXELS,
+        "rescale_factor": FACTOR, "image_mean": MEAN, "image_std": STD, "size": _SIZE, "min_pixels": _PIXELS,
         "max_pixels": _PIXELS,
         **dict.fromkeys(("patch_size", "temporal_patch_size", "merge_size"), COUNT),
     },
@@ -58,6 +62,19 @@ KEYS = FileKeys(
     }),
 )  # fmt: skip
 """Of `preprocessor_config.json`, or of "image_processor" in `processor_config.json`, which transformers 5 writes."""
+VIDEO_KEYS = FileKeys(
+    "video_preprocessor_config.json",
+    used={**KEYS.used, "cap_pixels_per_frame": FLAG, "max_video_tokens": COUNT},
+    fixed={
+        **KEYS.fixed, "image_processor_type": one_of(*_TYPES, "Qwen2VLVideoProcessor"),
+        "video_processor_type": one_of("Qwen2VLVideoProcessor"), "do_sample_frames": one_of(False),
+        "return_metadata": one_of(False), "video_metadata": NULL,
+    },
+    harmless=KEYS.harmless | {"min_frames", "max_frames", "num_frames", "fps"},
+    because={"do_sample_frames": "frames are chosen where a file is read, see media_io_kwargs"},
+)  # fmt: skip
+"""Of that file, or of "video_processor" in `processor_config.json`. Some are about choosing frames alone."""
+_VIDEO_DEFAULTS = {"min_pixels": 128 * 28 * 28, "max_pixels": 28 * 28 * 768, "max_video_tokens": 128_000}
 
 
 def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
@@ -93,6 +110,9 @@ class Qwen2VLImageProcessor:
 
     values: Mapping[str, Any]
     vision: Qwen2VLVisionConfig
+    keys: ClassVar[FileKeys] = KEYS
+    part: ClassVar[str] = "image_processor"
+    defaults: ClassVar[Mapping[str, Any]] = {"min_pixels": 56 * 56, "max_pixels": 28 * 28 * 1280}
 
     def __post_init__(self) -> None:
         vision, values = self.vision, self.values
@@ -101,10 +121,10 @@ class Qwen2VLImageProcessor:
             ("temporal_patch_size", vision.temporal_patch_size),
         ):  # fmt: skip
             if values.get(name, wanted) != wanted:
-                raise ValueError(f"{KEYS.name}: {name} must be the tower's ({wanted}), got {values[name]}")
+                raise ValueError(f"{self.keys.name}: {name} must be the tower's ({wanted}), got {values[name]}")
         if not self.factor**2 <= values["max_pixels"] >= values["min_pixels"]:
             raise ValueError(
-                f"{KEYS.name}: max_pixels (size['longest_edge']) must be at least one square of {self.factor} x "
+                f"{self.keys.name}: max_pixels (size['longest_edge']) must be at least one square of {self.factor} x "
                 f"{self.factor} pixels and min_pixels ({values['min_pixels']:,}), got {values['max_pixels']:,}"
             )
 
@@ -128,7 +148,7 @@ class Qwen2VLImageProcessor:
     @classmethod
     def from_folder(
         cls, folder: str | Path, vision: Qwen2VLVisionConfig, overrides: Mapping[str, Any] | None = None
-    ) -> Qwen2VLImageProcessor:
+    ) -> Self:
         """Read a checkpoint's file; where there is none, the family's defaults.
 
         Args:
@@ -137,13 +157,17 @@ class Qwen2VLImageProcessor:
         Raises:
             ValueError: names the file, the key, its value and what is allowed.
         """
-        raw, where = read_image_processor(Path(folder))
-        values: dict[str, Any] = {**_DEFAULTS, "min_pixels": 56 * 56, "max_pixels": 28 * 28 * 1280}
-        for given in (KEYS.read(raw, where), KEYS.read(overrides or {}, "mm_processor_kwargs")):
+        raw, where = read_image_processor(Path(folder), cls.part, cls.keys.name)
+        values: dict[str, Any] = {**_DEFAULTS, **cls.defaults}
+        for given in (cls.keys.read(raw, where), cls.keys.read(overrides or {}, "mm_processor_kwargs")):
             size = given.pop("size", {})
             edges = {"min_pixels": size.get("shortest_edge"), "max_pixels": size.get("longest_edge")}
             values |= {name: value for name, value in edges.items() if value is not None} | given
         return cls(values, vision)
+
+    def max_pixels(self, num_frames: int) -> int:
+        """Of one frame."""
+        return int(self.values["max_pixels"])
 
     def __call__(self, image: Array) -> tuple[Array, tuple[int, int, int]]:
         """A picture, uint8 [H, W, 3] -> its patches, float32 [P, 3 * frames * size * size], and how many there are in
@@ -154,15 +178,47 @@ class Qwen2VLImageProcessor:
         Raises:
             ValueError: see `smart_resize`.
         """
-        values = self.values
-        least, most = values["min_pixels"], values["max_pixels"]
-        height, width = smart_resize(image.shape[0], image.shape[1], self.factor, least, most)
+        return self._cut(image[None])
+
+    def _cut(self, film: Array) -> tuple[Array, tuple[int, int, int]]:
+        """As `__call__`, of uint8 [T, H, W, 3]; the last frame is repeated until there are enough for a patch."""
+        values, frames = self.values, self.vision.temporal_patch_size
+        most = self.max_pixels(len(film))
+        height, width = smart_resize(film.shape[1], film.shape[2], self.factor, values["min_pixels"], most)
         factor = values["rescale_factor"] if values["do_rescale"] else None
         mean, std = (values[key] if values["do_normalize"] else None for key in ("image_mean", "image_std"))
-        pixels = rescale_and_normalize(resize(image, height, width, values["resample"]), factor, mean, std)
-        size, merge, frames = self.vision.patch_size, self.vision.spatial_merge_size, self.vision.temporal_patch_size
-        rows, columns = height // size, width // size
-        squares = pixels.reshape(3, rows // merge, merge, size, columns // merge, merge, size)
-        patches = squares.transpose(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
-        patches = np.broadcast_to(patches, (*patches.shape[:5], frames, size, size))
-        return np.ascontiguousarray(patches).reshape(rows * columns, -1), (1, rows, columns)
+        size, merge = self.vision.patch_size, self.vision.spatial_merge_size
+        rows, columns, steps = height // size, width // size, -(-len(film) // frames)
+        patches = np.empty((steps, rows // merge, columns // merge, merge, merge, 3, frames, size, size), np.float32)
+        for at, frame in enumerate(film):
+            pixels = rescale_and_normalize(resize(frame, height, width, values["resample"]), factor, mean, std)
+            squares = pixels.reshape(3, rows // merge, merge, size, columns // merge, merge, size)
+            step, place = divmod(at, frames)
+            last = place + 1 if at + 1 < len(film) else frames
+            patches[step, ..., place:last, :, :] = squares.transpose(1, 4, 2, 5, 0, 3, 6)[..., None, :, :]
+        return patches.reshape(steps * rows * columns, -1), (steps, rows, columns)
+
+
+class Qwen2VLVideoProcessor(Qwen2VLImageProcessor):
+    """That of films, whose frames have been chosen. Its defaults are other numbers of pixels for a frame."""
+
+    keys = VIDEO_KEYS
+    part = "video_processor"
+    defaults = _VIDEO_DEFAULTS
+
+    def max_pixels(self, num_frames: int) -> int:
+        """Of one frame; with `cap_pixels_per_frame` no more than its share of nine tenths of `max_video_tokens`."""
+        values, most = self.values, super().max_pixels(num_frames)
+        if not values.get("cap_pixels_per_frame", False):
+            return most
+        whole = int(values["max_video_tokens"] * self.factor**2 * 0.9)
+        share = whole * self.vision.temporal_patch_size // num_frames
+        return max(min(most, share), int(values["min_pixels"] * 1.05))
+
+    def __call__(self, video: Array) -> tuple[Array, tuple[int, int, int]]:
+        """A film, uint8 [T, H, W, 3] -> as of a picture; a patch has `temporal_patch_size` frames.
+
+        Raises:
+            ValueError: see `smart_resize`.
+        """
+        return self._cut(video)

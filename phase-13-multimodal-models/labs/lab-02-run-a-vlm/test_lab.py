@@ -48,6 +48,16 @@ def test_what_is_no_line(impl):
         impl.token_line(far)
 
 
+def test_counts_do_not_depend_on_the_device(impl):
+    on_gpu = json.loads((HERE / "captured" / "gpu.json").read_text(encoding="utf-8"))
+    for part in ("sizes", "reuse"):
+        here, there = ([{**row, "ms": 0} for row in run[part]] for run in (RUN, on_gpu))
+        assert here == there, f"{part}: the two machines count differently"
+    assert impl.token_line(on_gpu["sizes"]) == impl.token_line(RUN["sizes"])
+    assert impl.score(on_gpu["answers"]) == impl.score(RUN["answers"])
+    assert set(impl.typical_ms(on_gpu["latency"])) == set(impl.typical_ms(RUN["latency"]))
+
+
 # ---- Qwen2-VL ------------------------------------------------------------------------------------------------------
 
 

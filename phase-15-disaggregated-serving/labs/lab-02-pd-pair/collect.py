@@ -4,8 +4,8 @@ python collect.py gpu FOLDER [FOLDER ...]     # arms of several calls on one mac
 python collect.py cpu FOLDER
 """
 
-import gzip
 import json
+import lzma
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ def compact_trace(trace: list[dict]) -> list[list]:
 
 
 def collect(name: str, folders: list[Path]) -> None:
-    """Write `NAME.json`, `NAME-times.json.gz` and NAME's part of the provenance."""
+    """Write `NAME.json`, `NAME-times.json.xz` and NAME's part of the provenance."""
     found = [(folder, json.loads((folder / "capture.json").read_text(encoding="utf-8"))) for folder in folders]
     about, arms, times, sent, lines, engines = dict(found[0][1]["about"]), {}, {}, [], {}, {}
     for folder, capture in found:
@@ -50,7 +50,7 @@ def collect(name: str, folders: list[Path]) -> None:
     rows = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items())
     (CAPTURED / f"{name}.json").write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
     packed = json.dumps(times, separators=(",", ":")).encode()
-    (CAPTURED / f"{name}-times.json.gz").write_bytes(gzip.compress(packed, 9, mtime=0))
+    (CAPTURED / f"{name}-times.json.xz").write_bytes(lzma.compress(packed, preset=9))
     path = CAPTURED / "provenance.json"
     provenance = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     provenance[name] = about_capture(name, about, [capture.get("took_s") for _, capture in found])
@@ -67,7 +67,7 @@ def about_capture(name: str, about: dict, took_s: list) -> dict:
         "load": about["load"], "environment": about["environment"], "calls": len(took_s), "took_s": took_s,
         "commands": {
             each: f"{name}_run.py --out FOLDER, then collect.py {name} FOLDER"
-            for each in (f"{name}.json", f"{name}-times.json.gz")
+            for each in (f"{name}.json", f"{name}-times.json.xz")
         },
         "edited": "times to a tenth of a millisecond; the first 32 tokens of each answer; 14 lines of a log at most",
     }  # fmt: skip

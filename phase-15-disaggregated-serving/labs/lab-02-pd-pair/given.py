@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -33,7 +33,7 @@ class Row:
 @cache
 def arm(name: str, where: str = "gpu") -> tuple[Row, ...]:
     """The requests of an arm: "pair", "one", "two", and the last two with "-512" (on the CPU: "-128")."""
-    rows = json.loads(gzip.decompress((CAPTURED / f"{where}-times.json.gz").read_bytes()))[name]
+    rows = json.loads(lzma.decompress((CAPTURED / f"{where}-times.json.xz").read_bytes()))[name]
     found = []
     for kind, key, start, p_done, tokens, gaps in rows:
         answered = None if p_done is None else p_done / 1e4

@@ -148,3 +148,8 @@ KVConnectorFactory.register_connector(
     "mini_vllm.distributed.kv_transfer.kv_connector.nixl.connector",
     "NixlConnector",
 )
+KVConnectorFactory.register_connector(
+    "SwapConnector",
+    "mini_vllm.distributed.kv_transfer.kv_connector.swap_connector",
+    "SwapConnector",
+)

@@ -8,7 +8,7 @@ from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_pa
 from mini_vllm.tests.golden.replay_connector import ConnectorReplay
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-connector.json.gz"
+TRACES = GOLDEN / "scheduler-connector.json.xz"
 PARTS = 26
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 

@@ -8,7 +8,7 @@ from mini_vllm.tests.golden.replay import DraftReplay
 from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, notices, recording
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-drafts.json.gz"
+TRACES = GOLDEN / "scheduler-drafts.json.xz"
 PARTS = 20
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 

@@ -9,7 +9,7 @@ from mini_vllm.tests.golden.replay import GrammarReplay
 from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, notices, recording
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-grammars.json.gz"
+TRACES = GOLDEN / "scheduler-grammars.json.xz"
 PARTS = 30
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 

@@ -8,7 +8,7 @@ from mini_vllm.tests.golden.replay import GroupReplay
 from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, recording
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-groups.json.gz"
+TRACES = GOLDEN / "scheduler-groups.json.xz"
 PARTS = 10
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 

@@ -9,7 +9,7 @@ from mini_vllm.tests.golden.lora_workload import make_lora_workload
 from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_parting, in_parts, notices, recording
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-loras.json.gz"
+TRACES = GOLDEN / "scheduler-loras.json.xz"
 PARTS = 12
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 

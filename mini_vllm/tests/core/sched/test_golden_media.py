@@ -8,7 +8,7 @@ from mini_vllm.tests.golden.replay_compare import assert_no_difference, first_pa
 from mini_vllm.tests.golden.replay_media import MediaConnectorReplay, MediaReplay
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-media.json.gz"
+TRACES = GOLDEN / "scheduler-media.json.xz"
 PARTS = 20
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 

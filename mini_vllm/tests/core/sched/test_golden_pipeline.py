@@ -8,7 +8,7 @@ from mini_vllm.tests.golden.replay_compare import assert_no_difference, in_parts
 from mini_vllm.tests.golden.replay_pipeline import PipelineReplay
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-pipeline.json.gz"
+TRACES = GOLDEN / "scheduler-pipeline.json.xz"
 PARTS = 22
 FIELDS = ("tokens", "requests", "victims", "batch taken in", "checksum over all")
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")

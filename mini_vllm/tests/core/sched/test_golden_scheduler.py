@@ -7,8 +7,8 @@ from mini_vllm.tests.golden.replay_compare import first_parting, recording
 from mini_vllm.tests.golden.scheduler_workload import make_pressed_workload, make_workload
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-traces.json.gz"
-BUGS = TRACES.with_name("scheduler-bugs.json.gz")
+TRACES = GOLDEN / "scheduler-traces.json.xz"
+BUGS = TRACES.with_name("scheduler-bugs.json.xz")
 GROUPS = 10
 
 

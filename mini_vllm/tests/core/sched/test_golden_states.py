@@ -14,7 +14,7 @@ from mini_vllm.tests.golden.replay_states import StateReplay
 from mini_vllm.tests.golden.state_workload import make_state_workload
 from mini_vllm.tests.helpers import GOLDEN
 
-TRACES = GOLDEN / "scheduler-states.json.gz"
+TRACES = GOLDEN / "scheduler-states.json.xz"
 PARTS = 24
 pytestmark = pytest.mark.usefixtures("same_start_of_all_hashes")
 

@@ -14,6 +14,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ FLAGS = ["--dtype", "float64", "--no-enable-prefix-caching"]
 LEASE_S = 1
 AT_ONCE = 4
 PATIENCE_S = 120.0
+LATE = "/health did not answer within"
 """Whoever is not answered by then has been forgotten."""
 
 
@@ -75,7 +77,7 @@ class Oracle:
             report.ends["a named error"] += 1
             report.errors[without_numbers(str(error))] += 1
             assert "engine http://" in str(error) or "no decode engine" in str(error), error
-            begun = text.startswith("data: ") and not text.startswith('data: {"error"')
+            begun = has_begun(text)
             assert may_fail or begun, f"{path} {body}: {error}"
             if begun:
                 events = text[: text.index('data: {"error"')]
@@ -84,6 +86,11 @@ class Oracle:
             return
         report.ends["the tokens of one engine"] += 1
         assert tokens == self.tokens[i], (path, body, tokens, self.tokens[i])
+
+
+def has_begun(text: str) -> bool:
+    """Whether some tokens of a stream had been sent."""
+    return text.startswith("data: ") and not text.startswith('data: {"error"')
 
 
 def without_numbers(text: str) -> str:
@@ -148,7 +155,7 @@ def kill_in_process(kills: int, seed: int, log: Any = None, num_prompts: int = l
         reads = BrokenReads(ps[0])
         instances = [*proxy.app.state.proxy.prefill.all, *proxy.app.state.proxy.decode.all]
         for number in range(kills):
-            one_death(rng, report, oracle, proxy.url, relays, reads)
+            one_death(rng, report, oracle, proxy.url, relays, reads, instances)
             wait_until(lambda: all(each.is_up for each in instances))
             if number % 25 == 24 or number == kills - 1:
                 for server in (*ps, *ds):
@@ -157,13 +164,15 @@ def kill_in_process(kills: int, seed: int, log: Any = None, num_prompts: int = l
                 assert not any(each.in_flight for each in instances)
                 if log is not None:
                     log(number + 1)
-        report.ways = dict(proxy.app.state.proxy.ways)
+        report.ways.update(proxy.app.state.proxy.ways)
     for relay in relays:
         relay.close()
     return report
 
 
-def one_death(rng: random.Random, report: Report, oracle: Oracle, url: str, relays: list[Relay], reads: Any) -> None:
+def one_death(
+    rng: random.Random, report: Report, oracle: Oracle, url: str, relays: list[Relay], reads: Any, instances: list[Any]
+) -> None:
     """Send some requests, let something happen on their way, and look at the answers."""
     kind = rng.choices([*KINDS, "read", "client"], [5, 5, 1, 4, 3])[0]
     chosen = [rng.randrange(len(oracle.wanted)) for _ in range(AT_ONCE)]
@@ -177,11 +186,25 @@ def one_death(rng: random.Random, report: Report, oracle: Oracle, url: str, rela
     struck = relays[at].restore() if kind in KINDS else True
     name = {"read": "P breaks off a read", "client": "a client leaves"}.get(kind, f"{'P' if not at else 'D'} {kind}")
     report.kills[name if struck else "came too late"] += 1
+    ask_again(texts, chosen, url, oracle, report, lambda: wait_until(lambda: all(each.is_up for each in instances)))
     for i, text in zip(chosen, texts, strict=True):
         if text is None:
             report.ends["the client has left"] += 1
         else:
             oracle.check(i, text, report, may_fail=False)
+
+
+def ask_again(
+    texts: list[str | None], chosen: list[int], url: str, oracle: Oracle, report: Report, wait: Callable[[], None]
+) -> None:
+    """On a busy machine an engine that lives can be so late that it counts as hanging, and nobody is left: ask again
+    for what was refused so, when `wait` has returned."""
+    late = [k for k, text in enumerate(texts) if text is not None and LATE in text and not has_begun(text)]
+    if late:
+        wait()
+        report.ways["asked again"] = report.ways.get("asked again", 0) + len(late)
+        for k, text in zip(late, asyncio.run(send(url, oracle, [chosen[k] for k in late], None)), strict=True):
+            texts[k] = text
 
 
 def wait_until(true: Any) -> None:

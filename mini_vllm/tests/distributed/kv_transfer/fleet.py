@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from mini_vllm.tests.distributed.kv_transfer.chaos import AT_ONCE, FLAGS, LEASE_S, Oracle, Report, send, wait_until
+from mini_vllm.tests.distributed.kv_transfer.chaos import (
+    AT_ONCE,
+    FLAGS,
+    LEASE_S,
+    Oracle,
+    Report,
+    ask_again,
+    send,
+    wait_until,
+)
 from mini_vllm.tests.distributed.kv_transfer.pairs import kv_transfer_flags
 from mini_vllm.tests.entrypoints.openai.test_process import MAIN, children, free_port
 from mini_vllm.tests.helpers import POCKET
@@ -152,7 +161,7 @@ def kill_processes(kills: int, seed: int, seconds: float = 1e9, log: Callable[[i
                 wait_until(each.is_idle)
             if log is not None:
                 log(number + 1)
-        report.ways = fleet.status()["ways"]
+        report.ways.update(fleet.status()["ways"])
     return report
 
 
@@ -170,10 +179,11 @@ def one_kill(rng: random.Random, report: Report, oracle: Oracle, fleet: Fleet, d
         return await answers
 
     texts = asyncio.run(main())
-    for i, text in zip(chosen, texts, strict=True):
-        oracle.check(i, text or "", report, may_fail=False)
     if kind == "SIGSTOP":
         victim.wake()
     else:
         victim.end()
         victim.start()
+    ask_again(texts, chosen, fleet.proxy.url, oracle, report, fleet.wait_until_up)
+    for i, text in zip(chosen, texts, strict=True):
+        oracle.check(i, text or "", report, may_fail=False)

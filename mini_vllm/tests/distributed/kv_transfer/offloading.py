@@ -48,13 +48,31 @@ def make_tiers(folder, root, num_host_blocks=24, tier=None, **settings):
 
 
 def serve(llm, prompts, rounds=2, at_once=True):
-    """Outputs of all rounds; when all is over, nothing is held and nothing is on its way."""
+    """Outputs of all rounds; when all is over, nothing is held and nothing is on its way.
+
+    One by one, each waits until the files of the one before are written: what a disk is still taking cannot leave the
+    host's memory, so that with little of it a slow disk would get fewer blocks than a fast one.
+    """
     outputs = []
     for _ in range(rounds):
-        batches = [prompts] if at_once else [[prompt] for prompt in prompts]
-        outputs += [output for batch in batches for output in llm.generate(batch, GREEDY, use_tqdm=False)]
+        for batch in [prompts] if at_once else [[prompt] for prompt in prompts]:
+            outputs += llm.generate(batch, GREEDY, use_tqdm=False)
+            if not at_once:
+                settle(llm)
     check(llm)
     return outputs
+
+
+def tiers_of(llm):
+    connector = llm.llm_engine.scheduler.connector
+    manager = connector.connector.connector_scheduler.manager if connector else None
+    return getattr(manager, "secondary_tiers", ())
+
+
+def settle(llm):
+    """Wait until no file is being written or read; the next step hears of it."""
+    for tier in tiers_of(llm):
+        tier._pool.wait_idle()
 
 
 def check(llm):
@@ -71,8 +89,8 @@ def check(llm):
     half = core.scheduler.connector.connector.connector_scheduler
     assert not half._req_status and not half._jobs.jobs and not half._jobs._block_id_to_pending_jobs
     assert not half._blocks_being_loaded
-    for tier in getattr(half.manager, "secondary_tiers", ()):
-        tier._pool.wait_idle()
+    settle(llm)
+    for tier in tiers_of(llm):
         list(half.manager.take_events())
         assert not half.manager._transfer_jobs and not tier._jobs and not tier._void
         files = [path for path in tier.file_mapper.blocks_path.rglob("*") if path.is_file()]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import http.server
-import json
 import re
 import threading
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from mini_vllm.entrypoints.cli import top
 from mini_vllm.entrypoints.cli.main import app
 from mini_vllm.entrypoints.cli.top import WIDTH, Reading, View, watch
 from mini_vllm.metrics.text_format import MetricsText, quantile
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
 TEXT = """# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -65,7 +64,7 @@ def test_the_text_is_read_back() -> None:
 
 
 def test_the_names_are_those_of_the_real_server() -> None:
-    recorded = json.loads(gzip.decompress((GOLDEN / "server.json.gz").read_bytes()))["plain"]["metrics"]
+    recorded = read_packed(GOLDEN / "server.json.xz")["plain"]["metrics"]
     names = {family["name"] for family in recorded}
     source = Path(top.__file__).read_text(encoding="utf-8")
     asked = set(re.findall(r'"(vllm:\w+)"', source))

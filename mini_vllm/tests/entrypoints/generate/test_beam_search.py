@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 import math
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 
 from mini_vllm import LLM, BeamSearchParams, SamplingParams
 from mini_vllm.entrypoints.generate.beam_search.utils import get_beam_search_score
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN, POCKET
 
 A, B, C, D, END, START = 1, 2, 3, 4, 5, 0
@@ -163,8 +162,8 @@ def test_what_is_wrong_is_said_before_anything_is_computed(trap):
     trap.beam_search("s", params)  # 31 of 32 places after a prompt of one
 
 
-RECORDED = GOLDEN / "sampling.json.gz"  # a workspace of `course build` has no recordings
-CASES = json.loads(gzip.decompress(RECORDED.read_bytes())) if RECORDED.is_file() else {"prompts": [], "beams": []}
+RECORDED = GOLDEN / "sampling.json.xz"  # a workspace of `course build` has no recordings
+CASES = read_packed(RECORDED) if RECORDED.is_file() else {"prompts": [], "beams": []}
 
 
 @pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")

@@ -31,6 +31,7 @@ from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.serial_utils import MsgpackDecoder
 from mini_vllm.tests.entrypoints.openai.servers import WAIT_S
 from mini_vllm.tests.entrypoints.openai.test_process import ENDLESS, alive, answers, children, command, free_port, until
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_server_store import FILE, families
 
 BODY = {"prompt": "The scheduler", "max_tokens": 6, "temperature": 0}
@@ -178,7 +179,7 @@ def test_the_page_has_the_families_of_the_real_one(monkeypatch):
         mine.http.observe("/v1/completions", "POST", 200, 0.2, (3, 4))
         text = mine.exposition(SchedulerStats()).decode()
     ours = {name: rest for name, *rest in families(text)}
-    theirs = {name: rest for name, *rest in json.loads(FILE.read_text(encoding="utf-8"))["two servers"]["metrics"]}
+    theirs = {name: rest for name, *rest in read_packed(FILE)["two servers"]["metrics"]}
     missing = {name for name in theirs if name.startswith("vllm:estimated_")}  # of a GPU's speed, as with one server
     assert ours == {name: theirs[name] for name in theirs.keys() - missing}
 

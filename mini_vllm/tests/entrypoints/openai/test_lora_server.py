@@ -1,7 +1,5 @@
 """Adapters over HTTP: each request of `golden/lora_cases.py` to our server, against what the real one answered."""
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -9,10 +7,11 @@ import pytest
 from mini_vllm.entrypoints.cli.serve import parse_serve_args
 from mini_vllm.tests.entrypoints.openai.servers import Server
 from mini_vllm.tests.golden import lora_cases, record_server
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.server_compare import differences
 from mini_vllm.tests.golden.server_play import client_of, play
 
-RECORDED = json.loads(gzip.decompress((Path(lora_cases.__file__).parent / "lora-server.json.gz").read_bytes()))
+RECORDED = read_packed(Path(lora_cases.__file__).parent / "lora-server.json.xz")
 DIFFERENT: dict[str, str] = {}
 
 

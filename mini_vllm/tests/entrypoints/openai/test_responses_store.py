@@ -8,6 +8,7 @@ import pytest
 from mini_vllm.entrypoints.openai.responses.store import EventLog, ResponseStore
 from mini_vllm.entrypoints.openai.responses.utils import continue_from
 from mini_vllm.tests.entrypoints.openai.servers import Server, events
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_server import options
 from mini_vllm.tests.golden.record_server_store import FILE
 from mini_vllm.tests.golden.server_cases import ARGS
@@ -182,7 +183,7 @@ def test_a_profile_of_a_server(tmp_path):
 
 @pytest.mark.slow
 def test_the_walk_beside_the_real_server(monkeypatch):
-    recorded = json.loads(FILE.read_text(encoding="utf-8"))["answers"]
+    recorded = read_packed(FILE)["answers"]
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     with Server(MODEL, *options(ARGS)) as server, client_of(server.url) as client:

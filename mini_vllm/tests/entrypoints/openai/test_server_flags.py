@@ -111,7 +111,7 @@ def test_development_routes_are_for_development(server, client, monkeypatch):
     assert client.post("/reset_prefix_cache").status_code == 404
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     with Server("toy") as other, other.client() as dev:
-        assert dev.post("/reset_prefix_cache").status_code == 200
+        assert dev.post("/reset_prefix_cache").status_code == dev.post("/reset_mm_cache").status_code == 200
 
 
 def test_unix_socket(tmp_path):

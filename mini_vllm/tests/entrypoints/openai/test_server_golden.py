@@ -4,14 +4,13 @@ A difference is an entry of `server_differences.toml` with its reason, or a fail
 """
 
 import fnmatch
-import gzip
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from mini_vllm.tests.entrypoints.openai.servers import Server
+from mini_vllm.tests.golden.packed import read_packed
 
 pytest.importorskip("prometheus_client", reason="needs the extra serve")
 
@@ -25,7 +24,7 @@ else:
     import tomli as tomllib
 
 GOLDEN = Path(record_server.__file__).parent
-RECORDED = json.loads(gzip.decompress((GOLDEN / "server.json.gz").read_bytes()))
+RECORDED = read_packed(GOLDEN / "server.json.xz")
 TABLE = tomllib.loads((GOLDEN / "server_differences.toml").read_text(encoding="utf-8"))
 CASES = {"plain": server_cases.PLAIN, "keyed": server_cases.KEYED}
 ARGS = {"plain": server_cases.ARGS, "keyed": server_cases.KEYED_ARGS}

@@ -1,12 +1,12 @@
 """Tool calls and thoughts over HTTP, on pocket: against what the real server answered, and by the openai client."""
 
-import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from mini_vllm.tests.entrypoints.openai.servers import Server, events
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.server_cases import KEYED
 from mini_vllm.tests.golden.server_compare import differences
 from mini_vllm.tests.golden.server_play import client_of, play
@@ -15,8 +15,8 @@ from mini_vllm.tests.golden.server_requests import API_KEY
 pytest.importorskip("partial_json_parser", reason="needs the extra serve")
 
 MODEL = "models/pocket"
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "server.json.gz"
-RECORDED = json.loads(gzip.decompress(GOLDEN.read_bytes()))["keyed"]["answers"]
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "server.json.xz"
+RECORDED = read_packed(GOLDEN)["keyed"]["answers"]
 CASES = {
     case["name"]: case for case in KEYED if case["path"] == "/v1/chat/completions" and "tools" in (case["json"] or {})
 }

@@ -1,9 +1,7 @@
-"""Replays what vLLM 0.22.1 computes around its experts (golden/record_moe.py, golden/moe.json.gz)."""
+"""Replays what vLLM 0.22.1 computes around its experts (golden/record_moe.py, golden/moe.json.xz)."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from typing import Any
 
 import numpy as np
@@ -14,9 +12,10 @@ from mini_vllm.distributed.eplb.policy.default import balanced_packing, rebalanc
 from mini_vllm.layers.fused_moe.expert_parallel import determine_expert_map
 from mini_vllm.layers.fused_moe.moe_align_block_size import moe_align_block_size
 from mini_vllm.layers.fused_moe.routing import fused_topk, grouped_topk
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN
 
-RECORDED = json.loads(gzip.decompress((GOLDEN / "moe.json.gz").read_bytes()))
+RECORDED = read_packed(GOLDEN / "moe.json.xz")
 
 
 def array_or_none(value: Any) -> Any:

@@ -106,13 +106,22 @@ def test_the_config_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 UNSUPPORTED = [
     ("gptq", {"quant_method": "aqlm"}, "quant_method 'aqlm' is not supported"),
-    ("gptq", {"bits": 3}, "bits must be 4 or 8 for gptq, got 3"),
+    ("gptq", {"bits": 3}, "bits must be 4 or 8, got 3"),
     ("gptq", {"group_size": 48}, "group_size must divide the 64 inputs of model.layers.0.self_attn.qkv_proj"),
-    ("gptq", {"lm_head": True}, "lm_head = true is not supported"),
+    ("gptq", {"group_size": 0}, "group_size must be a whole number of at least 1, or -1 for a whole row, got 0"),
+    ("gptq", {"group_size": "16"}, "group_size must be a whole number"),
+    ("gptq", {"sym": "false"}, "sym must be true or false, got 'false'"),
+    ("gptq", {"w_bit": 4}, "unknown key 'w_bit' = 4: it could change what is computed"),
+    ("ct-int8", {"sparsity_config": {"format": "sparse-24", "targets": ["Linear"]}}, "sparsity_config must be empty"),
+    ("gptq", {"lm_head": True}, "lm_head must be False, got True: it is not supported for gptq"),
     ("awq", {"bits": 8}, "only 4-bit weight quantization is supported for AWQ, but got 8 bits"),
-    ("awq", {"version": "gemv"}, "version = 'gemv' is not supported"),
-    ("ct-int8", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme = .* is not supported"),
-    ("ct-int8", {"config_groups": {"g": {"targets": ["Linear"]}}}, "g of config_groups quantizes no weights"),
+    ("awq", {"version": "gemv"}, "version must be 'gemm' or 'GEMM', got 'gemv': it is another order"),
+    (
+        "ct-int8",
+        {"kv_cache_scheme": {"num_bits": 8}},
+        "kv_cache_scheme must be empty, got .*: scales of a KV",
+    ),
+    ("ct-int8", {"config_groups": {"g": {"targets": ["Linear"]}}}, "g of config_groups must have weights"),
     ("ct-int8", {"format": "marlin-24"}, "No compressed-tensors compatible scheme was found"),
     ("fp8-blocks", {"weight_block_size": [32, 48]}, "the 64 inputs of .* must divide by the block's 48"),
     ("fp8-blocks", {"activation_scheme": "static"}, "must be 'dynamic' with weight_block_size"),
@@ -132,7 +141,9 @@ def test_what_is_not_supported_is_an_error_by_name(
 
 def test_wrong_tensors_are_errors_by_name(tmp_path: Path) -> None:
     save_quantized("gptq", tmp_path)
-    rewrite_config(tmp_path, quant_method="awq", zero_point=True)
+    settings = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True}
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
     with pytest.raises(ValueError, match=r"11 tensor\(s\)|tensor\(s\) that LlamaForCausalLM with awq does not use"):
         load_model(tmp_path)
 

@@ -18,7 +18,7 @@ NO_NEW_BLOCKS = SimpleNamespace(scheduled_cached_reqs=SimpleNamespace(req_ids=[]
 
 
 def golden():
-    return recording("nixl.json.gz")
+    return recording("nixl.json.xz")
 
 
 def play(seed, clock, num_calls):
