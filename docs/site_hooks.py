@@ -50,6 +50,7 @@ REFERENCE = (
     "docs/corridor.md",
     "docs/places.md",
     "docs/serving.md",
+    "docs/multimodal.md",
     "docs/disaggregation.md",
     "docs/tuning.md",
     "docs/gpu.md",

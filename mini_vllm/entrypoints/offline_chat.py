@@ -42,7 +42,8 @@ class OfflineChatMixin:
 
         Args:
             messages: a content is a text or a list of parts, as in OpenAI's API; a picture is
-                `{"type": "image_url", "image_url": {"url": "data:…"}}` or `{"type": "image_pil", "image_pil": …}`.
+                `{"type": "image_url", "image_url": {"url": "data:…"}}` or `{"type": "image_pil", "image_pil": …}`,
+                a film `{"type": "video_url", "video_url": {"url": "data:…"}}`.
             chat_template_content_format, add_generation_prompt, continue_final_message: see `apply_chat_template`.
             tools: given to the template, in the form of OpenAI's API; parsing the calls is the caller's business.
             chat_template_kwargs: further variables of the template.

@@ -15,8 +15,8 @@ from mini_vllm.multimodal.image import check_image, to_rgb
 from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.checks import shown
 
-MAX_VIDEO_PIXELS = 1 << 28
-"""Of all frames that are looked at: three quarters of a GiB in red, green and blue."""
+MAX_FRAMES, MAX_VIDEO_PIXELS = 1 << 14, 1 << 28
+"""Of a film, and of all frames that are looked at: three quarters of a GiB in red, green and blue."""
 
 
 class VideoTargetMetadata(NamedTuple):
@@ -95,11 +95,11 @@ def check_video(item: Any, name: str) -> None:
 
 
 def check_num_pixels(name: str, frames: int, height: int, width: int) -> None:
-    """Raises ValueError: there are no pixels, or too many."""
-    if not 0 < frames * height * width <= MAX_VIDEO_PIXELS:
+    """Raises ValueError: there are no frames or pixels, or too many."""
+    if not 0 < frames <= MAX_FRAMES or not 0 < frames * height * width <= MAX_VIDEO_PIXELS:
         raise ValueError(
-            f"{name} must have from 1 to {MAX_VIDEO_PIXELS:,} pixels in all frames, got {frames:,} frames of "
-            f"{height:,} rows of {width:,}"
+            f"{name} must have from 1 to {MAX_FRAMES:,} frames, with at most {MAX_VIDEO_PIXELS:,} pixels in all "
+            f"frames, got {frames:,} frames of {height:,} rows of {width:,}"
         )
 
 

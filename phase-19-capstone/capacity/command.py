@@ -103,7 +103,7 @@ def capacity(
     max_num_seqs: Annotated[int | None, typer.Option(help="requests that run together at most")] = None,
     memory_share: Annotated[float, typer.Option(help="share of memory for the engine")] = 0.92,
     flops_share: Annotated[float, typer.Option(help="share of peak that prefill reaches")] = 0.5,
-    catalogue: Annotated[Path | None, typer.Option(help="a TOML file with [models.…] and [devices.…] of yours")] = None,
+    catalogue: Annotated[Path | None, typer.Option(help="a TOML file of yours, with tables models and devices")] = None,
 ) -> None:
     """How many GPUs a load takes, and what a million tokens cost: a model, in four divisions."""
     for option, value, allowed in (("--weights", weights, tuple(BYTES)), ("--kv", kv, ("bf16", "fp8"))):

@@ -18,6 +18,7 @@ from mini_vllm.config.utils import one_of, whole_number
 from mini_vllm.multimodal.media.base import MediaIO
 from mini_vllm.multimodal.media.image import ImageMediaIO
 from mini_vllm.multimodal.video import (
+    MAX_FRAMES,
     VideoSourceMetadata,
     VideoTargetMetadata,
     check_num_pixels,
@@ -117,7 +118,7 @@ class VideoMediaIO(MediaIO[tuple[Array, dict[str, Any]]]):
         from PIL import ImageSequence
 
         total, height, width = getattr(film, "n_frames", 1), film.height, film.width
-        if total * height * width > MAX_DECODED_PIXELS:
+        if total > MAX_FRAMES or total * height * width > MAX_DECODED_PIXELS:
             raise ValueError(f"{total:,} frames of {height:,} rows of {width:,} pixels are too many to decode")
         milliseconds = 0.0
         for frame in ImageSequence.Iterator(film):

@@ -138,9 +138,14 @@ def test_what_is_no_animation_is_refused(monkeypatch):
     ):
         with pytest.raises(ValueError, match=message):
             VideoMediaIO().load_bytes(bad)
-    monkeypatch.setattr(video_module, "MAX_DECODED_PIXELS", 8 * 56 * 56 - 1)
-    with pytest.raises(ValueError, match="8 frames of 56 rows of 56 pixels are too many to decode"):
-        VideoMediaIO().load_bytes(data)
+    for name, limit in (("MAX_DECODED_PIXELS", 8 * 56 * 56 - 1), ("MAX_FRAMES", 7)):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(ValueError, match="8 frames of 56 rows of 56 pixels are too"),
+        ):
+            patch.setattr(video_module, name, limit)
+            VideoMediaIO().load_bytes(data)
+    assert len(VideoMediaIO().load_bytes(data)[0]) == 8
 
 
 def test_every_way_to_show_a_film_is_the_same(llm, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from mini_vllm.transformers_utils.configs.qwen2_vl import Qwen2VLVisionConfig
 from mini_vllm.transformers_utils.processors import image_transforms
 from mini_vllm.transformers_utils.processors.clip import CLIPImageProcessor
-from mini_vllm.transformers_utils.processors.image_transforms import resize
+from mini_vllm.transformers_utils.processors.image_transforms import center_crop, rescale_and_normalize, resize
 from mini_vllm.transformers_utils.processors.qwen2_vl import Qwen2VLImageProcessor
 
 VISION = Qwen2VLVisionConfig(2, 32, 48, 2, 2, 14, 2, 2)
@@ -48,7 +48,30 @@ def test_the_bytes_are_those_of_whole_numbers(height, width, monkeypatch):
     expected = np.stack([line_by_line(wide[:, :, c], height) for c in range(3)], -1)
     assert (resize(image, height, width) == expected).all()
     monkeypatch.setattr(image_transforms, "_BAND", 1)
+    monkeypatch.setattr(image_transforms, "_PRODUCT", 1)
     assert (resize(image, height, width) == expected).all()
+    for top, left, rows, columns in ((0, 0, 4, 5), (1, 2, 2, 3), (height - 1, width - 1, 1, 1)):
+        part = resize(image, height, width, box=(top, left, rows, columns))
+        assert (part == expected[top : top + rows, left : left + columns]).all()
+
+
+def test_of_a_narrow_picture_the_middle_alone_is_computed(tmp_path, monkeypatch):
+    """Of 3,000 lines those that the square in the middle takes."""
+    wide, resized = image_transforms._resize_width, []
+
+    def noted(image, *args):
+        resized.append(image.shape)
+        return wide(image, *args)
+
+    lines = np.random.default_rng(0).integers(0, 256, (60, 24, 3), dtype=np.uint8)
+    whole = np.repeat(lines, 50, axis=0)
+    processor = CLIPImageProcessor.from_folder(tmp_path, 12, "CLIPImageProcessor")
+    mean, std = processor.values["image_mean"], processor.values["image_std"]
+    expected = rescale_and_normalize(center_crop(resize(whole, 1500, 12), 12, 12), 1 / 255, mean, std)
+    monkeypatch.setattr(image_transforms, "_resize_width", noted)
+    assert (processor(whole) == expected).all()
+    (shape,) = resized
+    assert 24 <= shape[0] <= 32 and shape[1:] == (24, 3)
 
 
 @pytest.mark.parametrize(

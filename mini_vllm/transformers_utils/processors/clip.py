@@ -155,7 +155,10 @@ class CLIPImageProcessor:
                     )
             else:
                 height, width = size["height"], size["width"]
-            image = resize(image, height, width, values["resample"])
+            rows, columns = _sides(values["crop_size"])
+            cut = values["do_center_crop"] and rows <= height and columns <= width  # a narrow picture is mostly cut off
+            box = ((height - rows) // 2, (width - columns) // 2, rows, columns) if cut else None
+            image = resize(image, height, width, values["resample"], box)
         if values["do_center_crop"]:
             image = center_crop(image, *_sides(values["crop_size"]))
         factor = values["rescale_factor"] if values["do_rescale"] else None

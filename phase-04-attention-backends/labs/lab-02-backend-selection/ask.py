@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import collections
 import json
+import lzma
 import sys
 from pathlib import Path
 
-REAL = json.loads((Path(__file__).resolve().parent / "captured" / "selector.json").read_text(encoding="utf-8"))
+REAL = json.loads(lzma.decompress((Path(__file__).resolve().parent / "captured" / "selector.json.xz").read_bytes()))
 COLUMNS = ("capability", "head_size", "dtype", "kv_cache_dtype", "block_size", "use_mla", "has_sink")
 GPUS = list(REAL["fa_version"])
 

@@ -6,6 +6,7 @@ Maintainers run this when the pinned release moves. The h200 files come from ano
 """
 
 import json
+import lzma
 import re
 from pathlib import Path
 
@@ -40,7 +41,8 @@ def main() -> None:
     CAPTURED.mkdir(exist_ok=True)
     script = HERE / "real_selector.py"
     results = [captures.run(args.python, script, args.model, "--capability", c)[1] for c in CAPABILITIES]
-    (CAPTURED / "selector.json").write_text(captures.compact(merge(results)), encoding="utf-8")
+    packed = lzma.compress(captures.compact(merge(results)).encode(), preset=9 | lzma.PRESET_EXTREME)
+    (CAPTURED / "selector.json.xz").write_bytes(packed)
     lines, ends = [], []
     for arm in ARMS:
         log, result = captures.run(args.python, HERE / "real_cpu.py", args.model, "--arm", arm)
@@ -50,13 +52,13 @@ def main() -> None:
     (CAPTURED / "cpu.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (CAPTURED / "cpu.json").write_text(captures.compact({"arms": ends}), encoding="utf-8")
     commands = {
-        "selector.json": f"real_selector.py --capability C, for C in {', '.join(CAPABILITIES)}",
+        "selector.json.xz": f"real_selector.py --capability C, for C in {', '.join(CAPABILITIES)}",
         "cpu.log, cpu.json": f"real_cpu.py --arm A, for A in {', '.join(ARMS)}",
     }
     entry = captures.provenance_of(
         args.python, args.model, commands,
-        edited="selector.json: six results merged, reasons numbered; cpu.log: only the lines about backends",
-        stand_ins="for selector.json: the GPU (a given compute capability), compiled extensions and flashinfer "
+        edited="selector.json.xz: six results merged, reasons numbered; cpu.log: only the lines about backends",
+        stand_ins="for selector.json.xz: the GPU (a given compute capability), compiled extensions and flashinfer "
         "(empty modules that can be imported), CUDA tensors made at import; the selector, the backend classes and "
         "all their predicates are vLLM's own",
     )  # fmt: skip

@@ -134,7 +134,7 @@ def combination_reason(name: str, device: Device, config: SelectorConfig) -> str
     """What a backend says beyond the general rules, in upstream's words; None: nothing.
 
     FLASH_ATTN, FLASH_ATTN_MLA and FLASHMLA have one sentence each. The words stand among the "reasons" of
-    `captured/selector.json`, and `ask.py` prints them. Whose they are, and when they are said, is withheld: the
+    `captured/selector.json.xz`, and `ask.py` prints them. Whose they are, and when they are said, is withheld: the
     captured verdicts tell.
     """
     assert device.capability is not None

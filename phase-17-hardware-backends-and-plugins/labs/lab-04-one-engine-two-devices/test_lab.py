@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -156,9 +157,11 @@ def test_verdict_tells_bug_from_tie(impl):
         ([1, 2, 3], [1, 7], [9.0, 0.2, 9.0], ("near tie", 1, 0.2)),
     ]
     for a, b, gaps, expected in cases:
+        kept = list(a), list(b), list(gaps)
         found = impl.verdict(a, b, gaps, 0.3)
         got = found.kind, found.index, found.gap
         assert got == expected, f"{a} and {b}, gaps {gaps}, tolerance 0.3: got {got}, expected {expected}"
+        assert (a, b, gaps) == kept, f"the caller's lists became {(a, b, gaps)}, expected {kept}"
 
 
 def test_no_rounding_ends_a_request(impl):
@@ -192,8 +195,10 @@ def test_first_decision_by_hand(impl):
         (one, [{"a": [4, ([1],)]}, one[1]], (0, "b")), ([{"a": [4, ([1],)]}], one[:1], (0, "b")),
     ]  # fmt: skip
     for a, b, expected in cases:
+        kept = copy.deepcopy((a, b))
         found = impl.first_decision(a, b)
         assert found == expected, f"{a} beside {b}: got {found}, expected {expected}"
+        assert (a, b) == kept, f"the caller's plans became {(a, b)}, expected {kept}"
 
 
 def judge_plans(impl, one, other):

@@ -123,9 +123,11 @@ def verdict(thread: Thread, finding: Finding) -> str:
     return next((name for name, applies in falls.items() if applies), "take")
 
 
-def predicted_survivors() -> int:
-    """Your prediction, made before you open a file: of these twelve threads, how many may you take?"""
-    return 1
+def predicted_closed_but_there() -> int:
+    """Your prediction, made before you open a file: four of the twelve threads are closed. Of how many of these four is
+    the fault, or what they complain about, in the pinned tree?
+    """
+    return 3
 
 
 def owners(codeowners: str, path: str) -> list[str]:

@@ -78,9 +78,11 @@ def verdict(thread: Thread, finding: Finding) -> str:
     raise NotImplementedError("the first of VERDICTS that applies to the thread")
 
 
-def predicted_survivors() -> int:
-    """Your prediction, made before you open a file: of these twelve threads, how many may you take?"""
-    raise NotImplementedError("your prediction: how many of the twelve you may take")
+def predicted_closed_but_there() -> int:
+    """Your prediction, made before you open a file: four of the twelve threads are closed. Of how many of these four is
+    the fault, or what they complain about, in the pinned tree?
+    """
+    raise NotImplementedError("your prediction: how many of the four closed threads have their fault in the tree")
 
 
 def owners(codeowners: str, path: str) -> list[str]:

@@ -68,11 +68,19 @@ def test_where_the_causes_are(impl):
     assert found[24504] == "vllm/entrypoints/openai/completion/serving.py"
 
 
-def test_predicted_survivors(impl):
-    found = {each.number: each for each in impl.findings()}
-    taken = impl.tally(impl.verdict(each, found[each.number]) for each in threads(impl))["take"]
-    assert impl.predicted_survivors() == taken, (
-        f"you predicted {impl.predicted_survivors()} of twelve, and {taken} came through"
+def test_which_faults_are_in_the_tree(impl):
+    """Also of threads that fall for another reason: a closed or claimed thread may well be about a line of the pin."""
+    for each in impl.findings():
+        wanted = each.number not in (28806, 9342, 23347)
+        assert each.there == wanted, f"#{each.number}: the fault is {'' if wanted else 'not '}in the pinned tree"
+
+
+def test_closed_but_there_as_predicted(impl):
+    there = {each.number for each in impl.findings() if each.there}
+    closed = [each.number for each in threads(impl) if each.state == "closed"]
+    left, predicted = [number for number in closed if number in there], impl.predicted_closed_but_there()
+    assert len(closed) == 4 and predicted == len(left), (
+        f"you predicted {predicted} of four; it is {len(left)}: {left}. Who closes a thread, and why?"
     )
 
 
@@ -91,6 +99,9 @@ def test_evidence_is_opened(impl):
         "line 3 of vllm/a.py reads 'return self.block_size', without 'return self.num'": impl.Finding(
             7, "vllm/a.py", 3, "return self.num", True
         ),
+        "line 1 of vllm/a.py reads 'import os', without 'return self.block'": impl.Finding(
+            7, "vllm/a.py", 1, "return self.block", True
+        ),
         "line 1 of vllm/a.py reads 'import os', without 'y'": impl.Finding(7, "vllm/a.py", 1, "y", True),
         "'import os' says too little": impl.Finding(7, "vllm/a.py", 1, "import os", True),
     }
@@ -105,7 +116,9 @@ def test_evidence_is_opened(impl):
 def test_findings_are_complete(impl):
     asked = [impl.Thread(number, "t", "open") for number in (7, 3, 5)]
     good = {n: impl.Finding(n, "vllm/a.py", 3, "return self.block", True) for n in (3, 5, 7, 9, 8)}
-    assert impl.check_findings([good[5], good[3], good[7]], asked, TREE.get) == []
+    mine = [good[5], good[3], good[7]]
+    assert impl.check_findings(mine, asked, TREE.get) == []
+    assert mine == [good[5], good[3], good[7]], "the list of findings was changed"
     assert impl.check_findings([good[9], good[3], good[3], good[8]], asked, TREE.get) == [
         "#7: no finding",
         "#3: 2 findings",
@@ -250,6 +263,7 @@ def test_bounds_of_a_scope(impl):
         assert (found.code, found.needs_rfc, found.fits) == (lines, rfc, fits), f"{lines} lines of code"
     assert not impl.scope(numstat((1, 0, "vllm/a.py")), OWNERS).fits, "a change without a test"
     assert impl.scope("", OWNERS) == impl.Scope(0, 0, (), (), False, False)
+    assert impl.scope(numstat((1, 0, "vllm/a.py")), "* @me\n").owners == ("@me",)
 
 
 # ---- the plan ------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_recorded_crowds_end_as_recorded(impl, of_each):
             assert sorted(got["resumed"]) == want["resumed"], f"workload {seed}, step {index + 1}, resumed"
 
 
-@pytest.mark.parametrize("crowd", [5, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("crowd", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_fcfs_plans_are_those_of_the_pin(impl, crowd):
     """Both defects are of the priority policy: under the other one nothing may change, hit statistics included."""
     diffs = (impl.patch_a(), impl.patch_b())
