@@ -32,7 +32,7 @@ WIDGETS = {
 }
 PLAYGROUNDS = {"play-score": "core.js"} | {
     f"play-{name}": f"{name}.js"
-    for name in ("tokenizer", "attention", "life", "paged", "softmax", "launch", "bits", "router")
+    for name in ("tokenizer", "attention", "life", "paged", "softmax", "launch", "bits", "router", "encoder")
 }
 """Modules in ``docs/play/``."""
 _MARKER = re.compile(r"^<!-- widget: (?P<name>[a-z-]+)(?: \| (?P<scene>[^|>]+?))? -->$", re.M)

@@ -246,3 +246,15 @@ def test_the_pool_acts_as_the_engines() -> None:
     jobs = [call("paged", "states", [*scene["before"], scene["act"]]) for scene in data["scenes"].values()]
     assert node(*jobs) == list(data["states"].values())
     assert sum(map(len, data["states"].values())) >= 20
+
+
+@needs_node
+def test_the_encoder_caches_books_are_the_engines() -> None:
+    """Encoded, forgotten, held, free: kept again from the plans alone."""
+    recorded = committed("encoder")
+    kept = ("encoded", "evicted", "held", "free", "after")
+    wanted = [{name: step[name] for name in kept} for step in recorded["steps"]]
+    small = [{**step, "held": sorted(step["held"]), "after": sorted(step["after"])} for step in wanted]
+    [found] = node(call("encoder", "replay", recorded))
+    assert [{**step, "held": sorted(step["held"]), "after": sorted(step["after"])} for step in found] == small
+    assert any(step["evicted"] for step in found) and any(step["held"] != step["after"] for step in found)

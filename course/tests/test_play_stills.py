@@ -30,7 +30,7 @@ def test_each_playground_has_its_picture_before_it() -> None:
     pairs = re.findall(r"^!\[(.+)\]\(play/stills/(.+)\.webp\)\n\n<!-- widget: play-(.+) -->$", text, re.M)
     assert [name for _, name, _ in pairs] == [name for _, _, name in pairs]
     asking = re.findall(r"^<!-- widget: play-(?!score)(.+) -->$", text, re.M)
-    assert len(asking) == 8 and asking == [name for _, name, _ in pairs]
+    assert len(asking) == 9 and asking == [name for _, name, _ in pairs]
     assert {file.stem for file in STILLS.iterdir()} == set(asking)
     assert all(len(words) > 60 for words, _, _ in pairs), "who cannot see it is told what it shows"
 
@@ -45,6 +45,6 @@ def test_the_website_shows_the_playground_alone() -> None:
     sys.path.insert(0, str(ROOT / "docs"))
     render = importlib.import_module("site_render")
     page = render.place_widgets(PAGE.read_text(encoding="utf-8"), "../../")
-    assert "stills/" not in page and page.count('<div id="play-') == 9
+    assert "stills/" not in page and page.count('<div id="play-') == 10
     other = "![a plot](img/plot.svg)\n\n<!-- widget: play-bits -->"
     assert render.place_widgets(other, "").startswith("![a plot](img/plot.svg)"), "other pictures stay"

@@ -15,6 +15,7 @@ export const PLAYGROUNDS = {
   launch: { title: "Who waits for whom", phase: "05", questions: 5 },
   bits: { title: "The bits of a number", phase: "06", questions: 7 },
   router: { title: "Experts, tokens and tiles", phase: "07", questions: 6 },
+  encoder: { title: "What the encoder keeps", phase: "13", questions: 6 },
 };
 
 /** h("div", {class: "x", text: "…", onclick: f}, child, …); a null child is left out. */

@@ -60,7 +60,7 @@ class Platform:
             )
         if asked in ours:
             return asked
-        if "float32" in ours:
+        if asked not in COMPUTE_DTYPES and "float32" in ours:  # the names of 16-bit numbers
             return model_config.compute_dtype
         if asked not in ("auto", type(model_config).dtype):
             raise ValueError(f"dtype must be one of {', '.join(ours)} with device={self.device_name!r}, got {asked!r}")

@@ -44,6 +44,7 @@ def to_read(found: Any, root: Path) -> str:
 def interview(
     session: Annotated[int, typer.Option(min=0, max=4, help="1 to 4; 0: all four, 165 minutes")] = 0,
     seed: Annotated[int | None, typer.Option(help="draws the same questions again; left out: by chance")] = None,
+    phases: Annotated[str, typer.Option(help="one question from each of these instead: 09,17 or 11-13 or all")] = "",
     show: Annotated[bool, typer.Option("--matrix", help="only show where you stand")] = False,
 ) -> None:
     """A mock staff loop: timed, random questions from all phases; you mark yourself before you see the answer."""
@@ -53,23 +54,25 @@ def interview(
         out.print(f"{damaged} lines of {RECORD.as_posix()} cannot be read and are left out.")
     if not show:
         drawn_by = secrets.randbelow(10_000) if seed is None else seed
-        again = f"--seed {drawn_by}" + (f" --session {session}" if session else "")
+        chosen = [sitting.by_phase(phases)] if phases else sitting.sessions()
+        chosen = [each for each in chosen if phases or session in (0, each.number)]
+        named = f" --phases {phases}" if phases else f" --session {session}" if session else ""
+        again = f"--seed {drawn_by}{named}"
         out.print(f"Seed {drawn_by}: with the same record, {again} draws the same questions.")
         out.print(f"{sitting.RUBRIC}\nCtrl-C ends; what is scored is kept.\n")
-        past += sit_all(session, drawn_by, [answer.key for answer in past], out, record)
+        past += sit_all(chosen, drawn_by, [answer.key for answer in past], out, record)
     found = sitting.verdict(past, ROOT)
     out.print(matrix(found))
     out.print(to_read(found, ROOT), markup=False, soft_wrap=not out.is_terminal)
 
 
-def sit_all(only: int, seed: int, seen: list[str], out: Console, record: Path) -> list[Any]:
-    """Sits one session or all of them; a sitting that is broken off keeps what was scored."""
+def sit_all(chosen: list[Any], seed: int, seen: list[str], out: Console, record: Path) -> list[Any]:
+    """Sits one session after the other; a sitting that is broken off keeps what was scored."""
     desk = sitting.Desk(
         say=lambda text: out.print(Markdown(text, hyperlinks=False)),
         ask=lambda prompt: out.input(prompt, markup=False),
         record=record,
     )
-    chosen = [each for each in sitting.sessions() if only in (0, each.number)]
     drawn = [(each, sitting.questions(each, ROOT, seed, seen)) for each in chosen]
     try:
         for each, asked in drawn:

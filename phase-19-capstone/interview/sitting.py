@@ -17,6 +17,7 @@ from course.labs import LabError, find_labs, load, tomllib
 
 HERE = Path(__file__).parent
 LAB = find_labs("19-02")[0].folder
+MINUTES_EACH = 9
 loop: Any = load(LAB / "solution.py")
 RUBRIC = (
     "3: cold, and the follow-up too. 2: hesitant. 1: heard of it. 0: blank.\n"
@@ -28,7 +29,8 @@ RUBRIC = (
 @dataclass(frozen=True)
 class Session:
     """A row of ``sessions.toml``. ``page``: of lab 19-02, with ``count`` of its questions; "" for the INTERVIEW pages.
-    ``phases``: where the page's questions count, by their number."""
+    ``phases``: where the page's questions count, by their number. ``draws``: phases that give one question each, in
+    place of the lab's."""
 
     number: int
     title: str
@@ -37,6 +39,7 @@ class Session:
     page: str = ""
     count: int = 0
     phases: tuple[int, ...] = ()
+    draws: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,24 @@ def sessions() -> list[Session]:
     return [Session(number, **row | {"phases": tuple(row.get("phases", ()))}) for number, row in enumerate(rows, 1)]
 
 
+def by_phase(text: str) -> Session:
+    """A session of your own, one question from each of the phases in ``text``: "09,17", "11-13" or "all".
+
+    Raises:
+        LabError: for what names no phases.
+    """
+    parts = [part.strip().partition("-") for part in ("00-19" if text == "all" else text).split(",")]
+    if not all(first.isdigit() and (last.isdigit() or not dash) for first, dash, last in parts):
+        raise LabError(f"--phases {text!r}: write for example 09,17 or 11-13 or all")
+    spans = [range(int(first), int(last or first) + 1) for first, _, last in parts]
+    phases = tuple(dict.fromkeys(phase for span in spans for phase in span))
+    if not phases or max(phases) > 19:
+        raise LabError(f"--phases {text!r}: phases go from 00 to 19")
+    return Session(
+        5, "By phase", MINUTES_EACH * len(phases), "One question from each phase that you named.", draws=phases
+    )
+
+
 def questions(session: Session, root: Path, seed: int, seen: Iterable[str] = ()) -> list[Asked]:
     """What a session asks; the same seed and record, the same questions, whichever other session is sat.
 
@@ -80,18 +101,19 @@ def questions(session: Session, root: Path, seed: int, seen: Iterable[str] = ())
         LabError: where a page cannot be read, or a phase has too few questions.
     """
     named = {parts for key in seen if (parts := _parts(key)) is not None}
+    plan: Any = loop.SESSIONS
     try:
         if session.page:
             bank = {0: loop.read_page((LAB / f"{session.page}.md").read_text(encoding="utf-8"), 0, session.page)}
             plan = (((0,), session.count),)
             past = {(0, number) for page, number in named if page == session.page}
         else:
-            bank, plan = loop.read_bank(root), loop.SESSIONS
+            bank, plan = loop.read_bank(root), ((session.draws, 1),) if session.draws else plan
             past = {(int(page), number) for page, number in named if page.isdigit()}
         drawn = loop.draw(bank, seed, plan, past)
     except (OSError, ValueError) as error:
         raise LabError(str(error)) from None
-    if not session.page:
+    if not session.page and not session.draws:
         phases = loop.SESSIONS[session.number - 1][0]
         drawn = [each for each in drawn if each[0] in phases]
     by_number = {(phase, q.number): q for phase, found in bank.items() for q in found}

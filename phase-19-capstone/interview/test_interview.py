@@ -70,6 +70,23 @@ def test_a_seed_draws_the_same_and_what_was_seen_waits() -> None:
     assert keys(3, 0, tuple(first)) == keys(3), "what one page has shown says nothing of another"
 
 
+def test_phases_of_your_choice_give_a_question_each() -> None:
+    own = sitting.by_phase("09, 11-13,17,11")
+    asked = sitting.questions(own, ROOT, 0)
+    assert [each.phase for each in asked] == [9, 11, 12, 13, 17] and own.minutes == 45
+    assert sitting.by_phase("all").draws == tuple(range(20))
+    seen = [each.key for each in asked]
+    assert not set(seen) & {each.key for each in sitting.questions(own, ROOT, 0, seen)}
+    for text, words in (
+        ("x", "write for example"),
+        ("3-", "write for example"),
+        ("20", "from 00 to 19"),
+        ("9-8", "from 00"),
+    ):
+        with pytest.raises(LabError, match=words):
+            sitting.by_phase(text)
+
+
 def test_the_answer_is_shown_after_the_score(room: Callable[..., Room]) -> None:
     here, asked = room(typed("3", "1")), sitting.questions(SESSIONS[3], ROOT, 0)
     sitting.sit(SESSIONS[3], asked, 0, here.desk)

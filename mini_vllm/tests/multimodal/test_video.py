@@ -1,6 +1,5 @@
 """Films: frames, pixels and positions as recorded from the real release, and what a prompt may give."""
 
-import gzip
 import json
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from mini_vllm.multimodal.video import (
     sample_by_duration,
     sample_uniformly,
 )
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_video import FILE, SIZES, film
 from mini_vllm.tests.golden.record_video import FILMS as RECORDED_FILMS
 from mini_vllm.tests.multimodal.tiny_qwen2_vl import FILMS, IMAGE, IMAGES, VIDEO, prompt, save_tiny_qwen2_vl
@@ -31,7 +31,7 @@ VISION = Qwen2VLVisionConfig(2, 32, 48, 2, 2, 4, 2, 2)
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(gzip.decompress(FILE.read_bytes()))
+    return read_packed(FILE)
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +85,16 @@ def test_the_positions_are_those_of_the_real_release(recorded):
 
 def test_a_film_may_be_an_array_or_a_list_of_pictures(llm):
     whole, tokens = FILMS[0], [1, VIDEO, 7]
-    (expected,) = tokens_of(llm, prompt(tokens, films=[0]))
+    process = llm.llm_engine.input_processor.multimodal.process
+    ids, (expected,) = process(prompt(tokens, films=[0]), tokens)
+    assert ids == [1, *[VIDEO] * 6, 7]
     for given in (whole, list(whole), tuple(whole), [list(whole)], whole[None], (whole, {"fps": 2.0}), [(whole, None)]):
-        assert tokens_of(llm, {"prompt_token_ids": tokens, "multi_modal_data": {"video": given}}) == [expected]
-    (other,) = tokens_of(llm, {"prompt_token_ids": tokens, "multi_modal_data": {"video": whole[::-1].copy()}})
-    assert other != expected
+        _, (feature,) = process({"multi_modal_data": {"video": given}}, tokens)
+        for key in ("pixel_values_videos", "video_grid_thw"):
+            assert np.array_equal(feature.data[key], expected.data[key])
+    backwards = {"prompt_token_ids": tokens, "multi_modal_data": {"video": whole[::-1].copy()}}
+    first, other = tokens_of(llm, prompt(tokens, films=[0]), backwards)
+    assert first != other
     assert [len(parse_items("video", given)) for given in (None, [], [None], [whole, whole])] == [0, 0, 1, 2]
 
 

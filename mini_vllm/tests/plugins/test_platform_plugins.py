@@ -160,6 +160,9 @@ class Double(Bare):
     supported_dtypes = ("float64",)
     def get_worker_cls(self): return dict
 
+class Single(Double):
+    supported_dtypes = ("float32",)
+
 class Half(Double):
     supported_dtypes = ("bfloat16",)
 
@@ -172,6 +175,7 @@ class Needy(Double):
 
 def bare(): return "outsider.Bare"
 def double(): return "outsider.Double"
+def single(): return "outsider.Single"
 def half(): return "outsider.Half"
 def large(): return "outsider.Large"
 def needy(): return "outsider.Needy"
@@ -210,6 +214,13 @@ def test_a_dtype_that_the_device_has_not(installed: Installed, caplog: pytest.Lo
     with pytest.raises(ValueError, match="dtype must be one of float64 with device='chip', got 'bfloat16'"):
         EngineConfig(dtype="bfloat16")
     assert EngineConfig(dtype="bfloat16", device="cpu").dtype == "float32"
+
+
+def test_a_device_of_float32_alone_computes_what_has_16_bits_and_no_more(installed: Installed) -> None:
+    installed(NARROW, platform={"chip": "single"})
+    assert EngineConfig().dtype == EngineConfig(dtype="bfloat16").dtype == EngineConfig(dtype="auto").dtype == "float32"
+    with pytest.raises(ValueError, match="dtype must be one of float32 with device='chip', got 'float64'"):
+        EngineConfig(dtype="float64")
 
 
 def test_a_device_of_other_numbers_says_in_which_weights_are_read(installed: Installed) -> None:

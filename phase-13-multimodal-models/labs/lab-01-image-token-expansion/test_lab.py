@@ -50,6 +50,12 @@ def test_resize_is_upstreams(impl):
 
 
 def test_sizes_at_the_limits(impl):
+    for size, want, why in (
+        ((491, 407), (476, 392), "below the limit, but its nearest multiples 504 x 420 are above"),
+        ((461, 436), (448, 448), "above the limit, but its nearest multiples are not"),
+    ):
+        found = tuple(impl.smart_resize(*size, 28, 3136, 200_704))
+        assert found == want, f"{size[0]} x {size[1]}, at most 200,704 pixels: {why}; got {found}, expected {want}"
     found = tuple(impl.smart_resize(3570, 3598))
     assert found == (3584, 3584), f"3570 x 3598: 128 squares each way are exactly the limit, and allowed; got {found}"
     found = tuple(impl.smart_resize(13792, 13579))

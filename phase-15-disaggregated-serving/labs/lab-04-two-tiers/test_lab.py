@@ -16,6 +16,16 @@ given = load(Path(__file__).resolve().parent / "given.py")
 SHAPE = given.SHAPE
 
 
+def admitted(tiers, keys):
+    """What `admit` says of a prompt for which there is room."""
+    found = tiers.admit(keys)
+    assert found is not None, (
+        f"a prompt of {len(keys)} blocks is refused, with {tiers.num_free} of {len(tiers.gpu)} blocks free; blocks "
+        "that are shared need no room"
+    )
+    return found
+
+
 def rows(*keys):
     return np.stack([given.content_of(key) for key in keys])
 
@@ -228,7 +238,7 @@ def test_it_keeps_what_the_engine_keeps(impl):
 
 def compute(tiers, keys):
     """A request that is admitted and computed; its blocks."""
-    ids, pool, host = tiers.admit(keys)
+    ids, pool, host = admitted(tiers, keys)
     for block_id, key in list(zip(ids, keys, strict=True))[pool + host :]:
         tiers.write(block_id, given.content_of(key))
     return ids
@@ -237,7 +247,7 @@ def compute(tiers, keys):
 def test_a_prompt_gets_blocks_of_its_own(impl):
     tiers = impl.TwoTiers(4, 4, SHAPE)
     assert tiers.gpu.shape == (4, *SHAPE) and tiers.gpu.dtype == np.float32 and tiers.num_free == 4
-    ids, pool, host = tiers.admit(keys_of(3))
+    ids, pool, host = admitted(tiers, keys_of(3))
     assert (len(set(ids)), pool, host, tiers.num_free) == (3, 0, 0, 1), f"got {ids}, {pool}, {host}, {tiers.num_free}"
     assert tiers.admit([]) == ([], 0, 0)
 
@@ -245,7 +255,7 @@ def test_a_prompt_gets_blocks_of_its_own(impl):
 def test_two_share_a_block(impl):
     tiers = impl.TwoTiers(4, 4, SHAPE)
     first = compute(tiers, keys_of(3))
-    again, pool, host = tiers.admit(keys_of(3))
+    again, pool, host = admitted(tiers, keys_of(3))
     assert (again, pool, host, tiers.num_free) == (first, 3, 0, 1), f"the same prompt, while it runs: got {again}"
     tiers.finish(first)
     assert tiers.num_free == 1, f"the other still holds three of four blocks, and {tiers.num_free} are free, expected 1"
@@ -258,7 +268,7 @@ def test_the_pool_loses_the_tail_first(impl):
     tiers = impl.TwoTiers(4, 0, SHAPE)
     tiers.finish(compute(tiers, keys_of(4)))
     tiers.finish(compute(tiers, keys_of(1, number=1)))
-    _, found, _ = tiers.admit(keys_of(4))
+    _, found, _ = admitted(tiers, keys_of(4))
     assert found == 3, f"a b c d in a pool of four, one block is taken: {found} of 4 can be reached, expected 3"
 
 
@@ -277,16 +287,16 @@ def test_the_host_loses_the_tail_first(impl):
 
 def test_nothing_is_known_before_it_is_written(impl):
     tiers, keys = impl.TwoTiers(8, 8, SHAPE), keys_of(2)
-    first, _, _ = tiers.admit(keys)
+    first, _, _ = admitted(tiers, keys)
     tiers.write(first[0], given.content_of(keys[0]))
-    second, pool, host = tiers.admit(keys)
+    second, pool, host = admitted(tiers, keys)
     assert (second[0], pool, host) == (first[0], 1, 0), "one of two blocks is written: one hit"
     assert second[1] != first[1], "a block that another request computes is not this one's"
     for ids in (first, second):
         tiers.write(ids[1], given.content_of(keys[1]))
         tiers.finish(ids)
     assert tiers.num_free == 8
-    ids, _, _ = tiers.admit(keys_of(3, number=1))
+    ids, _, _ = admitted(tiers, keys_of(3, number=1))
     tiers.finish(ids)  # aborted: nothing of it was written
     with pytest.raises(ValueError, match=rf"^block {ids[0]} is not to be computed$"):
         tiers.write(ids[0], np.zeros(SHAPE))
@@ -307,7 +317,7 @@ def test_a_refusal_changes_nothing(impl):
         assert found is None, f"{len(keys)} blocks, three of six are held: got {found}, expected None"
     after = len(tiers.host), tiers.host.writes, tiers.host.reads
     assert (tiers.num_free, *after) == (3, *before), f"refused, and free blocks are {tiers.num_free}, host {after}"
-    again, pool, _ = tiers.admit(y)
+    again, pool, _ = admitted(tiers, y)
     assert pool == 3, "the blocks that the refused prompt would have shared are still hits"
     tiers.finish(again)
     tiers.finish(held)
@@ -410,10 +420,10 @@ def test_what_came_back_is_in_the_pool(impl):
     tiers, keys = impl.TwoTiers(6, 12, SHAPE), keys_of(3)
     for number in range(3):
         tiers.finish(compute(tiers, keys_of(3, number)))
-    ids, pool, host = tiers.admit(keys)
+    ids, pool, host = admitted(tiers, keys)
     assert (pool, host) == (0, 3), f"pushed out of the pool: got {pool} hits there, {host} in the host, expected 0, 3"
     assert tiers.host.reads == 3, f"three blocks were loaded, once: reads = {tiers.host.reads}"
-    again, pool, host = tiers.admit(keys)
+    again, pool, host = admitted(tiers, keys)
     assert (again, pool, host) == (ids, 3, 0), f"loaded a moment ago: got {pool} hits in the pool, {host} in the host"
     with pytest.raises(ValueError, match=rf"^block {ids[0]} is not to be computed$"):
         tiers.write(ids[0], np.zeros(SHAPE))
