@@ -179,7 +179,9 @@ class SwapConnector(KVConnectorBase_V1):
         cached = plan.scheduled_cached_reqs
         before = {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        for request_id, block_ids, _ in yield_req_data(plan):
+        for request_id, block_ids, is_resumed in yield_req_data(plan):
+            if is_resumed:  # after a reset no plan has named it as a victim
+                self._running.pop(request_id, None)
             running = self._running.setdefault(request_id, _Running([], 0))
             running.block_ids += block_ids[0] if block_ids is not None else []
             running.num_computed_tokens = before[request_id] + plan.num_scheduled_tokens[request_id]

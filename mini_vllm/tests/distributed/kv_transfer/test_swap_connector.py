@@ -121,6 +121,22 @@ def test_who_ends_while_it_is_away_leaves_nothing(folder):
         assert engine.stats.num_scheduled_tokens > 168 - 57 * (end == "abort")
 
 
+def test_requests_that_a_reset_has_preempted_have_new_blocks(folder, roomy):
+    """No plan names them as victims; their old tables are forgotten all the same."""
+    llm = make(folder, {"swap_blocks": 32})
+    engine, found = llm.llm_engine, {}
+    for i, prompt in enumerate(PROMPTS):
+        engine.add_request(str(i), prompt, GREEDY)
+    for step in range(200):
+        if not engine.has_unfinished_requests():
+            break
+        if step == 2:
+            assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+        found |= {each.request_id: each.outputs[0].token_ids for each in engine.step()}
+    assert connector(llm).counts["swapped_in_tokens"] > 0
+    assert [found[str(i)] for i in range(3)] == roomy
+
+
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
