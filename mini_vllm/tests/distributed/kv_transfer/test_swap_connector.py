@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.distributed.kv_transfer.kv_connector.swap_connector import CheaperPolicy
+from mini_vllm.distributed.kv_transfer.kv_connector.swap_connector import COUNTS, CheaperPolicy
 from mini_vllm.tests.distributed.kv_transfer.offloading import conversations, save
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -78,6 +78,20 @@ def test_a_policy_may_decline(folder, roomy):
     outputs, computed, preempted = serve(llm)
     assert outputs == roomy and computed > 168
     assert connector(llm).counts == {"declined_requests": preempted}
+
+
+def counted(llm):
+    found = [each for each in llm.get_metrics() if each.name.startswith("vllm:preempted_")]
+    return {each.name.removeprefix("vllm:preempted_"): each.value for each in found}
+
+
+def test_what_became_of_victims_is_counted(folder):
+    """Among the engine's metrics, from its start."""
+    llm = make(folder, {"swap_blocks": 32}, disable_log_stats=False)
+    assert counted(llm) == dict.fromkeys(COUNTS, 0)
+    assert serve(llm)[2] > 0
+    found = counted(llm)
+    assert found["swapped_out_tokens"] == found["swapped_in_tokens"] > 0 == found["no_room_requests"]
 
 
 def test_the_cheaper_way():
