@@ -70,6 +70,8 @@ function stage(recorded) {
     title.textContent = at ? `The encoder cache ${after ? "after" : "in"} step ${at}: ${size - large * content.length} free` : "The encoder cache before the first step";
     said.textContent = at ? sentence(now) : `Room for ${size} embeddings, and as many tokens a step. A picture takes ${large}. A asks about a picture of the digit ${names[0]}. Prefix caching is off.`;
     [back.disabled, on.disabled] = [!at, at === steps.length && after];
+    const here = rows.querySelector(".here");
+    if (here) wide.scrollLeft = here.offsetLeft + here.offsetWidth - wide.clientWidth; // a phone shows the step that is told
   }
 
   function sentence({ encoded, evicted, held, after: later }) {
@@ -83,7 +85,8 @@ function stage(recorded) {
   }
 
   const table = h("table", { class: "steps" }, h("thead", {}, head), rows);
-  return { node: h("div", {}, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "tokens and pictures, step by step" }, table), tools, title, bar, said),
+  const wide = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "tokens and pictures, step by step" }, table);
+  return { node: h("div", {}, wide, tools, title, bar, said),
     look(step, then, hide) { tools.hidden = hide; show(step, then); },
     free() { this.look(0, false, false); } };
 }
@@ -110,7 +113,7 @@ export function questions(recorded, view = null) {
       `Of what nobody needs the one that has waited longest goes first. Both were passed in the same step, and ${nine} stood before ${nought}. One is enough: 12 + 64 places.`,
       () => list(books[4].evicted), [4, true], [5, false]),
     ask("total", "Four requests have shown five pictures, three of them the same. How often did the encoder run over a picture?", { number: { min: 0, max: 9, unit: "times" } },
-      "Four. With room for three pictures it would have been three: a cache a little too small forgets what comes back soonest.",
+      `Four. With room for three pictures it would have been three: ${eight} would still have been there for D.`,
       () => books.reduce((sum, { encoded }) => sum + all(encoded).length, 0), [5, true], [7, true]),
   ];
 }

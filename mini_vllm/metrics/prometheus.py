@@ -119,6 +119,10 @@ HELP = {
     "nixl_num_failed_transfers": "Transfers that failed.",
     "nixl_num_failed_notifications": "Transfers of which the other side could not be told.",
     "nixl_num_kv_expired_reqs": "Requests whose KV was kept, and not read before the lease ran out.",
+    "preempted_swapped_out_tokens": "Tokens of preempted requests whose KV was copied to the host's memory.",
+    "preempted_swapped_in_tokens": "Tokens of preempted requests whose KV was copied back.",
+    "preempted_declined_requests": "Preempted requests that are cheaper to compute again.",
+    "preempted_no_room_requests": "Preempted requests for which the host's memory had no room.",
     "cache_config_info": "Settings of the KV cache, as labels.",
 }
 """What `# HELP` says, by the name without its prefix."""

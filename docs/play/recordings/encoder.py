@@ -11,10 +11,15 @@ from mini_vllm import LLMEngine, SamplingParams
 from models.training.pocket_vl.conversations import draw_number
 
 POCKET_VL = str(Path(__file__).resolve().parents[3] / "models" / "pocket-vl")
-ENGINE = {"num_blocks": 64, "max_num_batched_tokens": 140, "max_num_seqs": 4, "enable_prefix_caching": False}
+ENGINE: dict[str, Any] = {
+    "num_blocks": 64,
+    "max_num_batched_tokens": 140,
+    "max_num_seqs": 4,
+    "enable_prefix_caching": False,
+}
 """Budget and room of the encoder are as large as a step: two pictures of 64."""
 TURN = "<|user|>\n{}\n{}<|end|>\n<|assistant|>\n"
-ARRIVALS = {
+ARRIVALS: dict[int, list[tuple[str, tuple[int, ...], str]]] = {
     0: [("A", (0,), "What digit do you see?")],
     2: [("B", (0,), "What colour is the digit?")],
     3: [("C", (1, 2), "Which digits are there?")],

@@ -41,6 +41,27 @@ number = 3
 def fails(): raise OSError("no licence")
 """
 
+NOTING = """
+import multiprocessing, os
+
+def note(what):
+    with open(os.environ["NOTES"], "a", encoding="utf-8") as file:
+        file.write(f"{{what}} {{multiprocessing.current_process().name}}\\n")
+
+def general():
+    note("general")
+
+def here():
+    note("platform")
+    return "{module}_class.Chip"
+"""
+NOTED = """
+from {cpu} import CpuPlatform
+
+class Chip(CpuPlatform):
+    device_name = "chip"
+"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -88,6 +109,10 @@ CASES = {
 def named(name: str, engine: str) -> str:
     """The module of a case's package."""
     return f"{name.replace('-', '_')}_of_{engine}"
+
+
+NOTES = Case("who asks", NOTING, {"chip": "here"}, {"chip-too": "general"})
+"""Not in the table: a platform and a general plug-in that write down which process asks."""
 
 
 def cell(name: str, lines: list[str], engine: str) -> str:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
 
-from mini_vllm.tests.golden.plugin_cases import CASES, Case, printed
+from mini_vllm.tests.golden.plugin_cases import CASES, NOTED, NOTES, Case, named, printed
 from mini_vllm.tests.plugins.packages import install_case
 
 HERE = Path(__file__).resolve().parent
@@ -51,18 +52,41 @@ def record(name: str, case: Case, folder: Path) -> list[str]:
         del sys.path[: len(paths)]
 
 
+ENGINE = """
+import os
+if __name__ == "__main__":
+    from vllm import LLM
+    LLM("models/pocket", dtype="float32", enforce_eager=True, max_model_len=256, max_num_seqs=8, tensor_parallel_size=2)
+"""
+
+
+def processes(folder: Path) -> list[str]:
+    """Which processes of an engine of two ranks ask the plug-ins, in the order in which they do."""
+    (site,) = install_case(folder, "notes", NOTES, NAMES, "vllm")
+    (site / f"{named('notes', 'vllm')}_class.py").write_text(NOTED.format(**NAMES), encoding="utf-8")
+    (site / "engine.py").write_text(ENGINE, encoding="utf-8")
+    env = {
+        **os.environ, **SETTINGS, "NOTES": str(folder / "notes.txt"), "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+        "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    subprocess.run([sys.executable, str(site / "engine.py")], env=env, check=True)
+    return (folder / "notes.txt").read_text(encoding="utf-8").splitlines()
+
+
 def main() -> None:
-    """All cases."""
+    """All cases, and the engine with its processes."""
     os.environ.update(SETTINGS)
     import_module("vllm.platforms").current_platform  # noqa: B018 - the one of this machine, once
     with tempfile.TemporaryDirectory() as folder:
+        asked = processes(Path(folder) / "processes")
         told = {name: record(name, case, Path(folder) / name) for name, case in CASES.items()}
     provenance = {
         "vllm": import_module("vllm").__version__, "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "command": "PYTHONHASHSEED=0 PYTHONPATH=. python mini_vllm/tests/golden/record_plugins.py",
     }  # fmt: skip
-    text = json.dumps({"provenance": provenance, "printed": told}, indent=1, ensure_ascii=False)
+    text = json.dumps({"provenance": provenance, "asked": asked, "printed": told}, indent=1, ensure_ascii=False)
     (HERE / "plugins.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -8,8 +8,6 @@ Run from the repository root under the CPU build of the pinned release (`course 
 
 from __future__ import annotations
 
-import gzip
-import json
 import platform
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-FILE = Path(__file__).resolve().parent / "video.json.gz"
+from mini_vllm.tests.golden.packed import write_packed
+
+FILE = Path(__file__).resolve().parent / "video.json.xz"
 STD, MEAN = [0.26862954, 0.26130258, 0.27577711], [0.48145466, 0.4578275, 0.40821073]
 FILMS = [(3, 21, 30), (4, 40, 17), (1, 9, 9)]
 SIZES = {"patch_size": 4, "merge_size": 2, "size": {"shortest_edge": 256, "longest_edge": 640}}
@@ -153,7 +153,7 @@ def main() -> None:
         "sampling": record_sampling(), "positions": record_positions(), "pixels": record_pixels(),
         "cache": record_cache(), "balance": record_balance(),
     }  # fmt: skip
-    FILE.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
+    write_packed(FILE, kept)
     print(f"{FILE.name}: {FILE.stat().st_size:,} bytes")
 
 

@@ -1,7 +1,5 @@
 """`mm_encoder_tp_mode="data"`: whole items for each rank, and the same rows on all of them."""
 
-import gzip
-import json
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,6 +10,7 @@ from mini_vllm.config.multimodal import MultiModalConfig
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.models.vision import get_load_balance_assignment, run_dp_sharded_mrope_vision_model
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_video import FILE
 from mini_vllm.tests.multimodal.test_qwen2_vl import PROMPTS, make, tokens_of
 from mini_vllm.tests.multimodal.tiny_llava import save_tiny_llava
@@ -29,7 +28,7 @@ def llm(tiny):
 
 
 def test_who_takes_what_is_as_in_the_real_release():
-    for sizes, ranks, expected in json.loads(gzip.decompress(FILE.read_bytes()))["balance"]:
+    for sizes, ranks, expected in read_packed(FILE)["balance"]:
         assert list(get_load_balance_assignment(sizes, ranks)) == expected
     assert get_load_balance_assignment([1000, 100, 200, 50], 2) == ([0, 2, 1, 3], [1, 3], [1000, 350])
 

@@ -1,8 +1,6 @@
 """What a core in a process of its own has, is not sent again: both sides of the socket keep and forget alike."""
 
 import asyncio
-import gzip
-import json
 import random
 
 import numpy as np
@@ -12,6 +10,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.multimodal.cache import GIB, MultiModalProcessorSenderCache, MultiModalReceiverCache
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_video import FILE
 from mini_vllm.tests.multimodal.tiny_llava import IMAGE, prompt, save_tiny_llava
 
@@ -42,7 +41,7 @@ class Pair:
 
 
 def test_both_sides_do_what_the_real_classes_do():
-    recorded = json.loads(gzip.decompress(FILE.read_bytes()))["cache"]
+    recorded = read_packed(FILE)["cache"]
     for size, steps in recorded:
         pair = Pair(size)
         for asked, sent, order in steps:

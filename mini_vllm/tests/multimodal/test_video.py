@@ -1,6 +1,5 @@
 """Films: frames, pixels and positions as recorded from the real release, and what a prompt may give."""
 
-import gzip
 import json
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from mini_vllm.multimodal.video import (
     sample_by_duration,
     sample_uniformly,
 )
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_video import FILE, SIZES, film
 from mini_vllm.tests.golden.record_video import FILMS as RECORDED_FILMS
 from mini_vllm.tests.multimodal.tiny_qwen2_vl import FILMS, IMAGE, IMAGES, VIDEO, prompt, save_tiny_qwen2_vl
@@ -31,7 +31,7 @@ VISION = Qwen2VLVisionConfig(2, 32, 48, 2, 2, 4, 2, 2)
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(gzip.decompress(FILE.read_bytes()))
+    return read_packed(FILE)
 
 
 @pytest.fixture(scope="module")

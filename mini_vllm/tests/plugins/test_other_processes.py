@@ -6,18 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from mini_vllm.distributed import shared_memory
+from mini_vllm.tests.golden.plugin_cases import NOTED, NOTES
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
-from mini_vllm.tests.plugins.packages import GROUPS, ROOT, install
+from mini_vllm.tests.plugins.packages import GROUPS, PAGE, ROOT, install, install_case
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank: Linux on x86-64"),
-]
+RECORDED = json.loads((ROOT / "mini_vllm" / "tests" / "golden" / "plugins.json").read_text(encoding="utf-8"))
+NAMES = {"cpu": "mini_vllm"}
+needs_ranks = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank: Linux on x86-64")
 CHIP = """
 import os
 from mini_vllm import CpuPlatform
@@ -58,15 +59,54 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def run(site: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A script of the package's folder."""
+    path = os.pathsep.join([str(site), str(ROOT), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, *command], cwd=site, env={**os.environ, "PYTHONPATH": path, **env},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_the_real_one_asks_in_four_processes_as_the_page_says() -> None:
+    asked = Counter(RECORDED["asked"])
+    assert asked == {
+        f"{what} {process}": times for process in ("MainProcess", "EngineCore", "VllmWorker-0", "VllmWorker-1")
+        for what, times in (("general", 1), ("platform", 2))
+    }  # fmt: skip
+    page = PAGE.read_text(encoding="utf-8")
+    assert "| processes | 4: the front end, the core, a worker for each rank | 3: " in page
+    assert "the platform plug-in is asked | twice: " in page
+
+
+ENGINE = """
+import sys
+if __name__ == "__main__":
+    from mini_vllm import LLMEngine
+    LLMEngine(sys.argv[1], num_blocks=64, tensor_parallel_size=2, enable_multiprocessing=True).shutdown()
+"""
+
+
+@pytest.mark.slow
+@needs_ranks
+def test_three_processes_ask_here_and_each_once(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    (folder,) = install_case(tmp_path, "notes", NOTES, NAMES, "mini_vllm")
+    (folder / "notes_of_mini_vllm_class.py").write_text(NOTED.format(**NAMES), encoding="utf-8")
+    (folder / "engine.py").write_text(ENGINE, encoding="utf-8")
+    run(folder, "engine.py", str(site / "tiny"), NOTES=str(tmp_path / "notes.txt"))
+    asked = Counter(line.split()[0] for line in (tmp_path / "notes.txt").read_text(encoding="utf-8").splitlines())
+    assert asked == {"general": 3, "platform": 3}
+
+
+@pytest.mark.slow
+@needs_ranks
 @pytest.mark.parametrize(("elsewhere", "logged"), [("there", False), ("absent", False), ("fails", True)])
 def test_ranks_and_cores_ask_for_themselves(site: Path, elsewhere: str, logged: bool) -> None:
     pytest.importorskip("zmq")
-    path = os.pathsep.join([str(site), str(ROOT), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "start.py", "tiny"], cwd=site, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path, "ELSEWHERE": elsewhere},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run(site, "start.py", "tiny", ELSEWHERE=elsewhere)
     told, left = json.loads(done.stdout)
     refusal = "device='chip': its platform plugin finds no such device on this machine"
     assert told == (["chip"] * 3 if elsewhere == "there" else [refusal] * 3) and left == 0

@@ -33,6 +33,7 @@ def test_a_picture_is_a_line(impl):
     assert impl.token_line([*doubled, {"pictures": [1, 2, 3], "prompt_tokens": 13}]) == (7, 2)
     few = [{"pictures": [0] * n, "prompt_tokens": 12 + 65 * n} for n in (10, 1, 0, 2)]
     assert impl.token_line(few) == (12, 65), "10 pictures are more than 2"
+    assert impl.token_line([few[0], few[3]]) == (12, 65), "of 10 and of 2 pictures, 2 are the fewer"
     assert impl.token_line(few[1:3]) == (12, 65), "two points, a picture apart, are a line"
     assert [len(row["pictures"]) for row in few] == [10, 1, 0, 2], "the caller's rows were changed"
 

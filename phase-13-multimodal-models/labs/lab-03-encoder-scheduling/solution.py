@@ -74,12 +74,12 @@ def plan_chunk(
     encode: list[int] = []
     for index, where in enumerate(ranges):
         if where.offset >= num_computed + num_new:
-            break
+            break  # they are in order: all later ones begin behind the chunk, too
         if where.end <= num_computed or index in cached:
             continue
         if where.length > min(encoder_budget, cache_free):
             num_new = max(0, where.offset - num_computed)
-            break
+            break  # the chunk ends before this one now
         encode.append(index)
         encoder_budget -= where.length
         cache_free -= where.length

@@ -20,8 +20,8 @@ def admitted(tiers, keys):
     """What `admit` says of a prompt for which there is room."""
     found = tiers.admit(keys)
     assert found is not None, (
-        f"a prompt of {len(keys)} blocks is refused, with {tiers.num_free} of {len(tiers.gpu)} blocks free; blocks that "
-        "are shared need no room"
+        f"a prompt of {len(keys)} blocks is refused, with {tiers.num_free} of {len(tiers.gpu)} blocks free; blocks "
+        "that are shared need no room"
     )
     return found
 

@@ -1,4 +1,4 @@
-"""Makes `captured/` anew: the three questions of real_run.py, and what the log of the first start says.
+"""Makes `captured/` anew: the four questions of real_run.py, and what the log of the first start says.
 
     python capture.py --python .venv-vllm/bin/python --model models/pocket
 
@@ -26,6 +26,7 @@ RUNS = {
     "questions.json": ("--what", "questions"),
     "rate-bfloat16.json": ("--what", "rate", "--dtype", "bfloat16"),
     "rate-float32.json": ("--what", "rate", "--dtype", "float32"),
+    "bandwidth.json": ("--what", "bandwidth"),
 }
 
 

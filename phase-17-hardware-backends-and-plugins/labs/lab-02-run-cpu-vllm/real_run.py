@@ -4,14 +4,16 @@ The interpreter must be the one that has vLLM (`course vllm` builds it), not the
 
     .venv-vllm/bin/python real_run.py --model models/pocket --out FOLDER --what config
 
-Three questions, one a run; the figures go to FOLDER/result.json, what the engine prints to stdout and stderr.
+Four questions, one a run; the figures go to FOLDER/result.json, what the engine prints to stdout and stderr.
 
 config      What does the platform change in the configuration? Every field of the `VllmConfig`, and every variable of
             the environment, before and after `CpuPlatform.check_and_update_config`.
 questions   What does the engine ask the platform? `current_platform` is replaced by an object that notes each
             question, its answer and the file that asked; then the engine starts and answers a prompt, in one process.
 rate        How fast is it? Needs no checkpoint: the shape of Qwen2.5-0.5B with weights made on the spot. Milliseconds a
-            token for one request and for eight, in `--dtype`, and the rate at which this machine reads memory.
+            token for one request and for eight, in `--dtype`; and how fast one core summed up 1 GiB just before.
+bandwidth   How fast does one core read memory at best? Sixty products of a matrix of 1 GiB with a vector, a second
+            apart, the best of all: other programs only take away. And sixty sums over the same numbers.
 """
 
 import argparse
@@ -142,16 +144,21 @@ def most_from(asked: Counter[tuple[str, str]], name: str) -> str:
     return f"{file}: {count}"
 
 
-def bandwidth_gb_s() -> float:
-    """Best of eight sums over 1 GiB, with the threads that torch has here."""
+def bandwidth_gb_s(times: int = 8, pause_s: float = 0.0) -> dict[str, float]:
+    """GB/s of 1 GiB of numbers, summed up and multiplied with a vector: the best of so many times, by one thread."""
     import torch
 
-    numbers, best = torch.zeros(1 << 28), float("inf")
-    for _ in range(8):
-        begun = time.perf_counter()
-        numbers.sum()
-        best = min(best, time.perf_counter() - begun)
-    return numbers.nbytes / best / 1e9
+    torch.set_num_threads(1)
+    numbers = torch.zeros(1 << 28)
+    matrix, vector = numbers.view(1 << 14, 1 << 14), torch.ones(1 << 14)
+    best = {"sum": float("inf"), "product": float("inf")}
+    for _ in range(times):
+        for name, read in (("sum", numbers.sum), ("product", lambda: matrix @ vector)):
+            begun = time.perf_counter()
+            read()
+            best[name] = min(best[name], time.perf_counter() - begun)
+        time.sleep(pause_s)
+    return {name: round(numbers.nbytes / seconds / 1e9, 2) for name, seconds in best.items()}
 
 
 def rate(model: str, options: dict[str, Any], dtype: str) -> dict[str, Any]:
@@ -177,7 +184,7 @@ def rate(model: str, options: dict[str, Any], dtype: str) -> dict[str, Any]:
         rows.append({"batch": batch, "ms_a_step": round(each * 1e3, 2), "tokens_a_second": round(batch / each, 2)})
     cache = llm.llm_engine.vllm_config.cache_config
     return {
-        "dtype": dtype, "bandwidth_gb_s": round(speed, 2), "block_size": cache.block_size,
+        "dtype": dtype, "bandwidth_gb_s": speed["sum"], "block_size": cache.block_size,
         "num_blocks": cache.num_gpu_blocks, "rates": rows,
     }  # fmt: skip
 
@@ -186,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="checkpoint folder")
     parser.add_argument("--out", required=True, type=Path, help="folder for result.json")
-    parser.add_argument("--what", choices=("config", "questions", "rate"), required=True)
+    parser.add_argument("--what", choices=("config", "questions", "rate", "bandwidth"), required=True)
     parser.add_argument("--dtype", default="bfloat16", help="of `rate`")
     parser.add_argument("--space", default="4", help="GiB for keys and values: VLLM_CPU_KVCACHE_SPACE")
     args = parser.parse_args()
@@ -197,6 +204,8 @@ def main() -> None:
         result = config(args.model, {"max_model_len": 1024, "seed": 0})
     elif args.what == "questions":
         result = questions(args.model, {**options, "dtype": "float32"})
+    elif args.what == "bandwidth":
+        result = {"gb_s": bandwidth_gb_s(60, 1.0)}
     else:
         result = rate(args.model, options, args.dtype)
     import vllm

@@ -25,11 +25,12 @@ class Overrides:
 
 
 def predicted_start() -> tuple[int, str]:
-    """Your prediction, before any code runs, about the start that the README describes.
+    """Your prediction, before any code runs, about two of the starts that the README describes.
 
     Returns:
-        How many KV blocks the engine has. And which share of all questions that the engine asks the platform is of the
-        kind "who are you?" and not "what can you do?": "a tenth", "a half" or "nine tenths", whichever is nearest.
+        How many KV blocks the `rate` start in float32 has. And which share of the questions of the `questions` start is
+        answered by the CPU's own class, and not by its base: "a fiftieth", "a half" or "nine tenths", whichever is
+        nearest. Each question counts as often as it was asked.
     """
     raise NotImplementedError("a number of blocks and a share, before any code runs")
 

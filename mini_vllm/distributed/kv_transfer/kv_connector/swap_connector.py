@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mini_vllm.request import Request
 
 SETTINGS = ("swap_blocks", "seconds_per_token", "bytes_per_second")
+COUNTS = ("swapped_out_tokens", "swapped_in_tokens", "declined_requests", "no_room_requests")
 
 
 class SwapPolicy(Protocol):
@@ -98,7 +99,7 @@ class SwapConnector(KVConnectorBase_V1):
         ValueError: a setting is unknown, missing, or no such number.
 
     Attributes:
-        counts: tokens and requests by what became of them, see `get_kv_connector_stats`.
+        counts: tokens and requests of victims by what became of them, by the names of `COUNTS`.
     """
 
     supports_tensor_parallel = True
@@ -178,7 +179,9 @@ class SwapConnector(KVConnectorBase_V1):
         cached = plan.scheduled_cached_reqs
         before = {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        for request_id, block_ids, _ in yield_req_data(plan):
+        for request_id, block_ids, is_resumed in yield_req_data(plan):
+            if is_resumed:  # after a reset no plan has named it as a victim
+                self._running.pop(request_id, None)
             running = self._running.setdefault(request_id, _Running([], 0))
             running.block_ids += block_ids[0] if block_ids is not None else []
             running.num_computed_tokens = before[request_id] + plan.num_scheduled_tokens[request_id]
@@ -196,8 +199,9 @@ class SwapConnector(KVConnectorBase_V1):
         return True
 
     def get_kv_connector_stats(self) -> dict[str, Any] | None:
-        """`swapped_out_tokens`, `swapped_in_tokens`: copied; `declined_requests`: by the policy; `no_room_requests`."""
-        return dict(self.counts)
+        """`vllm:preempted_` and one of `COUNTS`: tokens copied either way, requests declined by the policy, and without
+        room."""
+        return {f"vllm:preempted_{name}": self.counts[name] for name in COUNTS}
 
     # The worker's half
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.distributed.kv_transfer.kv_connector.swap_connector import CheaperPolicy
+from mini_vllm.distributed.kv_transfer.kv_connector.swap_connector import COUNTS, CheaperPolicy
 from mini_vllm.tests.distributed.kv_transfer.offloading import conversations, save
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -80,6 +80,20 @@ def test_a_policy_may_decline(folder, roomy):
     assert connector(llm).counts == {"declined_requests": preempted}
 
 
+def counted(llm):
+    found = [each for each in llm.get_metrics() if each.name.startswith("vllm:preempted_")]
+    return {each.name.removeprefix("vllm:preempted_"): each.value for each in found}
+
+
+def test_what_became_of_victims_is_counted(folder):
+    """Among the engine's metrics, from its start."""
+    llm = make(folder, {"swap_blocks": 32}, disable_log_stats=False)
+    assert counted(llm) == dict.fromkeys(COUNTS, 0)
+    assert serve(llm)[2] > 0
+    found = counted(llm)
+    assert found["swapped_out_tokens"] == found["swapped_in_tokens"] > 0 == found["no_room_requests"]
+
+
 def test_the_cheaper_way():
     """100 tokens of 10,000 bytes: two copies of a million bytes take 2 ms at 1e9 bytes a second."""
     assert CheaperPolicy(21e-6, 1e9).swaps(100, 1_000_000)
@@ -105,6 +119,22 @@ def test_who_ends_while_it_is_away_leaves_nothing(folder):
         while engine.has_unfinished_requests():
             engine.step()
         assert engine.stats.num_scheduled_tokens > 168 - 57 * (end == "abort")
+
+
+def test_requests_that_a_reset_has_preempted_have_new_blocks(folder, roomy):
+    """No plan names them as victims; their old tables are forgotten all the same."""
+    llm = make(folder, {"swap_blocks": 32})
+    engine, found = llm.llm_engine, {}
+    for i, prompt in enumerate(PROMPTS):
+        engine.add_request(str(i), prompt, GREEDY)
+    for step in range(200):
+        if not engine.has_unfinished_requests():
+            break
+        if step == 2:
+            assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+        found |= {each.request_id: each.outputs[0].token_ids for each in engine.step()}
+    assert connector(llm).counts["swapped_in_tokens"] > 0
+    assert [found[str(i)] for i in range(3)] == roomy
 
 
 @pytest.mark.parametrize(
