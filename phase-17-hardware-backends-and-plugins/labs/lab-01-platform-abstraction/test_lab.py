@@ -107,6 +107,10 @@ def test_two_out_of_tree_is_an_error(impl):
         impl.resolve_platform(known, ["tpu", "acc"])
     assert resolved(impl, known, ["tpu"]) == "zeta", "a platform whose device is absent has no claim"
     assert resolved(impl, known, ["tpu", "acc"], "acc") == "acc", "the user's word settles it"
+    known = registry(impl, mytpu(impl, name="bcc"), mytpu(impl, name="acc"))
+    assert resolved(impl, known, ["tpu"]) == "RuntimeError: only one platform can be active, but got: acc, bcc", (
+        "two packages for one kind of device are two claims"
+    )
 
 
 def test_two_of_this_tree_are_an_error(impl):
@@ -115,6 +119,8 @@ def test_two_of_this_tree_are_an_error(impl):
         impl.resolve_platform(known, ["rocm", "cuda"])
     impl.register_platform(known, mytpu(impl))
     assert resolved(impl, known, ["rocm", "cuda", "tpu"]) == "mytpu", "from outside comes first, and is one"
+    known = registry(impl, mytpu(impl, name="zen", device_type="cpu", out_of_tree=False))
+    assert resolved(impl, known, ["cuda"]) == "cuda", "zen is of this tree and runs on the processors: no accelerator"
 
 
 def test_eight_cards_are_one_platform(impl):
@@ -330,6 +336,9 @@ def test_a_note_where_a_preference_gave_way(impl):
         found = impl.configure(only16, qwen(impl, stored), impl.Wishes(dtype=asked)).notes
         assert len(found) == notes, f"dtype {asked!r}, a checkpoint in {stored}: notes {found}"
         assert all(stored in note and "float16" in note for note in found), f"both types stand in the note: {found}"
+    both = mytpu(impl, supported_dtypes=("float16", "float32"))
+    found = impl.configure(both, qwen(impl, "float32"), impl.Wishes()).notes
+    assert found == (), f"float32 is supported, and only not preferred: got the notes {found}, expected none"
 
 
 def test_no_room(impl):

@@ -90,9 +90,9 @@ def overrides(source: str, class_name: str, base_source: str, base_name: str) ->
     """What a class says that its base does not.
 
     Both are read, never run: the machine need not have what they import. A name counts where the body of the class
-    itself binds or declares it: a method, a property, `x = 1`, `x: int = 1`, `x: int`. A declaration without a value
-    is no answer: in the class it counts as nothing, in the base it is a name like the others. What stands
-    inside a method or in another class does not count.
+    itself binds or declares it: a method, a property, `x = 1`, `x = y = 1`, `x: int = 1`, `x: int`; no other statement,
+    `x, y = 1, 2` among them, counts. A declaration without a value is no answer: in the class it counts as nothing, in
+    the base it is a name like the others. What stands inside a method or in another class does not count.
 
     Args:
         source, base_source: Python files; the two may be the same text.

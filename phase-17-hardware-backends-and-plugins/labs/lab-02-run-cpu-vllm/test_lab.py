@@ -56,7 +56,7 @@ class Chip(Platform):
     device_name: str = "chip"
     dispatch_key: str
     graphs = True
-    own = 7
+    own = mine = 7
     def get_worker(self):
         dtypes = 8
         return dtypes
@@ -158,11 +158,14 @@ def test_bad_rates(impl):
 def test_share_of_ceiling(impl):
     assert impl.share_of_ceiling(9, 50) == 0.18
     assert impl.share_of_ceiling(10, 40) == 0.25
+    assert impl.share_of_ceiling(1, 8) == 0.125, "a share is not rounded"
     assert impl.share_of_ceiling(50, 50) == 1.0, "the ceiling itself can be reached"
     with pytest.raises(
         ValueError, match="measured 60 tokens a second above the ceiling of 50: one of the two is wrong"
     ):
         impl.share_of_ceiling(60, 50.0)
+    with pytest.raises(ValueError, match=r"measured 50\.5 tokens a second above the ceiling of 50\.25"):
+        impl.share_of_ceiling(50.5, 50.25)
 
 
 def test_the_captured_rates_lie_below(impl):
@@ -190,7 +193,7 @@ def test_overrides_of_a_small_class(impl):
         "methods and values that both have; `dispatch_key: str` declares and gives no answer; `memory` of the module "
         "and `dtypes` within a method are no names of the class"
     )
-    assert found.added == {"own", "only_here"}, "names of the class that the base does not have"
+    assert found.added == {"own", "mine", "only_here"}, "names of the class that the base does not have"
     assert found.inherited == {"dispatch_key", "dtypes", "memory"}, "names of the base that are left as they are"
 
 
@@ -256,6 +259,25 @@ class Platform:
     )
 
 
+def test_by_name_in_any_order(impl):
+    """`hub` uses three that use it, before it asks; a walk that comes back to it has not learned that they do not."""
+    source = """
+class Platform:
+    def hub(self): return self.one() or self.two() or self.three() or self.is_chip()
+    def one(self): return self.hub()
+    def two(self): return self.hub()
+    def three(self): return self.hub()
+    def early(self): return self.late()
+    async def late(self): return self.is_chip()
+    def is_chip(self): return self._enum == "chip"
+"""
+    every = {"hub", "one", "two", "three", "early", "late", "is_chip"}
+    found = impl.asked_by_name(source, "Platform")
+    assert found == every, (
+        f"missing: {sorted(every - found)}. A method may stand before those that it uses, and in a circle with them"
+    )
+
+
 def test_nothing_by_name(impl):
     assert impl.asked_by_name("class Platform:\n    def a(self): return 1\n", "Platform") == frozenset()
 
@@ -272,8 +294,9 @@ def test_share_by_name(impl):
     rows = [{"question": "is_cpu", "asked": 7}, {"question": "dtypes", "asked": 2}, {"question": "is_tpu", "asked": 1}]
     assert impl.share_by_name(rows, frozenset({"is_cpu", "is_tpu", "is_xpu"})) == 0.8, "7 and 1 of 10"
     assert impl.share_by_name(rows, frozenset()) == 0.0
-    with pytest.raises(ValueError, match="no question was asked"):
-        impl.share_by_name([], frozenset({"is_cpu"}))
+    for none in ([], [{"question": "is_cpu", "asked": 0}]):
+        with pytest.raises(ValueError, match="no question was asked"):
+            impl.share_by_name(none, frozenset({"is_cpu"}))
 
 
 def test_share_in_the_capture(impl):

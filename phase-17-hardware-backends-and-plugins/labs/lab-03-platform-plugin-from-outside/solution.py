@@ -45,8 +45,8 @@ def decisions() -> dict[str, str]:
     Returns:
         "broken": what happens where the allow list names one plug-in alone, and that one cannot be imported: "go on"
         (it is logged and left out, as any other), or "refuse" (`PluginError`).
-        "unknown": a name in the allow list that no plug-in has: "warn" (it is logged), or "refuse" (`PluginError`, with
-        the names that there are).
+        "unknown": a name in the allow list that no plug-in has: "warn" (it is logged), or "refuse" (`PluginError`);
+        either with the names that there are.
         "why": a sentence or two.
     """
     return {
@@ -64,8 +64,9 @@ def discover(group: str = GROUP, allow: str | None = None) -> dict[str, Register
         allow: names with commas between them; blanks around a name do not belong to it. Only these are loaded. None:
             all. Nothing between the commas: none.
 
-    What is not allowed is not even imported. What cannot be imported is left out, and logged as a warning or worse
-    with its name, its value ("package:function") and the error; see `decisions`. So is a name that nobody has.
+    What is not allowed is not even imported. What cannot be imported, whatever `Exception` comes of it, is left out,
+    and logged as a warning or worse with its name, its value ("package:function") and the error; see `decisions`, for
+    a name that nobody has too.
     """
     there = entry_points(group=group)
     names = None if allow is None else [name.strip() for name in allow.split(",") if name.strip()]

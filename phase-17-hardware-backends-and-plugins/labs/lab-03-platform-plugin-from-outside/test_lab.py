@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
@@ -123,16 +124,17 @@ def test_not_allowed_is_not_imported(impl, site):
 def test_broken_import_is_said_and_skipped(impl, site, caplog):
     bad = given.install(site, "raise ImportError('libacc.so: cannot open')\n", {"bad": "register"})
     lost = given.install(site, "", {"lost": "register"})
+    old = given.install(site, "raise OSError('driver too old')\n", {"old": "register"})
     given.install(site, FINE, BOTH)
     found, went = {}, ""
     try:
         found = impl.discover()
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, OSError) as error:
         went = repr(error)
     assert (ours(found), went) == (["acc", "bcc"], ""), (
         f"got {sorted(found)} and {went or 'no error'}, expected ['acc', 'bcc']: one broken wheel is no reason to stop"
     )
-    for name, module, why in (("bad", bad, "libacc.so"), ("lost", lost, "register")):
+    for name, module, why in (("bad", bad, "libacc.so"), ("lost", lost, "register"), ("old", old, "too old")):
         said, lines = says(caplog, name, f"{module}:register", why)
         assert said, f"expected a warning with {name!r}, '{module}:register' and {why!r}, got {lines}"
 
@@ -175,7 +177,9 @@ def test_only_a_broken_one_was_allowed(impl, site, caplog):
         f"you decided to {decided}: got {found} and the error {refused!r}, expected "
         f"{'nothing found, and a log line' if decided == 'go on' else 'a PluginError that names bad'}"
     )
-    assert refused or says(caplog, "bad")[0], f"expected a line with 'bad', got {says(caplog)[1]}"
+    said, lines = says(caplog, "bad")
+    assert refused or said, f"expected a line with 'bad', got {lines}"
+    assert not says(caplog, "bad", "acc", "bcc")[0], f"bad is broken, and a line calls it unknown: {lines}"
     assert sorted(impl.discover(given.GROUP, "bad,acc")) == ["acc"], "beside another one it is logged and left out"
 
 
@@ -186,6 +190,14 @@ def test_outside_beats_inside(impl):
     (outside, _), (inside, _) = there("wheel.Acc"), there("ours.Cpu")
     found = impl.resolve({"cpu": inside}, {"acc": outside})
     assert found == "wheel.Acc", f"got {found!r}, expected the plug-in's 'wheel.Acc': a device from outside comes first"
+    found = ""
+    try:
+        found = impl.resolve({"cuda": inside, "cpu": inside}, {"acc": outside})
+    except impl.PluginError as error:
+        found = str(error)
+    assert found == "wheel.Acc", (
+        f"got {found!r}, expected 'wheel.Acc': two built-in ones do not matter beside a plug-in"
+    )
 
 
 def test_absent_device_is_no_error(impl, caplog):
@@ -245,7 +257,7 @@ def test_an_answer_that_is_no_name(impl):
         impl.resolve({"cpu": there(0)[0]}, {})
 
 
-def test_ctrl_c_goes_up(impl):
+def test_ctrl_c_goes_up(impl, site):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -255,6 +267,13 @@ def test_ctrl_c_goes_up(impl):
     except KeyboardInterrupt:
         went = "KeyboardInterrupt"
     assert went == "KeyboardInterrupt", "somebody pressed Ctrl-C while a device was looked for, and nobody heard it"
+    given.install(site, "raise KeyboardInterrupt\n", {"bad": "register"})
+    went = ""
+    try:
+        impl.discover(given.GROUP, "bad")
+    except KeyboardInterrupt:
+        went = "KeyboardInterrupt"
+    assert went == "KeyboardInterrupt", "somebody pressed Ctrl-C while a wheel was imported, and nobody heard it"
 
 
 # ---- the device ----------------------------------------------------------------------------------------------------
@@ -300,6 +319,10 @@ def test_whole_numbers_stay(impl):
     assert ids[0] == 2**53 + 1, "the device's array was changed, and the host's with it"
     device.free(there)
     assert device.live == 0, f"got {device.live} bytes on the device, expected 0"
+    small = device.to_device(np.array([5, 6], np.int32))
+    assert (small.dtype, device.live) == (np.int32, 8), (
+        f"int32 [2]: got {small.dtype}, {device.live} bytes, expected int32, 8"
+    )
 
 
 def test_free_of_what_is_not_there(impl):
@@ -310,6 +333,15 @@ def test_free_of_what_is_not_there(impl):
         with pytest.raises(ValueError, match=r"^free: this array is not on the device$"):
             device.free(array)
         assert device.live == 24, f"a refused free changed live: got {device.live}, expected 24, one array of three"
+    for _ in range(8):
+        device.to_device(np.ones(3))  # nobody keeps it, but it is not freed
+    for array in [np.ones(3) for _ in range(4000)]:
+        with contextlib.suppress(ValueError):
+            device.free(array)
+    assert device.live == 9 * 24, (
+        f"nine arrays of three lie there, and 4,000 of the host were refused: got {device.live} bytes, expected "
+        f"{9 * 24}: a host's array may have the id of one that nobody keeps"
+    )
 
 
 class Recorded:
@@ -450,10 +482,11 @@ def test_the_memory_is_the_devices(outside, served):
         f"half of the chip less the weights is {room:,} bytes; the cache takes {cache:,}, expected whole blocks of it"
     )
     platform = outside.Ref64Platform()
-    there = platform.device.to_device(np.ones(5))
+    there = platform.device.to_device(np.ones(5, np.float32))
+    platform.device.free(platform.device.to_device(np.ones(7)))
     found = platform.get_device_total_memory(), platform.get_current_memory_usage()
     assert found == (outside.MEMORY, there.nbytes), (
-        f"of a chip with five numbers: got {found}, expected {(outside.MEMORY, 40)}"
+        f"of a chip with five numbers, and seven that were freed: got {found}, expected {(outside.MEMORY, 40)}"
     )
 
 
@@ -480,10 +513,14 @@ def test_what_the_chip_cannot_do_is_refused(outside, setting, value):
 def test_the_chip_gets_its_memory_back(served, monkeypatch):
     from mini_vllm import Worker
 
-    ended = []
+    ended, other = [], served["device"].to_device(np.ones(5))
+    weight = served["core"].model_executor.driver_worker.model.context.layers[0].arrays[0]
     monkeypatch.setattr(Worker, "shutdown", lambda self: ended.append(type(self).__name__))
     served["llm"].llm_engine.shutdown()
     assert ended == ["Ref64Worker"], f"the worker that it stands on has more to end: got {ended}, expected its shutdown"
-    assert served["device"].live == 0, (
-        f"{served['device'].live:,} bytes lie on the device after shutdown, expected 0: whose engine has them?"
+    assert served["device"].live == other.nbytes, (
+        f"{served['device'].live:,} bytes lie on the device after shutdown, expected {other.nbytes}, which are not the "
+        "worker's: it frees its weights, and nothing else"
     )
+    with pytest.raises(ValueError, match=r"^free: this array is not on the device$"):
+        served["device"].free(weight)

@@ -98,7 +98,8 @@ def verdict(tokens_a: Sequence[int], tokens_b: Sequence[int], gaps: Sequence[flo
     as both go, and one goes on, it is a bug, without a gap: no rounding ends a request.
 
     Raises:
-        ValueError: "tolerance must be positive, got 0"; "gaps must have one for each token of tokens_a, got 2 for 3".
+        ValueError: "tolerance must be positive, got 0", and so for NaN; "gaps must have one for each token of tokens_a,
+            got 2 for 3".
     """
     raise NotImplementedError("Say whether the first difference is a near tie or a bug, and how near.")
 

@@ -64,6 +64,16 @@ def test_the_gap_of_the_same_two(impl):
     )
 
 
+def test_of_many_equals_the_smaller_ids(impl):
+    ref, dev = np.zeros((2, 500)), np.tile(np.arange(500.0), (2, 1))
+    ref[1, [90, 210, 400]] = 5.0
+    found = impl.gap_error(ref, dev)
+    assert list(found) == [-1.0, -120.0], (
+        f"got {list(found)}, expected [-1.0, -120.0]: of 500 equals the two are 0 and 1, of three best they are 90 and "
+        "210; a sort that is not stable takes any"
+    )
+
+
 def test_doors(impl):
     good = np.ones((3, 8))
     for wrong in (np.ones(64), np.ones((3, 1)), np.ones((2, 3, 4))):
@@ -191,7 +201,10 @@ def test_first_decision_by_hand(impl):
         (one, one, None), ([], [], None), (one, one[:1], (1, "a")), (one[:1], one, (1, "a")),
         (one, [{"a": [4, ([1],)], "b": [2, ([3],)]}, one[1]], (0, "b")),
         (one, [one[0], {"a": [1, None], "b": [1, ([5],)]}], (1, "b")),
+        (one, [{"a": [4, ([1],)], "b": [2, ([2], [3])]}], (0, "b")),
+        ([{"a": [4, ([1], [2, 3])]}], [{"a": [4, ([1], [3, 2])]}], (0, "a")),
         (one, [one[0], {"a": [2, None], "b": [2, None]}], (1, "a")),
+        (one, [{"b": [1, ([2],)], "a": [3, ([1],)]}], (0, "a")), ([{"b": [1, None], "a": [1, None]}], [], (0, "a")),
         (one, [{"a": [4, ([1],)]}, one[1]], (0, "b")), ([{"a": [4, ([1],)]}], one[:1], (0, "b")),
     ]  # fmt: skip
     for a, b, expected in cases:
