@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,8 @@ HERE = Path(__file__).parent
 CATALOGUE = HERE / "catalogue.toml"
 BYTES = {"bf16": 2, "fp8": 1, "int4": 0.5}
 SIZES = (1, 2, 4, 8)
+COUNTS = ("layers", "hidden", "heads", "kv_heads", "head_dim")
+NUMBERS = (*COUNTS, "params", "memory", "bandwidth", "flops")
 COLUMNS = ("TP", "slots", "batch", "bound", "step", "gap", "TTFT", "req/s", "GPUs", "$ full", "$ served")
 
 plans: Any = load(HERE / "plan.py")
@@ -27,23 +30,32 @@ def known(kind: str, name: str, extra: Path | None = None) -> dict[str, Any]:
     rows = tomllib.loads(CATALOGUE.read_text(encoding="utf-8"))[kind]
     if extra is not None:
         try:
-            rows |= tomllib.loads(extra.read_text(encoding="utf-8")).get(kind, {})
+            mine = tomllib.loads(extra.read_text(encoding="utf-8")).get(kind, {})
         except (OSError, ValueError) as error:
             raise LabError(f"--catalogue {extra}: {error}") from None
+        if not isinstance(mine, dict) or not all(isinstance(row, dict) for row in mine.values()):
+            raise LabError(f"--catalogue {extra}: {kind} is {mine!r}, must hold a table for each name, [{kind}.NAME]")
+        rows |= mine
     found = {key: row for key, row in rows.items() if name.lower() in (key, str(row.get("name", "")).lower())}
     if not found:
         near = difflib.get_close_matches(name.lower(), rows)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
         raise LabError(f"no {kind[:-1]} is called {name!r}{hint} Known are {', '.join(rows)}; --catalogue adds yours")
     return dict(next(iter(found.values())))
 
 
 def made(kind: str, maker: Any, row: dict[str, Any]) -> Any:
-    """A model or a device from its row. Raises :class:`LabError` for a key that is missing or unknown."""
+    """A model or a device from its row. Raises :class:`LabError` for a key or a value that does not belong there."""
+    where = f"the {kind} {row.get('name', '')!r}"
+    for key, value in row.items():
+        whole = key in COUNTS
+        number = type(value) is int or (type(value) is float and math.isfinite(value) and not whole)
+        if key in NUMBERS and not (number and value > 0):
+            raise LabError(f"{where}: {key} must be a {'whole ' if whole else ''}number above 0, got {value!r}")
     try:
         return maker(**row)
     except TypeError as error:
-        raise LabError(f"the {kind} {row.get('name', '')!r}: {str(error).partition(') ')[2]}") from None
+        raise LabError(f"{where}: {str(error).partition(') ')[2]}") from None
 
 
 def table(model: Any, device: Any, load_: Any, sizes: tuple[int, ...]) -> tuple[Table, list[Any]]:
@@ -109,6 +121,9 @@ def capacity(
     for option, value, allowed in (("--weights", weights, tuple(BYTES)), ("--kv", kv, ("bf16", "fp8"))):
         if value not in allowed:
             raise LabError(f"{option} {value!r}: choose one of {', '.join(allowed)}")
+    for option, milliseconds in (("--itl", itl), ("--ttft", ttft)):
+        if milliseconds is not None and not 0 < milliseconds < math.inf:
+            raise LabError(f"{option} must be a finite number of ms above 0, got {milliseconds}")
     widths = {"weight_bytes": BYTES[weights], "kv_bytes": BYTES[kv]}
     shape = made("model", plans.Model, known("models", model, catalogue) | widths)
     card = made("device", plans.Device, known("devices", device, catalogue))

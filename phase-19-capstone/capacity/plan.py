@@ -87,12 +87,12 @@ class Load:
                 raise NoPlan(f"{name} must be at least 1 token, got {getattr(self, name)}")
         for name in ("itl_s", "rps", "link_Bps"):
             if not 0 < getattr(self, name) < math.inf:
-                raise NoPlan(f"{name} must be above 0, got {getattr(self, name)}")
+                raise NoPlan(f"{name} must be finite and above 0, got {getattr(self, name)}")
         for name in ("memory_share", "flops_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise NoPlan(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
         if not 0 <= self.usd_per_hour < math.inf:
-            raise NoPlan(f"usd_per_hour must be 0 or more, got {self.usd_per_hour}")
+            raise NoPlan(f"usd_per_hour must be finite and 0 or more, got {self.usd_per_hour}")
         if self.ttft_s is not None and not self.ttft_s > 0:
             raise NoPlan(f"ttft_s must be above 0, got {self.ttft_s}")
         if self.max_num_seqs is not None and self.max_num_seqs < 1:

@@ -140,10 +140,10 @@ def refusals(c: Case) -> None:
         "a request reserves 40.98 GB of KV, and 38.30 GB are left for it": dict(tp=4, prompt=500_000, output=256),
         "tensor_parallel_size must be at least 1, got 0": dict(tp=0),
         "prompt must be at least 1 token, got 0": dict(tp=4, prompt=0),
-        "rps must be above 0, got nan": dict(tp=4, rps=float("nan")),
-        "itl_s must be above 0, got 0": dict(tp=4, itl_s=0),
+        "rps must be finite and above 0, got nan": dict(tp=4, rps=float("nan")),
+        "itl_s must be finite and above 0, got 0": dict(tp=4, itl_s=0),
         "memory_share must be above 0 and at most 1, got 1.1": dict(tp=4, memory_share=1.1),
-        "usd_per_hour must be 0 or more, got -1": dict(tp=4, usd_per_hour=-1),
+        "usd_per_hour must be finite and 0 or more, got -1": dict(tp=4, usd_per_hour=-1),
         "reserve is 'half'; allowed are whole, mean": dict(tp=4, reserve="half"),
         "max_num_seqs must be at least 1, got 0": dict(tp=4, max_num_seqs=0),
     }
@@ -269,3 +269,27 @@ def test_the_verb_takes_rows_of_yours_and_refuses_what_it_does_not_know(tmp_path
 def test_the_arithmetic_is_that_of_the_labs() -> None:
     assert module().kv_bytes_per_token.__code__.co_filename == str(find_labs("00-02")[0].folder / "solution.py")
     assert load(HERE / "plan.py").tp_comm_time_per_step.__code__.co_filename.endswith("tp-comm-cost/solution.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("models = 5", "models is 5, must hold a table for each name"),
+        ("[models]\nodd = 5", r"models is \{'odd': 5\}, must hold a table for each name"),
+        ("[models.odd]\nlayers = 'x'", "'': layers must be a whole number above 0, got 'x'"),
+        ("[models.odd]\nkv_heads = 0", "'': kv_heads must be a whole number above 0, got 0"),
+        ("[models.odd]\nname = 'Odd'\nparams = nan", "'Odd': params must be a number above 0, got nan"),
+    ],
+)
+def test_a_damaged_catalogue_is_named(text: str, says: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text)
+    with pytest.raises(LabError, match=says):
+        say("--model", "odd", "--catalogue", str(mine))
+
+
+@pytest.mark.parametrize("option", ["--itl", "--ttft"])
+@pytest.mark.parametrize("value", ["-5", "0", "nan", "inf"])
+def test_a_bound_that_is_none_is_refused_as_it_was_given(option: str, value: str) -> None:
+    with pytest.raises(LabError, match=f"^{option} must be a finite number of ms above 0, got {float(value)}$"):
+        say(option, value)

@@ -83,12 +83,12 @@ def by_phase(text: str) -> Session:
         LabError: for what names no phases.
     """
     parts = [part.strip().partition("-") for part in ("00-19" if text == "all" else text).split(",")]
-    if not all(first.isdigit() and (last.isdigit() or not dash) for first, dash, last in parts):
+    if not all(first.isdecimal() and (last.isdecimal() or not dash) for first, dash, last in parts):
         raise LabError(f"--phases {text!r}: write for example 09,17 or 11-13 or all")
-    spans = [range(int(first), int(last or first) + 1) for first, _, last in parts]
-    phases = tuple(dict.fromkeys(phase for span in spans for phase in span))
-    if not phases or max(phases) > 19:
-        raise LabError(f"--phases {text!r}: phases go from 00 to 19")
+    ends = [(int(first), int(last or first)) for first, _, last in parts]
+    if any(not first <= last <= 19 for first, last in ends):
+        raise LabError(f"--phases {text!r}: phases go from 00 to 19, and a span from the lower one to the higher")
+    phases = tuple(dict.fromkeys(phase for first, last in ends for phase in range(first, last + 1)))
     return Session(
         5, "By phase", MINUTES_EACH * len(phases), "One question from each phase that you named.", draws=phases
     )
@@ -109,7 +109,7 @@ def questions(session: Session, root: Path, seed: int, seen: Iterable[str] = ())
             past = {(0, number) for page, number in named if page == session.page}
         else:
             bank, plan = loop.read_bank(root), ((session.draws, 1),) if session.draws else plan
-            past = {(int(page), number) for page, number in named if page.isdigit()}
+            past = {(int(page), number) for page, number in named if page.isdecimal()}
         drawn = loop.draw(bank, seed, plan, past)
     except (OSError, ValueError) as error:
         raise LabError(str(error)) from None
@@ -128,7 +128,7 @@ def _asked(session: Session, question: Any) -> Asked:
 
 def _parts(key: str) -> tuple[str, int] | None:
     page, _, number = key.partition("/")
-    return (page, int(number)) if number.isdigit() else None
+    return (page, int(number)) if number.isdecimal() else None
 
 
 @dataclass
@@ -177,6 +177,8 @@ def read_record(path: Path) -> tuple[list[Answer], int]:
         try:
             answer = Answer(**json.loads(line))
             loop.cap_score(answer.score)
+            if (type(answer.key), type(answer.phase), type(answer.when)) != (str, int, str):
+                raise TypeError("key, phase and date must be a text, a number and a text")
             found.append(answer)
         except (TypeError, ValueError):
             continue

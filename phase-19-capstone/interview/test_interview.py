@@ -82,6 +82,8 @@ def test_phases_of_your_choice_give_a_question_each() -> None:
         ("3-", "write for example"),
         ("20", "from 00 to 19"),
         ("9-8", "from 00"),
+        ("1-99999999999", "from 00 to 19"),
+        ("²", "write for example"),
     ):
         with pytest.raises(LabError, match=words):
             sitting.by_phase(text)
@@ -128,10 +130,13 @@ def test_the_record_grows_by_a_line_and_bears_damage(room: Callable[..., Room]) 
     sitting.sit(SESSIONS[3], sitting.questions(SESSIONS[3], ROOT, 0), 0, here.desk)
     file = here.desk.record
     assert [json.loads(line)["session"] for line in file.read_text(encoding="utf-8").splitlines()] == [4, 4]
-    wrong = json.loads(file.read_text(encoding="utf-8").splitlines()[0]) | {"score": 7}
-    file.write_text(file.read_text(encoding="utf-8") + f'half a l\n{{"key": 1}}\n[]\n{json.dumps(wrong)}\n', "utf-8")
+    right = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+    odd = ({"score": 7}, {"key": 5}, {"phase": [1]}, {"when": 5})
+    wrong = ["half a l", '{"key": 1}', "[]", *(json.dumps(right | each) for each in odd)]
+    file.write_text(file.read_text(encoding="utf-8") + "\n".join(wrong) + "\n", "utf-8")
     found, damaged = sitting.read_record(file)
-    assert [answer.score for answer in found] == [3, 1] and damaged == 4
+    assert [answer.score for answer in found] == [3, 1] and damaged == len(wrong)
+    assert sitting.questions(SESSIONS[3], ROOT, 0, ["x/²", "09/²", "²/1"]), "a key that is none names no question"
     assert sitting.read_record(file.with_name("none.jsonl")) == ([], 0)
 
 

@@ -100,9 +100,9 @@ def _look(finding: Finding, read: Callable[[str], str | None]) -> str | None:
     lines = text.splitlines()
     if not 1 <= finding.line <= len(lines):
         return f"{finding.path} has {len(lines)} lines, no line {finding.line}"
-    line = lines[finding.line - 1].strip()
+    line = lines[finding.line - 1]
     if finding.text not in line:
-        return f"line {finding.line} of {finding.path} reads {line!r}, without {finding.text!r}"
+        return f"line {finding.line} of {finding.path} reads {line.strip()!r}, without {finding.text!r}"
     return f"{finding.text!r} says too little" if len(finding.text.strip()) < 10 else None
 
 

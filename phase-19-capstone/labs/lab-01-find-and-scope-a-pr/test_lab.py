@@ -111,6 +111,8 @@ def test_evidence_is_opened(impl):
     assert impl.check_findings([exact], asked[1:2], TREE.get) == [], "ten characters are enough"
     padded = impl.Finding(3, "vllm/a.py", 3, " self.bloc", True)
     assert impl.check_findings([padded], asked[1:2], TREE.get) == ["#3: ' self.bloc' says too little"]
+    indented = impl.Finding(3, "vllm/a.py", 3, "    return self.block", True)
+    assert impl.check_findings([indented], asked[1:2], TREE.get) == [], "copied with its indent, it stands there too"
 
 
 def test_findings_are_complete(impl):
@@ -157,6 +159,7 @@ def test_the_cheapest_reason_is_given(impl):
     [
         ((), "take"),
         (((5, "closed"),), "take"),
+        (((5, "closed"), (6, "closed")), "take"),
         (((5, "open"),), "claimed"),
         (((5, "merged"),), "claimed"),
         (((5, "merged"), (6, "closed")), "claimed"),
@@ -179,6 +182,7 @@ OWNERS = """# who reviews what
 /csrc/ @kernels
 config @settings
 /vllm/entrypoints/*.py @door
+kernels/ @kernels
 """
 
 
@@ -197,6 +201,7 @@ config @settings
         ("tests/a/b/rocm_x/test_y.py", ["@amd"]),
         ("csrc/a/b.cu", ["@kernels"]),
         ("csrc", ["@all"]),
+        ("vllm/kernels/a.py", ["@kernels"]),
         ("vllm/config/cache.py", ["@settings"]),
         ("config", ["@settings"]),
         ("vllm/entrypoints/llm.py", ["@door"]),
@@ -249,6 +254,7 @@ def test_scope_of_a_small_change(impl):
         ((40, 2, "requirements/a.txt"), 0),
         ((40, 2, ".buildkite/a.yaml"), 0),
         (("-", "-", "docs/a.png"), 0),
+        ((40, 2, "docs/a page.md"), 42),
     ],
 )
 def test_what_counts_as_code(impl, row, counts):
@@ -262,6 +268,8 @@ def test_bounds_of_a_scope(impl):
         found = impl.scope(numstat((lines - 60, 60, "vllm/a.py"), tested), OWNERS)
         assert (found.code, found.needs_rfc, found.fits) == (lines, rfc, fits), f"{lines} lines of code"
     assert not impl.scope(numstat((1, 0, "vllm/a.py")), OWNERS).fits, "a change without a test"
+    found = impl.scope(numstat((1, 0, "tests/data.json")), OWNERS)
+    assert (found.tests, found.fits) == (("tests/data.json",), True), "a file below tests/, alone and no code, fits"
     assert impl.scope("", OWNERS) == impl.Scope(0, 0, (), (), False, False)
     assert impl.scope(numstat((1, 0, "vllm/a.py")), "* @me\n").owners == ("@me",)
 
@@ -282,6 +290,12 @@ def test_each_defect_of_a_plan_is_named_once(impl):
         empty = re.sub(rf"(## {field}\n)(?:(?!## ).*\n?)*", r"\1\n", PLAN)
         assert impl.lint_plan(empty) == [f"{field} is empty"]
     assert impl.lint_plan(PLAN.replace(".py:", ".py, line ")) == ["Cause names no file and line"]
+    elsewhere = PLAN.replace(".py:", ".py, line ").replace(
+        "## Fix\n", "## Fix\nIn vllm/a." + "py:7. So? Or not? Why?\n"
+    )
+    assert impl.lint_plan(elsewhere) == ["Cause names no file and line"], "a place under Fix, questions under Fix"
+    deeper = PLAN.replace("## Out of scope\n", "### Out of scope\n")
+    assert impl.lint_plan(deeper) == ["Out of scope is missing"], "a heading of the third level is none of FIELDS"
     assert impl.lint_plan(PLAN + "And who reviews it?\n") == ["Open questions has 3 questions, of two"]
     lines = sum(1 for line in PLAN.splitlines() if line.strip())
     assert impl.lint_plan(PLAN + "more\n\n" * (60 - lines)) == []

@@ -86,6 +86,7 @@ def test_a_page_is_read(impl):
         ("## 7. W?\n" + 2 * "<details><summary>A</summary>B</details>\n", "question 7 has 2 answers"),
         ("## 7. W?\n" + 3 * "<details><summary>A</summary>B</details>\n", "question 7 has 3 answers"),
         (2 * "## 1. W?\n<details><summary>A</summary>B</details>\n", "question 1 stands there twice"),
+        (2 * "## 1. W?\n<details><summary>A</summary>B</details>\n" + "## 2. V?", "question 1 stands there twice"),
         ("## 1. W?\n## 2. V?\n<details><summary>A</summary>B</details>\n## 1. U?", "question 1 has no answer"),
     ],
 )
@@ -269,6 +270,14 @@ MAP = """Prose.
 |---|---|---|
 | Cost | much | 02–07, 10 |
 
+| Competency of old | Phases |
+|---|---|
+| Hardware | 17 |
+
+| Phases | Competency |
+|---|---|
+| 18 | Hardware |
+
 | Competency | Phases | You have it when |
 |---|---|---|
 | Serving | 00, 01 | you can derive 2 things |
@@ -304,6 +313,7 @@ def test_the_matrix(impl):
     scores = [(0, 3), (5, 1), (1, 2), (4, 0), (2, 0), (7, 2), (8, 2)]
     found = impl.matrix(iter(scores), ROWS)
     assert list(found) == list(ROWS), "rows in the order of the map"
+    assert impl.matrix([(0, 3), (0, 3), (1, 0)], ROWS)["Serving"] == 2.0, "a mean of its answers, not of its phases"
     assert found == {"Serving": 2.5, "Kernels": 1.0, "Memory": 0.0, "Latency": 2.0, "Hardware": None}, (
         f"means of all answers of a row, None where nothing was asked; got {found}"
     )
@@ -320,6 +330,7 @@ def test_revision(impl):
     assert impl.revision([(0, 1), (9, 1), (8, 1)], ROWS) == ([0, 1, 8, 9], ["Kernels", "Memory", "Hardware"])
     assert impl.revision([(9, 0), (8, 2), (0, 1), (1, 1)], ROWS)[0] == [0, 1, 8, 9], "equal means keep the map's order"
     assert impl.revision([(4, 2), (4, 1)], ROWS)[0] == [], "1.5 is not weak"
+    assert impl.revision([(4, 1), (5, 1), (4, 2)], ROWS)[0] == [], "neither is 1.33"
     assert impl.revision([], ROWS) == ([], list(ROWS))
     eleven = {f"row {at}": (at,) for at in range(11)}
     assert impl.revision([(10, 1), (9, 1), (2, 1)], eleven)[0] == [2, 9, 10], "the map's order, also of eleven rows"

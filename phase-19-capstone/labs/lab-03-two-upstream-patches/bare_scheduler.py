@@ -18,6 +18,7 @@ import json
 import logging
 import pickle
 import sys
+import traceback
 from collections import deque
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -175,12 +176,8 @@ def make_scheduler(vllm: SimpleNamespace, config: dict[str, Any]) -> Any:
         scheduler_reserve_full_isl=config["reserve"],
         async_scheduling=config["async"],
     )
-    parallel = SimpleNamespace(
-        data_parallel_index=0,
-        decode_context_parallel_size=1,
-        prefill_context_parallel_size=1,
-        pipeline_parallel_size=1,
-    )
+    sizes = ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size")
+    parallel = SimpleNamespace(data_parallel_index=0, **dict.fromkeys(sizes, 1))
     settings = SimpleNamespace(
         scheduler_config=limits,
         cache_config=SimpleNamespace(
@@ -229,7 +226,9 @@ class Drive:
                     self.scheduler.add_request(self.request(arrival))
                 steps.append(self.step())
         except Exception as error:
-            return {"steps": steps, "error": f"{type(error).__name__} in step {len(steps) + 1}"}
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"at {Path(where.filename).name}:{where.lineno} of the patched tree"
+            return {"steps": steps, "error": f"{type(error).__name__} in step {len(steps) + 1}, {place}"}
         return {"steps": steps, "error": None}
 
     def request(self, arrival: dict[str, Any]) -> Any:
@@ -289,8 +288,10 @@ class Drive:
 
 
 def main() -> None:
-    vllm = load(Path(sys.argv[1]))
-    print(json.dumps([Drive(vllm, workload).run() for workload in json.load(sys.stdin)]))
+    with contextlib.redirect_stdout(sys.stderr):  # what a patch prints while you search is not the answer
+        vllm = load(Path(sys.argv[1]))
+        plans = [Drive(vllm, workload).run() for workload in json.load(sys.stdin)]
+    print(json.dumps(plans))
 
 
 if __name__ == "__main__":

@@ -76,7 +76,8 @@ def drive(diffs: tuple[str, ...], name: str) -> list[dict[str, Any]]:
         command = [sys.executable, str(HERE / "bare_scheduler.py"), str(tree)]
         done = subprocess.run(command, input=json.dumps(_named(name)), capture_output=True, text=True, timeout=300)
     if done.returncode:
-        pytest.fail(f"the scheduler cannot be loaded with this diff:\n{done.stderr[-800:]}", pytrace=False)
+        last = "\n".join(done.stderr.strip().splitlines()[-4:])  # the line and the error; Python's own frames say less
+        pytest.fail(f"the scheduler cannot be loaded with this diff:\n{last}", pytrace=False)
     answer: list[dict[str, Any]] = json.loads(done.stdout)
     return answer
 
@@ -85,6 +86,8 @@ def _named(name: str) -> list[dict[str, Any]]:
     kind, _, number = name.partition(" ")
     if kind == "three":
         return [workloads.MISSED_TURN, workloads.UNWRITTEN, workloads.BEHIND]
+    if kind == "chunks":
+        return [workloads.CHUNKS_OF_SIX]
     if kind == "fcfs":
         found: list[dict[str, Any]] = workloads.first_come_first_served(int(number))
         return found

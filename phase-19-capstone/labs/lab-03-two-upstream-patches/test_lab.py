@@ -76,6 +76,12 @@ def test_low_resumes_with_what_was_computed(impl):
         f"with your patch B, `low` resumes with a hit of {hits[0]}: the 16 tokens that it had computed are right, "
         "and some are now computed again"
     )
+    (sixes,) = judge.drive((impl.patch_b(),), "chunks")
+    hits = [step["resumed"]["low"] for step in sixes["steps"] if "low" in step["resumed"]]
+    assert hits == [16], (
+        f"with your patch B and chunks of 6, `low` resumes with {hits}, not [16]: 18 tokens were computed, and a block "
+        "that is written in part is none to find"
+    )
 
 
 def test_each_leaves_the_other_defect_alone(impl):

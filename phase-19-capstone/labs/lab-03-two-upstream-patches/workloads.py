@@ -57,6 +57,9 @@ UNWRITTEN = {
 }
 """Defect B: `low` loses the share that it has in this very step; with how many tokens does it resume?"""
 
+CHUNKS_OF_SIX = {**UNWRITTEN, "config": {**COMMON, "num_blocks": 9, "threshold": 6}}
+"""Defect B again: 18 tokens of `low` are computed, so its fifth block is written in part."""
+
 BEHIND = {
     "config": {**COMMON, "num_blocks": 7, "caching": False},
     "arrivals": [
