@@ -1,7 +1,7 @@
 """What one request asks of the sampler, checked when it is made.
 
 Upstream twin: `vllm/sampling_params.py`. The fields, their defaults, the order of the checks and the greedy rules are
-the same. Simplified: plain dataclasses (upstream: a msgspec struct); the values that later phases bring are refused by
+the same. Simplified: plain dataclasses (upstream: a msgspec struct); values that are not served here are refused by
 name, and the checks stand in `sampling_checks.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Engine arguments of vLLM that mini_vllm does not have: which phase brings them, or what to use instead.
+"""Engine arguments of vLLM that mini_vllm does not have: why, or what to use instead.
 
 Upstream has no twin. Every field of `upstream/vllm/engine/arg_utils.py:412 — `EngineArgs`` is one of ours or stands
 here, which a test checks. A value that switches the thing off is taken, so that a script that names upstream's defaults
@@ -110,7 +110,7 @@ def is_upstreams(name: str) -> bool:
 
 
 def check_upstream_argument(name: str, value: Any) -> None:
-    """Pass a value that changes nothing; raises ValueError with the phase, or with what to use, for any other."""
+    """Pass a value that changes nothing; raises ValueError with what to use for any other."""
     if name in WITHOUT_EFFECT:
         kind, why = WITHOUT_EFFECT[name]
         require(kind.allows(value), f"engine argument {name}", value, f"{kind.said} ({why})")

@@ -35,7 +35,7 @@ class LLM(PoolingOfflineMixin, BeamSearchOfflineMixin, OfflineChatMixin):
             `cudagraph_mode`, … (see `EngineArgs`); None means the default. `disable_log_stats=False` has the metrics of
             requests and `get_metrics`: upstream/vllm/entrypoints/llm.py:236 — "kwargs["disable_log_stats"] = True".
 
-    Methods of upstream that later phases bring raise an AttributeError that names the phase.
+    Methods of upstream that are not here raise an AttributeError that says what to use instead.
 
     >>> from mini_vllm import LLM, SamplingParams
     >>> llm = LLM(num_blocks=64)  # the toy model

@@ -59,7 +59,7 @@ FILES = (
     "async_scheduler",
 )  # fmt: skip
 USED: list[str] = []
-# Tests that look at something which stands elsewhere here, or comes with a later phase.
+# Tests that look at something which stands elsewhere here, or is not here.
 WHY = {
     "test_prefix_cache_stats_disabled": "a switch for statistics; ours are always counted",
     "test_kv_cache_events_with_lora": "LoRA",
@@ -75,7 +75,7 @@ WHY = {
 
 
 class NotOurs(Exception):
-    """The test needs what a later phase brings; the message names it."""
+    """The test needs what is not here; the message names it."""
 
 
 def need(absent: Any, what: str) -> None:
