@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("httpx", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
 pytest.importorskip("prometheus_client", reason="needs the extra serve")
 
 import httpx

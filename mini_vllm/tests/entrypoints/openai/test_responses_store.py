@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+pytest.importorskip("pydantic", reason="needs the extra serve")
+
 from mini_vllm.entrypoints.openai.responses.store import EventLog, ResponseStore
 from mini_vllm.entrypoints.openai.responses.utils import continue_from
 from mini_vllm.tests.entrypoints.openai.servers import Server, events
