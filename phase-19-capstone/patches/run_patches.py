@@ -61,8 +61,10 @@ def shown(line: str) -> str:
 def main(arguments: list[str]) -> int:
     """Red and green of each; 1 where a test passes without its patch or fails with it."""
     python, wanted = Path(arguments[0]), arguments[1:]
-    upstream, failed = (ROOT / "upstream").resolve(), False
-    for change in changes():
+    upstream, failed, known = (ROOT / "upstream").resolve(), False, changes()
+    if unknown := sorted(set(wanted) - {change.name for change in known}):
+        raise SystemExit(f"no patch is called {', '.join(unknown)}; there are {', '.join(c.name for c in known)}")
+    for change in known:
         if wanted and change.name not in wanted:
             continue
         before = run(python, [overlay.only_tests(change.patch)], change.tests, upstream)
