@@ -70,7 +70,7 @@ def test_test_runs_your_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_build_lists_makes_and_tests(small_course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "check_stop" in invoke("build")
     with pytest.raises(LabError, match="no mini-build"):
-        invoke("build", "19")
+        invoke("build", "20")
     with pytest.raises(LabError, match="is not a phase"):
         invoke("build", "sampler")
     shutil.copytree(ROOT / "mini_vllm", small_course / "mini_vllm", ignore=shutil.ignore_patterns("golden"))

@@ -26,7 +26,7 @@ from mini_vllm.moved import read
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
 REPLAYED = (
-    "__init__", "bench.json", "replay", "draft_w", "gram", "group_w", "lora_w", "lora_r", "scheduler_w", "scheduler-t",
+    "__init__", "bench.json", "packed", "replay", "draft_w", "gram", "group_w", "lora_w", "lora_r", "scheduler_w", "scheduler-t",
     "scheduler-d", "scheduler-l", "scheduler-c", "scheduler-m", "connector_w", "media_w", "offload",
 )  # fmt: skip
 PYTEST = COURSE / "workspace" / "settings.ini"
