@@ -26,11 +26,11 @@ from mini_vllm.moved import read
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
 REPLAYED = (
-    "__init__", "bench.json", "packed", "replay", "draft_w", "gram", "group_w", "lora_w", "lora_r", "scheduler_w", "scheduler-t",
-    "scheduler-d", "scheduler-l", "scheduler-c", "scheduler-m", "connector_w", "media_w", "offload",
+    "__init__", "bench.json", "packed", "replay", "draft_w", "gram", "group_w", "lora_w", "lora_r", "scheduler_w",
+    "scheduler-t", "scheduler-d", "scheduler-l", "scheduler-c", "scheduler-m", "connector_w", "media_w", "offload",
 )  # fmt: skip
 PYTEST = COURSE / "workspace" / "settings.ini"
-CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written yet\n'
+CONFTEST = 'pytest_plugins = ["course.workspace"]  # made by `course build`: short reports for what is not written\n'
 
 
 @dataclass(frozen=True)
