@@ -86,9 +86,8 @@ def section(number: str) -> Section:
     for (line, text), end in zip(heads, ends, strict=True):
         if text.startswith(f"{number} "):
             words = len(" ".join(lines[line : end - 1]).split())
-            return Section(
-                re.sub(r"[`*⭐]", "", text).strip(), f"{guide.relative_to(ROOT).as_posix()}#{slug(text)}", words
-            )
+            link = f"{guide.relative_to(ROOT).as_posix()}#{slug(text)}"
+            return Section(site_map.heading(link), link, words)
     raise NotThere(f"{guide.parent.name} has no section {number}")
 
 
