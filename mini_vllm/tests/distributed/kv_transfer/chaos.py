@@ -161,7 +161,7 @@ def kill_in_process(kills: int, seed: int, log: Any = None, num_prompts: int = l
                 for server in (*ps, *ds):
                     server.wait_until_idle()
                     assert server.engine.scheduler.kv_cache_manager.usage == 0.0
-                assert not any(each.in_flight for each in instances)
+                wait_until(lambda: not any(each.in_flight for each in instances))
                 if log is not None:
                     log(number + 1)
         report.ways.update(proxy.app.state.proxy.ways)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from mini_vllm.tests.helpers import POCKET
 
 LONG = "A block of keys and values went to the disk, where it slept for a long time, and nobody knew. " * 2
 PROMPTS = [LONG, "Hello", LONG + "The end is not the end.", "Once upon a time there was a block, and it was full."]
+PATIENCE_S = 120.0
 REMOTE_DECODE = {"do_remote_decode": True, "do_remote_prefill": False}
 needs_pocket = pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
 
@@ -54,15 +56,35 @@ def tokens_of(outputs):
     return [output.outputs[0].token_ids for output in outputs]
 
 
-def drain(llm, most=5000):
+def drain(llm, most=None):
     """Until all transfers have ended; nothing holds a block then."""
-    core, steps = llm.llm_engine.engine_core, 0
+    core, steps, deadline = llm.llm_engine.engine_core, 0, time.monotonic() + PATIENCE_S
     while core.has_requests():
         core.step_fn()
         steps += 1
-        assert steps < most, core.scheduler.requests
+        assert most is None or steps < most, core.scheduler.requests
+        give_way(deadline, core)
     assert not core.scheduler.requests and core.kv_cache_manager.usage == 0.0
     return steps
+
+
+def drain_together(clock, *llms):
+    """As `drain`, of engines that read from each other, while time goes by: a lease that a late heartbeat has renewed
+    runs out too."""
+    cores, deadline = [llm.llm_engine.engine_core for llm in llms], time.monotonic() + PATIENCE_S
+    while any(core.has_requests() for core in cores):
+        for core in cores:
+            if core.has_requests():
+                core.step_fn()
+        clock.time += 1
+        give_way(deadline, *cores)
+    drained(*llms)
+
+
+def give_way(deadline, *cores):
+    """To the threads that send and read: an engine that only waits for them would take the interpreter from them."""
+    assert time.monotonic() < deadline, [core.scheduler.requests for core in cores]
+    time.sleep(0.0002)
 
 
 def drained(*llms):

@@ -8,7 +8,13 @@ import pytest
 
 from mini_vllm import LLM
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl import transports
-from mini_vllm.tests.distributed.kv_transfer.nixl.pair import REMOTE_DECODE, drain, ended, greedy, transfer_config
+from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
+    REMOTE_DECODE,
+    drain_together,
+    ended,
+    greedy,
+    transfer_config,
+)
 from mini_vllm.tests.models.decoder_checkpoints import save_decoder
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
@@ -91,9 +97,7 @@ class Scenario:
             self.something_happens()
             if len(self.results) + len(self.aborted) == len(self.prompts):
                 break
-        self.clock.time += 31
-        for llm in (self.d, self.p):
-            drain(llm, 100_000)
+        drain_together(self.clock, self.d, self.p)
 
     def step_p(self):
         for output in self.p.llm_engine.step():
