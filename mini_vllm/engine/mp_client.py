@@ -32,7 +32,7 @@ from mini_vllm.engine.aborted_requests import AbortedRequests
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import CoreTraceback, EngineDeadError, make_error
 from mini_vllm.engine.shared_core import SharedCore
-from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses
+from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses, own_words_come
 from mini_vllm.multimodal.cache import MultiModalProcessorSenderCache, mm_cache_size
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
 
@@ -159,8 +159,10 @@ class MPClient(EngineCoreClient):
                 if status == READY:
                     return content[0]
                 raise make_error(*content)
-            elif self._output in found and not self._input.poll(500):  # the core's own reason comes on the other socket
-                self._take(self._output.recv_multipart())
+            elif self._output in found:
+                frames = self._output.recv_multipart()
+                if not own_words_come(self._input, frames[-1]):  # the core's own reason comes on the other socket
+                    self._take(frames)
         raise TimeoutError(f"the engine core was not ready within {timeout_s} s (VLLM_ENGINE_READY_TIMEOUT_S)")
 
     def ensure_alive(self) -> None:
@@ -196,7 +198,7 @@ class MPClient(EngineCoreClient):
     def _last_words(self, payload: bytes) -> EngineDeadError:
         """The core's own say more than the monitor's, and may have arrived after them."""
         kind, message, trace = self._decoder.decode(payload)
-        while not kind and self._output.poll(0):
+        while not kind and (self._output.poll(0) or own_words_come(self._output, payload)):
             frames = self._output.recv_multipart()
             if frames[0] == self._identity and frames[1] == DEAD:
                 kind, message, trace = self._decoder.decode(frames[2])
