@@ -130,7 +130,8 @@ def test_a_unix_socket(tmp_path):
     path = str(tmp_path / "server.sock")
     with Server("toy", "--uds", path) as server:
         assert server.url == f"unix:{path}"
-        with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://server") as client:
+        transport = httpx.HTTPTransport(uds=path)
+        with httpx.Client(transport=transport, base_url="http://server", timeout=WAIT_S) as client:
             assert client.get("/health").status_code == 200
             answer = client.post("/v1/completions", json={"prompt": "ab", "max_tokens": 2}).json()
             assert answer["usage"]["completion_tokens"] == 2
@@ -144,9 +145,10 @@ def test_tls(tmp_path):
     subprocess.run([*words, *names], check=True, capture_output=True)
     with Server("toy", "--ssl-keyfile", key, "--ssl-certfile", certificate) as server:
         assert server.url.startswith("https://127.0.0.1:")
-        with httpx.Client(base_url=server.url, verify=ssl.create_default_context(cafile=certificate)) as client:
+        verify = ssl.create_default_context(cafile=certificate)
+        with httpx.Client(base_url=server.url, verify=verify, timeout=WAIT_S) as client:
             assert client.get("/v1/models").json()["data"][0]["id"] == "toy"
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            httpx.get(f"{server.url}/health")
+            httpx.get(f"{server.url}/health", timeout=WAIT_S)
         with pytest.raises(httpx.TransportError):
-            httpx.get(server.url.replace("https", "http") + "/health")
+            httpx.get(server.url.replace("https", "http") + "/health", timeout=WAIT_S)

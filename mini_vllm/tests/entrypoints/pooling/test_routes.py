@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mini_vllm.tests.entrypoints.openai.servers import Server
+from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
 
 httpx = pytest.importorskip("httpx")
 MODEL = Path(__file__).resolve().parents[4] / "models" / "pocket-embed"
@@ -14,7 +14,10 @@ pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason="models/pocket-embed 
 
 
 def test_every_route_answers():
-    with Server(str(MODEL), "--served-model-name", "embed") as server, httpx.Client(base_url=server.url) as client:
+    with (
+        Server(str(MODEL), "--served-model-name", "embed") as server,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
+    ):
         body = {"model": "embed", "input": ["a free block", "a beam"]}
         floats = client.post("/v1/embeddings", json=body).json()
         vectors = np.array([each["embedding"] for each in floats["data"]])
