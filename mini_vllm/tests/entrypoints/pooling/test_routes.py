@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
+from mini_vllm.tests.entrypoints.openai.servers import Server
 
 httpx = pytest.importorskip("httpx")
 MODEL = Path(__file__).resolve().parents[4] / "models" / "pocket-embed"
