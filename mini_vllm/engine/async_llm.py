@@ -175,15 +175,15 @@ class AsyncLLM(FrontEnd):
             if queue is not None and not finished and not self.errored:  # the consumer has left, or something broke
                 await self.abort(request_id)
 
-    async def encode(
-        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, *, priority: int = 0
-    ) -> AsyncGenerator[Any, None]:
+    def encode(
+        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, *, priority: int = 0,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncGenerator[Any, None]:  # fmt: skip
         """The pooled result of one prompt, a `PoolingRequestOutput`; rules and errors are those of `generate`.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:803 — `AsyncLLM.encode`.
         """
-        async for output in self.generate(prompt, pooling_params, request_id, priority=priority):
-            yield output
+        return self.generate(prompt, pooling_params, request_id, priority=priority, lora_request=lora_request)
 
     def _run_output_handler(self) -> None:
         """Start the output handler, in the event loop that runs. It holds no reference to this object.

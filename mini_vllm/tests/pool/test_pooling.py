@@ -128,11 +128,3 @@ def test_metadata_wants_its_cursor():
         metadata.build_pooling_cursor(np.array([1, 1]), np.array([1, 1]))
     with pytest.raises(ValueError, match="must have a task set"):
         PoolingMetadata(np.array([2]), [], [PoolingParams()], [PoolingStates()])
-
-
-def test_pooling_and_adapters_exclude_each_other(tmp_path):
-    from mini_vllm.tests.models.pooling_checkpoints import save_family
-
-    folder = save_family("qwen3-embedding", tmp_path)
-    with pytest.raises(ValueError, match="enable_lora must be False with runner='pooling', got True"):
-        LLM(str(folder), runner="pooling", enable_lora=True, skip_tokenizer_init=True)
