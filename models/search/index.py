@@ -44,6 +44,17 @@ def embed(llm: Any, texts: Sequence[str]) -> np.ndarray:
     return np.stack([output.outputs.data for output in outputs])
 
 
+def best_of(sections: Sequence[Section], scores: np.ndarray, count: int) -> list[int]:
+    """The places of the best sections, one of a lab at most."""
+    found: dict[str, int] = {}
+    for i in np.argsort(-scores, kind="stable").tolist():
+        section = sections[i]
+        found.setdefault(section.file if "/labs/" in section.file else section.key, i)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
 class Index:
     """Sections, their postings, and the vectors of their passages.
 
@@ -81,13 +92,7 @@ class Index:
 
     def best(self, scores: np.ndarray, count: int) -> list[int]:
         """The best sections, one of a lab at most."""
-        found: dict[str, int] = {}
-        for i in np.argsort(-scores, kind="stable").tolist():
-            section = self.sections[i]
-            found.setdefault(section.file if "/labs/" in section.file else section.key, i)
-            if len(found) == count:
-                break
-        return list(found.values())
+        return best_of(self.sections, scores, count)
 
     def save(self, file: Path, state: str) -> None:
         """Write all of it; `state` tells later whether the pages are still these."""
