@@ -75,6 +75,10 @@ class PoolingModel(CausalLM):
             return True
         return name.startswith(self.unused) or bare.startswith(self.unused) or "rotary_emb." in name
 
+    def repeated(self, name: str) -> str | None:
+        """None: the output matrix of the checkpoint has no say, whether or not it is the embedding."""
+        return None
+
     def lora_module_name(self, name: str) -> str:
         """The name of a module in an adapter's file -> here: PEFT leaves "model." out where it wrapped the bare model.
 
