@@ -107,10 +107,8 @@ def test_the_same_tokens_on_two_ranks(plain):
         llm.llm_engine.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("core_elsewhere")
 def test_the_same_tokens_from_a_core_in_a_process_of_its_own(plain):
-    pytest.importorskip("zmq")
-    pytest.importorskip("msgspec")
     llm = make(JUMPS, enable_multiprocessing=True)
     try:
         assert run(llm) == plain

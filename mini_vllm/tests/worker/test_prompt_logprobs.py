@@ -135,13 +135,22 @@ def test_more_than_the_engine_allows_is_refused():
             engine().generate("a", SamplingParams(prompt_logprobs=wanted), use_tqdm=False)
 
 
+def check_place(plain, **args):
+    llm = engine(**args)
+    for mine, alone in zip(llm.generate(PROMPTS, TWO, use_tqdm=False), plain, strict=True):
+        assert_same(entries(mine), entries(alone))
+    llm.llm_engine.shutdown()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
-def test_two_ranks_and_a_core_in_its_own_process_report_the_same(plain):
-    pytest.importorskip("zmq")
-    for args in ({"tensor_parallel_size": 2, "max_num_batched_tokens": 8}, {"enable_multiprocessing": True}):
-        for mine, alone in zip(engine(**args).generate(PROMPTS, TWO, use_tqdm=False), plain, strict=True):
-            assert_same(entries(mine), entries(alone))
+def test_two_ranks_report_the_same(plain):
+    check_place(plain, tensor_parallel_size=2, max_num_batched_tokens=8)
+
+
+@pytest.mark.usefixtures("core_elsewhere")
+def test_a_core_in_its_own_process_reports_the_same(plain):
+    check_place(plain, enable_multiprocessing=True)
 
 
 RECORD = read_packed(GOLDEN / "sampling.json.xz")
