@@ -8,7 +8,7 @@ import pytest
 from mini_vllm import LLM, FlatLogprobs, LLMEngine, RequestOutputKind, SamplingParams
 from mini_vllm.distributed import shared_memory
 from mini_vllm.tests.golden.packed import read_packed
-from mini_vllm.tests.helpers import GOLDEN, POCKET
+from mini_vllm.tests.helpers import FEW_GRAPHS, GOLDEN, POCKET
 
 pytestmark = pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
 PROMPTS = ["What is a KV block?", "The scheduler plans a step, and the runner", "é 漢字 👋🏽 ok " * 3]
@@ -50,7 +50,8 @@ def test_the_tokens_of_an_answer_have_as_a_prompt_what_they_had_as_an_answer():
 
 @pytest.mark.parametrize("args", [{"max_num_batched_tokens": 8}, {"long_prefill_token_threshold": 3},
                                   {"async_scheduling": True, "max_num_batched_tokens": 8}, {"enforce_eager": True},
-                                  {"cudagraph_mode": "FULL_AND_PIECEWISE"}])  # fmt: skip
+                                  {"cudagraph_mode": "FULL_AND_PIECEWISE",
+                                   "cudagraph_capture_sizes": FEW_GRAPHS}])  # fmt: skip
 def test_chunks_neighbours_and_forms_change_nothing(plain, args):
     together = engine(**args).generate(PROMPTS, TWO, use_tqdm=False)
     for mine, alone in zip(together, plain, strict=True):
