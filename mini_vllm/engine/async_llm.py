@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
-from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
@@ -176,15 +175,15 @@ class AsyncLLM(FrontEnd):
             if queue is not None and not finished and not self.errored:  # the consumer has left, or something broke
                 await self.abort(request_id)
 
-    async def encode(
-        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, *, priority: int = 0
-    ) -> AsyncGenerator[Any, None]:
+    def encode(
+        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, *, priority: int = 0,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncGenerator[Any, None]:  # fmt: skip
         """The pooled result of one prompt, a `PoolingRequestOutput`; rules and errors are those of `generate`.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:803 — `AsyncLLM.encode`.
         """
-        async for output in self.generate(prompt, pooling_params, request_id, priority=priority):
-            yield output
+        return self.generate(prompt, pooling_params, request_id, priority=priority, lora_request=lora_request)
 
     def _run_output_handler(self) -> None:
         """Start the output handler, in the event loop that runs. It holds no reference to this object.
@@ -275,13 +274,14 @@ class AsyncLLM(FrontEnd):
             timeout: seconds that requests have to end before; None: `shutdown_timeout`. They end in the engine's loop:
                 whoever calls this in it gives them none (a server waits in `entrypoints/launcher.py`).
         """
+        if self._death.owner.refusal is not None:  # a forked child has nothing to end
+            return
         if not self.errored and self.output_handler is not None:
             seconds = self.config.shutdown_timeout if timeout is None else timeout
             let_end(self.output_handler, self.output_processor, seconds)
         self._death.error = self._death.error or EngineDeadError("it was shut down")
-        client: EngineCoreClient | None = getattr(self, "core_client", None)
-        if client is not None:
-            client.shutdown()
+        if hasattr(self, "core_client"):
+            self.core_client.shutdown()
         if hasattr(self, "output_processor"):
             self.output_processor.end_tracing()
         handler, self.output_handler = self.output_handler, None

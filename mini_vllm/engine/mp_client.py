@@ -35,6 +35,7 @@ from mini_vllm.engine.shared_core import SharedCore
 from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses
 from mini_vllm.multimodal.cache import MultiModalProcessorSenderCache, mm_cache_size
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
+from mini_vllm.utils.system_utils import Owner
 
 DEAD, READY, PING = b"ENGINE_CORE_DEAD", b"READY", "ping"
 SILENCE_S = 1.0
@@ -58,10 +59,10 @@ class BackgroundResources:
     context: Any
     sockets: list[Any] = field(default_factory=list)
     manager: CoreEngineProcManager | None = None
-    owner: int = field(default_factory=os.getpid)
+    owner: Owner = field(default_factory=Owner)
 
     def __call__(self) -> None:
-        if os.getpid() != self.owner:
+        if self.owner.refusal is not None:
             return  # a forked child has copies of all this, and nothing to end
         if self.manager is not None:
             self.manager.shutdown()
@@ -164,7 +165,9 @@ class MPClient(EngineCoreClient):
         raise TimeoutError(f"the engine core was not ready within {timeout_s} s (VLLM_ENGINE_READY_TIMEOUT_S)")
 
     def ensure_alive(self) -> None:
-        """Raise `EngineDeadError` if the core is known to be gone."""
+        """Raise `EngineDeadError` if the core is known to be gone; for a forked child it is."""
+        if self.dead_error is None and (refusal := self.resources.owner.refusal) is not None:
+            self.dead_error = EngineDeadError(refusal)
         if self.dead_error is not None:
             raise self.dead_error
 

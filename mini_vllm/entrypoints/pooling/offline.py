@@ -14,6 +14,7 @@ from mini_vllm.entrypoints.pooling.scoring.io_processor import (
     ScoringIOProcessor,
     validate_score_input,
 )
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.pool.outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -25,6 +26,7 @@ from mini_vllm.pool.params import PoolingParams
 from mini_vllm.utils.checks import shown
 
 Params = PoolingParams | Sequence[PoolingParams] | None
+LoRA = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 class PoolingOfflineMixin(OfflineInferenceMixin):
@@ -41,6 +43,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         pooling_params: Params = None,
         *,
         use_tqdm: Bar = True,
+        lora_request: LoRA = None,
         pooling_task: str | None = None,
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[PoolingRequestOutput]:
@@ -48,6 +51,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
 
         Args:
             prompts: as `LLM.generate` takes them. pooling_params: one for all, or one for each.
+            lora_request: an adapter for all, or one or None for each prompt (`enable_lora`).
             pooling_task: "embed", "classify", "token_embed" or "token_classify".
 
         Raises:
@@ -61,7 +65,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         params = with_task(given, str(pooling_task)) if isinstance(given, PoolingParams) else [
             with_task(each, str(pooling_task)) for each in given
         ]  # fmt: skip
-        processed = self._process(prompts, params, tokenization_kwargs)
+        processed = self._process(prompts, params, tokenization_kwargs, lora_request)
         outputs: list[Any] = self._run_engine(self._add_requests(processed, None), use_tqdm)
         for output in outputs:
             if output.outputs.data is None:
@@ -69,33 +73,36 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         return outputs
 
     def embed(
-        self, prompts: Any, *, use_tqdm: Bar = True, pooling_params: Params = None, tokenization_kwargs: Any = None
-    ) -> list[PoolingRequestOutput]:
+        self, prompts: Any, *, use_tqdm: Bar = True, pooling_params: Params = None, lora_request: LoRA = None,
+        tokenization_kwargs: Any = None,
+    ) -> list[PoolingRequestOutput]:  # fmt: skip
         """A vector for each prompt: `outputs.embedding`.
 
         Upstream: upstream/vllm/entrypoints/pooling/offline.py:199 — `embed`.
         """
-        kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
-        items = self.encode(prompts, pooling_params, pooling_task="embed", **kwargs)
+        kwargs: dict[str, Any] = {"lora_request": lora_request, "tokenization_kwargs": tokenization_kwargs}
+        items = self.encode(prompts, pooling_params, pooling_task="embed", use_tqdm=use_tqdm, **kwargs)
         return [
             EmbeddingRequestOutput(**{**vars(i), "outputs": EmbeddingOutput(i.outputs.data.tolist())}) for i in items
         ]
 
     def classify(
-        self, prompts: Any, *, pooling_params: Params = None, use_tqdm: Bar = True, tokenization_kwargs: Any = None
-    ) -> list[PoolingRequestOutput]:
+        self, prompts: Any, *, pooling_params: Params = None, use_tqdm: Bar = True, lora_request: LoRA = None,
+        tokenization_kwargs: Any = None,
+    ) -> list[PoolingRequestOutput]:  # fmt: skip
         """Probabilities of the labels for each prompt: `outputs.probs`.
 
         Upstream: upstream/vllm/entrypoints/pooling/offline.py:244 — `classify`.
         """
-        kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
-        items = self.encode(prompts, pooling_params, pooling_task="classify", **kwargs)
+        kwargs: dict[str, Any] = {"lora_request": lora_request, "tokenization_kwargs": tokenization_kwargs}
+        items = self.encode(prompts, pooling_params, pooling_task="classify", use_tqdm=use_tqdm, **kwargs)
         made = [(item, ClassificationOutput(item.outputs.data.tolist())) for item in items]
         return [ClassificationRequestOutput(**{**vars(item), "outputs": output}) for item, output in made]
 
     def score(
-        self, data_1: Any, data_2: Any, /, *, use_tqdm: Bar = True, pooling_params: PoolingParams | None = None
-    ) -> list[PoolingRequestOutput]:
+        self, data_1: Any, data_2: Any, /, *, use_tqdm: Bar = True, pooling_params: PoolingParams | None = None,
+        lora_request: LoRA = None,
+    ) -> list[PoolingRequestOutput]:  # fmt: skip
         """How well each pair of texts fits: `outputs.score`. One text and many, or as many as many.
 
         Raises:
@@ -106,7 +113,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         processor = scoring_processor(self.llm_engine)
         data = validate_score_input(data_1, data_2)
         prompts, params = processor.pre_process(data, pooling_params or PoolingParams())
-        items = self.encode(prompts, params, pooling_task=processor.task, use_tqdm=use_tqdm)
+        items = self.encode(prompts, params, pooling_task=processor.task, use_tqdm=use_tqdm, lora_request=lora_request)
         return processor.post_process(items, len(data.data_1))
 
     def reward(self, prompts: Any, /, **kwargs: Any) -> list[PoolingRequestOutput]:
