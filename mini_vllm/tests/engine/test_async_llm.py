@@ -206,7 +206,7 @@ def test_outputs_are_handled_in_chunks(elsewhere, monkeypatch):
 
 
 def output(text, ids, finished=False, index=0):
-    return RequestOutput("a", None, [1], [CompletionOutput(index, text, ids)], finished)
+    return RequestOutput("a", None, [1], None, [CompletionOutput(index, text, ids)], finished)
 
 
 def test_the_collector_joins_deltas_and_replaces_the_rest():
