@@ -102,7 +102,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
 
     def score(
         self, data_1: Any, data_2: Any, /, *, use_tqdm: Bar = True, pooling_params: PoolingParams | None = None,
-        lora_request: LoRARequest | None = None, tokenization_kwargs: None = None, chat_template: None = None,
+        lora_request: Loras = None, tokenization_kwargs: None = None, chat_template: None = None,
     ) -> list[PoolingRequestOutput]:  # fmt: skip
         """How well each pair of texts fits: `outputs.score`. One text and many, or as many as many.
 

@@ -122,7 +122,7 @@ def test_who_waits_for_a_grammar_does_not_hold_up_the_others(monkeypatch):
     gate, real = threading.Event(), MiniBackend.compile_grammar
 
     def slow(self, *args):
-        assert gate.wait(60)
+        assert gate.wait(300)
         return real(self, *args)
 
     monkeypatch.setattr(MiniBackend, "compile_grammar", slow)
@@ -144,7 +144,7 @@ def test_who_waits_for_a_grammar_does_not_hold_up_the_others(monkeypatch):
 
 def test_who_waits_for_a_grammar_can_be_aborted(monkeypatch):
     gate = threading.Event()
-    monkeypatch.setattr(MiniBackend, "compile_grammar", lambda self, *args: gate.wait(60))
+    monkeypatch.setattr(MiniBackend, "compile_grammar", lambda self, *args: gate.wait(300))
     engine = LLMEngine(str(POCKET))
     engine.add_request("a", "Hello", params({"choice": ["yes", "no"]}))
     engine.step()

@@ -38,7 +38,7 @@ class ProxyServer:
     """The proxy in a thread, with an event loop of its own."""
 
     def __init__(self, *flags: str) -> None:
-        self.args = parse_proxy_args(["--health-interval", "0.2", *flags])
+        self.args = parse_proxy_args(["--health-interval", "0.2", "--health-timeout", "120", *flags])
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
     def _run(self) -> None:

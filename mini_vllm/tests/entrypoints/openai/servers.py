@@ -102,6 +102,23 @@ class Server:
         raise AssertionError("requests are left")
 
 
+@contextlib.contextmanager
+def unhurried(server):
+    """Each step takes 50 ms: what is to be running when a test looks runs for a minute, however late that is."""
+    core = server.engine.engine_core
+    step = core.step_fn
+
+    def slow():
+        time.sleep(0.05)
+        return step()
+
+    core.step_fn = slow
+    try:
+        yield
+    finally:
+        core.step_fn = step
+
+
 def events(response):
     """The events of a stream: parsed JSON, and "[DONE]"."""
     import json

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
+from mini_vllm.tests.helpers import free_port
 
 httpx = pytest.importorskip("httpx", reason="needs the extra serve")
 
@@ -25,12 +26,6 @@ MAIN = "from mini_vllm.entrypoints.cli.main import main; main()"
 
 def command(*words):
     return [sys.executable, "-c", MAIN, "serve", *words]
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @contextmanager
@@ -54,6 +49,15 @@ def answers(client):
         return client.get("/health").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def refuses(client):
+    """Whether the server has heard a signal: nobody is let in any more."""
+    try:
+        socket.create_connection((client.base_url.host, client.base_url.port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def until(true):
@@ -99,9 +103,10 @@ def test_what_still_runs_is_cut_off_and_told_so(timeout, signals):
         with client.stream("POST", "/v1/completions", json=ENDLESS) as stream:
             lines = stream.iter_lines()
             next(lines)
-            for _ in range(signals):
+            child.send_signal(signal.SIGTERM)
+            if signals == 2:
+                until(lambda: refuses(client))  # two that a busy process has not looked at yet would be one
                 child.send_signal(signal.SIGTERM)
-                time.sleep(0.2)
             *_, last, done = [line[6:] for line in lines if line]
         assert done == "[DONE]"
         assert '"finish_reason":"abort"' in last or '"error"' in last
