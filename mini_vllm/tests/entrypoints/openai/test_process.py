@@ -1,6 +1,7 @@
 """`mini-vllm serve` as a process: signals, what is running when they come, TLS, Unix sockets, a port that is taken."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
+from mini_vllm.tests.entrypoints.openai.servers import KEEP_ALIVE_S, WAIT_S, Server
 from mini_vllm.tests.helpers import free_port
 
 httpx = pytest.importorskip("httpx", reason="needs the extra serve")
@@ -32,9 +33,8 @@ def command(*words):
 def process(*flags, model="models/pocket"):
     """(the process, a client) once it answers; it is gone afterwards, whatever happened."""
     port = free_port()
-    child = subprocess.Popen(
-        command(model, "--host", "127.0.0.1", "--port", str(port), *flags), stderr=subprocess.DEVNULL
-    )
+    words = command(model, "--host", "127.0.0.1", "--port", str(port), *flags)
+    child = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=patient_env())
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
             until(lambda: answers(client) or child.poll() is not None)
@@ -49,6 +49,11 @@ def answers(client):
         return client.get("/health").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def patient_env():
+    """Of a server that ends no idle connection."""
+    return {**os.environ, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S)}
 
 
 def refuses(client):
