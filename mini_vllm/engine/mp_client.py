@@ -101,8 +101,7 @@ class MPClient(EngineCoreClient):
         self.iteration_timeout_s: float = _seconds("VLLM_ENGINE_ITERATION_TIMEOUT_S", 60)
         ready_timeout_s = _seconds("VLLM_ENGINE_READY_TIMEOUT_S", 600)
         self.dead_error: EngineDeadError | None = None
-        self._aborted = AbortedRequests()
-        self._in_flight: set[str] = set()
+        self._aborted, self._in_flight = AbortedRequests(), set[str]()
         self._results: dict[int, Future[Any]] = {}
         self._num_calls = self._num_silent = 0
         cache_gb = 0 if others or link else mm_cache_size(setup.model)  # several front ends: no order of requests
