@@ -175,7 +175,7 @@ class AsyncLLM(FrontEnd):
             if queue is not None and not finished and not self.errored:  # the consumer has left, or something broke
                 await self.abort(request_id)
 
-    async def encode(
+    def encode(
         self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, lora_request: LoRARequest | None = None,
         trace_headers: Any = None, priority: int = 0, tokenization_kwargs: Any = None,
         reasoning_ended: bool | None = None,
@@ -186,8 +186,7 @@ class AsyncLLM(FrontEnd):
         """
         upstreams = {"trace_headers": trace_headers, "tokenization_kwargs": tokenization_kwargs}
         more = {"lora_request": lora_request, "priority": priority, "reasoning_ended": reasoning_ended, **upstreams}
-        async for output in self.generate(prompt, pooling_params, request_id, **more):
-            yield output
+        return self.generate(prompt, pooling_params, request_id, **more)
 
     def _run_output_handler(self) -> None:
         """Start the output handler, in the event loop that runs. It holds no reference to this object.

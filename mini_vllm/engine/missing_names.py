@@ -61,7 +61,7 @@ MISSING: dict[str, str] = {
 """Of all three; an engine that has the name never asks."""
 
 
-_ARGUMENTS = {
+ARGUMENTS = {
     "prompt_text": "a text is given as `prompt`",
     "tokenization_kwargs": "give ids, as of `get_tokenizer().encode(text, add_special_tokens=False)`",
     "trace_headers": "the server takes them from its requests",
@@ -76,7 +76,7 @@ def refuse_arguments(**given: Any) -> None:
     """Raises ValueError, which says what to use, for one that is not empty."""
     for name, value in given.items():
         if value:
-            raise ValueError(f"{name} must be None, got {shown(value, 60)}: {_ARGUMENTS[name]}")
+            raise ValueError(f"{name} must be None, got {shown(value, 60)}: {ARGUMENTS[name]}")
 
 
 def missing_method(owner: object, name: str) -> AttributeError:
