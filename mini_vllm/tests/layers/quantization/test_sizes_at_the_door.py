@@ -87,6 +87,9 @@ def test_two_spellings_of_one_key_must_agree(folder, tmp_path, of_checkpoint, sa
     with pytest.raises(ValueError) as refusal:
         resolve(folder, tmp_path, of_checkpoint)
     assert said in str(refusal.value)
+    both = {"compression_config": {**GPTQ, "group_size": 8}, "quantization_config": {**GPTQ, "group_size": 16}}
+    with pytest.raises(ValueError, match="quantization_config and compression_config disagree"):
+        resolve(folder, tmp_path, sizes=both)
     assert QuantizationConfig.get_from_keys({"a": 1, "b": 1}, ["a", "b"]) == 1
 
 
