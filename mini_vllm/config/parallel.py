@@ -63,6 +63,10 @@ def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -
         _check_stages(config, hf_config)
     if config.load_format != "dummy":
         _check_quantization(config, resolved, hf_config)
+    if config.lora is not None:
+        from mini_vllm.lora.model_manager import layers_with_buffers
+
+        layers_with_buffers(_make_model(config, hf_config, None, None), config.lora)
     if config.tensor_parallel_size == 1:
         return
     _check_sizes(config, hf_config, "the model")
