@@ -21,7 +21,7 @@ from mini_vllm.tool_parsers.tool_schema import get_json_schema_from_tools
 
 def output(text, token_ids, index=0, finish_reason=None):
     completion = CompletionOutput(index, text, list(token_ids), finish_reason=finish_reason)
-    return RequestOutput("r", "prompt", [1, 2], [completion], finish_reason is not None)
+    return RequestOutput("r", "prompt", [1, 2], None, [completion], finish_reason is not None)
 
 
 def test_one_object_waits_for_a_slow_reader():

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason="models/pocket-embed 
 
 
 def test_every_route_answers():
-    with Server(str(MODEL), "--served-model-name", "embed") as server, httpx.Client(base_url=server.url) as client:
+    with Server(str(MODEL), "--served-model-name", "embed") as server, server.client() as client:
         body = {"model": "embed", "input": ["a free block", "a beam"]}
         floats = client.post("/v1/embeddings", json=body).json()
         vectors = np.array([each["embedding"] for each in floats["data"]])
@@ -48,7 +48,7 @@ def test_the_name_of_an_adapter_is_the_name_of_a_model():
     body = {"model": "pirate", "input": ["a free block", "a beam"]}
     with (
         Server(*given, "--enable-lora", "--lora-modules", f"pirate={adapter}") as server,
-        httpx.Client(base_url=server.url) as client,
+        server.client() as client,
     ):
         mine = [each["embedding"] for each in client.post("/v1/embeddings", json=body).json()["data"]]
         base = client.post("/v1/embeddings", json={**body, "model": "base"}).json()["data"][0]["embedding"]
