@@ -135,6 +135,8 @@ def _child(job: dict[str, Any]) -> None:
         sys.argv = [job["module"], *job["args"]]
         path = [job["cwd"], *job["env"].get("PYTHONPATH", "").split(os.pathsep)]
         sys.path[:] = [*dict.fromkeys(filter(None, path)), *(p for p in sys.path if p not in path)]
+        if Path(job["cwd"]).resolve() != ROOT and Path(job["cwd"], "mini_vllm").is_dir():
+            _forget("mini_vllm", "course")  # that folder has an engine of its own: it is imported, not this process's
         runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as error:
@@ -145,6 +147,12 @@ def _child(job: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _forget(*packages: str) -> None:
+    """What imports these packages from here on finds them on ``sys.path``."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
 
 
 if __name__ == "__main__":

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
+import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from course.contract import zygote
 from course.labs import ROOT, LabError, functions, stub_message
 from course.workspace import build
 
@@ -35,22 +40,58 @@ def firsts() -> list[str]:
     return [phase.tests[0] for phase in build.phase_builds().values()]
 
 
+def forked(target: Path, tests: list[str]) -> CompletedProcess[str]:
+    """``build.run_tests`` by a fork: a process from the start is in ``test_the_learners_path``."""
+    args, env = build.pytest_of(target, tests)
+    return zygote.python("pytest", args, target, env)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing but a copy of the engine: no checkpoint beside it. Who changes a file puts it back."""
+    folder = tmp_path_factory.mktemp("finished")
+    build.write_copy(folder, ())
+    return folder
+
+
+_SECOND = itertools.count(1_000_000_000)
+
+
+@contextlib.contextmanager
+def put_back(files: Iterable[Path]) -> Iterator[None]:
+    """Files of ``finished`` may be changed in here. Each change has a second of its own: Python tells what it has
+    compiled by second and size."""
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    try:
+        yield
+    finally:
+        for path, (text, when) in before.items():
+            path.write_bytes(text)
+            os.utime(path, ns=(when, when))
+
+
+def changed(path: Path) -> None:
+    """Gives a changed file a second that no version of it had."""
+    second = next(_SECOND)
+    os.utime(path, (second, second))
+
+
 @pytest.mark.parametrize(
     "tests",
     [firsts(), pytest.param(named(list(build.phase_builds().values())), marks=pytest.mark.slow)],
     ids=["one a phase", "all"],
 )
-def test_named_tests_are_green_in_a_finished_workspace(tests: list[str], tmp_path: Path) -> None:
-    """In a folder with nothing but the copy: no checkpoint beside it."""
-    build.write_copy(tmp_path, ())
-    done = build.run_tests(tmp_path, tests, capture=True)
+def test_named_tests_are_green_in_a_finished_workspace(tests: list[str], finished: Path) -> None:
+    done = forked(finished, tests)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 def red(target: Path, builds: list[build.Build], tests: list[str]) -> None:
     """Asserts that every test fails in a copy with the stubs of ``builds``, and says which of them is not written."""
-    build.write_copy(target, tuple(builds))
-    done = build.run_tests(target, tests, capture=True)
+    with put_back({target / one.file for one in builds}):
+        for path in build.put_stubs(target, tuple(builds)):
+            changed(path)
+        done = forked(target, tests)
     out = done.stdout
     failed = [line for line in out.splitlines() if line.startswith(("FAILED", "ERROR "))]  # or its fixture is red
     stubs = {name for one in builds for name in (one.name, one.name.split(".")[-1])}
@@ -61,16 +102,16 @@ def red(target: Path, builds: list[build.Build], tests: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_named_tests_are_red_on_the_stubs(tmp_path: Path) -> None:
+def test_named_tests_are_red_on_the_stubs(finished: Path) -> None:
     """All functions of all phases at once: what each proves alone is in the slow twin below."""
     phases = list(build.phase_builds().values())
-    red(tmp_path, [one for phase in phases for one in phase.builds], named(phases))
+    red(finished, [one for phase in phases for one in phase.builds], named(phases))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "one"), ALL, ids=[one.symbol for _, one in ALL])
-def test_named_tests_are_red_on_the_stub(number: int, one: build.Build, tmp_path: Path) -> None:
-    red(tmp_path, [one], list(one.tests))
+def test_named_tests_are_red_on_the_stub(number: int, one: build.Build, finished: Path) -> None:
+    red(finished, [one], list(one.tests))
 
 
 SOURCE = '''import os  # kept
@@ -141,7 +182,7 @@ def test_the_learners_path(root: Path) -> None:
     assert "not written yet: double, workspace/mini_vllm/core.py:3\n    Return twice x." in done.stdout
     core = root / "workspace" / "mini_vllm" / "core.py"
     core.write_text(core.read_text().replace('raise NotImplementedError("Return twice x.")', "return x + x"))
-    assert build.run_tests(root / "workspace", PHASE.tests, capture=True).returncode == 0
+    assert forked(root / "workspace", PHASE.tests).returncode == 0
 
 
 def test_an_edited_workspace_is_not_overwritten(root: Path) -> None:
@@ -324,16 +365,17 @@ FAST = "the victim goes to the back"
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == FAST else pytest.mark.slow) for n in BROKEN])
-def test_a_broken_engine_is_told_where_it_parts_from_the_real_one(name: str, tmp_path: Path) -> None:
+def test_a_broken_engine_is_told_where_it_parts_from_the_real_one(name: str, finished: Path) -> None:
     """Engines that the builds' own tests let pass; the phases 02 and 03 both run this test."""
     file, old, new, said = BROKEN[name]
-    build.write_copy(tmp_path, ())
-    path = tmp_path / "mini_vllm" / file
+    path = finished / "mini_vllm" / file
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1, f"{file} has changed: adapt this test"
-    path.write_text(text.replace(old, new), encoding="utf-8")
     assert all(SLICE in build.phase_builds()[number].tests for number in (2, 3))
-    done = build.run_tests(tmp_path, [SLICE], capture=True)
+    with put_back([path]):
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        changed(path)
+        done = forked(finished, [SLICE])
     assert done.returncode == 1 and re.search(said, done.stdout), done.stdout
     assert " of the first 40 workloads recorded from vLLM 0.22.1 go another way here." in done.stdout
     assert "Traceback" not in done.stdout and done.stdout.count("\n") < 60
@@ -345,9 +387,9 @@ def test_what_fails_for_one_reason_is_told_once(root: Path, monkeypatch: pytest.
     (root / "mini_vllm" / "tests" / "test_core.py").write_text(f"from mini_vllm.core import double\n{tests}")
     build.make_workspace(PHASE, root)
     names = ["mini_vllm/tests/test_core.py"]
-    out = build.run_tests(root / "workspace", names, capture=True).stdout
+    out = forked(root / "workspace", names).stdout
     assert out.count("Return twice x.") == 1 and "(5 tests wait for it)" in out and "5 failed" in out
     core = root / "workspace" / "mini_vllm" / "core.py"
     core.write_text(core.read_text().replace('raise NotImplementedError("Return twice x.")', "return x.y"))
-    out = build.run_tests(root / "workspace", names, capture=True).stdout
+    out = forked(root / "workspace", names).stdout
     assert out.count("E       AttributeError: ") == 1 and "(5 tests fail there)" in out and "5 failed" in out

@@ -112,12 +112,19 @@ def write_copy(target: Path, builds: tuple[Build, ...], root: Path = ROOT, files
     for name, source in (files or {}).items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text(source, encoding="utf-8")
-    for file in {build.file for build in builds}:
+    put_stubs(target, builds)
+    shutil.copy(PYTEST, target / "pytest.ini")
+    (target / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+
+
+def put_stubs(target: Path, builds: tuple[Build, ...]) -> list[Path]:
+    """Takes the bodies of ``builds`` out of a copy; the files that it wrote."""
+    files = sorted({build.file for build in builds})
+    for file in files:
         path = target / file
         messages = {build.name: build.message for build in builds if build.file == file}
         path.write_text(stub(path.read_text(encoding="utf-8"), messages), encoding="utf-8")
-    shutil.copy(PYTEST, target / "pytest.ini")
-    (target / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    return [target / file for file in files]
 
 
 def _left_out(folder: str, names: list[str]) -> list[str]:
@@ -264,7 +271,13 @@ def tests_in(target: Path, tests: list[str], root: Path = ROOT) -> tuple[list[st
 
 def run_tests(target: Path, tests: list[str], capture: bool = False) -> subprocess.CompletedProcess[str]:
     """Runs tests inside a workspace, on the workspace's copy of the engine."""
+    args, env = pytest_of(target, tests)
+    command = [sys.executable, "-m", "pytest", *args]
+    return subprocess.run(command, cwd=target, env=env, capture_output=capture, text=True, check=False)
+
+
+def pytest_of(target: Path, tests: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of pytest for tests inside a workspace."""
     env = environment()
     env["PYTHONPATH"] = f"{target}{os.pathsep}{env['PYTHONPATH']}"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *tests]
-    return subprocess.run(command, cwd=target, env=env, capture_output=capture, text=True, check=False)
+    return ["-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *tests], env

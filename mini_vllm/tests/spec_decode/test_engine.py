@@ -122,10 +122,8 @@ def test_two_ranks(spec, expected):
 
 
 @needs_pocket
-@pytest.mark.slow
+@pytest.mark.usefixtures("core_elsewhere")
 def test_a_core_in_a_process_of_its_own(expected):
-    pytest.importorskip("zmq", reason="pyzmq is in the extra `serve`")
-    pytest.importorskip("msgspec", reason="msgspec is in the extra `serve`")
     outputs, llm = run(PROMPTS, GREEDY, spec=DRAFT, enable_multiprocessing=True)
     assert [o.token_ids for o in outputs] == expected and llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 5
     llm.llm_engine.shutdown()
