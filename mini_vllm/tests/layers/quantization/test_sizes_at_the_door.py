@@ -93,6 +93,17 @@ def test_two_spellings_of_one_key_must_agree(folder, tmp_path, of_checkpoint, sa
     assert QuantizationConfig.get_from_keys({"a": 1, "b": 1}, ["a", "b"]) == 1
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_groups_of_a_draft_model(folder, tmp_path, ranks):
+    (tmp_path / "draft").mkdir()
+    raw = json.loads((folder / "config.json").read_text())
+    changed = {**raw, "quantization_config": {**GPTQ, "group_size": 48}}
+    (tmp_path / "draft" / "config.json").write_text(json.dumps(changed))
+    drafts = {"model": str(tmp_path / "draft"), "num_speculative_tokens": 2}
+    with pytest.raises(ValueError, match="group_size must divide the 64 inputs"):
+        resolve(folder, tmp_path, speculative_config=drafts, tensor_parallel_size=ranks)
+
+
 @pytest.mark.parametrize(
     "settings, said",
     [
