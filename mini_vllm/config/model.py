@@ -10,7 +10,7 @@ from typing import Any
 from mini_vllm.config.utils import flag, one_of, whole_number
 from mini_vllm.layers.quantization import get_quantization_config
 from mini_vllm.logger import warning_once
-from mini_vllm.utils.checks import is_int, naming, shown
+from mini_vllm.utils.checks import is_int, shown
 
 COMPUTE_DTYPES = ("float32", "float64")
 """What numpy computes in here."""
@@ -152,8 +152,7 @@ class ModelConfig:
         if self.generation_config == "vllm":
             return {}
         if self.generation_config != "auto":
-            with naming("generation_config", self.generation_config):
-                return read_generation_config(self.generation_config)
+            return read_generation_config(self.generation_config)
         return read_generation_config(folder, missing_is_fine=True) if folder is not None else {}
 
     def get_diff_sampling_param(self, model: Any, folder: str | None) -> dict[str, Any]:

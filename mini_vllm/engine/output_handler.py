@@ -36,6 +36,11 @@ class Death:
     def error(self, error: BaseException) -> None:
         self._error = error
 
+    def check(self) -> None:
+        """Raises the reason, where there is one."""
+        if self.error is not None:
+            raise self.error
+
 
 async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> None:
     """The output handler: to its collector with each output, in chunks, so that other tasks get their turn."""

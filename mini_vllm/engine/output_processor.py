@@ -108,16 +108,16 @@ class RequestState:
                 outputs = [self.parent.finished[i] for i in range(self.parent.n)]
         return RequestOutput(
             self.parent.request_id if self.parent else self.request_id, self.processed.prompt,
-            self.processed.prompt_token_ids, outputs, finished, self.num_cached_tokens,
-            self.metrics if self.log_stats else None, self._prompt_logprobs(), self.processed.lora_request,
-            kv_transfer_params=self.kv_transfer_params,
+            self.processed.prompt_token_ids, self._prompt_logprobs(), outputs, finished,
+            self.metrics if self.log_stats else None, self.processed.lora_request,
+            num_cached_tokens=self.num_cached_tokens, kv_transfer_params=self.kv_transfer_params,
         )  # fmt: skip
 
     def _pooling_output(self, finish_reason: FinishReason | None, stop_reason: Any) -> PoolingRequestOutput:
         data = None if self.pooled is None else np.asarray(self.pooled)
         error = str(stop_reason) if finish_reason is FinishReason.ERROR else None
         prompt, cached = self.processed.prompt_token_ids, self.num_cached_tokens or 0
-        return PoolingRequestOutput(self.request_id, PoolingOutput(data, error), prompt, True, cached)
+        return PoolingRequestOutput(self.request_id, PoolingOutput(data, error), prompt, cached, True)
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         processor = self.logprobs_processor
