@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.utils.checks import shown
 from mini_vllm.utils.math_utils import cdiv
 
 KV_CACHE_DTYPES = ("auto", "int8", "int8_per_token_head", "fp8", "fp8_e4m3", "fp8_per_token_head")
@@ -54,7 +55,7 @@ def get_kv_quant_mode(kv_cache_dtype: str) -> KVQuantMode:
     Upstream: upstream/vllm/v1/kv_cache_interface.py:59 — `get_kv_quant_mode`.
     """
     if kv_cache_dtype not in KV_CACHE_DTYPES:
-        raise ValueError(f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPES)}, got {kv_cache_dtype!r}")
+        raise ValueError(f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPES)}, got {shown(kv_cache_dtype)}")
     if kv_cache_dtype in ("int8", "int8_per_token_head"):
         return KVQuantMode.INT8_PER_TOKEN_HEAD
     if kv_cache_dtype == "fp8_per_token_head":

@@ -25,7 +25,7 @@ class CompletionOutput:
     `logprobs` has one dict per output token: token id -> `Logprob` (the sampled token is always in it); a
     `FlatLogprobs` where `flat_logprobs` is set.
     `finish_reason` is None until the completion has ended; `stop_reason` is the stop string or stop token id that
-    ended it, and the error message when `finish_reason` is "error".
+    ended it, and the error message when `finish_reason` is "error". `routed_experts` is None: they are not recorded.
     """
 
     index: int
@@ -33,6 +33,7 @@ class CompletionOutput:
     token_ids: list[int]
     cumulative_logprob: float | None = None
     logprobs: SampleLogprobs | None = None
+    routed_experts: None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: LoRARequest | None = None
@@ -58,15 +59,15 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
+    prompt_logprobs: PromptLogprobs | None
     outputs: list[CompletionOutput]
     finished: bool
-    num_cached_tokens: int | None = None
     metrics: RequestStateStats | None = None
-    prompt_logprobs: PromptLogprobs | None = None
     lora_request: LoRARequest | None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
-    kv_transfer_params: dict[str, Any] | None = None
+    num_cached_tokens: int | None = None
+    kv_transfer_params: dict[str, Any] | None = field(default=None, kw_only=True)
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Take a later output of the same request into this one.

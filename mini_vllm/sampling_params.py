@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mini_vllm.sampling_checks import check_beam_search, check_ranges, check_types, check_vocabulary
+from mini_vllm.sampling_checks import check_beam_search, check_ranges, check_types, check_vocabulary, token_id_of
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.utils.checks import is_int, require
 
@@ -159,7 +159,7 @@ class SamplingParams:
         """
         if values.get("logit_bias"):
             bias = values["logit_bias"].items()
-            values["logit_bias"] = {int(token): min(100.0, max(-100.0, added)) for token, added in bias}
+            values["logit_bias"] = {token_id_of(token): min(100.0, max(-100.0, added)) for token, added in bias}
         kept = {name: value for name, value in values.items() if value is not None or name == "max_tokens"}
         return cls.from_dict(kept)
 

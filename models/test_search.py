@@ -9,7 +9,7 @@ import pytest
 from course.labs import tomllib
 from models.search.bm25 import BM25, words_of
 from models.search.index import MODEL, Index, passages_of
-from models.search.sections import pages_to_search, read_sections, sections_of
+from models.search.sections import pages_to_search, read_sections, sections_of, spaced
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = """# Phase 02 · Guide
@@ -28,7 +28,9 @@ Nothing but a list of names, which nobody looks for, however long this line may 
 def test_sections_are_plain_and_have_their_places():
     first, second = sections_of("a/b.md", PAGE)
     assert (second.title, second.line, second.key) == ("The free queue", 3, "a/b.md#the-free-queue")
-    assert second.page == first.title and "KV Cache Manager frees blocks in reverse" in second.text
+    assert second.page == first.title and "KVCacheManager frees blocks in reverse" in second.text
+    assert spaced("KVCacheManager of block_pool") == "KV Cache Manager of block pool"
+    assert spaced("GPUs, vLLM, LoRA and RoPE") == "GPUs, vLLM, LoRA and RoPE"
     assert "secret" not in second.text and "<b>" not in second.text
 
 
@@ -56,6 +58,7 @@ def test_every_question_has_places_that_are_there():
     sections = read_sections(ROOT, pages_to_search(ROOT))
     places = {s.key for s in sections} | {s.file for s in sections}
     assert len(asked) >= 150 and len({q["ask"] for q in asked}) == len(asked)
+    assert sum(q["split"] == "test" for q in asked) >= 150 and {q["split"] for q in asked} == {"development", "test"}
     lost = [(q["ask"], gold) for q in asked for gold in q["gold"] if gold not in places]
     assert not lost, f"a heading was changed: {lost[:3]}"
     titles = {s.title.lower().strip(' ?"') for s in sections}

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from mini_vllm.attention.backend import AttentionCGSupport
+from mini_vllm.utils.checks import shown
 
 _MOST = 1 << 20
 """No ladder of sizes is longer than this, whatever its top."""
@@ -35,7 +36,7 @@ class CUDAGraphMode(enum.Enum):
             return name
         mode = cls.__members__.get(str(name or "none").upper())
         if mode is None:
-            raise ValueError(f"cudagraph_mode must be one of {', '.join(cls.__members__)}, got {name!r}")
+            raise ValueError(f"cudagraph_mode must be one of {', '.join(cls.__members__)}, got {shown(name)}")
         return mode
 
     def separate_routine(self) -> bool:
@@ -96,10 +97,10 @@ def split_compilation_config(value: object) -> dict[str, object]:
         return {}
     allowed = ("mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
     if not isinstance(given, dict) or set(given) - set(allowed):
-        raise ValueError(f"compilation_config must be 0, 3, or a dict with some of {allowed}, got {value!r}")
+        raise ValueError(f"compilation_config must be 0, 3, or a dict with some of {allowed}, got {shown(value)}")
     mode = given.pop("mode", None)
     if isinstance(mode, bool) or mode not in (None, 0, 3):
-        raise ValueError(f"compilation_config: mode must be 0 (none) or 3 (the default), got {mode!r}")
+        raise ValueError(f"compilation_config: mode must be 0 (none) or 3 (the default), got {shown(mode)}")
     return {**({"enforce_eager": True} if mode == 0 else {}), **given}
 
 
@@ -187,7 +188,7 @@ def resolve_capture_sizes(
             raise ValueError(f"{name} must be at most {_MOST} with CUDA graphs, got {value}")
     if sizes is not None:
         if not isinstance(sizes, Sequence) or isinstance(sizes, str):
-            raise ValueError(f"cudagraph_capture_sizes must be a list of whole numbers, got {sizes!r}")
+            raise ValueError(f"cudagraph_capture_sizes must be a list of whole numbers, got {shown(sizes)}")
         wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1]
         if wrong or not len(sizes):
             raise ValueError(f"cudagraph_capture_sizes must hold whole numbers of at least 1, got {list(sizes)}")

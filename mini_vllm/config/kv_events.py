@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mini_vllm.config.utils import whole_number
+from mini_vllm.utils.checks import shown
 
 PUBLISHERS = ("null", "zmq")
 
@@ -33,15 +34,15 @@ class KVEventsConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.enable_kv_cache_events, bool):
-            raise ValueError(f"enable_kv_cache_events must be True or False, got {self.enable_kv_cache_events!r}")
+            raise ValueError(f"enable_kv_cache_events must be True or False, got {shown(self.enable_kv_cache_events)}")
         if self.publisher is None:
             self.publisher = "zmq" if self.enable_kv_cache_events else "null"
         if self.publisher not in PUBLISHERS:
-            raise ValueError(f"publisher must be one of {PUBLISHERS}, got {self.publisher!r}")
+            raise ValueError(f"publisher must be one of {PUBLISHERS}, got {shown(self.publisher)}")
         for name in ("endpoint", "replay_endpoint", "topic"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "replay_endpoint" and value is None):
-                raise ValueError(f"{name} must be text, got {value!r}")
+                raise ValueError(f"{name} must be text, got {shown(value)}")
         for name in ("buffer_steps", "hwm", "max_queue_size"):
             whole_number(name, getattr(self, name), 1)
 
@@ -51,7 +52,7 @@ class KVEventsConfig:
         if isinstance(value, cls):
             return value
         if value is not None and not isinstance(value, dict):
-            raise ValueError(f"kv_events_config must be a dict or a KVEventsConfig, got {value!r}")
+            raise ValueError(f"kv_events_config must be a dict or a KVEventsConfig, got {shown(value)}")
         known = [f.name for f in fields(cls)]
         unknown = next((name for name in value or {} if name not in known), None)
         if unknown is not None:

@@ -61,6 +61,7 @@ class LoRAConfig:
         if not flag("enable_lora", enable_lora):
             for name, value in given.items():
                 if value != getattr(cls, name):
+                    name = "lora_target_modules" if name == "target_modules" else name
                     raise ValueError(f"{name} needs enable_lora=True, got {shown(value)}")
             return None
         return cls(**given)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.config.utils import flag, one_of, whole_number
+from mini_vllm.layers.quantization import get_quantization_config
 from mini_vllm.logger import warning_once
 from mini_vllm.utils.checks import is_int, shown
 
@@ -79,7 +80,7 @@ class ModelConfig:
         whole_number("max_logprobs", self.max_logprobs, -1, " (-1: the whole vocabulary)")
         one_of("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
         given = self.logits_processors
-        named = [given] if isinstance(given, str | type) else given or ()
+        named = [given] if isinstance(given, str | type) else () if given is None else given
         if not isinstance(named, list | tuple) or not all(isinstance(each, str | type) for each in named):
             raise ValueError(f"logits_processors must be classes or texts 'module:Class', got {shown(given, 60)}")
         self.logits_processors = tuple(named)
@@ -88,6 +89,8 @@ class ModelConfig:
         one_of("runner", self.runner, ("auto", "generate", "pooling"))
         one_of("convert", self.convert, ("auto", "none", "embed", "classify"))
         one_of("tokenizer_mode", self.tokenizer_mode, ("auto", "hf"))
+        if self.quantization is not None:
+            get_quantization_config(self.quantization)
         for name in ("generation_config", "revision"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.config.utils import flag, one_of, whole_number
-from mini_vllm.utils.checks import is_int, is_real, shown
+from mini_vllm.utils.checks import is_int, is_real, naming, shown
 
 MODALITIES = ("image", "video", "audio")
 _MAX_ITEMS = 999
@@ -72,7 +72,9 @@ class MultiModalConfig:
         path = self.allowed_local_media_path
         if not isinstance(path, str):
             raise TypeError(f"allowed_local_media_path must be the path of a folder, got {shown(path)}")
-        if path and not Path(path).exists():
+        with naming("allowed_local_media_path", path):
+            there = not path or Path(path).exists()
+        if not there:
             raise ValueError(f"Invalid `--allowed-local-media-path`: The path {path} does not exist.")
         if path and not Path(path).is_dir():
             raise ValueError(f"Invalid `--allowed-local-media-path`: The path {path} must be a directory.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from mini_vllm.utils.checks import shown
+
 
 @dataclass
 class ReasoningConfig:
@@ -33,7 +35,7 @@ class ReasoningConfig:
         for name in ("reasoning_start_str", "reasoning_end_str"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
-                raise ValueError(f"reasoning_config: {name} must be a text that is not empty, got {value!r}")
+                raise ValueError(f"reasoning_config: {name} must be a text that is not empty, got {shown(value)}")
 
     @property
     def enabled(self) -> bool:
@@ -56,7 +58,7 @@ class ReasoningConfig:
         if value is None or isinstance(value, cls):
             return value
         if not isinstance(value, dict):
-            raise ValueError(f"reasoning_config must be a dict or a ReasoningConfig, got {value!r}")
+            raise ValueError(f"reasoning_config must be a dict or a ReasoningConfig, got {shown(value)}")
         known = [each.name for each in fields(cls) if each.init]
         unknown = next((name for name in value if name not in known), None)
         if unknown is not None:

@@ -94,14 +94,13 @@ def _limit_steps(config: EngineConfig, resolved: ResolvedModel) -> None:
     a language model upstream does without chunks and cached prefixes too, here requests of these kinds skip the latter.
     """
     config.scheduler.runner_type = "pooling"
-    unset: dict[str, Any] = {
-        "async_scheduling": False, "speculative_config": None, "tensor_parallel_size": 1, "enable_lora": False,
-    }  # fmt: skip
+    unset: dict[str, Any] = {"async_scheduling": False, "speculative_config": None, "tensor_parallel_size": 1}
     for name, value in unset.items():
         require(getattr(config, name) == value, name, getattr(config, name), f"{value!r} with runner='pooling'")
     assert config.pooler_config is not None
     if config.pooler_config.attn_type != "encoder_only":
         return
+    require(not config.enable_lora, "enable_lora", True, "False for an encoder, which has no adapters, as upstream")
     threshold = config.long_prefill_token_threshold
     require(threshold == 0, "long_prefill_token_threshold", threshold, "0 for an encoder, which takes a prompt whole")
     length = config.max_model_len or resolved.max_model_len

@@ -131,8 +131,8 @@ class SpeculativeConfig:
         if low is None and high is None:
             low = high = 5
         low, high = (high if low is None else low), (low if high is None else high)
-        self.prompt_lookup_min = whole_number("speculative_config: prompt_lookup_min", low, 1)
         self.prompt_lookup_max = whole_number("speculative_config: prompt_lookup_max", high, 1)
+        self.prompt_lookup_min = whole_number("speculative_config: prompt_lookup_min", low, 1)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError(
                 f"speculative_config: prompt_lookup_min={low} must be at most prompt_lookup_max={high}: the longest "

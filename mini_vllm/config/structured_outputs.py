@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.utils.checks import shown
+
 BACKENDS = ("auto", "mini", "xgrammar", "guidance")
 _REFUSED = {
     "outlines": "its automata are those of 'mini', for regexes",
@@ -39,20 +41,20 @@ class StructuredOutputsConfig:
     jump_forward: bool = False
 
     def __post_init__(self) -> None:
-        if self.backend in _REFUSED:
+        if isinstance(self.backend, str) and self.backend in _REFUSED:
             raise ValueError(f"structured outputs: backend {self.backend!r} is not here: {_REFUSED[self.backend]}")
         if self.backend not in BACKENDS:
-            raise ValueError(f"structured outputs: backend must be one of {BACKENDS}, got {self.backend!r}")
+            raise ValueError(f"structured outputs: backend must be one of {BACKENDS}, got {shown(self.backend)}")
         flags = "disable_any_whitespace", "disable_additional_properties", "enable_in_reasoning", "jump_forward"
         for name in flags:
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"structured outputs: {name} must be True or False, got {getattr(self, name)!r}")
+                raise ValueError(f"structured outputs: {name} must be True or False, got {shown(getattr(self, name))}")
         if self.reasoning_parser_plugin and not Path(self.reasoning_parser_plugin).is_file():
             raise ValueError(f"reasoning parser plugin {self.reasoning_parser_plugin!r} cannot be loaded: no such file")
         if self.disable_additional_properties and self.backend != "guidance":
             raise ValueError("disable_additional_properties is only supported for the guidance backend.")
         if self.jump_forward and self.resolved_backend != "mini":
-            raise ValueError(f"structured outputs: jump_forward needs the backend 'mini', got {self.backend!r}")
+            raise ValueError(f"structured outputs: jump_forward needs the backend 'mini', got {shown(self.backend)}")
 
     def check_engine(self, async_scheduling: bool, drafts: bool) -> None:
         """Raises ValueError where a setting does not go with these."""
@@ -75,7 +77,9 @@ class StructuredOutputsConfig:
         if isinstance(value, cls):
             return value
         if value is not None and not isinstance(value, dict):
-            raise ValueError(f"structured_outputs_config must be a dict or a StructuredOutputsConfig, got {value!r}")
+            raise ValueError(
+                f"structured_outputs_config must be a dict or a StructuredOutputsConfig, got {shown(value)}"
+            )
         known = [each.name for each in fields(cls)]
         unknown = next((name for name in value or {} if name not in known), None)
         if unknown is not None:

@@ -31,7 +31,7 @@ from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import require_memory
 
 DTYPES = COMPUTE_DTYPES
-_BYTES_PER_BLOCK = 160
+BYTES_PER_BLOCK = 160
 """What the bookkeeping of a block takes, whatever the block holds."""
 
 
@@ -200,16 +200,16 @@ class EngineConfig:
         if (self.tensor_parallel_size > 1 or backend == "mp") and not is_supported():
             name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
             value = self.tensor_parallel_size if backend is None else backend
-            raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {value!r}")
+            raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {shown(value)}")
         if not isinstance(backend, str | type | None):
-            raise TypeError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {backend!r}")
+            raise TypeError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {shown(backend)}")
         if backend == "uni" and self.tensor_parallel_size > 1:
             raise ValueError(
                 f"distributed_executor_backend='uni' has one rank, got tensor_parallel_size="
                 f"{self.tensor_parallel_size}: use 'mp'"
             )
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-            raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {seconds!r}")
+            raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {shown(seconds)}")
 
     def _check_cudagraphs(self) -> None:
         """Sizes become a list in ascending order, empty without graphs."""
@@ -272,7 +272,7 @@ class EngineConfig:
         seats = f"max_num_seqs={shown(self.max_num_seqs)} with max_model_len={shown(max_model_len)}"
         require_memory(seats, (self.max_num_seqs or 1) * max_model_len * 8, "ask for fewer or shorter requests")
         if self.num_blocks is not None:
-            size = self.num_blocks * (kv_bytes_per_block + _BYTES_PER_BLOCK)
+            size = self.num_blocks * (kv_bytes_per_block + BYTES_PER_BLOCK)
             require_memory(f"num_blocks={shown(self.num_blocks)}", size, "ask for fewer blocks")
             return self.num_blocks
         if kv_bytes_per_block == 0:
@@ -296,5 +296,5 @@ class EngineConfig:
             )
         named = f"kv_cache_memory_bytes={shown(memory)}"
         in_here = kv_bytes_per_block if self.platform.kv_cache_in_host_memory else 0
-        require_memory(named, num_blocks * (in_here + _BYTES_PER_BLOCK), "ask for less")
+        require_memory(named, num_blocks * (in_here + BYTES_PER_BLOCK), "ask for less")
         return num_blocks

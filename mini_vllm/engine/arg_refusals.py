@@ -47,6 +47,7 @@ _REFUSED = {
         offload_backend=auto offload_group_size offload_num_in_group=1 offload_prefetch_step=1 offload_params
         enable_sleep_mode enable_cumem_allocator weight_transfer_config""",
     "the server answers in text": "tokens_only",
+    "the server's flag `--enable-log-requests` has them logged": "enable_log_requests",
     "a platform plug-in names the workers' class: docs/plugins.md": "worker_cls=auto",
     "nothing here asks for it": "worker_extension_cls additional_config model_impl=auto override_attention_dtype",
     "`LLM.get_metrics` counts, `mini_vllm.profile` and the server's own flags trace": """

@@ -9,12 +9,14 @@ import argparse
 import dataclasses
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.config.compilation import split_compilation_config
+from mini_vllm.config.compilation import CUDAGraphMode, split_compilation_config
 from mini_vllm.config.modes import double_what_is_not_given
 from mini_vllm.config.multimodal import MultiModalConfig
+from mini_vllm.config.utils import check_kind, plain
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
 from mini_vllm.plugins import load_general_plugins
@@ -24,6 +26,8 @@ _ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "
 
 _ARGUMENTS = {"limit_per_prompt": "limit_mm_per_prompt"}
 """Field of a config -> the argument that sets it, where their names differ."""
+_ALSO: dict[str, Any] = {"cudagraph_mode": CUDAGraphMode, "attention_backend": Callable, "dtype": object}
+"""What an argument may be beside a text; torch has dtypes of its own."""
 
 
 @dataclass
@@ -150,6 +154,8 @@ class EngineArgs:
             given[name] = value
         double_what_is_not_given(given)
         config = EngineConfig(**given)
+        for each in dataclasses.fields(self):  # after the checks that know more than the type
+            check_kind(each.name, getattr(self, each.name), str(each.type), _ALSO.get(each.name, ()))
         if self.kv_cache_memory_bytes is not None:
             config.gpu_memory_utilization = None  # checked, and outdone, as upstream
         return config
@@ -204,7 +210,7 @@ def _checked_init(self: EngineArgs, *args: Any, **kwargs: Any) -> None:
             )
         if given.get(ours) is not None and value is not None:
             raise ValueError(f"{ours} and {name} are two names of one argument; give one")
-        given[ours] = value if value is not None else given.get(ours)
+        given[ours] = plain(name, value) if value is not None else given.get(ours)
     _init(self, *args, **given)
 
 

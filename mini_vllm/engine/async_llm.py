@@ -4,8 +4,7 @@
         ▲                                                                                            │
         └────────────────────────────────────────── get ─────────────────────────────────────────────┘
 
-One task, the output handler, reads from the core and turns tokens into text for all requests; each `generate` waits
-for its own collector.
+One task, the output handler, turns tokens into text for all requests; each `generate` waits for its own collector.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
-from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
-from mini_vllm.engine.missing_names import missing_method
+from mini_vllm.engine.missing_names import missing_method, refuse_arguments
 from mini_vllm.engine.output_handler import Death, handle_outputs, let_end
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
@@ -51,10 +49,9 @@ class AsyncLLM(FrontEnd):
     >>> from mini_vllm import AsyncLLM, SamplingParams
     >>> async def main():
     ...     llm = AsyncLLM(num_blocks=64)  # the toy model
-    ...     async for output in llm.generate("hi", SamplingParams(max_tokens=4, temperature=0), "request-0"):
-    ...         pass
+    ...     outputs = [each async for each in llm.generate("hi", SamplingParams(max_tokens=4, temperature=0), "0")]
     ...     llm.shutdown()
-    ...     return len(output.outputs[0].token_ids), output.finished
+    ...     return len(outputs[-1].outputs[0].token_ids), outputs[-1].finished
     >>> asyncio.run(main())
     (4, True)
 
@@ -72,9 +69,11 @@ class AsyncLLM(FrontEnd):
 
     @classmethod
     def from_engine_args(
-        cls, engine_args: EngineArgs, enable_multiprocessing: bool = False, shared_core: SharedCore | None = None
-    ) -> AsyncLLM:
+        cls, engine_args: EngineArgs, start_engine_loop: bool = True, usage_context: Any = None,
+        stat_loggers: None = None, enable_multiprocessing: bool = False, shared_core: SharedCore | None = None,
+    ) -> AsyncLLM:  # fmt: skip
         """Upstream: upstream/vllm/v1/engine/async_llm.py:232 — `AsyncLLM.from_engine_args`."""
+        refuse_arguments(stat_loggers=stat_loggers)
         return cls(enable_multiprocessing=enable_multiprocessing, shared_core=shared_core, **engine_args.as_kwargs())
 
     @property
@@ -93,20 +92,19 @@ class AsyncLLM(FrontEnd):
         return not self.errored
 
     async def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams, priority: int = 0,
-        output_kind: RequestOutputKind | None = None, arrival_time: float | None = None,
-        lora_request: LoRARequest | None = None, reasoning_ended: bool | None = None,
-        reasoning_parser_kwargs: dict[str, Any] | None = None,
+        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams,
+        arrival_time: float | None = None, lora_request: LoRARequest | None = None, tokenization_kwargs: Any = None,
+        trace_headers: Any = None, priority: int = 0, data_parallel_rank: int | None = None, prompt_text: Any = None,
+        reasoning_ended: bool | None = None, reasoning_parser_kwargs: dict[str, Any] | None = None,
+        output_kind: RequestOutputKind | None = None,
     ) -> RequestOutputCollector:  # fmt: skip
-        """Check a prompt, queue it, and return what its outputs will come through.
-
-        Raises:
-            ValueError, TypeError: what is wrong, by name; nothing has been queued. EngineDeadError: the core is gone.
+        """Check a prompt, queue it, and return what its outputs will come through. Raises as `generate`.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:280 — `AsyncLLM.add_request`.
         """
-        if self.errored:
-            raise self.dead_error
+        self._death.check()
+        refuse_arguments(tokenization_kwargs=tokenization_kwargs, trace_headers=trace_headers)
+        refuse_arguments(prompt_text=prompt_text, data_parallel_rank=data_parallel_rank)
         processed = self.input_processor.process_inputs(prompt, params)
         if lora_request is not None:
             if self.lora_registry.is_new(lora_request):
@@ -120,8 +118,7 @@ class AsyncLLM(FrontEnd):
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         self._run_output_handler()
-        default: RequestOutputKind = getattr(params, "output_kind", RequestOutputKind.CUMULATIVE)
-        kind = default if output_kind is None else output_kind
+        kind: RequestOutputKind = params.output_kind if output_kind is None else output_kind
         queue = RequestOutputCollector(kind, request_id)
         for index, child in enumerate(children):
             mine = replace(processed, params=child.sampling_params)
@@ -136,9 +133,11 @@ class AsyncLLM(FrontEnd):
         return queue
 
     async def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | PoolingParams, request_id: str, *, priority: int = 0,
-        output_kind: RequestOutputKind | None = None, lora_request: LoRARequest | None = None,
+        self, prompt: Prompt, sampling_params: SamplingParams | PoolingParams, request_id: str, *,
+        prompt_text: Any = None, lora_request: LoRARequest | None = None, tokenization_kwargs: Any = None,
+        trace_headers: Any = None, priority: int = 0, data_parallel_rank: int | None = None,
         reasoning_ended: bool | None = None, reasoning_parser_kwargs: dict[str, Any] | None = None,
+        output_kind: RequestOutputKind | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:  # fmt: skip
         """Stream the outputs of one request; of `n` completions, as they come.
 
@@ -161,8 +160,8 @@ class AsyncLLM(FrontEnd):
         finished = False
         try:
             queue = await self.add_request(
-                request_id, prompt, sampling_params, priority, output_kind, lora_request=lora_request,
-                reasoning_ended=reasoning_ended, reasoning_parser_kwargs=reasoning_parser_kwargs,
+                request_id, prompt, sampling_params, None, lora_request, tokenization_kwargs, trace_headers, priority,
+                data_parallel_rank, prompt_text, reasoning_ended, reasoning_parser_kwargs, output_kind,
             )  # fmt: skip
             while not finished:
                 output = queue.get_nowait() or await queue.get()
@@ -176,15 +175,18 @@ class AsyncLLM(FrontEnd):
             if queue is not None and not finished and not self.errored:  # the consumer has left, or something broke
                 await self.abort(request_id)
 
-    async def encode(
-        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, *, priority: int = 0
-    ) -> AsyncGenerator[Any, None]:
+    def encode(
+        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, lora_request: LoRARequest | None = None,
+        trace_headers: Any = None, priority: int = 0, tokenization_kwargs: Any = None,
+        reasoning_ended: bool | None = None,
+    ) -> AsyncGenerator[Any, None]:  # fmt: skip
         """The pooled result of one prompt, a `PoolingRequestOutput`; rules and errors are those of `generate`.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:803 — `AsyncLLM.encode`.
         """
-        async for output in self.generate(prompt, pooling_params, request_id, priority=priority):
-            yield output
+        upstreams = {"trace_headers": trace_headers, "tokenization_kwargs": tokenization_kwargs}
+        more = {"lora_request": lora_request, "priority": priority, "reasoning_ended": reasoning_ended, **upstreams}
+        return self.generate(prompt, pooling_params, request_id, **more)
 
     def _run_output_handler(self) -> None:
         """Start the output handler, in the event loop that runs. It holds no reference to this object.
@@ -195,7 +197,7 @@ class AsyncLLM(FrontEnd):
             handler = handle_outputs(self.core_client, self.output_processor, self._death)
             self.output_handler = asyncio.create_task(handler, name="output_handler")
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
         """End requests now; ids that are unknown are passed over. Whoever consumes them gets a last output.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:709 — `AsyncLLM.abort`.
@@ -205,15 +207,15 @@ class AsyncLLM(FrontEnd):
         if ids and not self.errored:
             await self.core_client.abort_requests_async(ids)
 
-    async def notify_kv_transfer_request_rejected(self, request_id: str, kv_transfer_params: dict[str, Any]) -> None:
-        """Have the KV connector hear of the end of a request that never reached the core, so that whoever keeps blocks
-        for it lets go of them. Does nothing where there is no connector. Raises EngineDeadError: the core is gone.
+    async def notify_kv_transfer_request_rejected(
+        self, request_id: str, kv_transfer_params: dict[str, Any], *, data_parallel_rank: int | None = None
+    ) -> None:
+        """Have the KV connector, where there is one, hear of the end of a request that never reached the core, so that
+        whoever keeps blocks for it lets go of them. Raises EngineDeadError: the core is gone.
 
-        Upstream: upstream/vllm/v1/engine/async_llm.py:723 — `AsyncLLM.notify_kv_transfer_request_rejected`, which
-        names the core of a data parallel engine; here there is one.
+        Upstream: upstream/vllm/v1/engine/async_llm.py:723 — `AsyncLLM.notify_kv_transfer_request_rejected`.
         """
-        if self.errored:
-            raise self.dead_error
+        self._death.check()
         if self.config.kv_transfer_config is not None:
             params = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": dict(kv_transfer_params)})
             request = EngineCoreRequest(request_id, [0], params, time.time(), abort_immediately=True)
@@ -237,7 +239,7 @@ class AsyncLLM(FrontEnd):
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/async_llm.py:948 — `AsyncLLM.add_lora`)."""
-        self.lora_registry.is_new(lora_request)
+        self.lora_registry.is_new(lora_request, may_replace=True)
         added = await self._ask("add_lora", lora_request)
         self.lora_registry.note(lora_request)
         return added
@@ -255,17 +257,12 @@ class AsyncLLM(FrontEnd):
         return await self._ask("pin_lora", lora_id)
 
     async def check_health(self, timeout: float = 10.0) -> None:
-        """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life within `timeout` s.
-
-        Upstream: upstream/vllm/v1/engine/async_llm.py:900 — `AsyncLLM.check_health`, which does not ask the core.
-        """
-        if self.errored:
-            raise self.dead_error
+        """See `LLMEngine.check_health` (upstream/vllm/v1/engine/async_llm.py:900 — `check_health`)."""
+        self._death.check()
         await self.core_client.check_health_async(timeout)
 
     async def _ask(self, method: str, *args: Any) -> Any:
-        if self.errored:
-            raise self.dead_error
+        self._death.check()
         return await self.core_client.call_utility_async(method, *args)
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -275,13 +272,14 @@ class AsyncLLM(FrontEnd):
             timeout: seconds that requests have to end before; None: `shutdown_timeout`. They end in the engine's loop:
                 whoever calls this in it gives them none (a server waits in `entrypoints/launcher.py`).
         """
+        if self._death.owner.refusal is not None:  # a forked child has nothing to end
+            return
         if not self.errored and self.output_handler is not None:
             seconds = self.config.shutdown_timeout if timeout is None else timeout
             let_end(self.output_handler, self.output_processor, seconds)
         self._death.error = self._death.error or EngineDeadError("it was shut down")
-        client: EngineCoreClient | None = getattr(self, "core_client", None)
-        if client is not None:
-            client.shutdown()
+        if hasattr(self, "core_client"):
+            self.core_client.shutdown()
         if hasattr(self, "output_processor"):
             self.output_processor.end_tracing()
         handler, self.output_handler = self.output_handler, None

@@ -30,6 +30,7 @@ class AsyncMPClient(MPClient):
 
     def _listen(self) -> None:
         """Read from now on, in this event loop."""
+        self.ensure_alive()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop, self._queue = loop, asyncio.Queue()
@@ -106,7 +107,10 @@ class AsyncMPClient(MPClient):
             raise self._no_sign_of_life(timeout) from None
 
     def shutdown(self) -> None:
-        """As `MPClient.shutdown`; whoever waits for outputs hears of it. From any thread."""
+        """As `MPClient.shutdown`; whoever waits for outputs hears of it. From any thread; not in a forked child, whose
+        copy of the event loop would take the owner's sockets from it."""
+        if self.resources.owner.refusal is not None:
+            return
         loop, error = self._loop, self._die("it was shut down")
         if loop is not None and not loop.is_closed() and self._finalizer.alive:
             if loop.is_running() and not _is_current(loop):

@@ -12,11 +12,8 @@ import codecs
 from collections.abc import Sequence
 
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tokenizers.detokenizer_utils import PRIMING_TOKENS, REPLACEMENT, WindowStream
 from mini_vllm.tokenizers.protocol import Tokenizer
-
-REPLACEMENT = "\ufffd"
-_PRIMING_TOKENS = 6
-"""How many of the prompt's last tokens the decoder sees first."""
 
 
 class ByteStream:
@@ -30,7 +27,7 @@ class ByteStream:
         self._skipped = frozenset(tokenizer.all_special_ids) if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
-        for token_id in prompt_token_ids[-_PRIMING_TOKENS:]:
+        for token_id in prompt_token_ids[-PRIMING_TOKENS:]:
             self.step(token_id)
         self._held = ""  # what belongs to the prompt is not output; an unfinished character is continued
 
@@ -48,41 +45,6 @@ class ByteStream:
         """The rest, at the end: unfinished bytes become U+FFFD, as `decode` of all ids has it."""
         text = self._held + self._decoder.decode(b"", final=True)
         self._held = ""
-        return text
-
-
-class WindowStream:
-    """For tokenizers where an id's text depends on its neighbours (sentencepiece: the leading space).
-
-    Decodes a short window of ids with and without the new one, and emits the difference. Twin:
-    upstream/vllm/tokenizers/detokenizer_utils.py:110 — `detokenize_incrementally`.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, prompt_token_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._ids = list(prompt_token_ids[-_PRIMING_TOKENS:])
-        self._prefix = 0
-        self._read = len(self._ids)
-
-    def _difference(self) -> str:
-        before = self._tokenizer.decode(self._ids[self._prefix : self._read], skip_special_tokens=self._skip)
-        now = self._tokenizer.decode(self._ids[self._prefix :], skip_special_tokens=self._skip)
-        return now[len(before) :] if len(now) > len(before) else ""
-
-    def step(self, token_id: int) -> str:
-        """The text that this token completes; "" while a character is unfinished."""
-        self._ids.append(token_id)
-        text = self._difference()
-        if not text or text.endswith(REPLACEMENT):
-            return ""
-        self._prefix, self._read = self._read, len(self._ids)
-        return text
-
-    def flush(self) -> str:
-        """The rest, at the end."""
-        text = self._difference()
-        self._prefix = self._read = len(self._ids)
         return text
 
 
@@ -142,7 +104,8 @@ class IncrementalDetokenizer:
         return self.token_ids
 
     def update(self, new_token_ids: Sequence[int], stop_terminated: bool = False) -> str | None:
-        """Add the step's tokens. Returns the stop string that now stands in the text, or None.
+        """Add the step's tokens, as if they came one by one: what stands behind a stop string is dropped, so that
+        `token_ids` ends with the token that completed it. Returns the stop string, or None.
 
         stop_terminated: the engine ended the request at EOS or a stop token; the last token is then kept out of the
         text unless `include_stop_str_in_output`. Stop strings count only beyond `min_tokens`.
@@ -150,17 +113,14 @@ class IncrementalDetokenizer:
         if not new_token_ids or self._stream is None:
             self.token_ids.extend(new_token_ids)
             return None
-        textless = new_token_ids[-1:] if stop_terminated and not self.include_stop_str_in_output else []
-        stop_check_offset = len(self.output_text)
-        for token_id in new_token_ids[: len(new_token_ids) - len(textless)]:
+        num_with_text = len(new_token_ids) - (stop_terminated and not self.include_stop_str_in_output)
+        for token_id in new_token_ids[:num_with_text]:
             self.token_ids.append(token_id)
-            self.output_text += self._stream.step(token_id)
-            if self.min_tokens and len(self.token_ids) <= self.min_tokens:
-                stop_check_offset = len(self.output_text)
-        self.token_ids.extend(textless)
-        if not self.stop or len(self.token_ids) <= self.min_tokens:
-            return None
-        return self._check_stop_strings(len(self.output_text) - stop_check_offset)
+            self.output_text += (text := self._stream.step(token_id))
+            if self.stop and len(self.token_ids) > self.min_tokens and (found := self._check_stop_strings(len(text))):
+                return found
+        self.token_ids.extend(new_token_ids[num_with_text:])
+        return None
 
     def _check_stop_strings(self, new_char_count: int) -> str | None:
         found = check_stop_strings(self.output_text, new_char_count, self.stop, self.include_stop_str_in_output)
@@ -195,15 +155,17 @@ def check_stop_strings(
 ) -> tuple[str, int] | None:
     """Look for stop strings that end within the last `new_char_count` characters.
 
-    Returns (stop string, length to cut the text to), or None. The first in the order of `stop` wins, as upstream
+    Returns (stop string, length to cut the text to), or None. The one that ends first in the text wins; of several
+    that end at one character, the first in the order of `stop`. Upstream takes the first of the list wherever it stands
     (upstream/vllm/v1/engine/detokenizer.py:309 — `check_stop_strings`).
     """
     if not new_char_count or not stop:
         return None
+    found, first_end = None, len(output_text) + 1
     for stop_string in stop:
         # Text that was searched before is not searched again.
-        start = max(0, len(output_text) - new_char_count - len(stop_string) + 1)
-        at = output_text.find(stop_string, start)
-        if at != -1:
-            return stop_string, at + len(stop_string) if include_in_output else at
-    return None
+        at = output_text.find(stop_string, max(0, len(output_text) - new_char_count - len(stop_string) + 1))
+        if at != -1 and at + len(stop_string) < first_end:
+            first_end = at + len(stop_string)
+            found = stop_string, first_end if include_in_output else at
+    return found

@@ -13,7 +13,7 @@ from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import ProcessedInput, Prompt
-from mini_vllm.engine.missing_names import missing_method
+from mini_vllm.engine.missing_names import missing_method, refuse_arguments
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.metrics.reader import Metric, get_metrics_snapshot
@@ -41,14 +41,9 @@ class LLMEngine(FrontEnd):
     """
 
     def __init__(
-        self,
-        model: Any = None,
-        *,
-        tokenizer: Any = None,
-        with_labs: Any = None,
-        enable_multiprocessing: bool = False,
-        **engine_args: Any,
-    ) -> None:
+        self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None,
+        enable_multiprocessing: bool = False, **engine_args: Any,
+    ) -> None:  # fmt: skip
         config = EngineConfig.from_args(**engine_args)
         super().__init__(model, tokenizer, with_labs, enable_multiprocessing, False, config)
 
@@ -76,15 +71,10 @@ class LLMEngine(FrontEnd):
         return self._stats
 
     def add_request(
-        self,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        priority: int = 0,
-        output_kind: RequestOutputKind | None = None,
-        arrival_time: float | None = None,
+        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, priority: int = 0,
+        output_kind: RequestOutputKind | None = None, arrival_time: float | None = None,
         lora_request: LoRARequest | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Check a prompt and queue it; `n` completions are `n` requests in the core.
 
         Args:
@@ -143,7 +133,7 @@ class LLMEngine(FrontEnd):
             self.core_client.abort_requests(reqs_to_abort)
         return request_outputs
 
-    def abort_request(self, request_ids: str | list[str]) -> list[RequestOutput]:
+    def abort_request(self, request_ids: str | list[str], internal: bool = False) -> list[RequestOutput]:
         """End requests now; ids that are unknown are passed over. Of n > 1, the parent's id ends all children.
 
         Returns:
@@ -204,7 +194,7 @@ class LLMEngine(FrontEnd):
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:394 — `LLMEngine.add_lora`.
         """
-        self.lora_registry.is_new(lora_request)
+        self.lora_registry.is_new(lora_request, may_replace=True)
         added = self.core_client.call_utility("add_lora", lora_request)
         self.lora_registry.note(lora_request)
         return added
@@ -234,6 +224,10 @@ class LLMEngine(FrontEnd):
         raise missing_method(self, name)
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
+    def from_engine_args(
+        cls, engine_args: EngineArgs, usage_context: Any = None, stat_loggers: Any = None,
+        enable_multiprocessing: bool = False,
+    ) -> LLMEngine:  # fmt: skip
         """Upstream: upstream/vllm/v1/engine/llm_engine.py:152 — `LLMEngine.from_engine_args`."""
-        return cls(**engine_args.as_kwargs())
+        refuse_arguments(stat_loggers=stat_loggers)
+        return cls(enable_multiprocessing=enable_multiprocessing, **engine_args.as_kwargs())

@@ -6,6 +6,10 @@ stands here.
 
 from __future__ import annotations
 
+from typing import Any
+
+from mini_vllm.utils.checks import shown
+
 _SLEEP = "weights stay where they are; `reset_prefix_cache` forgets the cache"
 _WEIGHTS = "make a new engine with the new weights; `apply_model` reaches those of this process"
 _TRACE = "`mini_vllm.profile(llm, FILE)` writes a trace, and so does `mini-vllm generate --profile FILE`"
@@ -55,6 +59,24 @@ MISSING: dict[str, str] = {
     "is_stopped": "`is_running` is False then",
 }
 """Of all three; an engine that has the name never asks."""
+
+
+ARGUMENTS = {
+    "prompt_text": "a text is given as `prompt`",
+    "tokenization_kwargs": "give ids, as of `get_tokenizer().encode(text, add_special_tokens=False)`",
+    "trace_headers": "the server takes them from its requests",
+    "data_parallel_rank": _ONE_ENGINE,
+    "stat_loggers": "`stat_logger` counts",
+    "chat_template": "a pair of texts is put together as the model was trained",
+}
+"""Of upstream's methods; here they change nothing."""
+
+
+def refuse_arguments(**given: Any) -> None:
+    """Raises ValueError, which says what to use, for one that is not empty."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name} must be None, got {shown(value, 60)}: {ARGUMENTS[name]}")
 
 
 def missing_method(owner: object, name: str) -> AttributeError:

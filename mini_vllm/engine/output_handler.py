@@ -11,15 +11,35 @@ import time
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.output_processor import OutputProcessor
+from mini_vllm.utils.system_utils import Owner
 
 OUTPUT_PROC_CHUNK_SIZE = 128
 """Outputs turned into text before other tasks get their turn (upstream: `VLLM_V1_OUTPUT_PROC_CHUNK_SIZE`)."""
 
 
 class Death:
-    """Shared by an `AsyncLLM` and its output handler: why the core is gone, or None."""
+    """Shared by an `AsyncLLM` and its output handler: why the core is gone, or None. A forked child has neither the
+    core's thread nor the event loop."""
 
-    error: BaseException | None = None
+    def __init__(self) -> None:
+        self.owner = Owner()
+        self._error: BaseException | None = None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The first reason."""
+        if self._error is None and (refusal := self.owner.refusal) is not None:
+            self._error = EngineDeadError(refusal)
+        return self._error
+
+    @error.setter
+    def error(self, error: BaseException) -> None:
+        self._error = error
+
+    def check(self) -> None:
+        """Raises the reason, where there is one."""
+        if self.error is not None:
+            raise self.error
 
 
 async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> None:
@@ -36,9 +56,8 @@ async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, d
                 if reqs_to_abort:  # a stop string is known only here
                     await client.abort_requests_async(reqs_to_abort)
     except BaseException as error:
-        if death.error is None:
-            death.error = _as_death(error)
-        processor.propagate_error(death.error)
+        death.error = reason = death.error or _as_death(error)
+        processor.propagate_error(reason)
         if isinstance(error, asyncio.CancelledError):
             raise
 

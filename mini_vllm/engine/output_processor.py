@@ -65,14 +65,19 @@ class RequestState:
         )
 
     def take(self, output: EngineCoreOutput) -> str | None:
-        """Take in new tokens; returns the stop string that they complete, if any."""
+        """Take in new tokens; returns the stop string that they complete, if any. What came behind it is dropped."""
+        stop_string = None
+        if self.detokenizer is not None:
+            stop_string = self.detokenizer.update(output.new_token_ids, output.finish_reason == FinishReason.STOP)
+        if stop_string is not None and self.detokenizer is not None:
+            kept = len(self.detokenizer.token_ids) - len(self.token_ids)
+            output.new_token_ids = output.new_token_ids[:kept]
+            output.new_logprobs = output.new_logprobs and output.new_logprobs[:kept]
         self.token_ids.extend(output.new_token_ids)
         self.pooled, self.kv_transfer_params = output.pooling_output, output.kv_transfer_params
         if self.logprobs_processor is not None:
             self.logprobs_processor.update_from_output(output)
-        if self.detokenizer is None:
-            return None
-        return self.detokenizer.update(output.new_token_ids, output.finish_reason == FinishReason.STOP)
+        return stop_string
 
     def make_request_output(
         self, num_new: int, finish_reason: FinishReason | None, stop_reason: int | str | None
@@ -103,16 +108,16 @@ class RequestState:
                 outputs = [self.parent.finished[i] for i in range(self.parent.n)]
         return RequestOutput(
             self.parent.request_id if self.parent else self.request_id, self.processed.prompt,
-            self.processed.prompt_token_ids, outputs, finished, self.num_cached_tokens,
-            self.metrics if self.log_stats else None, self._prompt_logprobs(), self.processed.lora_request,
-            kv_transfer_params=self.kv_transfer_params,
+            self.processed.prompt_token_ids, self._prompt_logprobs(), outputs, finished,
+            self.metrics if self.log_stats else None, self.processed.lora_request,
+            num_cached_tokens=self.num_cached_tokens, kv_transfer_params=self.kv_transfer_params,
         )  # fmt: skip
 
     def _pooling_output(self, finish_reason: FinishReason | None, stop_reason: Any) -> PoolingRequestOutput:
         data = None if self.pooled is None else np.asarray(self.pooled)
         error = str(stop_reason) if finish_reason is FinishReason.ERROR else None
         prompt, cached = self.processed.prompt_token_ids, self.num_cached_tokens or 0
-        return PoolingRequestOutput(self.request_id, PoolingOutput(data, error), prompt, True, cached)
+        return PoolingRequestOutput(self.request_id, PoolingOutput(data, error), prompt, cached, True)
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         processor = self.logprobs_processor
@@ -182,9 +187,10 @@ class OutputProcessor:
             state = self.request_states.get(output.request_id)
             if state is None:
                 continue  # aborted meanwhile
-            self._update_stats(state, output, now)
             finish_reason, stop_reason = output.finish_reason, output.stop_reason
-            if stop_string := state.take(output):
+            stop_string = state.take(output)
+            self._update_stats(state, output, now)
+            if stop_string:
                 finish_reason, stop_reason = FinishReason.STOP, stop_string
                 if not output.finished:
                     reqs_to_abort.append(output.request_id)

@@ -42,7 +42,10 @@ def run_api_server_worker_proc(stream: BinaryIO) -> None:
 
     import_parser_plugins(args)
     try:
-        engine = AsyncLLM.from_engine_args(EngineArgs.from_cli_args(args), True, SharedCore(identity, tell))
+        core = SharedCore(identity, tell)
+        engine = AsyncLLM.from_engine_args(
+            EngineArgs.from_cli_args(args), enable_multiprocessing=True, shared_core=core
+        )
     except Exception as error:  # the process that starts the core meets the same, and says it in full
         logger.debug("ApiServer_%d ends: %s", index, error)
         sys.exit(1)

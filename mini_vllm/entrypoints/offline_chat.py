@@ -47,6 +47,7 @@ class OfflineChatMixin:
             chat_template_content_format, add_generation_prompt, continue_final_message: see `apply_chat_template`.
             tools: given to the template, in the form of OpenAI's API; parsing the calls is the caller's business.
             chat_template_kwargs: further variables of the template.
+            tokenization_kwargs: {"add_special_tokens": True} where the template does not write them.
 
         Upstream: upstream/vllm/entrypoints/llm.py:615 — `LLM.chat`.
         """
@@ -54,6 +55,7 @@ class OfflineChatMixin:
             "chat_template_content_format": chat_template_content_format,
             "continue_final_message": continue_final_message,
             "chat_template_kwargs": chat_template_kwargs,
+            "tokenization_kwargs": tokenization_kwargs,
         }
         prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), given)
         later = {"lora_request": lora_request, "mm_processor_kwargs": mm_processor_kwargs}
@@ -67,16 +69,27 @@ class OfflineChatMixin:
         lora_request: Any = None,
         priority: Sequence[int] | None = None,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
-        **rendering: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """As `chat`, but only queue. rendering: the other arguments of `chat` that change the prompt's text.
+        """As `chat`, but only queue.
 
         Upstream: upstream/vllm/entrypoints/llm.py:709 — `LLM.enqueue_chat`.
         """
-        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), rendering)
-        return self.enqueue(prompts, sampling_params, lora_request, priority, use_tqdm)
+        given = {
+            "chat_template_content_format": chat_template_content_format,
+            "continue_final_message": continue_final_message,
+            "chat_template_kwargs": chat_template_kwargs,
+            "tokenization_kwargs": tokenization_kwargs,
+        }
+        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), given)
+        later = {"mm_processor_kwargs": mm_processor_kwargs}
+        return self.enqueue(prompts, sampling_params, lora_request, priority, use_tqdm, **later)
 
     def _render_all(self, messages: Any, arguments: tuple[Any, ...], given: Mapping[str, Any]) -> list[Any]:
         many = [messages] if not _is_many(messages) else list(messages)
@@ -92,6 +105,7 @@ class OfflineChatMixin:
         chat_template_content_format: str = "auto",
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """The conversation as a prompt of token ids; special tokens come from the template, none are added.
 
@@ -118,8 +132,18 @@ class OfflineChatMixin:
             tracker=tracker,
             **{"tools": tools, **extra},
         )
-        ids = engine.tokenizer.encode(text, add_special_tokens=False)
+        how = {"add_special_tokens": False, **checked_tokenization(tokenization_kwargs)}
+        ids = engine.tokenizer.encode(text, **how)
         return {"prompt": text, "prompt_token_ids": ids, **tracker.extras()}
+
+
+def checked_tokenization(given: Any) -> Mapping[str, Any]:
+    """`tokenization_kwargs`, {} for None. Raises ValueError for any but the one of transformers' arguments that counts
+    here."""
+    given = {} if given is None else given
+    ok = isinstance(given, Mapping) and all(k == "add_special_tokens" and isinstance(v, bool) for k, v in given.items())
+    require(ok, "tokenization_kwargs", given, "a dict with 'add_special_tokens' at most")
+    return given
 
 
 def _is_many(messages: Any) -> bool:

@@ -8,10 +8,11 @@ from typing import Any
 
 from mini_vllm.engine.input_processor import ProcessedInput
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.entrypoints.offline_chat import checked_tokenization
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.utils.checks import is_int, require, shown
+from mini_vllm.utils.checks import is_int, shown
 
 Bar = bool | Callable[..., Any]
 """`use_tqdm`: whether to show a bar, or what makes one (upstream's name and meaning)."""
@@ -55,10 +56,8 @@ class OfflineInferenceMixin:
 
     def _tokenized(self, prompt: Any, tokenization_kwargs: Mapping[str, Any] | None) -> Any:
         """A text in the form that was asked for; anything else as it is."""
-        if not tokenization_kwargs:
+        if tokenization_kwargs is None or not checked_tokenization(tokenization_kwargs):
             return prompt
-        ok = isinstance(tokenization_kwargs, Mapping) and set(tokenization_kwargs) <= {"add_special_tokens"}
-        require(ok, "tokenization_kwargs", tokenization_kwargs, "a dict with 'add_special_tokens' at most")
         text = prompt.get("prompt") if isinstance(prompt, Mapping) and "prompt_token_ids" not in prompt else prompt
         if not isinstance(text, str):
             return prompt

@@ -19,6 +19,7 @@ from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.executor.pending_output import ComputedOutput, PendingOutput
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.outputs import DraftTokenIds, ModelRunnerOutput
+from mini_vllm.utils.checks import shown
 from mini_vllm.worker.worker import WorkerParts
 
 Method = str | Callable[..., Any]
@@ -72,7 +73,7 @@ class Executor(ABC):
             except (ImportError, AttributeError) as error:
                 raise ValueError(f"distributed_executor_backend={backend!r} cannot be imported: {error}") from None
         elif isinstance(backend, str):
-            raise ValueError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {backend!r}")
+            raise ValueError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {shown(backend)}")
         if not (isinstance(backend, type) and issubclass(backend, Executor)):
             raise TypeError(f"distributed_executor_backend must be a subclass of Executor, got {backend!r}")
         return backend

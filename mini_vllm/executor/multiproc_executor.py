@@ -257,7 +257,9 @@ class MultiprocExecutor(Executor):
 
     def _break_off(self) -> None:
         """The present call has failed: the other ranks need not go on with it, and nobody waits for them. Workers that
-        are of no use are ended."""
+        are of no use are ended. A fork leaves them alone."""
+        if self._replies.owner.refusal is not None:
+            return
         self.counters[FAILED] = self._number + 1
         self._replies.forget(self._number)
         if self._replies.failure is not None:
@@ -273,9 +275,11 @@ class MultiprocExecutor(Executor):
         self.collective_rpc("check_health", timeout=10.0)
 
     def shutdown(self) -> None:
-        """End the workers; a second call does nothing."""
-        if (replies := getattr(self, "_replies", None)) is not None and replies.failure is None:
-            replies.failure = "the executor has been shut down: make a new engine"
+        """End the workers; a second call does nothing, nor does one in a fork."""
+        if (replies := getattr(self, "_replies", None)) is not None:
+            if replies.owner.refusal is not None:
+                return
+            replies.failure = replies.failure or "the executor has been shut down: make a new engine"
         if (worker := getattr(self, "_worker", None)) is not None:
             worker.shutdown()
         self._finalizer()

@@ -20,6 +20,7 @@ from typing import Any
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.distributed.shared_memory import Counters
 from mini_vllm.executor.worker_proc import BROKEN_OFF, DONE, FAILED, LOADED, NUM_COUNTERS, OK
+from mini_vllm.utils.system_utils import Owner
 
 _BETWEEN_LOOKS_S = 1e-3
 
@@ -32,11 +33,13 @@ class Replies:
 
     Attributes:
         failure: why the workers are of no use any more, None as long as they are.
+        owner: the process whose workers they are.
     """
 
     def __init__(self, workers: Sequence[Any], group: TensorParallelGroup, counters: Counters) -> None:
         self.workers, self.group, self.counters = workers, group, counters
         self.failure: str | None = None
+        self.owner = Owner()
         self._calls: dict[int, str] = {}
         self._found: dict[tuple[int, int], Any] = {}
         self._settled = -1
@@ -62,7 +65,8 @@ class Replies:
         self._found.clear()
 
     def raise_if_failed(self) -> None:
-        """Raises RuntimeError with the reason."""
+        """Raises RuntimeError with the reason; a fork of the engine's process is one."""
+        self.failure = self.failure or self.owner.refusal
         if self.failure is not None:
             raise RuntimeError(self.failure)
 
@@ -106,6 +110,8 @@ class Replies:
 
     def _read(self, wait: float, loading: bool = False) -> bool:
         """Take what has come within `wait` seconds; False if nothing has."""
+        if self.owner.refusal is not None:  # the answers are the owner's
+            self.raise_if_failed()
         ready = self._poll.poll(wait * 1000)
         for worker in {id(w): w for w in (self._worker_at[fd] for fd, _ in ready)}.values():
             try:

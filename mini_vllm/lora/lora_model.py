@@ -56,7 +56,9 @@ class LoRAModel:
         """
         path = Path(lora_dir) / TENSORS_NAME
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is not there: an adapter's weights are expected in {TENSORS_NAME}")
+            pickled = any((path.parent / f"adapter_model.{end}").is_file() for end in ("bin", "pt"))
+            hint = "; pickled ones are not read: save it with `safe_serialization=True`" if pickled else ""
+            raise FileNotFoundError(f"{path} is not there: an adapter's weights are expected in {TENSORS_NAME}{hint}")
         file = SafetensorsFile(path)
         try:
             names = _check(file, expected, others, peft_helper, module_name)
@@ -93,12 +95,13 @@ def _check(
 ) -> dict[str, tuple[str, str]]:
     """Module -> the names of its two tensors; they are the modules that the adapter says it changes, each of them."""
     found: dict[str, dict[bool, str]] = {}
+    in_file: dict[str, str] = {}
     for name in file.tensors:
         try:
-            module, is_lora_a = parse_fine_tuned_lora_name(name)
+            own, is_lora_a = parse_fine_tuned_lora_name(name)
         except ValueError as error:
             raise ValueError(f"{file.path}: {error}") from None
-        module = module_name(module)
+        in_file[module := module_name(own)] = own
         if is_lora_a in (pair := found.setdefault(module, {})):
             raise ValueError(f"{file.path}: {pair[is_lora_a]!r} and {name!r} are one tensor under two names")
         pair[is_lora_a] = name
@@ -117,16 +120,23 @@ def _check(
             if file.tensors[pair[is_lora_a]].shape != shape:
                 got = file.tensors[pair[is_lora_a]].shape
                 raise ValueError(f"{file.path}: {pair[is_lora_a]} must have shape {shape}, got {got}")
-    _check_targets(file, set(found), {*expected, *others}, peft_helper)
+    _check_targets(file, in_file, {*expected, *others}, peft_helper)
     return {module: (pair[True], pair[False]) for module, pair in found.items()}
 
 
-def _check_targets(file: SafetensorsFile, found: set[str], modules: set[str], peft_helper: PEFTHelper) -> None:
+def _check_targets(
+    file: SafetensorsFile, in_file: Mapping[str, str], modules: set[str], peft_helper: PEFTHelper
+) -> None:
     """What `target_modules` and the fields beside it select, and what the file holds, are the same set.
 
+    in_file: module -> its name in the file, which is the one that PEFT's patterns are about.
     Upstream passes over both differences: upstream/vllm/lora/lora_model.py:167 — `LoRAModel.from_local_checkpoint`.
     """
-    selected = {module for module in modules if peft_helper.selects(module)}
+    found, (here, there) = set(in_file), _beginnings(in_file)
+    selected = {
+        module for module in modules
+        if peft_helper.selects(there + module.removeprefix(here) if module.startswith(here) else module)
+    }  # fmt: skip
     targets = f"target_modules {shown(peft_helper.target_modules)} of {CONFIG_NAME}"
     if lacking := sorted(selected - found):
         raise ValueError(f"{file.path}: no tensors for {shown(lacking)}, which {targets} selects{_not_served(lacking)}")
@@ -135,3 +145,13 @@ def _check_targets(file: SafetensorsFile, found: set[str], modules: set[str], pe
     if not found:
         kinds = sorted({module.rpartition(".")[2] for module in modules})
         raise ValueError(f"{file.path}: {targets} selects nothing, so that nothing is changed; there are {kinds}")
+
+
+def _beginnings(in_file: Mapping[str, str]) -> tuple[str, str]:
+    """How names begin here, and in the file: ("model.", "") where PEFT wrapped the model without its head."""
+    ours, own = (name.split(".") for name in next(iter(in_file.items()), ("", "")))
+    while ours and own and ours[-1] == own[-1]:
+        ours.pop()
+        own.pop()
+    here, there = ("".join(f"{part}." for part in parts) for parts in (ours, own))
+    return here, there

@@ -17,6 +17,7 @@ class LoRARequest:
     Attributes:
         lora_name: as it is served. lora_int_id: at least 1. lora_path: folder in PEFT's layout.
         base_model_name: for a server's list of models. load_inplace: read it again even if it is there.
+        tensorizer_config_dict, is_3d_lora_weight: upstream's, for files and experts that are not served here.
 
     Raises:
         ValueError: names the argument, the value and what is allowed.
@@ -28,7 +29,9 @@ class LoRARequest:
     lora_int_id: int
     lora_path: str = ""
     base_model_name: str | None = None
+    tensorizer_config_dict: None = None
     load_inplace: bool = False
+    is_3d_lora_weight: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.lora_name, str) and bool(self.lora_name), "lora_name", self.lora_name, "a name")
@@ -36,6 +39,10 @@ class LoRARequest:
         require(ok, "lora_int_id", self.lora_int_id, "a whole number above 0 (no adapter is lora_request=None)")
         self.lora_int_id, self.lora_path = int(self.lora_int_id), str(self.lora_path)
         require(bool(self.lora_path), "lora_path", self.lora_path, "the folder of the adapter")
+        require(self.tensorizer_config_dict is None, "tensorizer_config_dict", self.tensorizer_config_dict,
+                "None: adapters are safetensors files here")  # fmt: skip
+        require(self.is_3d_lora_weight is False, "is_3d_lora_weight", self.is_3d_lora_weight,
+                "False: adapters of experts are not served")  # fmt: skip
         require(isinstance(self.load_inplace, bool), "load_inplace", self.load_inplace, "True or False")
 
     @property

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config.parallel import verify_with_parallel_config
 from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.runner import resolve_runner
-from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.config.vllm import BYTES_PER_BLOCK, EngineConfig
+from mini_vllm.layers.quantization.resolve import resolve_quantization
+from mini_vllm.sample.logits_processor import load_custom_logitsprocs
 from mini_vllm.tokenizers.byte import ByteTokenizer
 from mini_vllm.tokenizers.registry import load_tokenizer
 from mini_vllm.toy_model import ToyModel
@@ -43,14 +45,35 @@ def resolve_model(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Res
         require_memory_for_weights(resolved, config)
         resolve_runner(config, resolved, folder)
         verify_with_parallel_config(config, resolved)
+        _refuse_early(config, resolved, folder)
         own = None if config.skip_tokenizer_init or tokenizer is not None else _own_tokenizer(folder)
         return resolved, _resolve_tokenizer(tokenizer, config) or own, str(folder)
     if config.quantization or config.quantization_config:
         raise ValueError(f"quantization={config.quantization!r} needs a checkpoint to load, got a finished model")
     model = ToyModel(seed=config.seed) if model is None else model
     resolve_runner(config, ResolvedModel.of(model), None)
+    _refuse_early(config, ResolvedModel.of(model), None)
     own = ByteTokenizer() if isinstance(model, ToyModel) and not config.skip_tokenizer_init else None
     return ResolvedModel.of(model, config.multimodal), _resolve_tokenizer(tokenizer, config) or own, None
+
+
+def _refuse_early(config: EngineConfig, resolved: ResolvedModel, folder: Path | None) -> None:
+    """What a core or a rank would refuse, too, when processes have been started and weights have been read."""
+    from mini_vllm.executor.abstract import Executor
+
+    Executor.get_class(config)
+    config.resolve_max_model_len(*resolved.lengths)
+    if config.num_blocks is not None:
+        least = config.num_blocks * max(BYTES_PER_BLOCK, 2 * config.block_size)  # a byte of K and of V in each slot
+        require_memory(f"num_blocks={shown(config.num_blocks)}", least, "ask for fewer blocks")
+    elif config.gpu_memory_utilization is None:
+        asked = f"kv_cache_memory_bytes={shown(config.kv_cache_memory_bytes)}"
+        require_memory(asked, config.kv_cache_memory_bytes, "ask for less")
+    load_custom_logitsprocs(config.model_config.logits_processors)
+    config.model_config.get_diff_sampling_param(resolved, None if folder is None else str(folder))
+    if folder is not None and (settings := config.quantization_config) is not None:
+        assert resolved.hf_config is not None
+        resolve_quantization(folder, resolved.hf_config.quantization_config, config.quantization, settings)
 
 
 def require_memory_for_weights(resolved: ResolvedModel, config: EngineConfig) -> int:

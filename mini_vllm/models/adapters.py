@@ -75,6 +75,17 @@ class PoolingModel(CausalLM):
             return True
         return name.startswith(self.unused) or bare.startswith(self.unused) or "rotary_emb." in name
 
+    def repeated(self, name: str) -> str | None:
+        """None: the output matrix of the checkpoint has no say, whether or not it is the embedding."""
+        return None
+
+    def lora_module_name(self, name: str) -> str:
+        """The name of a module in an adapter's file -> here: PEFT leaves "model." out where it wrapped the bare model.
+
+        Upstream passes over such tensors: upstream/vllm/lora/lora_model.py:125 — "weights_mapper".
+        """
+        return f"model.{name}" if name.startswith("layers.") else name
+
     def compute_logits(self, hidden: Array) -> Array:
         """Raises: nothing is sampled here."""
         raise RuntimeError(f"{type(self).__name__} pools; it has no logits")

@@ -27,8 +27,8 @@ class PoolingRequestOutput:
     request_id: str
     outputs: Any
     prompt_token_ids: list[int]
+    num_cached_tokens: int
     finished: bool
-    num_cached_tokens: int = 0
 
 
 @dataclass

@@ -35,7 +35,8 @@ class PoolingParams:
         step_tag_id, returned_token_ids: of STEP pooling: rows at this token alone, these columns alone.
         task: one of `POOLING_TASKS`; the methods of `LLM` set it.
         skip_reading_prefix_cache: compute the whole prompt, whatever is cached; None: where the task needs all rows.
-        extra_kwargs: what the scoring entry points tell the worker; queries of late interaction are not kept there.
+        late_interaction_params: None: no worker keeps a query; `LLM.score` compares the vectors of both sides.
+        extra_kwargs: what the scoring entry points tell the worker.
         output_kind: `FINAL_ONLY`: there is one output.
 
     Raises ValueError, TypeError naming the argument, its value and what is allowed.
@@ -49,6 +50,7 @@ class PoolingParams:
     task: str | None = None
     requires_token_ids: bool = False
     skip_reading_prefix_cache: bool | None = None
+    late_interaction_params: None = None
     extra_kwargs: dict[str, Any] | None = None
     output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
 
@@ -68,6 +70,8 @@ class PoolingParams:
         for name in ("use_activation", "skip_reading_prefix_cache"):
             value = getattr(self, name)
             require(value is None or isinstance(value, bool), name, value, "True, False or None")
+        late = self.late_interaction_params
+        require(late is None, "late_interaction_params", late, "None: `LLM.score` compares the vectors of both sides")
         if self.dimensions is not None:
             require(is_int(self.dimensions), "dimensions", self.dimensions, "a whole number or None")
         if self.step_tag_id is not None:

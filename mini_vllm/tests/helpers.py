@@ -1,7 +1,8 @@
-"""Small stand-ins for tests of the control plane."""
+"""Small stand-ins for tests of the control plane, and a port."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from mini_vllm.config.scheduler import SchedulerConfig
@@ -18,6 +19,9 @@ from mini_vllm.sampling_params import SamplingParams
 GOLDEN = Path(__file__).parent / "golden"
 MODELS = Path(__file__).resolve().parents[2] / "models"
 POCKET = MODELS / "pocket"
+FEW_GRAPHS = [2**n for n in range(10)]
+"""Up to the largest of the 51 usual sizes, which take nine times as long to capture: a step that finds a graph among
+those finds one here, with more padding."""
 
 
 def make_request(
@@ -87,3 +91,15 @@ def check_scheduler(scheduler: Scheduler) -> None:
             users[block_id] = users.get(block_id, 0) + 1
     for block in manager.block_pool.blocks[1:]:
         assert block.ref_cnt == users.get(block.block_id, 0)
+
+
+_KEPT: list[socket.socket] = []
+
+
+def free_port():
+    """A port that nobody else is given while this process lives; whoever binds it by its number, a server, may."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _KEPT.append(kept)
+    return kept.getsockname()[1]

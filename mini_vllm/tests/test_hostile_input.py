@@ -12,7 +12,7 @@ from mini_vllm.tests.hostile_input import CALLS, ENGINES, FOLDERS, HI, SMALL, TE
 EXPECTED = (ValueError, TypeError, FileNotFoundError, NotADirectoryError)
 pytestmark = [
     pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
 ]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.tokenizers.callable import CallableTokenizer
+from mini_vllm.tokenizers.named import as_ids
 from mini_vllm.tokenizers.pretokenize import AddedTokenSplitter, UnsupportedTokenizer
 from mini_vllm.tokenizers.tokenizer_json import (
     build_normalizer,
@@ -201,10 +202,12 @@ class BPETokenizer(CallableTokenizer):
             words = splitter(words[0]) if len(words) == 1 else [part for word in words for part in splitter(word)]
         return words
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+    def decode(
+        self, ids: int | Iterable[int], skip_special_tokens: bool = True, clean_up_tokenization_spaces: Any = None
+    ) -> str:
         """Text of ids; bytes that are no valid UTF-8 become U+FFFD. An id that has no token adds nothing."""
         skipped = self._special if skip_special_tokens else frozenset()
-        data = b"".join(self.id_to_bytes(i) for i in ids if i not in skipped)
+        data = b"".join(self.id_to_bytes(i) for i in as_ids(ids) if i not in skipped)
         return data.decode("utf-8", errors="replace")
 
     def id_to_bytes(self, token_id: int) -> bytes:
@@ -214,11 +217,6 @@ class BPETokenizer(CallableTokenizer):
     def convert_ids_to_bytes(self, ids: Iterable[int]) -> list[bytes]:
         """`id_to_bytes` for each id."""
         return [self.id_to_bytes(i) for i in ids]
-
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
-        """Tokens as tokenizer.json writes them, bytes as printable characters; None for an id without token."""
-        tokens = {token_id: token for token, token_id in self._token_to_id.items()}
-        return [tokens.get(token_id) for token_id in ids]
 
     def get_vocab(self) -> dict[str, int]:
         """Tokens, as tokenizer.json writes them, to their ids."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from mini_vllm.tokenizers.callable import CallableTokenizer
+from mini_vllm.tokenizers.named import as_ids
 
 
 class ByteTokenizer(CallableTokenizer):
@@ -31,9 +33,11 @@ class ByteTokenizer(CallableTokenizer):
         """Bytes as two hexadecimal digits, and the name of EOS."""
         return {**{f"{i:02x}": i for i in range(256)}, "<eos>": 256}
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+    def decode(
+        self, ids: int | Iterable[int], skip_special_tokens: bool = True, clean_up_tokenization_spaces: Any = None
+    ) -> str:
         """Text of the bytes; EOS has none in either case, and bytes that are no valid UTF-8 become U+FFFD."""
-        return b"".join(map(self.id_to_bytes, ids)).decode("utf-8", errors="replace")
+        return b"".join(map(self.id_to_bytes, as_ids(ids))).decode("utf-8", errors="replace")
 
     def id_to_bytes(self, token_id: int) -> bytes:
         """One byte, or b"" for EOS."""

@@ -6,10 +6,10 @@ Upstream twin: `vllm/tokenizers/hf.py`, whose tokenizers are transformers' own; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.tokenizers.named import NamedTokens
 from mini_vllm.utils.checks import is_int, require, shown
 
 _PADDINGS = (True, False, "longest", "max_length", "do_not_pad")
@@ -22,6 +22,8 @@ _SETTINGS = {
 }  # fmt: skip
 """The arguments of transformers' call, with their defaults; the last eight take no other value here."""
 _FIXED = tuple(_SETTINGS)[10:]
+_NOT_OF_A_TEMPLATE = {"return_assistant_tokens_mask", "tokenizer_kwargs"}
+"""Arguments of transformers' `apply_chat_template` that would be handed to the template as variables."""
 
 
 class BatchEncoding(dict[str, Any]):
@@ -34,7 +36,7 @@ class BatchEncoding(dict[str, Any]):
             raise AttributeError(f"{name!r} is not in this encoding, which has {sorted(self)}") from None
 
 
-class CallableTokenizer:
+class CallableTokenizer(NamedTokens):
     """The base of all tokenizers here. Subclasses have `encode`, `get_vocab`, and where there are files, `folder`.
 
     Upstream: upstream/vllm/tokenizers/protocol.py:13 — `TokenizerLike`.
@@ -79,6 +81,8 @@ class CallableTokenizer:
         pairs = [text_pair] if not many else list(text_pair or [None] * len(texts))  # type: ignore[list-item]
         wrong = [each for each in (*texts, *(pair for pair in pairs if pair is not None)) if not isinstance(each, str)]
         require(not wrong and len(texts) == len(pairs), "text", text, "a text or a list of texts, with a pair for each")
+        if given["max_length"] and given["truncation"] is None and given["padding"] is False:
+            given["truncation"] = True  # transformers says so in its log
         limit = self._limit(given) if given["truncation"] not in (None, False, "do_not_truncate") else None
         rows = [self._row(a, b, add_special_tokens, limit) for a, b in zip(texts, pairs, strict=True)]
         return self._batch(rows, given, many)
@@ -96,6 +100,8 @@ class CallableTokenizer:
 
         if self.folder is None and chat_template is None:
             raise ChatTemplateError("this tokenizer has no folder with a chat template: pass chat_template")
+        for name in sorted(_NOT_OF_A_TEMPLATE & kwargs.keys()):
+            require(not kwargs.pop(name), name, True, "unset: nothing here is trained")
         many = bool(conversation) and not isinstance(conversation[0], Mapping)
         texts = [
             render(
@@ -111,13 +117,6 @@ class CallableTokenizer:
         }  # fmt: skip
         encoded = self(texts if many else texts[0], add_special_tokens=False, **settings)
         return encoded if return_dict else encoded["input_ids"]
-
-    @cached_property
-    def _config(self) -> dict[str, Any]:
-        """Read once, when somebody first asks."""
-        from mini_vllm.tokenizers.tokenizer_files import read_tokenizer_config
-
-        return {} if self.folder is None else read_tokenizer_config(self.folder)
 
     def _limit(self, given: Mapping[str, Any]) -> int | None:
         from mini_vllm.tokenizers.tokenizer_files import model_max_length
@@ -145,11 +144,6 @@ class CallableTokenizer:
         middle = inner[:kept] if side == "right" else inner[len(inner) - kept :]
         return ids[:before] + middle + ids[before + len(inner) :]
 
-    def _sides(self, name: str, given: str | None) -> str:
-        side = self._config.get(name) if given is None else given
-        require(side in (None, "left", "right"), name, side, "'left' or 'right'")
-        return side or "right"
-
     def _batch(self, rows: list[tuple[list[int], list[int]]], given: Mapping[str, Any], many: bool) -> BatchEncoding:
         found = {"input_ids": [ids for ids, _ in rows]}
         if given["return_token_type_ids"]:
@@ -160,7 +154,7 @@ class CallableTokenizer:
         if given["return_length"]:
             found["length"] = [len(ids) for ids in found["input_ids"]]  # type: ignore[misc]
         if given["return_tensors"] is None:
-            return BatchEncoding(found if many else {key: values[0] for key, values in found.items()})
+            return BatchEncoding(found if many else {k: v if k == "length" else v[0] for k, v in found.items()})
         return BatchEncoding({key: _tensor(values, given["return_tensors"]) for key, values in found.items()})
 
     def _pad(self, found: dict[str, list[list[int]]], given: Mapping[str, Any]) -> None:

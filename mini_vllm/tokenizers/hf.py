@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from mini_vllm.tokenizers.callable import CallableTokenizer
+from mini_vllm.tokenizers.named import as_ids
 from mini_vllm.tokenizers.tokenizer_files import read_special_tokens
 
 
@@ -46,18 +48,16 @@ class HFTokenizer(CallableTokenizer):
         found = self._inner.encode(text, pair, add_special_tokens=add_special_tokens)
         return list(found.ids), list(found.type_ids)
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+    def decode(
+        self, ids: int | Iterable[int], skip_special_tokens: bool = True, clean_up_tokenization_spaces: Any = None
+    ) -> str:
         """Text of ids."""
-        known = [i for i in ids if 0 <= i < self.vocab_size]
+        known = [i for i in as_ids(ids) if 0 <= i < self.vocab_size]
         return self._inner.decode(known, skip_special_tokens=skip_special_tokens)
 
     def id_to_bytes(self, token_id: int) -> bytes:
         """The id's text alone; not exact here, as the text of an id can depend on its neighbours."""
         return self.decode([token_id], skip_special_tokens=False).encode("utf-8")
-
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
-        """Tokens as the vocabulary writes them; None for an id without token."""
-        return [self._inner.id_to_token(token_id) for token_id in ids]
 
     def get_vocab(self) -> dict[str, int]:
         """Tokens to their ids."""

@@ -31,6 +31,14 @@ class GraniteToolParser(PartialJsonToolParser):
 
     bot_token, bot_string = "<|tool_call|>", "<tool_call>"
 
+    def _body(self, text: str) -> str:
+        return text.lstrip().removeprefix(self.bot_token).lstrip().removeprefix(self.bot_string).lstrip()
+
+    def _may_begin_calls(self, text: str) -> bool:
+        """Nothing yet but a token or tag, or the beginning of one."""
+        body = self._body(text)
+        return bool(text) and (not body or any(tag.startswith(body) for tag in (self.bot_token, self.bot_string)))
+
     def extract_tool_calls(self, model_output: str, request: ChatCompletionRequest) -> ExtractedToolCallInformation:
         """All of it must be the list."""
         body = model_output.strip().removeprefix(self.bot_token).removeprefix(self.bot_string).lstrip()
@@ -54,10 +62,16 @@ class GraniteToolParser(PartialJsonToolParser):
         delta_token_ids: Sequence[int],
         request: ChatCompletionRequest,
     ) -> DeltaMessage | None:
-        """Text until a list has begun, then one part of a call a step."""
-        body = current_text.lstrip().removeprefix(self.bot_token).lstrip().removeprefix(self.bot_string).lstrip()
+        """Text until a list has begun, then one part of a call a step.
+
+        The token or tag before the list is held back: upstream sends it as text.
+        """
+        body = self._body(current_text)
         if not body.startswith("["):
-            return DeltaMessage(content=delta_text)
+            if self._may_begin_calls(current_text):
+                return None
+            held = previous_text if self._may_begin_calls(previous_text) else ""
+            return DeltaMessage(content=held + delta_text)
         try:
             calls, size = partial_json_loads(body, self.allowed())
             is_complete = [True] * len(calls)

@@ -14,7 +14,6 @@ from mini_vllm.tool_parsers.utils import (
     arguments_delta,
     call_message,
     dumps,
-    extract_intermediate_diff,
     find_common_prefix,
     name_delta,
 )
@@ -90,15 +89,14 @@ class PartialJsonToolParser(ToolParser):
         self.streamed_args_for_tool[self.current_tool_id] += arguments
         return delta
 
-    def grown_arguments(self, before: Any, after: Any, delta_text: str) -> DeltaMessage | None:
-        """Another way to say what is new: up to this step's text at first, then what grew in the middle.
+    def grown_arguments(self, before: Any, after: Any) -> DeltaMessage | None:
+        """As far as two readings agree, whether or not the call's text is whole.
 
-        Raises ValueError where this step's text is not in the arguments.
-        Upstream, in both parsers: upstream/vllm/tool_parsers/jamba_tool_parser.py:254 — "cur_arguments".
+        Upstream looks for the step's own text in the arguments, and for what grew in the middle, and sends what is no
+        JSON: upstream/vllm/tool_parsers/jamba_tool_parser.py:254 — "cur_arguments".
         """
-        if not after:
-            return None
-        if before:
-            return self._send(extract_intermediate_diff(dumps(after), dumps(before)))
-        arguments = dumps(after)
-        return self._send(arguments[: arguments.index(delta_text) + len(delta_text)])
+        if not before or not after or dumps(before) == dumps(after):
+            return None  # what closes the text is the same in both, too
+        agreed = find_common_prefix(dumps(before), dumps(after))
+        new = agreed[len(self.streamed_args_for_tool[self.current_tool_id]) :]
+        return self._send(new) if new else None

@@ -24,12 +24,18 @@ class UnexpectedAstError(Exception):
 
 
 def get_parameter_value(node: ast.expr) -> Any:
-    """The value of a literal; minus signs, tuples and names are none. Raises UnexpectedAstError.
+    """The value of a literal, a number with its sign among them; tuples and names are none.
+
+    Raises UnexpectedAstError. Upstream refuses signs too, and all calls of the answer with them.
 
     Upstream: upstream/vllm/tool_parsers/utils.py:276 — `get_parameter_value`.
     """
     if isinstance(node, ast.Constant):
         return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        number = get_parameter_value(node.operand)
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            return -number if isinstance(node.op, ast.USub) else number
     if isinstance(node, ast.Dict):
         if not all(isinstance(key, ast.Constant) for key in node.keys):
             raise UnexpectedAstError("Dict tool call arguments must have literal keys")

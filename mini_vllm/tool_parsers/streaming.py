@@ -19,19 +19,22 @@ from mini_vllm.tool_parsers.utils import call_message, partial_json_loads
 def filter_delta_text(delta_text: str, previous_text: str) -> tuple[str, bool]:
     """What of a step belongs to a call's inside, and whether its last brace closes the call.
 
-    Braces are counted, those inside of texts too, as upstream counts them: an unpaired one in an argument shifts the
-    end of the call.
-
-    Upstream: upstream/vllm/tool_parsers/streaming.py:38 — `filter_delta_text`.
+    Braces inside of texts are none; upstream counts them, so that an unpaired one shifts the end of the call:
+    upstream/vllm/tool_parsers/streaming.py:38 — `filter_delta_text`.
     """
-    level, inside, closes = previous_text.count("{") - previous_text.count("}"), "", False
-    for char in delta_text:
-        if char in "{}":
+    level, inside, closes = 0, "", False
+    in_text = escaped = False
+    for at, char in enumerate(previous_text + delta_text, -len(previous_text)):
+        if in_text:
+            in_text, escaped = escaped or char != '"', not escaped and char == "\\"
+        elif char in "{}":
             level += 1 if char == "{" else -1
-            closes = level == 0
-        if level != 0:
+            closes = at >= 0 and level == 0
+        else:
+            in_text = char == '"'
+        if at >= 0 and level != 0:
             inside += char
-        elif char == ",":
+        elif at >= 0 and char == ",":
             break
     return inside, closes
 
@@ -70,7 +73,7 @@ def extract_required_tool_call_streaming(
     if closes and "parameters" not in call:  # the step ends a call and begins the next one
         call = calls[-2]
     found = re.search(r'.*"parameters":\s*(.*)', current_text, re.DOTALL)
-    arguments, _ = filter_delta_text(found.group(1) if found else "", previous_text)
+    arguments = filter_delta_text(found.group(1), current_text[: found.start(1)])[0] if found else ""
     return call_message(_first_part(len(calls) - 1, call["name"], arguments)), True
 
 

@@ -20,6 +20,7 @@ from mini_vllm.transformers_utils.config_kinds import check_keys
 from mini_vllm.transformers_utils.config_moe import MoEConfig
 from mini_vllm.transformers_utils.config_parser import ConfigError, ConfigParser
 from mini_vllm.transformers_utils.config_rope import RopeConfig
+from mini_vllm.utils.checks import naming
 from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 from mini_vllm.utils.json_files import load_json_object
 
@@ -184,7 +185,9 @@ def read_generation_config(folder: str | Path, missing_is_fine: bool = False) ->
     Upstream: upstream/vllm/transformers_utils/config.py:1107 — `try_get_generation_config`.
     """
     file = Path(folder) / "generation_config.json"
-    if not file.is_file():
+    with naming("generation_config", str(folder)):
+        there = file.is_file()
+    if not there:
         if missing_is_fine:
             return {}
         raise FileNotFoundError(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from mini_vllm.utils.checks import shown
+
 PREFIX_CACHING_HASH_ALGOS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 """Upstream: upstream/vllm/config/cache.py:37 — `PrefixCachingHashAlgo`."""
 
@@ -27,7 +29,7 @@ def get_hash_fn_by_name(hash_fn_name: str) -> Callable[[Any], bytes]:
     """
     if hash_fn_name not in PREFIX_CACHING_HASH_ALGOS:
         allowed = ", ".join(PREFIX_CACHING_HASH_ALGOS)
-        raise ValueError(f"prefix_caching_hash_algo must be one of {allowed}, got {hash_fn_name!r}")
+        raise ValueError(f"prefix_caching_hash_algo must be one of {allowed}, got {shown(hash_fn_name)}")
     cbor = _library("cbor2", hash_fn_name) if hash_fn_name.endswith("_cbor") else None
     xxhash = _library("xxhash", hash_fn_name) if hash_fn_name.startswith("xxhash") else None
 

@@ -90,5 +90,8 @@ class PoolingModelRunner(ModelRunner):
     def sample_tokens(self, grammar_output: GrammarOutput | None = None) -> ModelRunnerOutput:
         """What `execute_model` has pooled."""
         self._parked = None
-        output, self._pooled = self._pooled, None
-        return output or ModelRunnerOutput([], [])
+        output, self._pooled = self._pooled or ModelRunnerOutput([], []), None
+        for req_id, error in self.lora_errors.items():  # an adapter that cannot be read: what was pooled is the base's
+            output.errors[req_id] = error
+            output.pooler_output.pop(req_id, None)
+        return output

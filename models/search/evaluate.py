@@ -7,17 +7,30 @@ both followed by a second look at 20 places by late interaction (each token of t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from course.labs import tomllib
 from mini_vllm.pool.late_interaction import compute_maxsim_score
-from models.search.index import MODEL, Index, embed, make_embedder, passages_of
+from models.search.index import MODEL, Index, best_of, embed, make_embedder, passages_of
+from models.search.sections import Section
 
 RERANKED = 20
 DEPTHS = (1, 3, 10)
+
+
+def questions_of(root: Path, split: str) -> list[dict]:
+    """The questions of one split, `development` or `test`."""
+    every = tomllib.loads((root / MODEL / "questions.toml").read_text(encoding="utf-8"))["question"]
+    return [question for question in every if question["split"] == split]
+
+
+def found_among(sections: Sequence[Section], scores: np.ndarray, question: dict, count: int) -> bool:
+    """Whether one of the first `count` places is one that answers."""
+    places = (sections[i] for i in best_of(sections, scores, count))
+    return any(place.key in question["gold"] or place.file in question["gold"] for place in places)
 
 
 def recall(index: Index, questions: list[dict], best: Callable[[int], list[int]]) -> dict[str, float]:

@@ -11,21 +11,22 @@ from typing import Any
 import numpy as np
 
 from models.search.bm25 import BM25
-from models.search.sections import Section, pages_to_search, read_sections
+from models.search.sections import Section, pages_to_search, read_sections, spaced
 
 MODEL = Path("models/pocket-embed")
 WORDS_A_PASSAGE = 50
 PASSAGES_A_SECTION = 12
 MEANING, HEADINGS = 12.0, 0.5
 """What the similarity of vectors, and words of a heading, count beside the words, which reach 10."""
-VERSION = 2
+VERSION = 3
 
 
 def passages_of(section: Section) -> list[str]:
     """Pieces that the model reads at once, each behind the names of its page and section."""
-    words = section.text.split()
+    words = spaced(section.text).split()
     pieces = [words[i : i + WORDS_A_PASSAGE] for i in range(0, max(len(words), 1), WORDS_A_PASSAGE)]
-    return [f"{section.page}: {section.title}. {' '.join(piece)}" for piece in pieces[:PASSAGES_A_SECTION]]
+    head = spaced(f"{section.page}: {section.title}. ")
+    return [head + " ".join(piece) for piece in pieces[:PASSAGES_A_SECTION]]
 
 
 def make_embedder(root: Path) -> Any:
@@ -41,6 +42,17 @@ def embed(llm: Any, texts: Sequence[str]) -> np.ndarray:
     prompts = [{"prompt_token_ids": tokenizer.encode(text)[:most]} for text in texts]
     outputs = llm.encode(prompts, pooling_task="embed", use_tqdm=False)
     return np.stack([output.outputs.data for output in outputs])
+
+
+def best_of(sections: Sequence[Section], scores: np.ndarray, count: int) -> list[int]:
+    """The places of the best sections, one of a lab at most."""
+    found: dict[str, int] = {}
+    for i in np.argsort(-scores, kind="stable").tolist():
+        section = sections[i]
+        found.setdefault(section.file if "/labs/" in section.file else section.key, i)
+        if len(found) == count:
+            break
+    return list(found.values())
 
 
 class Index:
@@ -64,8 +76,8 @@ class Index:
         pieces = [passages_of(section) for section in sections]
         owners = np.repeat(np.arange(len(sections)), [len(each) for each in pieces])
         vectors = embed(llm or make_embedder(root), [text for each in pieces for text in each])
-        texts = [f"{s.title} {s.title} {s.title} {s.page} {s.text}" for s in sections]
-        return cls(sections, BM25.of(texts), BM25.of([s.title for s in sections]), vectors, owners)
+        texts = [spaced(f"{s.title} {s.title} {s.title} {s.page} {s.text}") for s in sections]
+        return cls(sections, BM25.of(texts), BM25.of([spaced(s.title) for s in sections]), vectors, owners)
 
     def similarity(self, question: np.ndarray) -> np.ndarray:
         """[sections]: that of each section's best passage."""
@@ -73,20 +85,14 @@ class Index:
 
     def scores(self, question: str, vector: np.ndarray) -> np.ndarray:
         """[sections]: words, words of headings, and meaning, in shares that `evaluate.py` chose."""
-        words = self.bm25.scores(question)
+        words = self.bm25.scores(spaced(question))
         words *= 10 / max(float(words.max()), 1e-9)
         intro = np.array([section.title == section.page for section in self.sections])
-        return words + MEANING * self.similarity(vector) + HEADINGS * self.titles.scores(question) - 3 * intro
+        return words + MEANING * self.similarity(vector) + HEADINGS * self.titles.scores(spaced(question)) - 3 * intro
 
     def best(self, scores: np.ndarray, count: int) -> list[int]:
         """The best sections, one of a lab at most."""
-        found: dict[str, int] = {}
-        for i in np.argsort(-scores, kind="stable").tolist():
-            section = self.sections[i]
-            found.setdefault(section.file if "/labs/" in section.file else section.key, i)
-            if len(found) == count:
-                break
-        return list(found.values())
+        return best_of(self.sections, scores, count)
 
     def save(self, file: Path, state: str) -> None:
         """Write all of it; `state` tells later whether the pages are still these."""

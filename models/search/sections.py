@@ -21,7 +21,7 @@ NO_PLACE = {
 }  # fmt: skip
 _HEADING = re.compile(r"^(#{1,4})\s+(.*?)\s*#*$")
 _NUMBER = re.compile(r"^(?:\d+(?:\.\d+)*\.?|\([a-z]\))\s+")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL = re.compile(r"(?<=[a-z]{3})(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 _MARKS = (
     (re.compile(r"<!--.*?-->", re.S), " "),
     (re.compile(r"!\[[^\]]*\]\([^)]*\)"), " "),
@@ -62,10 +62,15 @@ def anchor(title: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Markdown without its marks; names of code also in words (`KVCacheManager` is `KV Cache Manager`)."""
+    """Markdown without its marks: what a reader sees."""
     for pattern, instead in _MARKS:
         text = pattern.sub(instead, text)
-    return _CAMEL.sub(" ", text).replace("_", " ").strip()
+    return text.strip()
+
+
+def spaced(text: str) -> str:
+    """Names of code in words: `KVCacheManager` is `KV Cache Manager`, but GPUs, vLLM and LoRA stay whole."""
+    return _CAMEL.sub(" ", text).replace("_", " ")
 
 
 def sections_of(file: str, text: str) -> Iterator[Section]:

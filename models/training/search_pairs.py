@@ -1,25 +1,27 @@
 """Questions made from the course's sections, by rules: what pocket-embed is trained on.
 
 A pair is (question, section, whether the question's words may also stand on the section's side). The course's own
-questions (quizzes, interviews, check yourself) are pairs too. No question of `models/pocket-embed/questions.toml` is:
-those were written apart, and `test_search.py` compares.
+questions (quizzes, interviews, check yourself) are pairs too, and so is a sentence with the section that it links. No
+question of `models/pocket-embed/questions.toml` is: those were written apart, and `test_search.py` compares.
 """
 
 from __future__ import annotations
 
+import posixpath
 import random
 import re
 import subprocess
 import tempfile
 from pathlib import Path
 
-from models.search.sections import Section, anchor, plain, read_sections
+from models.search.sections import Section, anchor, plain, read_sections, spaced
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _CHECK = re.compile(r"<summary><b>[^<]*</b>\s*(.*?)</summary>", re.S)
 _BECAUSE = re.compile(r"^(.{25,160}?),? (?:because|since) (.{15,})$")
 _SO_THAT = re.compile(r"^(.{25,160}?),? so that (.{15,})$")
 _WHEN = re.compile(r"^(?:When|If|Where) (.{10,100}?), (.{20,})$")
+_LINKED = re.compile(r"\[([^\]\n]+)\]\(([^)\s#]*)(?:#([^)\s]+))?\)")
 _TERM = ("what is {}", "what does {} mean", "explain {}", "{}", "define {}", "what is meant by {}", "how does {} work")
 _TITLE = ("{}", "{}", "how does {} work", "where is {} explained", "tell me about {}", "what about {}")
 
@@ -71,6 +73,28 @@ def asked_in(root: Path, sections: list[Section]) -> list[tuple[str, int]]:
     return found
 
 
+def _bare(name: str) -> str:
+    """A heading, or the anchor that a link gives it, without what the two write differently."""
+    return re.sub(r"[^a-z0-9]+", "", name.lower()).lstrip("0123456789")
+
+
+def linked_in(root: Path, sections: list[Section]) -> list[tuple[str, int]]:
+    """Sentences that link a section, with its place. Half of them lose the words of the link."""
+    place = {(s.file, _bare(s.title)): i for i, s in enumerate(sections)}
+    found = []
+    for file in sorted({s.file for s in sections}):
+        text = (root / file).read_text(encoding="utf-8")
+        for row in re.split(r"\n\s*\n|\n(?=[-|#])", text):
+            for sentence in _SENTENCE.split(row):
+                for shown, path, name in _LINKED.findall(sentence):
+                    target = posixpath.normpath(posixpath.join(posixpath.dirname(file), path)) if path else file
+                    i = place.get((target, _bare(name)))
+                    words = plain(sentence.replace(shown, " ") if len(found) % 2 else sentence)
+                    if i is not None and 30 < len(words) < 300 and not words.startswith("New words"):
+                        found.append((words, i))
+    return found
+
+
 class Pairs:
     """All pairs of a snapshot, drawn in batches whose sections differ.
 
@@ -83,8 +107,11 @@ class Pairs:
         self.rng = random.Random(seed)
         self.questions: list[list[tuple[str, bool]]] = [made_from(s) for s in self.sections]
         self.asked: list[list[str]] = [[] for _ in self.sections]
+        self.links: list[list[str]] = [[] for _ in self.sections]
         for question, i in asked_in(root, self.sections):
             self.asked[i].append(question)
+        for sentence, i in linked_in(root, self.sections):
+            self.links[i].append(sentence)
         self.folders: dict[str, list[int]] = {}
         for i, section in enumerate(self.sections):
             self.folders.setdefault(section.file.split("/")[0], []).append(i)
@@ -92,7 +119,7 @@ class Pairs:
     @property
     def count(self) -> int:
         """Questions in all."""
-        return sum(map(len, self.questions)) + sum(map(len, self.asked))
+        return sum(len(each) for rows in (self.questions, self.asked, self.links) for each in rows)
 
     def batch(self, size: int) -> list[tuple[str, str, int]]:
         """(question, text, section): half from anywhere, half from three folders, which are alike."""
@@ -107,6 +134,8 @@ class Pairs:
         section, rng = self.sections[i], self.rng
         if self.asked[i] and rng.random() < 0.5:
             question, inside = rng.choice(self.asked[i]), False
+        elif self.links[i] and rng.random() < 0.4:
+            question, inside = rng.choice(self.links[i]), False
         else:
             question, inside = rng.choice(self.questions[i])
         text = section.text
@@ -116,7 +145,7 @@ class Pairs:
         head = f"{section.page}: {section.title}. " if (inside or rng.random() < 0.6) else ""
         words = text.split()
         start = 0 if rng.random() < 0.5 else rng.randrange(max(1, len(words) - 40))
-        return _noisy(question, rng), head + " ".join(words[start : start + 90])
+        return spaced(_noisy(question, rng)), spaced(head + " ".join(words[start : start + 90]))
 
 
 def _noisy(question: str, rng: random.Random) -> str:

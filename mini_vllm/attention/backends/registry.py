@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from mini_vllm.utils.checks import shown
 from mini_vllm.utils.import_utils import resolve_obj_by_qualname
 
 DEFAULT_BACKEND = "paged_gather"
@@ -43,9 +44,11 @@ def get_attention_backend(name: Any = None) -> Any:
     """
     if callable(name):
         return name
-    entry = _BACKENDS.get(name or DEFAULT_BACKEND, name if isinstance(name, str) and "." in name else None)
+    entry: Any = None
+    if isinstance(name, str | None):
+        entry = _BACKENDS.get(name or DEFAULT_BACKEND, name if name and "." in name else None)
     if entry is None:
-        raise ValueError(f"attention_backend must be one of {', '.join(sorted(_BACKENDS))}, got {name!r}")
+        raise ValueError(f"attention_backend must be one of {', '.join(sorted(_BACKENDS))}, got {shown(name)}")
     if isinstance(entry, tuple):
         module, class_name = entry
         return getattr(importlib.import_module(f"mini_vllm.attention.backends.{module}"), class_name)

@@ -18,6 +18,7 @@ from mini_vllm.core.encoder_cache_manager import (
     compute_mm_encoder_budget,
 )
 from mini_vllm.request import Request
+from mini_vllm.utils.checks import shown
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
@@ -60,7 +61,9 @@ class EncoderInputs:
         transfer = config.ec_transfer_config
         if (processor := model.make_mm_processor()) is None:
             if transfer is not None:
-                raise ValueError(f"ec_transfer_config must be None for a model that takes no media, got {transfer}")
+                raise ValueError(
+                    f"ec_transfer_config must be None for a model that takes no media, got {shown(transfer)}"
+                )
             return None
         drafts = config.speculative_config
         for name, value, is_wrong, allowed in (

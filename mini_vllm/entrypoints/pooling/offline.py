@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mini_vllm.engine.input_processor import Prompt
+from mini_vllm.engine.missing_names import refuse_arguments
 from mini_vllm.entrypoints.offline_utils import Bar, OfflineInferenceMixin
 from mini_vllm.entrypoints.pooling.scoring.io_processor import (
     PROCESSORS,
@@ -14,6 +15,7 @@ from mini_vllm.entrypoints.pooling.scoring.io_processor import (
     ScoringIOProcessor,
     validate_score_input,
 )
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.pool.outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -25,6 +27,7 @@ from mini_vllm.pool.params import PoolingParams
 from mini_vllm.utils.checks import shown
 
 Params = PoolingParams | Sequence[PoolingParams] | None
+Loras = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 class PoolingOfflineMixin(OfflineInferenceMixin):
@@ -41,6 +44,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         pooling_params: Params = None,
         *,
         use_tqdm: Bar = True,
+        lora_request: Loras = None,
         pooling_task: str | None = None,
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[PoolingRequestOutput]:
@@ -48,6 +52,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
 
         Args:
             prompts: as `LLM.generate` takes them. pooling_params: one for all, or one for each.
+            lora_request: an adapter for all, or one or None for each (`enable_lora`).
             pooling_task: "embed", "classify", "token_embed" or "token_classify".
 
         Raises:
@@ -61,7 +66,7 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         params = with_task(given, str(pooling_task)) if isinstance(given, PoolingParams) else [
             with_task(each, str(pooling_task)) for each in given
         ]  # fmt: skip
-        processed = self._process(prompts, params, tokenization_kwargs)
+        processed = self._process(prompts, params, tokenization_kwargs, lora_request)
         outputs: list[Any] = self._run_engine(self._add_requests(processed, None), use_tqdm)
         for output in outputs:
             if output.outputs.data is None:
@@ -69,49 +74,58 @@ class PoolingOfflineMixin(OfflineInferenceMixin):
         return outputs
 
     def embed(
-        self, prompts: Any, *, use_tqdm: Bar = True, pooling_params: Params = None, tokenization_kwargs: Any = None
-    ) -> list[PoolingRequestOutput]:
+        self, prompts: Any, *, use_tqdm: Bar = True, pooling_params: Params = None, lora_request: Loras = None,
+        tokenization_kwargs: Any = None,
+    ) -> list[PoolingRequestOutput]:  # fmt: skip
         """A vector for each prompt: `outputs.embedding`.
 
         Upstream: upstream/vllm/entrypoints/pooling/offline.py:199 — `embed`.
         """
         kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
-        items = self.encode(prompts, pooling_params, pooling_task="embed", **kwargs)
+        items = self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="embed", **kwargs)
         return [
             EmbeddingRequestOutput(**{**vars(i), "outputs": EmbeddingOutput(i.outputs.data.tolist())}) for i in items
         ]
 
     def classify(
-        self, prompts: Any, *, pooling_params: Params = None, use_tqdm: Bar = True, tokenization_kwargs: Any = None
-    ) -> list[PoolingRequestOutput]:
+        self, prompts: Any, *, pooling_params: Params = None, use_tqdm: Bar = True, lora_request: Loras = None,
+        tokenization_kwargs: Any = None,
+    ) -> list[PoolingRequestOutput]:  # fmt: skip
         """Probabilities of the labels for each prompt: `outputs.probs`.
 
         Upstream: upstream/vllm/entrypoints/pooling/offline.py:244 — `classify`.
         """
         kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
-        items = self.encode(prompts, pooling_params, pooling_task="classify", **kwargs)
+        items = self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="classify", **kwargs)
         made = [(item, ClassificationOutput(item.outputs.data.tolist())) for item in items]
         return [ClassificationRequestOutput(**{**vars(item), "outputs": output}) for item, output in made]
 
     def score(
-        self, data_1: Any, data_2: Any, /, *, use_tqdm: Bar = True, pooling_params: PoolingParams | None = None
-    ) -> list[PoolingRequestOutput]:
+        self, data_1: Any, data_2: Any, /, *, use_tqdm: Bar = True, pooling_params: PoolingParams | None = None,
+        lora_request: Loras = None, tokenization_kwargs: None = None, chat_template: None = None,
+    ) -> list[PoolingRequestOutput]:  # fmt: skip
         """How well each pair of texts fits: `outputs.score`. One text and many, or as many as many.
 
         Raises:
-            ValueError: the model cannot score, or the texts do not pair.
+            ValueError: the model cannot score, or the texts do not pair; an argument that has no effect on pairs.
 
         Upstream: upstream/vllm/entrypoints/pooling/offline.py:333 — `score`.
         """
+        refuse_arguments(tokenization_kwargs=tokenization_kwargs, chat_template=chat_template)
         processor = scoring_processor(self.llm_engine)
         data = validate_score_input(data_1, data_2)
         prompts, params = processor.pre_process(data, pooling_params or PoolingParams())
-        items = self.encode(prompts, params, pooling_task=processor.task, use_tqdm=use_tqdm)
+        given: dict[str, Any] = {"lora_request": lora_request, "use_tqdm": use_tqdm}
+        items = self.encode(prompts, params, pooling_task=processor.task, **given)
         return processor.post_process(items, len(data.data_1))
 
-    def reward(self, prompts: Any, /, **kwargs: Any) -> list[PoolingRequestOutput]:
+    def reward(
+        self, prompts: Any, /, *, pooling_params: Params = None, use_tqdm: Bar = True, lora_request: Loras = None,
+        tokenization_kwargs: Any = None,
+    ) -> list[PoolingRequestOutput]:  # fmt: skip
         """A score for every token (upstream/vllm/entrypoints/pooling/offline.py:289 — `reward`, on its way out)."""
-        return self.encode(prompts, pooling_task="token_classify", **kwargs)
+        kwargs: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
+        return self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="token_classify", **kwargs)
 
 
 def with_task(params: PoolingParams, task: str) -> PoolingParams:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.utils.checks import shown
 
 ONLINE_METHODS = ("int8", "int4", "fp8", "nf4")
 """Made from a float checkpoint while it loads."""
@@ -56,9 +57,9 @@ def get_quantization_config(quantization: str) -> type[QuantizationConfig]:
 
     Upstream: upstream/vllm/model_executor/layers/quantization/__init__.py:109 — `get_quantization_config`.
     """
-    entry = _CONFIGS.get(quantization)
+    entry = _CONFIGS.get(quantization) if isinstance(quantization, str) else None
     if entry is None:
-        raise ValueError(f"quantization must be one of {', '.join(quantization_methods())}, got {quantization!r}")
+        raise ValueError(f"quantization must be one of {', '.join(quantization_methods())}, got {shown(quantization)}")
     if isinstance(entry, tuple):
         module, name = entry
         config_class: type[QuantizationConfig] = getattr(importlib.import_module(f"{__name__}.{module}"), name)

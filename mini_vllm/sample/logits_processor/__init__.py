@@ -27,6 +27,7 @@ from mini_vllm.sample.logits_processor.builtin import (
 from mini_vllm.sample.logits_processor.interface import BatchUpdate, LogitsProcessor, MoveDirectionality
 from mini_vllm.sample.logits_processor.state import LogitsProcessors
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.checks import shown
 
 STR_POOLING_REJECTS_LOGITSPROCS = "Pooling models do not support custom logits processors."
 STR_SPEC_DEC_REJECTS_LOGITSPROCS = "Custom logits processors are not supported when speculative decoding is enabled."
@@ -103,7 +104,7 @@ def _load_one(named: str | type[LogitsProcessor]) -> type[LogitsProcessor]:
         return _checked(named, getattr(named, "__name__", repr(named)))
     module_path, colon, qualname = named.partition(":")
     if not (module_path and colon and qualname):
-        raise ValueError(f"logits_processors must name classes as 'module:Class', got {named!r}")
+        raise ValueError(f"logits_processors must name classes as 'module:Class', got {shown(named)}")
     try:
         found: Any = importlib.import_module(module_path)
         for attribute in qualname.split("."):

@@ -125,12 +125,12 @@ def serving(**settings: Any) -> Iterator[FakeServer]:
 
     thread = threading.Thread(target=main, daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
     try:
         yield fake
     finally:
         loop.call_soon_threadsafe(task[0].cancel)
-        thread.join(30)
+        thread.join(120)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import argparse
 import csv
 import json
 import shlex
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from mini_vllm.benchmarks.sweep import serve_workload
 from mini_vllm.benchmarks.sweep.param_sweep import ParameterSweep, ParameterSweepItem
 from mini_vllm.benchmarks.sweep.plot import Row, draw, knee, rows_of
 from mini_vllm.benchmarks.sweep.server import ServerProcess
+from mini_vllm.tests.helpers import free_port
 
 
 def row(load: float, ttft: float, rate: float | None = None) -> Row:
@@ -114,7 +114,7 @@ def test_what_is_refused(options: list[str], words: str, tmp_path: Path) -> None
 def test_a_server_that_ends_or_never_comes() -> None:
     with ServerProcess([sys.executable, "-c", "import sys; print('Error: x', file=sys.stderr); sys.exit(3)"]) as server:
         with pytest.raises(OSError, match="crashed with return code 3: Error: x"):
-            server.wait_until_ready(60)
+            server.wait_until_ready(300)
         with pytest.raises(OSError, match="ended with status 1: boom"):
             server.run_subcommand([sys.executable, "-c", "raise SystemExit('boom')"])
     assert ServerProcess(["x", "--host", "h", "-p", "7"]).address == "http://h:7"
@@ -125,16 +125,14 @@ def test_a_server_that_ends_or_never_comes() -> None:
 @pytest.mark.slow
 def test_a_whole_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("httpx")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     python = shlex.quote(sys.executable)
     bench = f"{python} -m mini_vllm.entrypoints.cli.main bench serve --model toy --port {port} --num-prompts 12"
     given: list[Any] = [
         "--serve-cmd", f"{python} -m mini_vllm.tests.benchmarks.fake_server --port {port}",
         "--bench-cmd", f"{bench} --random-input-len 8 --random-output-len 5",
         "--num-runs", "1", "--workload-iters", "2", "-o", str(tmp_path), "-e", "one",
-        "--server-ready-timeout", "60",
+        "--server-ready-timeout", "300",
     ]  # fmt: skip
     runs = serve_workload.main(args_of(*given))
     assert len(runs) == 3 and all(run["completed"] == 12 for run in runs)

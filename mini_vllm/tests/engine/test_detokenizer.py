@@ -85,8 +85,10 @@ def test_nothing_of_a_stop_string_is_shown_before_it_is_known():
     assert stop is None and pieces == ["", "", "", "a", "bSTx"]
 
 
-def test_the_first_stop_in_the_list_wins_and_old_text_is_not_searched_again():
-    assert check_stop_strings("a b c", 5, ["c", "b"], False) == ("c", 4)
+def test_the_stop_string_that_ends_first_wins_and_old_text_is_not_searched_again():
+    assert check_stop_strings("a b c", 5, ["c", "b"], False) == ("b", 2)
+    assert check_stop_strings("a b c", 5, [" b", "b", "a b"], False) == (" b", 1)  # at one end the list decides
+    assert check_stop_strings("a b c", 5, ["a b c", "b"], True) == ("b", 3)  # it began later
     assert check_stop_strings("a b c", 1, ["b", "a"], False) is None
     assert check_stop_strings("xxab", 1, ["ab"], False) == ("ab", 2)
     assert check_stop_strings("xxabc", 2, ["ab"], True) == ("ab", 4)

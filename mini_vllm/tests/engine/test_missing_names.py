@@ -12,7 +12,26 @@ from typing import Any
 import pytest
 
 import mini_vllm
-from mini_vllm import LLM, AsyncLLM, LLMEngine, SamplingParams
+from mini_vllm import (
+    LLM,
+    AsyncLLM,
+    BeamSearchParams,
+    ClassificationOutput,
+    CompletionOutput,
+    EmbeddingOutput,
+    FlatLogprobs,
+    LLMEngine,
+    Logprob,
+    LoRARequest,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    RepetitionDetectionParams,
+    RequestOutput,
+    SamplingParams,
+    ScoringOutput,
+    StructuredOutputsParams,
+)  # fmt: skip
 from mini_vllm.engine import arg_refusals, missing_names
 from mini_vllm.tests.helpers import POCKET
 
@@ -102,9 +121,102 @@ def test_what_is_known_of_a_model_is_known_after_the_start() -> None:
     assert all(getattr(tokenizer, name) is not None for name in OF_A_TOKENIZER)
 
 
-def test_signatures_are_shown() -> None:
-    assert "temperature" in inspect.signature(SamplingParams).parameters
-    assert "prompts" in inspect.signature(LLM.generate).parameters
+SIGNATURES: dict[str, list[Any]] = {
+    "entrypoints/llm.py": [
+        LLM.generate, LLM.enqueue, LLM.chat, LLM.enqueue_chat, LLM.wait_for_completion, LLM.encode, LLM.embed,
+        LLM.classify, LLM.score, LLM.reward, LLM.beam_search, LLM.get_tokenizer, LLM.get_metrics, LLM.apply_model,
+        LLM.reset_prefix_cache, LLM.get_default_sampling_params, LLM.from_engine_args,
+    ],
+    "v1/engine/async_llm.py": [
+        AsyncLLM.generate, AsyncLLM.encode, AsyncLLM.add_request, AsyncLLM.abort, AsyncLLM.from_engine_args,
+        AsyncLLM.reset_prefix_cache, AsyncLLM.add_lora, AsyncLLM.remove_lora, AsyncLLM.list_loras, AsyncLLM.pin_lora,
+        AsyncLLM.check_health, AsyncLLM.notify_kv_transfer_request_rejected, AsyncLLM.shutdown,
+    ],
+    "v1/engine/llm_engine.py": [
+        LLMEngine.abort_request, LLMEngine.from_engine_args, LLMEngine.reset_prefix_cache, LLMEngine.add_lora,
+        LLMEngine.remove_lora, LLMEngine.list_loras, LLMEngine.pin_lora, LLMEngine.collective_rpc,
+        LLMEngine.apply_model, LLMEngine.step, LLMEngine.get_num_unfinished_requests,
+    ],
+    "sampling_params.py": [SamplingParams, BeamSearchParams, StructuredOutputsParams, RepetitionDetectionParams],
+    "pooling_params.py": [PoolingParams],
+    "lora/request.py": [LoRARequest],
+    "outputs.py": [
+        RequestOutput, CompletionOutput, PoolingRequestOutput, PoolingOutput, EmbeddingOutput, ClassificationOutput,
+        ScoringOutput,
+    ],
+    "logprobs.py": [Logprob, FlatLogprobs],
+}  # fmt: skip
+SET_BY_UPSTREAM_ITSELF = {"output_text_buffer_length"}
+"""Upstream says of it: "not supposed to be used as an input"."""
+
+
+def upstreams_arguments(file: str, owner: str, method: str | None) -> list[str]:
+    """Of a method, or of a class: those of its `__init__`, else its fields."""
+    files = [file, *OTHERS_OF.get(file, ())]
+    classes = [n for f in files for n in ast.parse((UPSTREAM / f).read_text()).body if isinstance(n, ast.ClassDef)]
+    bodies = [each.body for each in classes if each.name == owner or (method is not None and owner == "LLM")]
+    wanted = method or "__init__"
+    for node in [node for body in bodies for node in reversed(body)]:  # behind its overloads
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == wanted:
+            given = node.args
+            return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)][1:]
+    fields = [node for node in bodies[0] if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    names = [node.target.id for node in fields if "ClassVar" not in ast.unparse(node.annotation)]
+    return [name for name in names if not name.startswith("_") and name not in SET_BY_UPSTREAM_ITSELF]
+
+
+OTHERS_OF = {"entrypoints/llm.py": ("entrypoints/pooling/offline.py", "entrypoints/generate/beam_search/offline.py")}
+"""Where the bases of `LLM` stand."""
+
+
+@needs_tree
+@pytest.mark.parametrize("file", SIGNATURES)
+def test_every_signature_has_upstreams_names_in_its_order(file: str) -> None:
+    """Ours come after them."""
+    for thing in SIGNATURES[file]:
+        owner, _, method = thing.__qualname__.partition(".")
+        owner = ENGINES[file].__name__ if file in ENGINES else owner
+        expected = upstreams_arguments(file, owner, method or None)
+        ours = [name for name in inspect.signature(thing).parameters if name != "self"]
+        assert ours[: len(expected)] == expected, thing
+
+
+def test_arguments_of_upstream_that_nothing_here_asks_for_are_refused_by_name() -> None:
+    async def asked(**more: Any) -> None:
+        llm = AsyncLLM(num_blocks=32)
+        try:
+            async for _ in llm.generate("hi", SamplingParams(max_tokens=1), "0", **more):
+                pass
+        finally:
+            llm.shutdown()
+
+    values = {"prompt_text": "x", "tokenization_kwargs": {"x": 1}, "trace_headers": {"a": "b"}, "data_parallel_rank": 1}
+    for name, value in values.items():
+        with pytest.raises(ValueError, match=f"{name} must be None, got "):
+            asyncio.run(asked(**{name: value}))
+    asyncio.run(asked(data_parallel_rank=0, trace_headers={}, tokenization_kwargs=None))
+    with pytest.raises(ValueError, match="stat_loggers must be None, got "):
+        LLMEngine.from_engine_args(mini_vllm.EngineArgs(num_blocks=32), stat_loggers=[int])
+    for wrong in ({"tensorizer_config_dict": {}}, {"is_3d_lora_weight": True}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be "):
+            LoRARequest("a", 1, "/a", **wrong)
+    with pytest.raises(ValueError, match="late_interaction_params must be None"):
+        PoolingParams(late_interaction_params=object())
+
+
+def test_a_conversation_is_tokenized_as_it_is_asked_for() -> None:
+    if not POCKET.is_dir():
+        pytest.skip("models/pocket is not here")
+    llm = LLM(str(POCKET), num_blocks=64)
+    messages = [{"role": "user", "content": "hi"}]
+    plain = llm.render_chat(messages)["prompt_token_ids"]
+    assert llm.render_chat(messages, tokenization_kwargs={"add_special_tokens": False})["prompt_token_ids"] == plain
+    with_more = llm.render_chat(messages, tokenization_kwargs={"add_special_tokens": True})["prompt_token_ids"]
+    assert with_more == llm.get_tokenizer().encode(llm.render_chat(messages)["prompt"]) != plain
+    for ask in (llm.chat, llm.enqueue_chat):
+        for wrong in ({"truncation": True}, {"add_special_tokens": 1}, 5):
+            with pytest.raises(ValueError, match="tokenization_kwargs must be a dict with 'add_special_tokens'"):
+                ask(messages, tokenization_kwargs=wrong)
 
 
 PHASE = re.compile(r"phase (\d\d)")

@@ -6,6 +6,7 @@ that were set. Ids of calls are "#0", "#1" … in the order of their coming. "!E
 
 import json
 
+from mini_vllm.entrypoints.openai.chat_completion.sent import JsonPrefix, rest_of_json
 from mini_vllm.tests.golden.parser_cases import DEALS, steps
 
 
@@ -93,3 +94,38 @@ def both_run(make_parser, tokenizer, text, request, prompt_ids, deals=DEALS):
             codes.append(delta_code(message, delta, ids))
         run[deal] = codes
     return run
+
+
+def calls_of(codes):
+    """(content, [[name, arguments], …]) that the deltas of a run add up to; content but for what "=" stands for."""
+    content, calls = "", {}
+    for delta in (json.loads(code) for code in codes if code.startswith("{")):
+        content += delta.get("content") or ""
+        for part in delta.get("tool_calls") or ():
+            call, function = calls.setdefault(part["index"], ["", ""]), part.get("function") or {}
+            call[0] += function.get("name") or ""
+            call[1] += function.get("arguments") or ""
+    return content, list(calls.values())
+
+
+def in_json(codes):
+    """Whether all arguments of a stream are JSON, or a beginning of it."""
+    return all(JsonPrefix().grows(arguments) for _, arguments in calls_of(codes)[1])
+
+
+def begins(codes, whole):
+    """Whether the stream is a beginning of the whole answer; of arguments of JSON, where that has no calls."""
+    content, calls = calls_of(codes)
+    found = whole["tool_calls"] if isinstance(whole, dict) else []
+    if not found:
+        return in_json(codes)
+    expected = [(call["function"]["name"], call["function"]["arguments"]) for call in found]
+    in_text = "=" in codes or (whole["content"] or "").startswith(content.strip())
+    pairs = zip(calls, expected, strict=False)
+    return (
+        in_text
+        and len(calls) <= len(expected)
+        and all(
+            name == there and rest_of_json(sent, all_of_it) is not None for (name, sent), (there, all_of_it) in pairs
+        )
+    )

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, AsyncLLM, PoolingParams, SamplingParams
+from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint, write_safetensors
+from mini_vllm.model_loader.safetensors_reader import Checkpoint
 from mini_vllm.pool.metadata import PoolingMetadata, PoolingStates
-from mini_vllm.tests.models.pooling_checkpoints import FAMILIES, TASKS, engine_args, prompts, save_family
+from mini_vllm.tests.models.pooling_checkpoints import FAMILIES, TASKS, VOCAB, engine_args, prompts, save_family
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,21 @@ def test_doors(folders):
     assert len(llm.embed([[5] * 64], use_tqdm=False)[0].outputs.embedding) == 64, "a prompt may fill the context"
 
 
+@pytest.mark.parametrize("family, head", [("qwen3-embedding", "lm_head.weight"), ("bert", "cls.predictions.bias")])
+def test_a_head_that_is_not_asked_changes_nothing(folders, tmp_path, family, head):
+    """Also where the output matrix is not the embedding, as of most generators."""
+    untied = save_random_checkpoint(tmp_path, {**FAMILIES[family], "tie_word_embeddings": False}, seed=1)
+    with Checkpoint(untied) as checkpoint:
+        tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
+    rng = np.random.default_rng(2)
+    found = []
+    for shape in ((VOCAB, 64), (VOCAB,)) if family == "bert" else ((VOCAB, 64),) * 2:
+        tensors[head] = rng.standard_normal(shape).astype(np.float32)
+        write_safetensors(untied / "model.safetensors", tensors)
+        found.append(pooled(LLM(str(untied), runner="pooling"), prompts()[:1], "embed")[0])
+    np.testing.assert_array_equal(*found)
+
+
 def test_metadata_wants_its_cursor():
     metadata = PoolingMetadata(np.array([2]), [np.array([1, 2])], [PoolingParams(task="embed")], [PoolingStates()])
     with pytest.raises(RuntimeError, match="build_pooling_cursor"):
@@ -128,11 +145,3 @@ def test_metadata_wants_its_cursor():
         metadata.build_pooling_cursor(np.array([1, 1]), np.array([1, 1]))
     with pytest.raises(ValueError, match="must have a task set"):
         PoolingMetadata(np.array([2]), [], [PoolingParams()], [PoolingStates()])
-
-
-def test_pooling_and_adapters_exclude_each_other(tmp_path):
-    from mini_vllm.tests.models.pooling_checkpoints import save_family
-
-    folder = save_family("qwen3-embedding", tmp_path)
-    with pytest.raises(ValueError, match="enable_lora must be False with runner='pooling', got True"):
-        LLM(str(folder), runner="pooling", enable_lora=True, skip_tokenizer_init=True)

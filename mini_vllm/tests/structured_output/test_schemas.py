@@ -270,7 +270,7 @@ def test_ranges_of_numbers_are_exact(seed):
 
 @pytest.mark.slow
 def test_large_schemas_are_read_or_refused_in_a_moment():
-    start = time.perf_counter()
+    start = time.process_time()
     values = [f"v{n}" for n in range(40000)]
     assert matches(grammar_of("JSON", json.dumps({"enum": values})), '"v39999"')
     parts = [{"anyOf": [{"type": "object", "properties": {f"a{n}{m}": {}}} for m in range(3)]} for n in range(14)]
@@ -278,7 +278,7 @@ def test_large_schemas_are_read_or_refused_in_a_moment():
         grammar_of("JSON", json.dumps({"allOf": parts}))
     with pytest.raises(GrammarError, match="oneOf: more than 1000"):
         grammar_of("JSON", json.dumps({"oneOf": [{"const": n} for n in range(2000)]}))
-    assert time.perf_counter() - start < 15  # the square of the values takes a minute
+    assert time.process_time() - start < 15  # the square of the values takes a minute
 
 
 def test_bounds_beyond_what_a_float_holds():

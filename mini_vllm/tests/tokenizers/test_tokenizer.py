@@ -199,7 +199,7 @@ def test_a_long_word_is_not_quadratic(make):
         return time.process_time() - start
 
     seconds(1000)
-    assert seconds(200_000) < 40 * max(seconds(20_000), 0.002)
+    assert any(seconds(200_000) < 40 * max(seconds(20_000), 0.002) for _ in range(5))  # the collector may come between
 
 
 def test_added_tokens():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import random
 from itertools import combinations
 from pathlib import Path
@@ -14,8 +15,9 @@ HERE = Path(__file__).resolve().parent
 POCKET = HERE.parents[2] / "models" / "pocket"
 RUNS = {
     arm: json.loads((HERE / "captured" / f"cpu-{arm}.json").read_text(encoding="utf-8"))
-    for arm in ("shared", "unshared", "seeds", "votes", "times")
+    for arm in ("shared", "unshared", "seeds", "times")
 }
+RUNS["votes"] = json.loads(lzma.decompress((HERE / "captured" / "cpu-votes.json.xz").read_bytes()))
 SHARED, UNSHARED = RUNS["shared"]["rows"], RUNS["unshared"]["rows"]
 TAIL, SEEDS, VOTES = RUNS["shared"]["tail"], RUNS["seeds"]["seeds"], RUNS["votes"]["votes"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from mini_vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorRole
-from mini_vllm.utils.checks import did_you_mean
+from mini_vllm.utils.checks import did_you_mean, shown
 
 if TYPE_CHECKING:
     from mini_vllm.config.ec_transfer import ECTransferConfig
@@ -46,7 +46,7 @@ class ECConnectorFactory:
         if name is None or path is None:
             hint = did_you_mean(str(name), cls._registry) or "."
             raise ValueError(
-                f"Unsupported connector type: ec_connector={name!r}{hint} "
+                f"Unsupported connector type: ec_connector={shown(name)}{hint} "
                 f"Registered: {', '.join(sorted(cls._registry))}; a class of one's own needs ec_connector_module_path"
             )
         found = getattr(importlib.import_module(path), name)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from mini_vllm.distributed.kv_transfer.kv_connector.base import KVConnectorBase_V1, KVConnectorRole, supports_hma
-from mini_vllm.utils.checks import did_you_mean
+from mini_vllm.utils.checks import did_you_mean, shown
 
 if TYPE_CHECKING:
     from mini_vllm.config.kv_transfer import KVTransferConfig
@@ -108,7 +108,7 @@ class KVConnectorFactory:
         else:
             hint = did_you_mean(name, cls._registry) or "."
             raise ValueError(
-                f"Unsupported connector type: kv_connector={name!r}{hint} "
+                f"Unsupported connector type: kv_connector={shown(name)}{hint} "
                 f"Registered: {', '.join(sorted(cls._registry))}; a class of one's own needs kv_connector_module_path"
             )
         if not (isinstance(found, type) and issubclass(found, KVConnectorBase_V1)):

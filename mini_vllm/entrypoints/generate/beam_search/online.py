@@ -56,7 +56,7 @@ async def beam_search(
     outputs = []
     for index, beam in enumerate(search.best(instance).sequences):
         outputs.append(_completion(index, beam, start, eos if not params.ignore_eos else None, params, tokenizer))
-    yield RequestOutput(request_id, prompt.get("prompt"), list(prompt["prompt_token_ids"]), outputs, True)
+    yield RequestOutput(request_id, prompt.get("prompt"), list(prompt["prompt_token_ids"]), None, outputs, True)
 
 
 def _completion(

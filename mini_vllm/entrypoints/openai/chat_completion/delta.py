@@ -8,32 +8,34 @@ from __future__ import annotations
 
 from typing import Any
 
+from mini_vllm.entrypoints.openai.chat_completion.choice import make_message
 from mini_vllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionNamedToolChoiceParam,
     ChatCompletionRequest,
 )
+from mini_vllm.entrypoints.openai.chat_completion.sent import Sent, joined
 from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaMessage
+from mini_vllm.logger import init_logger
+
+logger = init_logger(__name__)
 
 
 class DeltaMaker:
     """One per choice of a stream."""
 
     def __init__(self, parsers: Parsers, request: ChatCompletionRequest) -> None:
-        self.request = request
-        self.text = ""
+        self.parsers, self.request = parsers, request
+        self.text, self.prompt_token_ids = "", list[int]()
         self.parser: Any = parsers.stream_parser(request)
-        self.tools_streamed = False
+        self.sent = Sent()
 
     def take(self, text: str, token_ids: list[int], prompt_token_ids: list[int]) -> DeltaMessage | None:
         """The delta of these tokens; None where a parser holds them back."""
-        self.text += text
+        self.text, self.prompt_token_ids = self.text + text, prompt_token_ids
         if self.parser is None:
             return DeltaMessage(content=text)
-        delta = self.parser.parse_delta(text, token_ids, self.request, prompt_token_ids)
-        if delta is not None and delta.tool_calls:
-            self.tools_streamed = True
-        return delta
+        return self.sent.admit(self.parser.parse_delta(text, token_ids, self.request, prompt_token_ids))
 
     def shown(self, delta: DeltaMessage | None) -> DeltaMessage:
         """As it goes out: one tool call where several are not wanted."""
@@ -43,9 +45,19 @@ class DeltaMaker:
         return delta
 
     def finish(self, delta: DeltaMessage | None, ended: str) -> tuple[str, DeltaMessage | None]:
-        """The reason that the client hears, and the last delta with what the parser still held."""
+        """The reason that the client hears, and the last delta with what the client still lacks."""
         if self.parser is None:
             return ended, delta
-        called, delta = self.parser.finish(delta)
+        delta = joined(delta, self._missing())
+        tool_parser = self.parser.tool_parser
+        called = tool_parser is not None and bool(tool_parser.prev_tool_call_arr)
         named = isinstance(self.request.tool_choice, ChatCompletionNamedToolChoiceParam)
-        return ("tool_calls" if called or (self.tools_streamed and not named) else ended), delta
+        return ("tool_calls" if called or (self.sent.calls and not named) else ended), delta
+
+    def _missing(self) -> DeltaMessage | None:
+        try:
+            message, _ = make_message(self.request, self.parsers, "assistant", self.text, self.prompt_token_ids)
+        except Exception:  # a parser from outside may raise anything; what went out stands
+            logger.exception("The whole answer cannot be parsed; its stream ends as it is.")
+            return None
+        return self.sent.missing(message)

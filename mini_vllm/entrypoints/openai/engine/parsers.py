@@ -6,10 +6,8 @@ Upstream: `upstream/vllm/parser/parser_manager.py`, and what both generators of
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
 from mini_vllm.parser import Parser, ParserManager
 
@@ -51,7 +49,9 @@ class Parsers:
         Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:337 — "reasoning_ended".
         """
         parser = self.reasoning_of(request)
-        ended: Any = None if parser is None else parser.is_reasoning_end(prompt_token_ids)
+        ended: Any = None
+        if parser is not None:
+            ended = not parser.thinking_enabled or parser.is_reasoning_end(prompt_token_ids)
         if not request.include_reasoning:
             ended = True
         kwargs = None if parser is None else self.reasoning_kwargs(request)
@@ -65,7 +65,7 @@ class Parsers:
         if self.tool_parser is not None and request.tool_choice != "none":
             self.tool_parser(self.tokenizer, request.tools).adjust_request(request)
 
-    def stream_parser(self, request: Any) -> StreamParser | None:
+    def stream_parser(self, request: Any) -> Parser | None:
         """A new parser for one choice of a stream, or None where text goes out as it comes.
 
         Upstream's stream looks for calls also where the request has no tools or says "none", while its whole answer
@@ -76,47 +76,4 @@ class Parsers:
         chosen = ParserManager.get_parser(tool, self.options.reasoning_parser, self.enable_auto_tools)
         if chosen is None:
             return None
-        return StreamParser(chosen(self.tokenizer, request.tools, **self.reasoning_kwargs(request)))
-
-
-class StreamParser:
-    """The parser of one choice, with the last word at its end."""
-
-    def __init__(self, parser: Parser) -> None:
-        self.parser = parser
-
-    def parse_delta(
-        self, text: str, token_ids: list[int], request: Any, prompt_token_ids: list[int]
-    ) -> DeltaMessage | None:
-        """See `DelegatingParser.parse_delta`."""
-        return self.parser.parse_delta(text, token_ids, request, prompt_token_ids)
-
-    def finish(self, delta: DeltaMessage | None) -> tuple[bool, DeltaMessage | None]:
-        """Whether the tool parser found calls, and the last delta with the arguments that it has not sent.
-
-        Upstream looks for these only where the last delta has arguments itself: not where it is empty.
-        """
-        parser = self.parser.tool_parser
-        if parser is None or not parser.prev_tool_call_arr:
-            return False, delta
-        function = delta.tool_calls[0].function if delta is not None and delta.tool_calls else None
-        if delta is None or function is None or function.arguments is None:
-            return True, delta
-        index = len(parser.prev_tool_call_arr) - 1
-        arguments = parser.prev_tool_call_arr[index].get("arguments", {})
-        whole = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        sent = parser.streamed_args_for_tool[index]
-        sent = sent[: len(sent) - len(function.arguments)]
-        return True, _with_arguments(delta, index, whole.replace(sent, "", 1))
-
-
-def _with_arguments(delta: DeltaMessage, index: int, arguments: str) -> DeltaMessage:
-    """The call `index` of a delta, with other arguments; all else of the delta is dropped, as upstream.
-
-    Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:1572 — `_create_remaining_args_delta`.
-    """
-    call = next((call for call in delta.tool_calls if call.index == index), None)
-    name = call.function.name if call and call.function else None
-    function = DeltaFunctionCall(name=name, arguments=arguments)
-    first = (call.id, call.type) if call else (None, None)
-    return DeltaMessage(tool_calls=[DeltaToolCall(index=index, id=first[0], type=first[1], function=function)])
+        return chosen(self.tokenizer, request.tools, **self.reasoning_kwargs(request))

@@ -33,11 +33,16 @@ class PoolingServing(OpenAIServing):
         return await self.renderer.render_cmpl_async(prompt_to_seq(inputs), params, extras)
 
     async def encode(
-        self, prompts: Sequence[Any], params: Sequence[PoolingParams], request_id: str, priority: int
+        self, prompts: Sequence[Any], params: Sequence[PoolingParams], request_id: str, request: Any
     ) -> list[PoolingRequestOutput]:
-        """The results in the order of the prompts; where one is refused or fails, the others are given up."""
+        """The results in the order of the prompts; where one is refused or fails, the others are given up.
+
+        `request.model` may be the name of an adapter. (Upstream finds the adapter, and then that its name is no model:
+        upstream/vllm/entrypoints/pooling/base/serving.py:278 — `_maybe_get_adapters`.)
+        """
+        settings = {"priority": request.priority, "lora_request": self.models.lora_requests.get(request.model or "")}
         tasks = [
-            asyncio.ensure_future(self._one(prompt, its, f"{request_id}-{i}", priority))
+            asyncio.ensure_future(self._one(prompt, its, f"{request_id}-{i}", settings))
             for i, (prompt, its) in enumerate(zip(prompts, params, strict=True))
         ]
         try:
@@ -46,11 +51,13 @@ class PoolingServing(OpenAIServing):
             for task in tasks:
                 task.cancel()
 
-    async def _one(self, prompt: Any, params: PoolingParams, request_id: str, priority: int) -> PoolingRequestOutput:
+    async def _one(
+        self, prompt: Any, params: PoolingParams, request_id: str, settings: dict[str, Any]
+    ) -> PoolingRequestOutput:
         if self.request_logger is not None:
             self.request_logger.log_inputs(request_id, prompt.get("prompt"), prompt["prompt_token_ids"], None)
         inside = f"{request_id}-{random_uuid():.8}"
-        async for output in self.engine_client.encode(dict(prompt), params, inside, priority=priority):
+        async for output in self.engine_client.encode(dict(prompt), params, inside, **settings):
             if output.outputs.data is None:
                 raise GenerationError(output.outputs.error or "Internal server error")
             return output
@@ -63,7 +70,7 @@ class PoolingServing(OpenAIServing):
         request_id, _ = self._begin(self.request_id_prefix, request.request_id, raw_request)
         prompts = await self.render(request, request.input)
         params = [request.to_pooling_params(task)] * len(prompts)
-        return request_id, await self.encode(prompts, params, request_id, request.priority)
+        return request_id, await self.encode(prompts, params, request_id, request)
 
 
 def get_pooling_usage(outputs: Sequence[PoolingRequestOutput]) -> UsageInfo:

@@ -53,7 +53,7 @@ class ServingEmbedding(PoolingServing):
             return refused
         kept = None if request.truncate == "NONE" else request.max_tokens or -1
         inner = EmbeddingRequest(
-            input=request.texts, dimensions=request.output_dimension, priority=request.priority,
+            model=request.model, input=request.texts, dimensions=request.output_dimension, priority=request.priority,
             truncate_prompt_tokens=kept, truncation_side=_SIDES[request.truncate],
         )  # fmt: skip
         request_id, outputs = await self.pool_inputs(inner, "embed", raw_request)

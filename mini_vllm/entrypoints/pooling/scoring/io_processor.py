@@ -81,7 +81,7 @@ class ScoringIOProcessor:
         ids = [*a.prompt_token_ids, *([] if pad is None else [pad]), *b.prompt_token_ids]
         score = ScoringOutput(float(self.similarity(a.outputs.data, b.outputs.data)))
         cached = a.num_cached_tokens + b.num_cached_tokens
-        return ScoringRequestOutput(f"{a.request_id}_{b.request_id}", score, ids, True, cached)
+        return ScoringRequestOutput(f"{a.request_id}_{b.request_id}", score, ids, cached, True)
 
     def similarity(self, a: Any, b: Any) -> float:
         """Of the two results."""
@@ -124,8 +124,8 @@ class CrossEncoderIOProcessor(ScoringIOProcessor):
     def post_process(self, outputs: Sequence[PoolingRequestOutput], n_queries: int) -> list[PoolingRequestOutput]:
         return [
             ScoringRequestOutput(
-                each.request_id, ScoringOutput(float(np.ravel(each.outputs.data)[0])), each.prompt_token_ids, True,
-                each.num_cached_tokens,
+                each.request_id, ScoringOutput(float(np.ravel(each.outputs.data)[0])), each.prompt_token_ids,
+                each.num_cached_tokens, True,
             )
             for each in outputs
         ]  # fmt: skip

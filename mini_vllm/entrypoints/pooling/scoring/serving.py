@@ -38,7 +38,7 @@ class ServingScores(PoolingServing):
         given, params = processor.pre_process(data, request.to_pooling_params(processor.task))
         texts = [item["prompt_token_ids"] if isinstance(item, dict) else item for item in given]
         prompts = await self.render(request, texts)
-        outputs = await self.encode(prompts, params, request_id, request.priority)
+        outputs = await self.encode(prompts, params, request_id, request)
         return request_id, processor.post_process(outputs, len(data.data_1))
 
     async def create_score(

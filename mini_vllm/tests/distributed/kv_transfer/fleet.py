@@ -25,10 +25,15 @@ from mini_vllm.tests.distributed.kv_transfer.chaos import (
     wait_until,
 )
 from mini_vllm.tests.distributed.kv_transfer.pairs import kv_transfer_flags
-from mini_vllm.tests.entrypoints.openai.test_process import MAIN, children, free_port
-from mini_vllm.tests.helpers import POCKET
+from mini_vllm.tests.entrypoints.openai.test_process import MAIN, children
+from mini_vllm.tests.helpers import POCKET, free_port
 
-ENV = {"VLLM_NIXL_SIDE_CHANNEL_PORT": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ENV = {
+    "VLLM_NIXL_SIDE_CHANNEL_PORT": "0",
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 KINDS = ("SIGKILL", "SIGKILL of the core", "SIGSTOP")
 
 

@@ -1,6 +1,8 @@
 """Offloading to the host's memory through the whole engine: the same tokens with and without, from a pool that is too
 small for all conversations; what is counted; what comes in between."""
 
+import itertools
+import threading
 import time
 
 import pytest
@@ -24,6 +26,7 @@ from mini_vllm.tests.distributed.kv_transfer.offloading import (
 
 PROMPTS = conversations()
 NATIVE = {"kv_offloading_size": SIZE}
+LATE_STEPS = 10
 
 
 @pytest.fixture(scope="module")
@@ -125,19 +128,30 @@ def test_a_slow_copy_reads_what_was_there_when_it_began(ahead, folder, plain, mo
 
 
 def test_without_waiting_for_copies_wrong_tokens_come_out(folder, plain, monkeypatch):
-    """So that the test before this one proves something: nobody waits, and copies come a step late."""
-    copy, late = gpu_worker.SingleDirectionOffloadingHandler._copy, []
+    """So that the test before this one proves something: nobody waits, and copies come some steps late."""
+    copy, late, steps, over = gpu_worker.SingleDirectionOffloadingHandler._copy, [], [0], threading.Event()
 
     def slow(self, spec):
-        time.sleep(0.02)
+        begun = steps[0]
+        while steps[0] < begun + LATE_STEPS and not over.wait(0.0005):
+            pass
         return copy(self, spec)
 
     monkeypatch.setattr(gpu_worker.SingleDirectionOffloadingHandler, "_copy", slow)
     monkeypatch.setattr(gpu_worker.SingleDirectionOffloadingHandler, "wait", lambda self, ids: late.extend(ids))
     llm = make(folder, num_blocks=18)
+    core = llm.llm_engine.engine_core
+    step = core.step_fn
+
+    def counted():
+        steps[0] += 1
+        return step()
+
+    core.step_fn = counted
     outputs = []
     for _ in range(3):
         outputs += llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+    over.set()
     assert late and tokens_of(outputs) != plain["full"] + plain["full"][:6]
 
 
@@ -180,7 +194,7 @@ def test_resets_between_steps(kind, ahead, folders, plain):
         found = {}
         for i, prompt in enumerate(PROMPTS):
             engine.add_request(f"{round_}-{i}", prompt, GREEDY)
-        for step in range(200):
+        for step in itertools.count():
             if not engine.has_unfinished_requests():
                 break
             for output in engine.step():

@@ -102,7 +102,7 @@ def ask(engines, body=BODY, path="/v1/completions", flags=(), headers=None):
 
 
 def run(main):
-    return asyncio.run(asyncio.wait_for(main(), 60))
+    return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 def pair(engines, policy=None, prefill=("p",), decode=("d",), routing="round_robin"):

@@ -56,14 +56,17 @@ def test_or_the_client_is_told_who_failed_and_how():
 
 
 def test_silence_ends_at_the_timeout():
-    timeouts = ["--prefill-timeout", "0.05", "--decode-timeout", "0.05"]
-    answer, engines, _ = ask({**FINE, "p": lambda body: None}, flags=timeouts)
+    answer, engines, _ = ask({**FINE, "p": lambda body: None}, flags=["--prefill-timeout", "0.05"])
     assert answer.status_code == 200 and engines.hosts == ["p", "d"]
-    answer, _, _ = ask({**FINE, "d": lambda body: None}, flags=timeouts)
+    timeout = ["--decode-timeout", "0.05"]
+    answer, _, _ = ask({**FINE, "d": lambda body: None}, flags=timeout)
     assert answer.status_code == 504
     assert "the decode engine http://d:80 was silent for 0.05 s" in answer.json()["error"]["message"]
     cut = [STREAM[0], None]
-    answer, _, _ = ask({**FINE, "d": lambda body: (200, cut)}, {**BODY, "stream": True}, flags=timeouts)
+    for _ in range(50):  # a machine may be so busy that the first event comes too late as well
+        answer, _, _ = ask({**FINE, "d": lambda body: (200, cut)}, {**BODY, "stream": True}, flags=timeout)
+        if answer.status_code == 200:
+            break
     first, error, done = answer.content.split(b"\n\n")[:3]
     assert (first + b"\n\n", done) == (STREAM[0], b"data: [DONE]") and b"was silent for 0.05 s" in error
 
@@ -194,7 +197,7 @@ def test_who_hangs_is_left_by_those_who_wait_and_comes_back():
         assert not hung.is_up and proxy.decode.num_up == 1 and "did not answer" in hung.status()["why"]
         assert proxy.decode.choose([proxy.decode.all[1]]) is None
         hangs = False
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not hung.is_up:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.001)

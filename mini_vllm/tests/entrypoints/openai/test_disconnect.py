@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
+from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server, unhurried
 
 LONG = {"prompt": "hello", "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
@@ -33,7 +33,14 @@ def wait_for_requests(server, count):
         time.sleep(0.001)
 
 
+@pytest.fixture
+def slowly(server):
+    with unhurried(server):
+        yield
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.usefixtures("slowly")
 def test_a_client_that_leaves_ends_its_request(server, stream):
     before = server.engine._stats.finished.get("abort", 0)
     connection = post(server, "/v1/completions", {**LONG, "stream": stream, "n": 2, "temperature": 1})
@@ -46,6 +53,7 @@ def test_a_client_that_leaves_ends_its_request(server, stream):
     assert server.engine._stats.finished.get("abort", 0) == before + 2
 
 
+@pytest.mark.usefixtures("slowly")
 def test_several_prompts_end_together(server):
     connection = post(server, "/v1/completions", {**LONG, "prompt": ["a", "b", "c"], "stream": True})
     wait_for_requests(server, 3)
@@ -53,6 +61,7 @@ def test_several_prompts_end_together(server):
     server.wait_until_idle()
 
 
+@pytest.mark.usefixtures("slowly")
 def test_load_is_zero_afterwards(server):
     with server.client() as client:
         connection = post(server, "/v1/completions", {**LONG, "stream": True})
@@ -77,7 +86,8 @@ def test_a_slow_reader_gets_everything_in_few_pieces(server):
     data = json.dumps(body).encode()
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-    wait_for_requests(server, 1)
+    with unhurried(server):
+        wait_for_requests(server, 1)
     server.wait_until_idle()  # the engine has not waited for the reader
     received = b""
     while piece := connection.recv(1 << 16):

@@ -9,7 +9,7 @@ pytest.importorskip("pydantic", reason="needs the extra serve")
 
 from mini_vllm.entrypoints.openai.responses.store import EventLog, ResponseStore
 from mini_vllm.entrypoints.openai.responses.utils import continue_from
-from mini_vllm.tests.entrypoints.openai.servers import Server, events
+from mini_vllm.tests.entrypoints.openai.servers import Server, events, unhurried
 from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_server import options
 from mini_vllm.tests.golden.record_server_store import FILE
@@ -34,6 +34,12 @@ def server():
 @pytest.fixture(scope="module")
 def client(server):
     return server.openai()
+
+
+@pytest.fixture
+def slowly(server):
+    with unhurried(server):
+        yield
 
 
 def wait(client, response_id):
@@ -72,7 +78,7 @@ def test_in_the_background_and_streamed_again(client):
     assert wait(client, seen[0].response.id).output_text == seen[-1].response.output_text
 
 
-def test_a_cancelled_one_leaves_the_engine(server, client):
+def test_a_cancelled_one_leaves_the_engine(server, client, slowly):
     import openai
 
     running = client.responses.create(**ENDLESS, background=True)

@@ -1,5 +1,6 @@
 """Keys, request ids, CORS, bounds, sockets, files of flags, and the end of a server."""
 
+import contextlib
 import json
 import threading
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 
 from mini_vllm.entrypoints.cli.serve import parse_serve_args
-from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server, events
+from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server, events, unhurried
 
 SHORT = {"prompt": "hello", "max_tokens": 2, "temperature": 0}
 LONG = {"prompt": "hello", "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
@@ -91,7 +92,7 @@ def test_too_many_headers(client):
 
 @pytest.mark.slow
 def test_more_requests_than_allowed_are_told_to_come_back(server, client):
-    with client.stream("POST", "/v1/completions", json=LONG) as first:
+    with unhurried(server), client.stream("POST", "/v1/completions", json=LONG) as first:
         lines = [first.iter_lines()]
         next(lines[0])
         with client.stream("POST", "/v1/completions", json=LONG) as second:
@@ -118,7 +119,8 @@ def test_unix_socket(tmp_path):
     import httpx
 
     path = str(tmp_path / "s")
-    with Server("toy", "--uds", path), httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://x") as c:
+    how = {"transport": httpx.HTTPTransport(uds=path), "base_url": "http://x", "timeout": WAIT_S}
+    with Server("toy", "--uds", path), httpx.Client(**how) as c:
         assert c.get("/health").status_code == 200
 
 
@@ -127,7 +129,8 @@ def test_the_end_of_a_server(seconds):
     """What runs may end within the time that is given; then it is aborted, and its client hears so."""
     with Server("toy", "--shutdown-timeout", str(seconds)) as server, server.client() as client:
         body = {**LONG, "max_tokens": 300 if seconds else 1900}
-        with client.stream("POST", "/v1/completions", json=body) as response:
+        pace = contextlib.nullcontext() if seconds else unhurried(server)
+        with pace, client.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()
             next(lines)
             server.loop.call_soon_threadsafe(server.app.state.server.end)
@@ -138,7 +141,7 @@ def test_the_end_of_a_server(seconds):
 def test_a_dead_engine_ends_the_server():
     """Whoever asks hears of it, those whose streams run too, and the server ends: something outside starts it anew."""
     with Server("toy") as server, server.client() as client:
-        with client.stream("POST", "/v1/completions", json=LONG) as response:
+        with unhurried(server), client.stream("POST", "/v1/completions", json=LONG) as response:
             lines = response.iter_lines()
             next(lines)
             server.loop.call_soon_threadsafe(server.engine.shutdown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import selectors
 import socket
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from mini_vllm.logger import init_logger
 logger = init_logger(__name__)
 
 MAX_CONNECTIONS = 64
-_LOOK_S = 0.2
+_PAUSE_S = 0.2
 _GOODBYE_S = 5.0
 
 
@@ -30,8 +31,9 @@ class Listener:
         self._sock, self._handle, self._name = sock, handle, name
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._open: dict[socket.socket, threading.Thread] = {}
+        self._bell, self._rung = socket.socketpair()  # so that `close` ends a wait
         sock.listen(MAX_CONNECTIONS)
-        sock.settimeout(_LOOK_S)
+        sock.setblocking(False)
         self._thread = threading.Thread(target=self._accept, daemon=True, name=name)
         self._thread.start()
 
@@ -41,24 +43,33 @@ class Listener:
         return self._sock.getsockname()
 
     def _accept(self) -> None:
-        while not self._closed.is_set():
-            try:
-                connection, _ = self._sock.accept()
-            except TimeoutError:
-                continue
-            except OSError as error:  # closed; or no more descriptors, which passes
-                if not self._closed.wait(_LOOK_S):
-                    logger.warning("%s: %s", self._name, error)
-                continue
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True, name=self._name)
-            with self._lock:
-                is_welcome = len(self._open) < MAX_CONNECTIONS and not self._closed.is_set()
-                if is_welcome:
-                    self._open[connection] = thread
+        with selectors.DefaultSelector() as selector:
+            for sock in (self._sock, self._rung):
+                selector.register(sock, selectors.EVENT_READ)
+            while not self._closed.is_set():
+                if any(key.fileobj is self._sock for key, _ in selector.select()):
+                    self._welcome()
+
+    def _welcome(self) -> None:
+        """Give a thread to the next connection."""
+        try:
+            connection, _ = self._sock.accept()
+        except BlockingIOError:  # who called has gone again
+            return
+        except OSError as error:  # no more descriptors, which passes
+            if not self._closed.wait(_PAUSE_S):
+                logger.warning("%s: %s", self._name, error)
+            return
+        connection.setblocking(True)
+        thread = threading.Thread(target=self._serve, args=(connection,), daemon=True, name=self._name)
+        with self._lock:
+            is_welcome = len(self._open) < MAX_CONNECTIONS and not self._closed.is_set()
             if is_welcome:
-                thread.start()
-            else:
-                connection.close()
+                self._open[connection] = thread
+        if is_welcome:
+            thread.start()
+        else:
+            connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -77,6 +88,7 @@ class Listener:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._bell.send(b"\0")
         with self._lock:
             left = dict(self._open)
         for connection in left:
@@ -85,4 +97,5 @@ class Listener:
         for thread in (self._thread, *left.values()):
             if thread is not threading.current_thread():
                 thread.join(_GOODBYE_S)
-        self._sock.close()
+        for sock in (self._sock, self._bell, self._rung):
+            sock.close()

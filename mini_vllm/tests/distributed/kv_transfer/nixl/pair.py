@@ -8,6 +8,7 @@ import time
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl import utils
 from mini_vllm.tests.helpers import POCKET
 
 LONG = "A block of keys and values went to the disk, where it slept for a long time, and nobody knew. " * 2
@@ -69,8 +70,7 @@ def drain(llm, most=None):
 
 
 def drain_together(clock, *llms):
-    """As `drain`, of engines that read from each other, while time goes by: a lease that a late heartbeat has renewed
-    runs out too."""
+    """As `drain`, while time goes by: every lease runs out, that too which a late heartbeat has renewed."""
     cores, deadline = [llm.llm_engine.engine_core for llm in llms], time.monotonic() + PATIENCE_S
     while any(core.has_requests() for core in cores):
         for core in cores:
@@ -79,6 +79,29 @@ def drain_together(clock, *llms):
         clock.time += 1
         give_way(deadline, *cores)
     drained(*llms)
+
+
+def wait_until(llm, true):
+    """Step until it is so; what is done in the background takes its time."""
+    core, deadline = llm.llm_engine.engine_core, time.monotonic() + PATIENCE_S
+    while not true():
+        core.step_fn()
+        give_way(deadline, core)
+
+
+def be_patient(worker):
+    """As the fixture `patient`, in a process that an engine has spawned: `collective_rpc(be_patient)`."""
+    utils.HANDSHAKE_TIMEOUT_S = utils.TRANSFER_TIMEOUT_S = PATIENCE_S
+
+
+def all_heard(d):
+    """D's scheduler knows of every transfer: that one has succeeded is said when P has heard of it, later than that a
+    request can go on."""
+    deadline = time.monotonic() + PATIENCE_S
+    remotes = d.llm_engine.engine_core.model_runner.kv_connector.kv_connector.connector_worker._remotes
+    while not all(remote.is_idle for remote in remotes.values()):
+        give_way(deadline, d.llm_engine.engine_core)
+    d.generate(["."], greedy(1), use_tqdm=False)
 
 
 def give_way(deadline, *cores):

@@ -7,10 +7,11 @@ import select
 import sys
 import time
 
-from mini_vllm.tests.distributed.kv_transfer.nixl.pair import drain, make, prefill
+from mini_vllm.tests.distributed.kv_transfer.nixl.pair import be_patient, drain, make, prefill
 
 
 def main(extra):
+    be_patient(None)
     llm = make("kv_producer", extra=json.loads(extra))
     core = llm.llm_engine.engine_core
     print(json.dumps({"pid": os.getpid()}), flush=True)

@@ -11,9 +11,12 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl import scheduler as sch
 from mini_vllm.distributed.kv_transfer.kv_connector.nixl import transports
 from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     LONG,
+    PATIENCE_S,
     REMOTE_DECODE,
+    all_heard,
     decode,
     drain,
+    drain_together,
     drained,
     ended,
     greedy,
@@ -21,6 +24,7 @@ from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     needs_pocket,
     prefill,
     tokens_of,
+    wait_until,
 )
 from mini_vllm.tests.helpers import POCKET
 
@@ -58,15 +62,6 @@ def used(llm):
 def step(llm, count=3):
     for _ in range(count):
         llm.llm_engine.engine_core.step_fn()
-
-
-def wait_until(llm, what):
-    """Step until it is so; a transfer in the background takes its time."""
-    for _ in range(5000):
-        if what():
-            return
-        step(llm, 1)
-    raise AssertionError("it does not come")
 
 
 def test_a_lease_runs_out_and_the_reader_hears_of_it(pair, clock, caplog):
@@ -118,7 +113,7 @@ def test_an_abort_on_d_while_it_loads_keeps_the_blocks_until_that_is_over(pair, 
     gate, send = threading.Event(), transports.TcpTransport.send
 
     def waits(self, sock, freight, fill):
-        assert gate.wait(30)
+        assert gate.wait(PATIENCE_S)
         send(self, sock, freight, fill)
 
     monkeypatch.setattr(transports.TcpTransport, "send", waits)
@@ -138,7 +133,7 @@ def test_a_lease_that_runs_out_during_a_read_makes_it_void(pair, clock, monkeypa
 
     def waits(self, sock, freight, fill):
         begun.set()
-        assert gate.wait(30)
+        assert gate.wait(PATIENCE_S)
         send(self, sock, freight, fill)
 
     monkeypatch.setattr(transports.TcpTransport, "send", waits)
@@ -146,7 +141,7 @@ def test_a_lease_that_runs_out_during_a_read_makes_it_void(pair, clock, monkeypa
     d.llm_engine.scheduler.connector.connector.connector_scheduler._last_heartbeat_time = clock.time
     d.llm_engine.add_request("a", LONG, greedy(4, params))
     step(d)
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     clock.time += 31
     drain(p, 5)  # its blocks are somebody else's now
     gate.set()
@@ -169,11 +164,11 @@ def test_an_abort_on_p_and_a_request_that_ends_otherwise_keep_nothing(pair):
 
 def test_the_log_has_the_transfers(pair, plain, caplog, monkeypatch, clock):
     p, d = pair
-    clock.time += 100
-    drain(p)
+    drain_together(clock, p)
     monkeypatch.setattr(scheduler_half, "LOG_INTERVAL_S", 0.0)
     caplog.set_level(logging.INFO)
     assert tokens_of(decode(d, [LONG], prefill(p, [LONG]))) == plain
+    all_heard(d)
     lines = [record.getMessage() for record in caplog.records if "KV Transfer metrics" in record.getMessage()]
     assert lines[-1].startswith("KV Transfer metrics: Num successful transfers=1, Avg xfer time (ms)=")
     megabytes = 3 * 16 * 2 * 2 * 64 * 4 * 8 / 2**20
@@ -184,8 +179,7 @@ def test_the_log_has_the_transfers(pair, plain, caplog, monkeypatch, clock):
     assert moved.sum == moved.count * megabytes * 2**20 and moved.buckets["524288.0"] == moved.count > 0
     assert decode(d, [LONG[1:]], prefill(p, [LONG]))[0].outputs[0].finish_reason == "error"
     drain(d)
-    clock.time += 31
-    drain(p)
+    drain_together(clock, p)
     again = {metric.name: metric for llm in (d, p) for metric in llm.get_metrics() if "nixl" in metric.name}
     assert again["vllm:nixl_num_kv_expired_reqs"].value > 0
     assert next(m for m in d.get_metrics() if m.name == failed.name).value == failed.value + 1

@@ -9,6 +9,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     PROMPTS,
+    all_heard,
     decode,
     drain,
     drained,
@@ -70,7 +71,7 @@ def test_the_tokens_of_one_engine_and_no_block_is_lost(backend, of_p, of_d, plai
 
 
 def test_the_parameters_are_upstreams_and_threads_end():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with ended(make("kv_producer")) as (p,):
         (params,) = prefill(p, PROMPTS[:1])
         assert params.pop("remote_port") > 0
@@ -79,8 +80,11 @@ def test_the_parameters_are_upstreams_and_threads_end():
             "do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2, 3]],
             "remote_request_id": "0", "remote_host": "localhost", "tp_size": 1, "remote_num_tokens": 48,
         }  # fmt: skip
-        assert threading.active_count() > before
-    assert threading.active_count() == before
+        begun = set(threading.enumerate()) - before
+        assert begun
+    for thread in begun:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in begun)
 
 
 @pytest.mark.skipif(not PIRATE.is_dir(), reason="models/pocket-lora-pirate is not here")
@@ -110,6 +114,7 @@ def test_completions_of_one_prompt_have_one_load(caching, plain):
         )
         (output,) = d.generate(PROMPTS[:1], most_likely, use_tqdm=False)
         assert [each.token_ids for each in output.outputs] == plain["float32"][:1] * 3
+        all_heard(d)
         stats = d.llm_engine.scheduler.connector.connector.connector_scheduler.stats
         assert stats.num_successful_transfers == 1 and not stats.num_failed_transfers
         params = prefill(p, PROMPTS[2:3])[0]

@@ -10,8 +10,10 @@ import sys
 import pytest
 
 from mini_vllm import LLM
+from mini_vllm.distributed.kv_transfer.kv_connector.nixl import utils
 from mini_vllm.tests.distributed.kv_transfer.nixl import prefiller
 from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
+    PATIENCE_S,
     PROMPTS,
     decode,
     drain,
@@ -20,9 +22,11 @@ from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     make,
     needs_pocket,
     tokens_of,
+    transfer_config,
 )
 from mini_vllm.tests.helpers import POCKET
 
+PATIENT = "mini_vllm.tests.distributed.kv_transfer.nixl.patient_connector"
 pytestmark = [needs_pocket, pytest.mark.slow]  # fast twins, with strangers in the place of P: test_failures.py
 
 
@@ -76,7 +80,7 @@ def test_two_processes_and_p_is_killed(backend, plain):
         drain(d)
 
 
-def test_p_is_stopped_and_goes_on(plain, impatient, caplog):
+def test_p_is_stopped_and_goes_on(plain, impatient, caplog, monkeypatch):
     with prefill_process() as p, ended(make(policy="recompute")) as (d,):
         params = p(PROMPTS)
         p.send_signal(signal.SIGSTOP)
@@ -84,6 +88,8 @@ def test_p_is_stopped_and_goes_on(plain, impatient, caplog):
         assert "timed out" in caplog.text
         d.reset_prefix_cache()
         p.send_signal(signal.SIGCONT)
+        monkeypatch.setattr(utils, "HANDSHAKE_TIMEOUT_S", PATIENCE_S)
+        monkeypatch.setattr(utils, "TRANSFER_TIMEOUT_S", PATIENCE_S)
         before = d.llm_engine.scheduler.connector.prefix_cache_stats.hits
         assert tokens_of(decode(d, PROMPTS, p(PROMPTS))) == plain
         assert d.llm_engine.scheduler.connector.prefix_cache_stats.hits > before
@@ -92,7 +98,9 @@ def test_p_is_stopped_and_goes_on(plain, impatient, caplog):
 
 def test_a_core_in_a_process_of_its_own(plain):
     with prefill_process("shm") as p:
-        d = make(policy="recompute", extra={"backends": ["shm"]}, enable_multiprocessing=True)
+        transfer = transfer_config(policy="recompute", extra={"backends": ["shm"]})
+        transfer |= {"kv_connector": "PatientConnector", "kv_connector_module_path": PATIENT}
+        d = LLM(str(POCKET), kv_transfer_config=transfer, num_blocks=64, enable_multiprocessing=True)
         with ended(d):
             outputs = decode(d, PROMPTS, p(PROMPTS))
             assert tokens_of(outputs) == plain

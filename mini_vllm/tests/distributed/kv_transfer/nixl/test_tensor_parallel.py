@@ -15,6 +15,7 @@ from mini_vllm.distributed.kv_transfer.kv_connector.nixl.tp_mapping import (
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.tests.distributed.kv_transfer.nixl.pair import (
     PROMPTS,
+    be_patient,
     decode,
     drained,
     ended,
@@ -58,6 +59,8 @@ def plain():
 def test_heads_are_split_and_merged(of_p, of_d, backend, plain):
     extra = {"backends": [backend]}
     with ended(make(extra=extra, dtype="float64", **of_p), make(extra=extra, dtype="float64", **of_d)) as (p, d):
+        for each in (p, d):
+            each.llm_engine.collective_rpc(be_patient)
         for _ in range(2):
             params = prefill(p, PROMPTS)
             assert params[0]["tp_size"] == of_p.get("tensor_parallel_size", 1)
@@ -100,6 +103,8 @@ def test_latents_are_the_same_on_every_rank(of_p, of_d, tmp_path):
         for size in (of_p, of_d)
     )
     with ended(p, d):
+        for each in (p, d):
+            each.llm_engine.collective_rpc(be_patient)
         assert tokens_of(decode(d, prompts, prefill(p, prompts))) == expected
         drained(p, d)
         assert d.llm_engine.scheduler.connector.prefix_cache_stats.hits == 55
