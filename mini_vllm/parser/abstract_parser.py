@@ -18,8 +18,10 @@ from mini_vllm.entrypoints.openai.engine.protocol import DeltaMessage
 from mini_vllm.reasoning.abs_reasoning_parsers import ReasoningParser
 from mini_vllm.tool_parsers.abstract_tool_parser import ToolParser
 from mini_vllm.tool_parsers.streaming import (
+    TextFilter,
     extract_named_tool_call_streaming,
     extract_required_tool_call_streaming,
+    filter_delta_text,
 )
 from mini_vllm.tool_parsers.tool_schema import Tool
 
@@ -130,8 +132,8 @@ class DelegatingParser(Parser):
         state = self._stream_state
         if not state.prompt_reasoning_checked and prompt_token_ids is not None:
             state.prompt_reasoning_checked = True
-            thinks = self.reasoning_parser is not None and self.reasoning_parser.thinking_enabled
-            state.reasoning_ended = not thinks or self.is_reasoning_end(prompt_token_ids)
+            parser = self.reasoning_parser
+            state.reasoning_ended = parser is None or parser.ended_before(prompt_token_ids)
         ids_after = state.previous_token_ids + delta_token_ids
         step = Step(delta_text, delta_token_ids, state.previous_text + delta_text, ids_after)
         delta = None
@@ -169,6 +171,10 @@ class DelegatingParser(Parser):
             delta.reasoning = thoughts.reasoning
         return delta
 
+    def text_filter(self, previous_text: str) -> TextFilter:
+        """Of a forced call, for the step behind `previous_text`."""
+        return filter_delta_text
+
     def _calls_of(self, step: Step, request: ChatCompletionRequest) -> DeltaMessage | None:
         """A forced call is plain JSON, since a grammar made it; all others are the tool parser's."""
         state, parser, choice = self._stream_state, self.tool_parser, request.tool_choice
@@ -179,8 +185,9 @@ class DelegatingParser(Parser):
             state.function_name_returned = True
             return delta
         if parser.supports_required_and_named and choice == "required":
+            before, filter_text = state.previous_text, self.text_filter(state.previous_text)
             delta, state.function_name_returned = extract_required_tool_call_streaming(
-                state.previous_text, step.current_text, step.text, state.function_name_returned
+                before, step.current_text, step.text, state.function_name_returned, filter_text
             )
             return delta
         state.function_name_returned = False

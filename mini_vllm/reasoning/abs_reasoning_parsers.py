@@ -25,7 +25,7 @@ class ReasoningParser:
 
     Attributes:
         thinking_enabled: False where the request switched thinking off for a model that obeys: then it has ended before
-            the first token, whether or not the template says so in tokens. (Upstream's grammar waits for ever there.)
+            the first token, whether or not the template says so in tokens.
 
     Upstream: upstream/vllm/reasoning/abs_reasoning_parsers.py:26 — `ReasoningParser`.
     """
@@ -54,6 +54,25 @@ class ReasoningParser:
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
         """True where these tokens, a prompt or an answer, leave the thinking behind them."""
         raise NotImplementedError
+
+    def ended_before(self, prompt_token_ids: Sequence[int]) -> bool:
+        """True where the thinking is over before the first token of the answer.
+
+        Upstream looks at the prompt alone, so that a grammar waits for ever where thinking is switched off.
+        """
+        return not self.thinking_enabled or self.is_reasoning_end(prompt_token_ids)
+
+    def extract_reasoning_behind(
+        self, prompt_token_ids: Sequence[int] | None, model_output: str, request: ChatCompletionRequest
+    ) -> tuple[str | None, str | None]:
+        """As `extract_reasoning`; but where the prompt itself ends the thoughts, as templates do without thinking, an
+        answer that ends none is no thought. Upstream's stream says so, its whole answer does not.
+        """
+        reasoning, content = self.extract_reasoning(model_output, request=request)
+        all_thought = reasoning == model_output and content is None
+        if all_thought and prompt_token_ids and self.is_reasoning_end(prompt_token_ids):
+            return None, model_output
+        return reasoning, content
 
     def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Iterable[int]) -> bool:
         """True where the thinking ends in `delta_ids`, the last of `input_ids`."""

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from mini_vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionNamedToolChoiceParam,
+    ChatCompletionRequest,
+)
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaMessage, ExtractedToolCallInformation
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
-from mini_vllm.tool_parsers.tool_schema import Tool, get_json_schema_from_tools, is_function_tool
+from mini_vllm.tool_parsers.tool_schema import NO_ARGUMENTS, Tool, get_json_schema_from_tools, is_function_tool
 from mini_vllm.utils.parser_registry import ParserRegistry
 
 
@@ -63,6 +66,15 @@ class ToolParser:
             raise RuntimeError(f"{type(self).__name__} could not locate {', '.join(missing)} in the tokenizer!")
         return [self.vocab[token] for token in tokens]
 
+    def forced_schema(self, request: ChatCompletionRequest) -> dict[str, Any] | None:
+        """What a forced call must match; None where nothing is forced.
+
+        A named function that states no parameters is called with an object. Upstream forces nothing there, and calls
+        any text its arguments.
+        """
+        schema = get_json_schema_from_tools(request.tool_choice, request.tools)
+        return schema or (NO_ARGUMENTS if isinstance(request.tool_choice, ChatCompletionNamedToolChoiceParam) else None)
+
     def adjust_request(self, request: ChatCompletionRequest) -> ChatCompletionRequest:
         """Called before generation: a forced call becomes a schema that the grammar enforces.
 
@@ -72,7 +84,7 @@ class ToolParser:
         """
         if not request.tools:
             return request
-        schema = get_json_schema_from_tools(request.tool_choice, request.tools)
+        schema = self.forced_schema(request)
         if schema is not None:
             request.structured_outputs = StructuredOutputsParams(json=schema)  # type: ignore[assignment]
             request.response_format = None

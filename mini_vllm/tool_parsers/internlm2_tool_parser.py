@@ -80,18 +80,18 @@ class Internlm2ToolParser(PartialJsonToolParser):
 
         try:
             call = partial_json_parser.loads(action.strip().split(END)[0], self.allowed())
-            return self._next(call)
+            return self._next(call, delta_text)
         except malformed_json():
             return None
         except Exception:
             logger.exception("Error trying to handle streaming tool call.")
             return None
 
-    def _next(self, call: dict[str, Any]) -> DeltaMessage | None:
+    def _next(self, call: dict[str, Any], delta_text: str) -> DeltaMessage | None:
         delta = None
         if self.current_tool_name_sent:
             before = _arguments(self.prev_tool_call_arr[self.current_tool_id])
-            delta = self.grown_arguments(before, _arguments(call))
+            delta = self.grown_arguments(before, _arguments(call), delta_text)
         elif call.get("name"):
             self.current_tool_id += 1
             delta = call_message(name_delta(self.current_tool_id, call["name"]))

@@ -77,18 +77,18 @@ class JambaToolParser(PartialJsonToolParser):
         body = current_text.split(self.tool_calls_start_token)[-1].split(self.tool_calls_end_token)[0]
         try:
             calls = partial_json_parser.loads(body, self.allowed())
-            return self._next(calls)
+            return self._next(calls, delta_text)
         except malformed_json():
             return None
         except Exception:
             logger.exception("Error trying to handle streaming tool call.")
             return None
 
-    def _next(self, calls: list[Any]) -> DeltaMessage | None:
+    def _next(self, calls: list[Any], delta_text: str) -> DeltaMessage | None:
         if not calls or len(calls) > self.current_tool_id + 1 or not self.current_tool_name_sent:
             return self.next_delta(calls, [])
         before = self.prev_tool_call_arr[self.current_tool_id].get("arguments")
         after = calls[self.current_tool_id].get("arguments")
-        delta = self.grown_arguments(before, after)
+        delta = self.grown_arguments(before, after, delta_text)
         self.prev_tool_call_arr = calls
         return delta

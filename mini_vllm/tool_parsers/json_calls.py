@@ -89,11 +89,11 @@ class PartialJsonToolParser(ToolParser):
         self.streamed_args_for_tool[self.current_tool_id] += arguments
         return delta
 
-    def grown_arguments(self, before: Any, after: Any) -> DeltaMessage | None:
+    def grown_arguments(self, before: Any, after: Any, delta_text: str) -> DeltaMessage | None:
         """As far as two readings agree, whether or not the call's text is whole.
 
-        Upstream looks for the step's own text in the arguments, and for what grew in the middle, and sends what is no
-        JSON: upstream/vllm/tool_parsers/jamba_tool_parser.py:254 — "cur_arguments".
+        Upstream looks for `delta_text`, the step's own, in the arguments, and for what grew in the middle, and sends
+        what is no JSON: upstream/vllm/tool_parsers/jamba_tool_parser.py:254 — "cur_arguments".
         """
         if not before or not after or dumps(before) == dumps(after):
             return None  # what closes the text is the same in both, too

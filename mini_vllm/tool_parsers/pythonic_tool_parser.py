@@ -31,6 +31,7 @@ class PythonicToolParser(ToolParser):
     Upstream: upstream/vllm/tool_parsers/pythonic_tool_parser.py:33 — `PythonicToolParser`.
     """
 
+    parse_calls = staticmethod(parse_calls)
     TOOL_CALL_REGEX = re.compile(rf"\[({_CALL.format('')},\s*)*({_CALL.format('*')}\s*)+\]", re.DOTALL)
 
     def extract_tool_calls(self, model_output: str, request: ChatCompletionRequest) -> ExtractedToolCallInformation:
@@ -38,7 +39,7 @@ class PythonicToolParser(ToolParser):
         try:
             if not self.TOOL_CALL_REGEX.match(model_output, timeout=REGEX_TIMEOUT_SECONDS):
                 return no_tool_calls(model_output)
-            tool_calls = parse_calls(model_output)
+            tool_calls = self.parse_calls(model_output)
         except TimeoutError:
             logger.warning("Regex timeout occurred when matching tool call pattern.")
             return no_tool_calls(model_output)
@@ -65,7 +66,7 @@ class PythonicToolParser(ToolParser):
             if closed is None:
                 return None
             text, added = closed
-            deltas = self._deltas(parse_calls(text), added)
+            deltas = self._deltas(self.parse_calls(text), added)
         except Exception:
             logger.exception("Error trying to handle streaming tool call.")
             return None

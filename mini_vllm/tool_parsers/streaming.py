@@ -7,6 +7,7 @@ a named function:   {"city": "Paris"}                                           
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import regex as re
 
@@ -14,6 +15,9 @@ from mini_vllm.entrypoints.chat_utils import make_tool_call_id
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from mini_vllm.tool_parsers.json_calls import malformed_json
 from mini_vllm.tool_parsers.utils import call_message, partial_json_loads
+
+TextFilter = Callable[[str, str], tuple[str, bool]]
+"""As `filter_delta_text`."""
 
 
 def filter_delta_text(delta_text: str, previous_text: str) -> tuple[str, bool]:
@@ -52,9 +56,15 @@ def extract_named_tool_call_streaming(
 
 
 def extract_required_tool_call_streaming(
-    previous_text: str, current_text: str, delta_text: str, function_name_returned: bool
+    previous_text: str,
+    current_text: str,
+    delta_text: str,
+    function_name_returned: bool,
+    filter_text: TextFilter = filter_delta_text,
 ) -> tuple[DeltaMessage | None, bool]:
     """The delta, and whether the name of the call that is being written is out.
+
+    filter_text: what of a text, and of the text before it, belongs to a call.
 
     Upstream: upstream/vllm/tool_parsers/streaming.py:103 — `extract_required_tool_call_streaming`.
     """
@@ -63,7 +73,7 @@ def extract_required_tool_call_streaming(
     calls = _calls_so_far(current_text)
     if not calls:
         return None, False
-    inside, closes = filter_delta_text(delta_text, previous_text)
+    inside, closes = filter_text(delta_text, previous_text)
     call = calls[-1]
     if not closes and ("name" not in call or "parameters" not in call):
         return None, False
@@ -73,7 +83,7 @@ def extract_required_tool_call_streaming(
     if closes and "parameters" not in call:  # the step ends a call and begins the next one
         call = calls[-2]
     found = re.search(r'.*"parameters":\s*(.*)', current_text, re.DOTALL)
-    arguments = filter_delta_text(found.group(1), current_text[: found.start(1)])[0] if found else ""
+    arguments = filter_text(found.group(1), current_text[: found.start(1)])[0] if found else ""
     return call_message(_first_part(len(calls) - 1, call["name"], arguments)), True
 
 

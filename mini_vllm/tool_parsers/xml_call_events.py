@@ -37,19 +37,26 @@ def is_list_type(name: str) -> bool:
 
 
 def value_so_far(text: str, name: str, whole: bool = False) -> str:
-    """JSON of a value whose text may still grow, without quotes around a text; for which a null is nothing.
+    """As `convert_param_value`, of a text that may still grow; null is null where no text is wanted.
 
     What may become "null" or "true" waits until the text is `whole`: upstream makes a text or false of its beginning,
     and nothing, which is no JSON, of a null that is no text's.
+    """
+    kind, word = name.strip().lower(), text.lower()
+    if not whole and ("null".startswith(word) or (kind in _BOOLEANS and word != "true" and "true".startswith(word))):
+        return ""
+    return "null" if word in ("", "null") and kind not in _TEXTS else convert_param_value(text, name)
+
+
+def convert_param_value(text: str, name: str) -> str:
+    """JSON of a value, without quotes around a text; a null is written as nothing.
 
     Raises OverflowError for an infinite number.
     Upstream: upstream/vllm/tool_parsers/qwen3xml_tool_parser.py:1039 — `_convert_param_value`.
     """
-    name, word = name.strip().lower(), text.lower()
-    if not whole and ("null".startswith(word) or (name in _BOOLEANS and word != "true" and "true".startswith(word))):
+    name = name.strip().lower()
+    if text == "" or text.lower() == "null":
         return ""
-    if word in ("", "null"):
-        return "" if name in _TEXTS else "null"
     if name in _TEXTS:
         return dumps(text)[1:-1]
     try:
@@ -60,7 +67,7 @@ def value_so_far(text: str, name: str, whole: bool = False) -> str:
             return dumps(number if number - int(number) != 0 else int(number))
     except ValueError:
         return text
-    return dumps(word == "true") if name in _BOOLEANS else text
+    return dumps(text.lower() == "true") if name in _BOOLEANS else text
 
 
 class XmlCallEvents:
@@ -158,9 +165,13 @@ class XmlCallEvents:
         data = "\n" * self.newline_waits + data
         self.newline_waits = data.endswith("\n")
         self.param_value += data.removesuffix("\n")
-        self._emit_value(value_so_far(self.param_value, name))
+        self._emit_value(name)
 
-    def _emit_value(self, value: str) -> None:
+    def _emit_value(self, name: str, whole: bool = False) -> None:
+        """What of the value is new; `whole`: nothing follows."""
+        value = value_so_far(self.param_value, name, whole)
+        if whole and value == self.param_sent:
+            return
         new, self.param_sent = value[len(self.param_sent) :], value
         self.emit(new)
 
@@ -185,9 +196,7 @@ class XmlCallEvents:
         if self.deferred:
             self.emit(_read_whole(self.whole_text))
         else:
-            value = value_so_far(self.param_value, self.param_type(self.param_name), whole=True)
-            if value != self.param_sent:
-                self._emit_value(value)
+            self._emit_value(self.param_type(self.param_name), whole=True)
         if not self.deferred and self.param_type(self.param_name) in _TEXTS:
             self.emit('"' if self.param_value or self.quote_sent else '""')
         self._end_parameter()

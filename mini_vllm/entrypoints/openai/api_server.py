@@ -171,6 +171,7 @@ def _options(engine_client: AsyncLLM, args: Namespace) -> ServingOptions:
         exclude_tools_when_tool_choice_none=args.exclude_tools_when_tool_choice_none,
         tool_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser or None,
+        parsers_as_released=args.parsers_as_released,
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         enable_force_include_usage=args.enable_force_include_usage,
         enable_log_outputs=args.enable_log_outputs,

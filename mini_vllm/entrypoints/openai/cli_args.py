@@ -100,6 +100,7 @@ class FrontendArgs:
     tool_parser_plugin: str = cli_flag("", "A file that registers further tool parsers.")
     reasoning_parser: str = cli_flag("", "How this model marks its thinking.")
     reasoning_parser_plugin: str = cli_flag("", "A file that registers further reasoning parsers.")
+    parsers_as_released: bool = cli_flag(False, "Parsers as vLLM 0.22.1's, also where they break a client. Ours.")
     max_log_len: int | None = cli_flag(None, "Characters and ids of a prompt that are logged.")
     enable_prompt_tokens_details: bool = cli_flag(False, "Usage says how many prompt tokens were cached.")
     enable_server_load_tracking: bool = cli_flag(False, "/load counts requests.")

@@ -10,6 +10,8 @@ from typing import Any
 
 from mini_vllm.entrypoints.openai.chat_completion.choice import make_message
 from mini_vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionLogProbs,
+    ChatCompletionLogProbsContent,
     ChatCompletionNamedToolChoiceParam,
     ChatCompletionRequest,
 )
@@ -29,13 +31,29 @@ class DeltaMaker:
         self.text, self.prompt_token_ids = "", list[int]()
         self.parser: Any = parsers.stream_parser(request)
         self.sent = Sent()
+        self.held: list[ChatCompletionLogProbsContent] = []
+        """Log-probabilities of the steps that a parser holds back."""
 
     def take(self, text: str, token_ids: list[int], prompt_token_ids: list[int]) -> DeltaMessage | None:
         """The delta of these tokens; None where a parser holds them back."""
         self.text, self.prompt_token_ids = self.text + text, prompt_token_ids
         if self.parser is None:
             return DeltaMessage(content=text)
-        return self.sent.admit(self.parser.parse_delta(text, token_ids, self.request, prompt_token_ids))
+        return self._admit(self.parser.parse_delta(text, token_ids, self.request, prompt_token_ids))
+
+    def _admit(self, delta: DeltaMessage | None) -> DeltaMessage | None:
+        return self.sent.admit(delta)
+
+    def hold(self, logprobs: ChatCompletionLogProbs | None) -> None:
+        """No event goes out for this step."""
+        self.held = list(logprobs.content or ()) if logprobs else []
+
+    def with_held(self, logprobs: ChatCompletionLogProbs | None) -> ChatCompletionLogProbs | None:
+        """Of this step's tokens, behind those of the steps that were held back; upstream drops these."""
+        if logprobs is None or not self.held:
+            return logprobs
+        held, self.held = self.held, []
+        return ChatCompletionLogProbs(content=[*held, *(logprobs.content or ())])
 
     def shown(self, delta: DeltaMessage | None) -> DeltaMessage:
         """As it goes out: one tool call where several are not wanted."""

@@ -10,10 +10,8 @@ from contextlib import aclosing
 from typing import Any
 
 from mini_vllm.entrypoints.openai.chat_completion.choice import last_message_of
-from mini_vllm.entrypoints.openai.chat_completion.delta import DeltaMaker
+from mini_vllm.entrypoints.openai.chat_completion.delta_as_released import make_delta_maker
 from mini_vllm.entrypoints.openai.chat_completion.protocol import (
-    ChatCompletionLogProbs,
-    ChatCompletionLogProbsContent,
     ChatCompletionResponseStreamChoice,
     ChatCompletionStreamResponse,
 )
@@ -55,8 +53,7 @@ class StreamState:
         self.num_tokens = [0] * self.num_choices
         self.ended = [False] * self.num_choices
         self.num_prompt_tokens, self.num_cached = 0, None
-        self.held_logprobs: list[list[ChatCompletionLogProbsContent]] = [[] for _ in range(self.num_choices)]
-        self.makers = [DeltaMaker(serving.parsers, request) for _ in range(self.num_choices)]
+        self.makers = [make_delta_maker(serving.parsers, request) for _ in range(self.num_choices)]
         self.begun = False
         self.include_usage, self.continuous_usage = should_include_usage(
             request.stream_options, serving.options.enable_force_include_usage
@@ -111,13 +108,13 @@ class StreamState:
         i, request = output.index, self.request
         if not output.text and not output.token_ids and not self.num_tokens[i] and output.finish_reason is None:
             return None
-        logprobs = self._logprobs_of(output)
         maker = self.makers[i]
+        logprobs = maker.with_held(self.serving.logprobs_of(request, output))
         delta = maker.take(output.text, list(output.token_ids), result.prompt_token_ids)
         self.num_tokens[i] += len(output.token_ids)
         ended = output.finish_reason
         if delta is None and ended is None and not request.return_token_ids:
-            self.held_logprobs[i] = logprobs.content or [] if logprobs else []
+            maker.hold(logprobs)
             return None
         token_ids = list(output.token_ids) if request.return_token_ids else None
         if ended is None:
@@ -141,14 +138,6 @@ class StreamState:
             further["system_fingerprint"] = fingerprint
         self.serving._log_output(self.context, maker.text, output)
         return self.event([choice], **further)
-
-    def _logprobs_of(self, output: CompletionOutput) -> ChatCompletionLogProbs | None:
-        """Of this step's tokens, behind those of the steps that a parser has held back; upstream drops these."""
-        logprobs, held = self.serving.logprobs_of(self.request, output), self.held_logprobs[output.index]
-        if logprobs is None or not held:
-            return logprobs
-        self.held_logprobs[output.index] = []
-        return ChatCompletionLogProbs(content=[*held, *(logprobs.content or ())])
 
     def final_usage(self) -> Any:
         """All choices together."""

@@ -15,6 +15,8 @@ from mini_vllm.parser import Parser, ParserManager
 class Parsers:
     """One tool parser, one reasoning parser, or none of them.
 
+    options.parsers_as_released: as vLLM 0.22.1's, also where ours are mended.
+
     Raises TypeError for a name that is not registered, and what a parser raises for a tokenizer without its tokens.
     Upstream: upstream/vllm/parser/parser_manager.py:241 — `ParserManager.get_parser`.
     """
@@ -22,8 +24,9 @@ class Parsers:
     def __init__(self, options: ServingOptions, tokenizer: Any) -> None:
         self.options, self.tokenizer = options, tokenizer
         self.enable_auto_tools = options.enable_auto_tools
-        self.tool_parser = ParserManager.get_tool_parser(options.tool_parser, options.enable_auto_tools)
-        self.reasoning_parser = ParserManager.get_reasoning_parser(options.reasoning_parser)
+        self.as_released = released = options.parsers_as_released
+        self.tool_parser = ParserManager.get_tool_parser(options.tool_parser, options.enable_auto_tools, released)
+        self.reasoning_parser = ParserManager.get_reasoning_parser(options.reasoning_parser, released)
         if self.tool_parser is not None:
             self.tool_parser(tokenizer, None)
         if self.reasoning_parser is not None:
@@ -49,9 +52,7 @@ class Parsers:
         Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:337 — "reasoning_ended".
         """
         parser = self.reasoning_of(request)
-        ended: Any = None
-        if parser is not None:
-            ended = not parser.thinking_enabled or parser.is_reasoning_end(prompt_token_ids)
+        ended: Any = None if parser is None else parser.ended_before(prompt_token_ids)
         if not request.include_reasoning:
             ended = True
         kwargs = None if parser is None else self.reasoning_kwargs(request)
@@ -71,9 +72,11 @@ class Parsers:
         Upstream's stream looks for calls also where the request has no tools or says "none", while its whole answer
         does not; here both leave the text alone.
         """
-        calls = request.tools and request.tool_choice != "none"
+        calls = self.as_released or (request.tools and request.tool_choice != "none")
         tool = self.options.tool_parser if calls else None
-        chosen = ParserManager.get_parser(tool, self.options.reasoning_parser, self.enable_auto_tools)
+        chosen = ParserManager.get_parser(
+            tool, self.options.reasoning_parser, self.enable_auto_tools, self.as_released
+        )  # fmt: skip
         if chosen is None:
             return None
         return chosen(self.tokenizer, request.tools, **self.reasoning_kwargs(request))

@@ -50,6 +50,7 @@ class ServingOptions:
     exclude_tools_when_tool_choice_none: bool = False
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    parsers_as_released: bool = False
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     enable_log_outputs: bool = False

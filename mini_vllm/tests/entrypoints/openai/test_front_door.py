@@ -15,8 +15,8 @@ from mini_vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from mini_vllm.entrypoints.utils import create_error_response, get_max_tokens, with_cancellation
 from mini_vllm.exceptions import VLLMNotFoundError, VLLMValidationError
 from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.parser import ParserManager
 from mini_vllm.sampling_params import RequestOutputKind
-from mini_vllm.tool_parsers.tool_schema import get_json_schema_from_tools
 
 
 def output(text, token_ids, index=0, finish_reason=None):
@@ -54,7 +54,9 @@ def test_an_error_takes_the_place_of_all():
 def stream_state(**fields):
     request = ChatCompletionRequest(messages=[{"role": "user", "content": "Hi"}], model="m", stream=True, **fields)
     options = SimpleNamespace(enable_force_include_usage=False, system_fingerprint=None)
-    serving = SimpleNamespace(parsers=SimpleNamespace(stream_parser=lambda request: None), options=options)
+    serving = SimpleNamespace(
+        parsers=SimpleNamespace(stream_parser=lambda request: None, as_released=False), options=options
+    )
     conversation = [{"role": "assistant", "content": "Once upon"}]
     context = SimpleNamespace(
         request=request, request_id="chatcmpl-1", created=7, model_name="m", role="assistant", conversation=conversation
@@ -176,7 +178,11 @@ def test_a_named_function_without_parameters_is_called_with_an_object(parameters
     tool = {"type": "function", "function": {"name": "now", "parameters": parameters}}
     choice = {"type": "function", "function": {"name": "now"}}
     request = ChatCompletionRequest(model="m", messages=[], tools=[tool], tool_choice=choice)
-    assert get_json_schema_from_tools(request.tool_choice, request.tools)["type"] == "object"
+    schemas = [
+        ParserManager.get_tool_parser("pythonic", True, as_released)(None).forced_schema(request)
+        for as_released in (False, True)
+    ]
+    assert schemas[0]["type"] == "object" and schemas[1] == parameters
 
 
 @pytest.mark.parametrize("key", ["abc", "1.5", ""])
