@@ -45,12 +45,21 @@ FAST = ("chat: tool called", "chat: tool called after text, stream", "chat: tool
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
 def test_as_the_real_server(server, name):
-    recorded = RECORDED[name]
+    assert not differ(server, name)
+
+
+@pytest.mark.slow
+def test_as_the_real_server_with_parsers_as_released():
+    with Server(MODEL, *FLAGS, "--parsers-as-released") as running:
+        assert not [line for name in CASES for line in differ(running, name)]
+
+
+def differ(server, name):
+    """Where the answer differs from the recorded one."""
     with client_of(server.url) as client:
-        found = differences(recorded, play(client, CASES[name]))
+        found = differences(RECORDED[name], play(client, CASES[name]))
     apart = ("system_fingerprint", "prompt_tokens_details")  # the second tells what was asked before
-    found = [line for line in found if not any(name in line for name in apart)]
-    assert not found, "\n".join(found)
+    return [f"{name}: {line}" for line in found if not any(each in line for each in apart)]
 
 
 def forced(text, **more):
