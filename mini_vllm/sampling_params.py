@@ -79,7 +79,8 @@ class SamplingParams:
     logprob_token_ids: report these ids instead; flat_logprobs: in a `FlatLogprobs` instead of a list of dicts.
     spaces_between_special_tokens: without `skip_special_tokens`, False takes away the space between two of them.
     output_kind: what a stream holds (`LLM` always takes FINAL_ONLY). logit_bias: token id -> number added to its logit.
-    allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them.
+    allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them,
+        as they are written bare; behind a space only where that takes as many tokens: else the word gets through.
     skip_reading_prefix_cache: compute the whole prompt, even where its prefix is cached.
     routed_experts_prompt_start: without effect, as in vLLM while `enable_return_routed_experts` is off, as it is here.
     thinking_token_budget: tokens of thinking, after which its end is forced; the engine needs `reasoning_config`.

@@ -62,24 +62,35 @@ def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -
     if config.pipeline_parallel_size > 1:
         _check_stages(config, hf_config)
     if config.load_format != "dummy":
-        _check_quantization(config, resolved, hf_config)
+        _check_quantization(config, resolved, config.quantization, config.quantization_config)
+    if config.lora is not None:
+        from mini_vllm.lora.model_manager import layers_with_buffers
+
+        layers_with_buffers(_make_model(config, hf_config, None, None), config.lora)
+    draft: Any = None
+    if drafts is not None and drafts.has_weights:
+        drafts.resolve_draft_model(resolved)
+        draft = drafts.draft_model_config
+    if getattr(draft, "hf_config", None) is not None:
+        _check_quantization(config, draft)
     if config.tensor_parallel_size == 1:
         return
     _check_sizes(config, hf_config, "the model")
-    if drafts is not None and drafts.has_weights:
-        drafts.resolve_draft_model(resolved)
-        draft = getattr(drafts.draft_model_config, "hf_config", drafts.draft_model_config)
-        if hasattr(draft, "num_attention_heads"):
-            _check_sizes(config, draft, "the draft model")
+    sizes = getattr(draft, "hf_config", draft)
+    if hasattr(sizes, "num_attention_heads"):
+        _check_sizes(config, sizes, "the draft model")
     _make_first_rank(config, resolved, hf_config)
 
 
-def _check_quantization(config: EngineConfig, resolved: ResolvedModel, hf_config: HFConfig) -> None:
+def _check_quantization(
+    config: EngineConfig, resolved: ResolvedModel, method: str | None = None, settings: dict[str, Any] | None = None
+) -> None:
     """Groups and blocks of a format divide the rows of every projection, and ranks can share them."""
     from mini_vllm.layers.quantization.resolve import resolve_quantization
 
-    asked = config.quantization, config.quantization_config
-    quant_config = resolve_quantization(resolved.model, hf_config.quantization_config, *asked)
+    hf_config = resolved.hf_config
+    assert hf_config is not None
+    quant_config = resolve_quantization(resolved.model, hf_config.quantization_config, method, settings)
     if quant_config is None:
         return
     _make_model(config, hf_config, quant_config, None)

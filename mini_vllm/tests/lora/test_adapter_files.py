@@ -132,6 +132,13 @@ def test_patterns_chosen_and_excluded_layers_are_served(base, worker, tmp_path, 
     assert len(lora.loras) == (6 if dropped == "nothing" else 4)
 
 
+def test_pickled_weights_are_named_as_such(base, worker, tmp_path):
+    request = changed(tmp_path, base)
+    (tmp_path / TENSORS_NAME).rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(ValueError, match="pickled ones are not read: save it with `safe_serialization=True`"):
+        worker.load_adapter(request)
+
+
 @pytest.mark.parametrize("exclude", [[], ["down_proj"]])
 def test_all_linear_is_every_projection_and_no_embedding(base, worker, tmp_path, exclude):
     targets = tuple(kind for kind in ALL if kind not in exclude)

@@ -36,6 +36,7 @@ def test_every_route_answers():
             asked = {"query": "a free block", "documents": ["a beam", "a free block"], "top_n": 1}
             [best] = client.post(path, json=asked).json()["results"]
             assert best["index"] == 1 and best["document"]["text"] == "a free block"
+            assert client.post(path, json={**asked, "top_n": -1}).status_code == 400
         assert client.post("/classify", json=body).status_code == 404
 
 

@@ -87,7 +87,34 @@ def test_two_spellings_of_one_key_must_agree(folder, tmp_path, of_checkpoint, sa
     with pytest.raises(ValueError) as refusal:
         resolve(folder, tmp_path, of_checkpoint)
     assert said in str(refusal.value)
+    both = {"compression_config": {**GPTQ, "group_size": 8}, "quantization_config": {**GPTQ, "group_size": 16}}
+    with pytest.raises(ValueError, match="quantization_config and compression_config disagree"):
+        resolve(folder, tmp_path, sizes=both)
     assert QuantizationConfig.get_from_keys({"a": 1, "b": 1}, ["a", "b"]) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_groups_of_a_draft_model(folder, tmp_path, ranks):
+    (tmp_path / "draft").mkdir()
+    raw = json.loads((folder / "config.json").read_text())
+    changed = {**raw, "quantization_config": {**GPTQ, "group_size": 48}}
+    (tmp_path / "draft" / "config.json").write_text(json.dumps(changed))
+    drafts = {"model": str(tmp_path / "draft"), "num_speculative_tokens": 2}
+    with pytest.raises(ValueError, match="group_size must divide the 64 inputs"):
+        resolve(folder, tmp_path, speculative_config=drafts, tensor_parallel_size=ranks)
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"max_loras": 10**9}, "max_loras=1000000000 with max_lora_rank=16"),
+        ({"lora_target_modules": ["k"]}, r"LlamaForCausalLM has no projection named \['k'\] that can have adapters"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_buffers_of_adapters(folder, tmp_path, settings, said, ranks):
+    with pytest.raises(ValueError, match=said):
+        resolve(folder, tmp_path, enable_lora=True, tensor_parallel_size=ranks, **settings)
 
 
 def test_a_file_of_its_own_is_read_as_every_other(folder, tmp_path):
