@@ -48,6 +48,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return LoadFileScheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """On a fresh clone the workers share what is compiled."""
+    if hasattr(session.config, "workerinput") and not sys.dont_write_bytecode:
+        from course import compiled
+
+        compiled.write_share(session.config, partial(pytest_ignore_collect, config=session.config))
+
+
 MARKS = ("gpu", "slow", "maintainer", "needs_torch", "real_vllm")
 
 

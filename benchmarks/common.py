@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import platform
 import statistics
@@ -16,6 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
+LONG = 30_000
+"""Bytes of a result from which on it is packed."""
 if str(ROOT) not in sys.path:  # runnable without installation
     sys.path.insert(0, str(ROOT))
 
@@ -146,12 +149,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def save(name: str, result: dict[str, Any], markdown: str, keep: bool = True) -> None:
-    """Print the tables, and write `results/NAME.json` and `.md` unless it was only a quick run."""
+    """Print the tables, and write `results/NAME.json` (long: `.json.xz`) and `.md` unless it was only a quick run."""
     if not keep:
         print(markdown)
         return
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    text = (json.dumps(result, indent=2) + "\n").encode()
+    file, other = RESULTS / f"{name}.json", RESULTS / f"{name}.json.xz"
+    if len(text) > LONG:
+        file, other, text = other, file, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)
+    other.unlink(missing_ok=True)
+    file.write_bytes(text)
     (RESULTS / f"{name}.md").write_text(markdown.rstrip() + "\n", encoding="utf-8")
     print(markdown)
-    print(f"\nwritten: {RESULTS / name}.json and .md")
+    print(f"\nwritten: {file} and {name}.md")

@@ -129,10 +129,10 @@ class Server:
                 time.sleep(0.2)
 
     def _get(self, route: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{route}", timeout=30) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{route}", timeout=300) as response:
             return str(response.read().decode())
 
-    def state(self, patience: float = 30.0) -> dict[str, float]:
+    def state(self, patience: float = 120.0) -> dict[str, float]:
         """What runs, waits, and is held, once it has come to rest or `patience` seconds have passed; and its memory."""
         from mini_vllm.metrics.text_format import MetricsText
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -94,6 +95,7 @@ def test_an_arm_that_dies_or_sleeps_between_two_turns(folder: Path) -> None:
     assert found == {"mini_vllm": "exit status -9: no output"} == arms
     engines.take_turns(arms, found, batch=1, seed=0)  # the others go on
     late = turns.Arm("arm_mini.py", {**JOB, "model": str(folder)}, threads=1, timeout=0.01)
+    late._process.send_signal(signal.SIGSTOP)  # it answers in no time at all
     with pytest.raises(turns.ArmError, match=r"no answer within 0\.01 s"):
         late.ask("version")
     late.close()

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from course import labs
+
 
 def close(got: Any, want: Any, what: str, atol: float = 1e-12) -> None:
     """Arrays of all labs: no masked one, shape, type, every number, no relative tolerance; NaN is close to nothing."""
@@ -15,6 +17,12 @@ def close(got: Any, want: Any, what: str, atol: float = 1e-12) -> None:
     have, need = (f"{type(x).__name__} {np.shape(x)} {getattr(x, 'dtype', 'without a dtype')}" for x in (got, want))
     np.testing.assert_equal(have, need, err_msg=f"{what}: kind, shape and type")
     np.testing.assert_allclose(got, want, rtol=0, atol=atol, equal_nan=False, err_msg=what)
+
+
+def patience(seconds: float) -> float:
+    """How long a test waits for what should come: ``seconds`` for a learner's file or a mutant, which may hang; much
+    longer for ours, which a busy machine makes late and nothing else."""
+    return seconds if labs.wanted_impl() == "starter" or labs.SOURCES else 15 * seconds
 
 
 @pytest.fixture(scope="session")

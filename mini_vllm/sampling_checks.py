@@ -98,6 +98,14 @@ def check_ranges(params: Any) -> None:
         require(ok, "logit_bias", {token_id: value}, "a dict of token id -> number below infinity")
 
 
+def token_id_of(key: Any) -> int:
+    """A key of `logit_bias`, which is a text in JSON. Raises ValueError for one that is no token id."""
+    try:
+        return int(key)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"logit_bias must have token ids as keys, got {key!r}.") from None
+
+
 def check_vocabulary(params: Any, vocab_size: int, max_logprobs: int) -> None:
     """See `SamplingParams.verify`."""
     within = f"ids from 0 to {vocab_size - 1} (vocabulary of {vocab_size})"

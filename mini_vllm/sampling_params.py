@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mini_vllm.sampling_checks import check_beam_search, check_ranges, check_types, check_vocabulary
+from mini_vllm.sampling_checks import check_beam_search, check_ranges, check_types, check_vocabulary, token_id_of
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.utils.checks import is_int, require
 
@@ -79,7 +79,8 @@ class SamplingParams:
     logprob_token_ids: report these ids instead; flat_logprobs: in a `FlatLogprobs` instead of a list of dicts.
     spaces_between_special_tokens: without `skip_special_tokens`, False takes away the space between two of them.
     output_kind: what a stream holds (`LLM` always takes FINAL_ONLY). logit_bias: token id -> number added to its logit.
-    allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them.
+    allowed_token_ids: all others are masked. bad_words: strings whose last token is masked when it would complete them,
+        as they are written bare; behind a space only where that takes as many tokens: else the word gets through.
     skip_reading_prefix_cache: compute the whole prompt, even where its prefix is cached.
     routed_experts_prompt_start: without effect, as in vLLM while `enable_return_routed_experts` is off, as it is here.
     thinking_token_budget: tokens of thinking, after which its end is forced; the engine needs `reasoning_config`.
@@ -159,7 +160,7 @@ class SamplingParams:
         """
         if values.get("logit_bias"):
             bias = values["logit_bias"].items()
-            values["logit_bias"] = {int(token): min(100.0, max(-100.0, added)) for token, added in bias}
+            values["logit_bias"] = {token_id_of(token): min(100.0, max(-100.0, added)) for token, added in bias}
         kept = {name: value for name, value in values.items() if value is not None or name == "max_tokens"}
         return cls.from_dict(kept)
 

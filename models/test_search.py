@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from course.labs import tomllib
-from models.search.bm25 import BM25, words_of
-from models.search.index import MODEL, Index, passages_of
+from course.labs import LabError, tomllib
+from models.search import ask as verb
+from models.search.bm25 import Postings, words_of
+from models.search.evaluate import found_among, questions_of, recall
+from models.search.index import FEATURES, MODEL, Index, make_embedder, weights_of
 from models.search.sections import pages_to_search, read_sections, sections_of, spaced
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,22 +38,95 @@ def test_sections_are_plain_and_have_their_places():
 
 
 def test_words_are_weighed_by_how_rare_they_are():
-    bm25 = BM25.of(["blocks are freed", "blocks are counted and blocks are kept", "prompts wait"])
+    texts = ["blocks are freed", "blocks are counted and blocks are kept", "prompts wait"]
+    bm25 = Postings.bm25([words_of(text) for text in texts])
     assert words_of("Freed blocks, and the blocking") == ["fre", "block", "block"]
-    assert np.argmax(bm25.scores("freeing blocks")) == 0 and not bm25.scores("nothing known").any()
+    assert words_of("max_num_batched_tokens") == words_of("max num batched tokens")
+    assert words_of("GPU utilisation, behaviour, noise") == words_of("gpu utilization behavior noise")
+    assert np.argmax(bm25.scores(words_of("freeing blocks"))) == 0 and not bm25.scores(["unknown"]).any()
+    assert bm25.worth(["block"]) < bm25.worth(["fre"]) < bm25.worth(["unknown"]) < bm25.worth(["unknown", "fre"])
+    titles = bm25.shared([["block", "unknown"], ["fre", "fre"], ["block", "wait"]])
+    np.testing.assert_allclose(
+        titles.scores(["block", "fre"]), [bm25.worth(["block"]), bm25.worth(["fre"]), bm25.worth(["block"])]
+    )
 
 
-def test_an_index_comes_back_as_it_was(tmp_path):
-    sections = list(sections_of("a/b.md", PAGE))
-    owners = np.repeat([0, 1], [len(passages_of(s)) for s in sections])
-    vectors = np.eye(8, dtype=np.float32)[: len(owners)]
-    index = Index(sections, BM25.of([s.text for s in sections]), BM25.of([s.title for s in sections]), vectors, owners)
-    index.save(tmp_path / "x" / "i.npz", "now")
-    assert Index.load(tmp_path / "x" / "i.npz", "later") is None and Index.load(tmp_path / "none", "now") is None
-    again = Index.load(tmp_path / "x" / "i.npz", "now")
-    asked = "who frees in reverse?", vectors[-1]
-    np.testing.assert_allclose(again.scores(*asked), index.scores(*asked))
-    assert again.best(again.scores(*asked), 1) == [1] and again.sections[1].key == sections[1].key
+class Reader:
+    """A model of one direction a text: it counts what it reads."""
+
+    def __init__(self):
+        self.read = 0
+
+    def embed(self, _, texts):
+        self.read += len(texts)
+        return np.array([np.eye(128)[len(text) % 128] for text in texts])
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of one page, and a reader in the place of pocket-embed."""
+    reader = Reader()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text(PAGE, encoding="utf-8")
+    (tmp_path / MODEL).mkdir(parents=True)
+    (tmp_path / MODEL / "model.safetensors").write_bytes(b"")
+    (tmp_path / MODEL / "weights.json").write_text(json.dumps({"weights": dict.fromkeys(FEATURES, 1.0)}))
+    monkeypatch.setattr("models.search.index.embed", reader.embed)
+    monkeypatch.setattr(verb, "make_embedder", lambda root: None)
+    return tmp_path, reader
+
+
+def test_an_index_comes_back_as_it_was(course):
+    root, _ = course
+    index = Index.build(root)
+    assert index.read_passages(None, [1]) == 1 and index.read_passages(None, [1]) == 0
+    index.save(root / "x" / "i.npz", "now")
+    assert Index.load(root / "x" / "i.npz", "later") is None and Index.load(root / "none", "now") is None
+    (root / "damaged.npz").write_bytes((root / "x" / "i.npz").read_bytes()[:-99])
+    assert Index.load(root / "damaged.npz", "now") is None
+    again = Index.load(root / "x" / "i.npz", "now")
+    asked = "who frees in reverse?", weights_of(root)
+    np.testing.assert_allclose(again.scores(None, *asked), index.scores(None, *asked))
+    assert again.sections == index.sections and again.read.tolist() == [False, True]
+
+
+def test_a_passage_is_read_once_and_only_where_words_are_shared(course):
+    root, reader = course
+    (place, sentence), *others = verb.find(root, "why are blocks freed in reverse order")
+    assert place.title == "The free queue" and sentence.startswith("KVCacheManager frees blocks in reverse")
+    assert not others and reader.read == 2  # its passage and the question; the first section shares no word
+    verb.find(root, "the free queue")
+    assert reader.read == 3  # the question alone
+    (root / "docs" / "page.md").write_text(PAGE + "and more\n", encoding="utf-8")
+    verb.find(root, "the free queue")
+    assert reader.read == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("", "has no English word to look for"),
+        ("  ", "has no English word to look for"),
+        ("?!…", "has no English word to look for"),
+        ("how does it", "has no English word to look for"),
+        ("qwxz vkkj", "no word of 'qwxz vkkj' stands in the course"),
+        ("какой блок", "has no English word to look for"),
+        ("freed " * 2000, "12,000 characters, at most 1,000"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(course, asked, said):
+    with pytest.raises(ValueError, match=said):
+        verb.find(course[0], asked)
+    assert not course[1].read
+
+
+def test_words_need_no_quotes_and_lines_keep_to_the_width(course, monkeypatch):
+    monkeypatch.setattr(verb, "ROOT", course[0])
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(verb.app, ["why", "are", "GPUs'", "blocks", "--freed", "in", "reverse"]).output
+    assert shown.splitlines()[:3] == ["The free queue", "  Phase 02 · Guide", "  docs/page.md:3"]
+    assert max(map(len, shown.splitlines())) <= 80 and "\x1b" not in shown
+    assert isinstance(CliRunner().invoke(verb.app, ["?"]).exception, LabError)
 
 
 def test_every_question_has_places_that_are_there():
@@ -67,16 +143,45 @@ def test_every_question_has_places_that_are_there():
 
 def test_the_card_says_what_was_measured():
     table = json.loads((ROOT / MODEL / "metrics.json").read_text(encoding="utf-8"))
+    fitted = json.loads((ROOT / MODEL / "weights.json").read_text(encoding="utf-8"))
     card = (ROOT / MODEL / "README.md").read_text(encoding="utf-8")
-    for name in ("BM25", "pocket-embed", "course ask", "course ask, reranked"):
-        row = " | ".join(f"{100 * table[name][f'recall@{k}']:.1f} %" for k in (1, 3, 10))
+    for name in ("BM25", "pocket-embed", "course ask"):
+        row = " | ".join(f"{100 * table['test'][name][f'recall@{k}']:.1f} %" for k in (1, 3, 5, 10))
         assert row in card, f"{name}: {row}"
+    assert set(fitted["weights"]) == set(FEATURES) and f"{100 * fitted['recall@3, cross-validated']:.1f} %" in card
     assert sum(f.stat().st_size for f in (ROOT / MODEL).rglob("*") if f.suffix != ".toml") < 3_000_000
+
+
+def test_words_alone_find_most_test_questions_of_three_phases():
+    few = ("phase-15", "phase-17", "phase-19")
+    files = [name for name in pages_to_search(ROOT) if name.startswith(few)]
+    index, weights = Index.build(ROOT, files), weights_of(ROOT)
+    questions = [q for q in questions_of(ROOT, "test") if q["gold"][0].startswith(few)]
+    unread = np.zeros(128, np.float32)
+    found = [
+        found_among(index.sections, index.features(index.words(q["ask"]), unread) @ weights, q, 3) for q in questions
+    ]
+    assert len(found) >= 18 and sum(found) >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / MODEL / "model.safetensors").is_file(), reason="models/pocket-embed is not here")
+def test_the_test_questions_find_their_places_as_often_as_the_table_says():
+    table = json.loads((ROOT / MODEL / "metrics.json").read_text(encoding="utf-8"))["test"]
+    index, llm, weights, questions = (
+        Index.build(ROOT),
+        make_embedder(ROOT),
+        weights_of(ROOT),
+        questions_of(ROOT, "test"),
+    )
+    scores = [index.scores(llm, question["ask"], weights) for question in questions]
+    # Pages change between two measurements; a question is 0.7 %.
+    assert recall(index, questions, scores)["recall@3"] >= table["course ask"]["recall@3"] - 0.03
 
 
 @pytest.mark.skipif(not (ROOT / MODEL / "model.safetensors").is_file(), reason="models/pocket-embed is not here")
 def test_the_model_finds_the_nearer_of_two_texts():
-    from models.search.index import embed, make_embedder
+    from models.search.index import embed
 
     question, near, far = embed(
         make_embedder(ROOT),

@@ -1,5 +1,6 @@
 """Grades submissions: lab by lab in a clean copy, first the reference and the untouched starter, then everyone."""
 
+import contextlib
 import functools
 import json
 import os
@@ -16,7 +17,7 @@ from course.contract.warm import environment
 from course.grade.clean import make_clean, readable
 from course.grade.faults import own_words
 from course.grade.intake import Submission
-from course.grade.settings import Settings
+from course.grade.settings import DONE, Settings
 from course.labs import ROOT, Lab, LabError
 
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR")
@@ -116,14 +117,16 @@ def grade(
         base |= {"limits": asdict(settings.limits), "jobs": jobs or cores() + 1}
         for lab in labs:
             note(f"{lab.name}: the reference")
-            try:
-                counted, seconds = _baseline(lab, base, root, temp)
-            except LabError as error:
-                made.skipped.append(str(error))
-                continue
-            note(f"{lab.name}: {len(submissions)} submissions")
-            job = base | _language(lab, settings, root) | {"seconds": seconds}
-            made.rows += _lab_rows(lab, job, counted, submissions, settings, temp)
+            language = _language(lab, settings, root)
+            with Server(lab, base["root"], language["allowed"], temp) as server:
+                try:
+                    counted, seconds = _baseline(lab, base, root, server)
+                except LabError as error:
+                    made.skipped.append(str(error))
+                    continue
+                note(f"{lab.name}: {len(submissions)} submissions")
+                job = base | language | {"seconds": seconds}
+                made.rows += _lab_rows(lab, job, counted, submissions, settings, server)
     if not made.rows:
         raise LabError("no lab could be graded: " + "; ".join(made.skipped or ["none was named"]))
     made.labs = [lab for lab in labs if any(row.lab == lab for row in made.rows)]
@@ -144,13 +147,13 @@ def _language(lab: Lab, settings: Settings, root: Path) -> dict[str, Any]:
     return {"allowed": [*lab.allowed_imports, *settings.allow], "own": own}
 
 
-def _baseline(lab: Lab, base: dict[str, Any], root: Path, temp: Path) -> tuple[list[str], dict[str, float]]:
+def _baseline(lab: Lab, base: dict[str, Any], root: Path, server: "Server") -> tuple[list[str], dict[str, float]]:
     """Tests that count: green on the reference and red on the untouched starter; and the seconds that each may take.
     Both run before any submission, in a process that has ended by then. Raises :class:`LabError` where none counts."""
     folder = root / lab.phase / "labs" / lab.slug
     texts = {REFERENCE: (folder / "solution.py").read_bytes(), UNTOUCHED: untouched_starter(folder)}
     job = base | {"trusted": True, "limits": base["limits"] | {"stops": 1 << 30}}
-    rows = _serve(lab, job | {"seconds": {}}, texts, temp)
+    rows = server.serve(job | {"seconds": {}}, texts)
     good, stub = rows[REFERENCE]["outcomes"], rows[UNTOUCHED]["outcomes"]
     red = [name for name, (outcome, _) in good.items() if outcome not in ("passed", "skipped")]
     status = rows[REFERENCE]["status"]
@@ -174,35 +177,72 @@ def untouched_starter(folder: Path) -> bytes:
     return done.stdout if done.returncode == 0 else (folder / "starter.py").read_bytes()
 
 
-def _serve(lab: Lab, job: dict[str, Any], texts: dict[str, bytes], temp: Path) -> dict[str, Any]:
-    """One server process over ``texts`` (submission -> file); its rows by submission."""
-    with tempfile.TemporaryDirectory(dir=temp) as inside:
-        inbox, scratch = Path(inside, "inbox"), Path(inside, "scratch")
-        inbox.mkdir()
-        scratch.mkdir()
-        names = {str(number): name for number, name in enumerate(texts)}
-        for number, name in names.items():
-            (inbox / number).write_bytes(texts[name])
-        job = job | {"lab": str(Path(job["root"], lab.phase, "labs", lab.slug)), "names": list(names)}
-        job |= {"inbox": str(inbox), "scratch": str(scratch)}
-        file, out = Path(inside, "job.json"), Path(inside, "out.json")
-        file.write_text(json.dumps(job), encoding="utf-8")
+class Server:
+    """A process that has imported a lab's tests, and forks for each job (``course.grade.server``)."""
+
+    def __init__(self, lab: Lab, root: str, allowed: list[str], temp: Path) -> None:
+        self.lab, self.folder = lab, Path(root, lab.phase, "labs", lab.slug)
+        self.home = tempfile.TemporaryDirectory(dir=temp)
         env = {k: v for k, v in os.environ.items() if k in KEPT} | ENVIRONMENT
-        env |= {"PYTHONPATH": job["root"], "HOME": str(scratch)}
-        command = [sys.executable, "-m", "course.grade.server", str(file), str(out)]
-        done = subprocess.run(command, cwd=job["root"], env=env, capture_output=True, text=True, check=False)
-        if not out.is_file():
-            raise LabError(f"{lab.name}: its tests do not run here: {(done.stdout + done.stderr).strip()[-800:]}")
-        rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    tidy = re.sub(r"0x[0-9a-f]{6,}", "0x...", json.dumps(rows).replace(inside, ""))  # the same on every run
-    return {names[row["name"]]: row for row in json.loads(tidy)}
+        env |= {"PYTHONPATH": root, "HOME": self.home.name}
+        command = [sys.executable, "-m", "course.grade.server", root, str(self.folder), *allowed]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(command, cwd=root, env=env, text=True, errors="replace", **pipes)
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()  # between two jobs it holds nothing
+        self.process.communicate()
+        self.home.cleanup()
+
+    def serve(self, job: dict[str, Any], texts: dict[str, bytes]) -> dict[str, Any]:
+        """One job over ``texts`` (submission -> file); its rows by submission."""
+        with tempfile.TemporaryDirectory(dir=self.home.name) as inside:
+            inbox, scratch = Path(inside, "inbox"), Path(inside, "scratch")
+            inbox.mkdir()
+            scratch.mkdir()
+            names = {str(number): name for number, name in enumerate(texts)}
+            for number, name in names.items():
+                (inbox / number).write_bytes(texts[name])
+            job = job | {"lab": str(self.folder), "names": list(names), "inbox": str(inbox), "scratch": str(scratch)}
+            file, out = Path(inside, "job.json"), Path(inside, "out.json")
+            file.write_text(json.dumps(job), encoding="utf-8")
+            said = self._ask(file, out)
+            if not out.is_file():
+                raise LabError(f"{self.lab.name}: its tests do not run here: {said.strip()[-800:]}")
+            text = json.dumps(json.loads(out.read_text(encoding="utf-8"))["rows"])
+        for path in (inside, self.home.name):  # the same on every run
+            text = text.replace(path, "")
+        rows = json.loads(re.sub(r"0x[0-9a-f]{6,}", "0x...", text))
+        return {names[row["name"]]: row for row in rows}
+
+    def _ask(self, file: Path, out: Path) -> str:
+        """Waits for a job's end; what the process has said meanwhile, its last words where it has ended."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(json.dumps([str(file), str(out)]) + "\n")
+            stdin.flush()
+        said = []
+        for line in stdout:
+            if line == f"{DONE}\n":
+                break
+            said.append(line)
+        return "".join(said)
 
 
 def _lab_rows(
-    lab: Lab, job: dict[str, Any], counted: list[str], submissions: Sequence[Submission], settings: Settings, temp: Path
+    lab: Lab,
+    job: dict[str, Any],
+    counted: list[str],
+    submissions: Sequence[Submission],
+    settings: Settings,
+    server: Server,
 ) -> list[LabResult]:
     texts = {s.name: s.files[lab.key] for s in submissions if lab.key in s.files}
-    rows = _serve(lab, job, texts, temp) if texts else {}
+    rows = server.serve(job, texts) if texts else {}
     made = []
     none = {"status": "missing", "findings": [], "outcomes": dict.fromkeys(counted, ("missing", ""))}
     for submission in submissions:

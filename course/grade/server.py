@@ -1,7 +1,8 @@
 """Runs one lab's tests on many submissions: imports and collection once, then a fork for each submission.
 
-``python -m course.grade.server JOB OUT``, started inside the clean copy. A fork that runs out of time or dies costs
-the test that it was in, and a new fork goes on with the next test; one that does not get through its file costs all.
+``python -m course.grade.server ROOT LAB MODULES...``, started inside the clean copy, takes jobs, a line of standard
+input each: ``["JOB", "OUT"]``. Each has a process of its own, a fork of this one that ends before the next begins.
+A fork that runs out of time or dies costs the test that it was in, and a new fork goes on with the next test.
 
 Where there is /proc, nothing is measured by the clock: a fork's processor time counts, and the time that it waits for
 nothing (its state, looked at twenty times a second). So a loaded, stopped or sleeping machine changes no mark."""
@@ -13,6 +14,7 @@ import select
 import shutil
 import sys
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,7 +25,7 @@ import pytest
 
 from course.grade.fork import prepare, run_fork, sender
 from course.grade.processes import end, look
-from course.grade.settings import Limits
+from course.grade.settings import DONE, Limits
 from course.grade.traps import Trap, plan
 from course.grade.watch import Snapshot
 
@@ -66,9 +68,9 @@ class Attempt:
 class Server:
     """The pytest plugin that takes the place of the run loop."""
 
-    def __init__(self, job: dict[str, Any], out: Path) -> None:
-        self.job, self.out = job, out
-        self.limits = Limits(**job["limits"])
+    def __init__(self, allowed: list[str]) -> None:
+        self.allowed = allowed
+        self.job: dict[str, Any] = {}
         self.running: dict[int, Attempt] = {}
         self.items: list[pytest.Item] = []
         self.names: list[str] = []
@@ -78,8 +80,25 @@ class Server:
         self.items = list(session.items)
         self.names = [item.nodeid.split("::", 1)[1] for item in self.items]
         said = "".join(path.read_text(encoding="utf-8") for path in {item.path for item in self.items})
-        prepare([*self.job.get("allowed", ()), *(name for name in ("mini_vllm",) if name in said)])
+        prepare([*self.allowed, *(name for name in ("mini_vllm",) if name in said)])
         self.before = Snapshot({item.module for item in self.items if hasattr(item, "module")})
+        for job, out in map(json.loads, sys.stdin):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    self.grade(Path(job), Path(out))
+                except BaseException:
+                    traceback.print_exc()
+                os._exit(0)
+            os.waitpid(pid, 0)
+            print(f"\n{DONE}", flush=True)
+        return True
+
+    def grade(self, job: Path, out: Path) -> None:
+        """One job, in a process that ends with it."""
+        self.job = json.loads(job.read_text(encoding="utf-8"))
+        job.unlink()
+        self.limits = Limits(**self.job["limits"])
         attempts = [Attempt(name) for name in self.job["names"]]
         waiting = list(reversed(attempts)) if self.items else []
         while waiting or self.running:
@@ -88,8 +107,7 @@ class Server:
             self.listen()
         kept = ("name", "status", "findings", "outcomes", "cpu", "used")
         rows = [{key: getattr(attempt, key) for key in kept} for attempt in attempts]
-        self.out.write_text(json.dumps({"tests": self.names, "rows": rows}), encoding="utf-8")
-        return True
+        out.write_text(json.dumps({"tests": self.names, "rows": rows}), encoding="utf-8")
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, item: pytest.Item) -> bool:
@@ -271,13 +289,11 @@ def verdict(rows: list[dict[str, Any]]) -> tuple[str, str]:
     return outcome, ""
 
 
-def main(job_file: str, out_file: str) -> int:
+def main(root: str, lab: str, *allowed: str) -> int:
     """Entry of the process."""
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    Path(job_file).unlink()
-    args = [str(Path(job["lab"]) / "test_lab.py"), "-q", "-s", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
-    args += ["-m", "not gpu and not real_vllm", "--rootdir", job["root"], "--tb=native"]
-    return int(pytest.main(args, plugins=[Server(job, Path(out_file))]))
+    args = [str(Path(lab) / "test_lab.py"), "-q", "-s", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+    args += ["-m", "not gpu and not real_vllm", "--rootdir", root, "--tb=native"]
+    return int(pytest.main(args, plugins=[Server(list(allowed))]))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from typing import Any
 
 from course.labs import Lab, LabError, tomllib
 
+DONE = "a job is done"
+"""What a server says on a line of its own after each job."""
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -18,7 +18,6 @@ from rich.markdown import Markdown
 
 from course.labs import ROOT, Lab, LabError, find_labs, lab_of, stubs
 from course.loop import hints, record
-from course.loop.ask import ask
 from course.loop.outcomes import digest, fitted, recall
 
 if TYPE_CHECKING:
@@ -237,5 +236,5 @@ def serve(port: Annotated[int, typer.Option(min=1, max=65535, help="where to lis
 def add_to(app: typer.Typer) -> None:
     """Adds these verbs to the command line."""
     app.command("next")(next_)
-    for verb in (watch, hint, diff, reset, update, serve, ask):
+    for verb in (watch, hint, diff, reset, update, serve):
         app.command(verb.__name__)(verb)

@@ -66,6 +66,11 @@ class Page:
                 yield number, len(match[1]), match[2]
 
     def anchors(self) -> set[str]:
+        """``_anchors``, found once."""
+        return self._anchors
+
+    @functools.cached_property
+    def _anchors(self) -> set[str]:
         """Targets of ``#...`` links: GitHub's slugs of the headings, and explicit ``id=`` or ``name=``."""
         found = set(re.findall(r"<[a-z]+[^>]*\b(?:id|name)=[\"']([^\"']+)", self.prose))
         for _, _, title in self.headings():

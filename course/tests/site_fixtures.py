@@ -57,11 +57,11 @@ class Site:
         """The result of a script in the page."""
         return self.driver.execute_script(script, *arguments)
 
-    def until(self, script: str, seconds: float) -> None:
+    def until(self, script: str) -> None:
         """Waits until a script is true."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        WebDriverWait(self.driver, seconds, poll_frequency=0.1).until(lambda _: self.run(script), script)
+        WebDriverWait(self.driver, 300, poll_frequency=0.1).until(lambda _: self.run(script), script)
 
     def press(self, *keys: str) -> None:
         """Types, where the focus is."""

@@ -30,7 +30,7 @@ def test_what_tests_cost_is_written(options: tuple[str, ...], run: Run, small_co
     done = run("-q", *options, FIRST, COURSE_DURATIONS=str(target))
     assert done.returncode == 0, done.stdout
     found = json.loads(target.read_text())
-    assert set(found["folders"]) == {"phase-00-foundations", "collection"} and found["unit"] > 0
+    assert set(found["folders"]) == {"phase-00-foundations", "collection"} and found["unit"] > 0 and found["busy"] >= 1
     assert found["folders"]["phase-00-foundations"] >= (0.15 if options else 0.3)  # the seconds of two, halved
 
 
@@ -46,6 +46,8 @@ def test_budgets_add_up_and_are_seconds_of_the_clock(tmp_path: Path) -> None:
     assert over == 2 and "fast twin" in text and "250.5" in text and "269" in text
     over, text = shown(tmp_path / "x", {"unit": 1.5 * durations.UNIT, "folders": folders})
     assert over == 2, "a machine that is a little slower takes no more"
+    assert shown(tmp_path / "x", {"unit": durations.UNIT, "busy": 1.02, "folders": folders})[0] == 1
+    assert shown(tmp_path / "x", {"unit": durations.UNIT, "busy": 1.1, "folders": folders})[0] == 0, "it had 9 tenths"
     over, text = shown(tmp_path / "x", {"unit": 3 * durations.UNIT, "folders": folders})
     assert over == 0 and "3.0 times slower" in text and "budgets judge nothing here" in text
 

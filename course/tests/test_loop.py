@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -246,7 +245,7 @@ def test_claims_of_the_readme(lab_home: Path) -> None:
     )
 
 
-def test_watch_runs_again_after_a_save(lab_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_watch_runs_again_after_a_save(lab_home: Path, patient: None, capfd: pytest.CaptureFixture[str]) -> None:
     folder, notes = lab_home / FIRST, []
 
     def note(text: str) -> None:
@@ -293,7 +292,13 @@ def test_red_tests_come_first_and_slow_ones_later(lab_home: Path, capfd: pytest.
     assert rows[lab.key]["total"] == 10  # a run that ended early says nothing about the lab
 
 
-def test_an_emptied_file_is_not_run(lab_home: Path) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emptied file is taken for one that is being written, however long that takes."""
+    monkeypatch.setattr(watch, "PATIENCE", 300.0)
+
+
+def test_an_emptied_file_is_not_run(lab_home: Path, patient: None) -> None:
     folder = lab_home / FIRST
     saves = watch.Saves(folder)
     (folder / "starter.py").write_text("")
@@ -305,8 +310,7 @@ def test_a_worker_ends_with_its_watcher(lab_home: Path) -> None:
     worker = watch.Worker(lab_home / FIRST)
     assert worker.process.stdin is not None
     worker.process.stdin.close()
-    start = time.monotonic()
-    assert worker.process.wait(timeout=20) == 0 and time.monotonic() - start < 20
+    assert worker.process.wait(timeout=300) == 0
 
 
 def test_serve_names_what_is_missing() -> None:

@@ -84,9 +84,11 @@ def test_partly_written_and_partly_wrong(wrong) -> None:  # noqa: F811
 def test_a_loop_that_never_ends_is_stopped(wrong, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     source("03-01")
     wrong("03-01", "    plan: dict[str, int] = {}\n", "    plan: dict[str, int] = {}\n    while True:\n        pass\n")
-    monkeypatch.setattr(milestone, "TIME_LIMIT", 0.3)
-    made = milestone.run(num_requests=2, suite=False, found=plugs.find_parts("03-01,solution"))
-    (row,) = made.results
+    for limit in (0.3, 3.0, 30.0):  # on a busy machine a short one strikes before it is in the loop
+        monkeypatch.setattr(milestone, "TIME_LIMIT", limit)
+        (row,) = milestone.run(num_requests=2, suite=False, found=plugs.find_parts("03-01,solution")).results
+        if "schedule_step raised TimeoutError" in row.detail:
+            break
     assert row.state == "broken" and "schedule_step raised TimeoutError: it ran longer than" in row.detail
 
 

@@ -32,7 +32,7 @@ def node(*jobs: dict[str, Any]) -> list[Any]:
     """The results of jobs, in their order; see `play.mjs`."""
     command = [NODE or "node", str(ROOT / "course/tests/play.mjs"), str(PLAY)]
     done = subprocess.run(
-        command, input=json.dumps(jobs), capture_output=True, encoding="utf-8", timeout=120, check=False
+        command, input=json.dumps(jobs), capture_output=True, encoding="utf-8", timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -113,7 +113,7 @@ def test_a_prompt_is_dragged_onto_a_request(site: Site) -> None:
         ActionChains(site.driver).click_and_hold(prompt).move_by_offset(12, 12).move_to_element(
             seat
         ).release().perform()
-        site.until(f"return {ROOTS}.querySelectorAll('.drag').length === 0", 5)
+        site.until(f"return {ROOTS}.querySelectorAll('.drag').length === 0")
         return str(
             site.run(
                 f"return new Promise((go) => setTimeout(() => go({ROOTS}.querySelector('.note').textContent), 60))"

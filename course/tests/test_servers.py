@@ -26,18 +26,27 @@ time.sleep(600)
 """
 
 
+def ends(pid: int) -> None:
+    """A process that somebody else started is ended too, and taken in by the system when it comes to it."""
+    until = time.monotonic() + 120
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < until:
+            os.kill(pid, 0)
+            time.sleep(0.02)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
 @pytest.mark.slow
 def test_a_run_that_never_ends_is_ended_with_what_it_started(tmp_path: Path) -> None:
     (tmp_path / "works.py").write_text(WORKS)
     (tmp_path / "hangs.py").write_text(HANGS)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = zygote.python("hangs", [str(tmp_path / "pid")], tmp_path, env, limit=1.0)
-    assert done.returncode == -1 and "no answer in 1 s" in done.stderr
-    with pytest.raises(ProcessLookupError):
-        for _ in range(1000):  # the one that was started is ended too, and taken in by the system when it comes to it
-            os.kill(int((tmp_path / "pid").read_text()), 0)
-            time.sleep(0.02)
+    for limit in (1, 8, 64, 512):  # on a busy machine it may be ended before it has started the other one
+        done = zygote.python("hangs", [str(tmp_path / "pid")], tmp_path, env, limit=float(limit))
+        assert done.returncode == -1 and f"no answer in {limit} s" in done.stderr
+        if (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text():
+            break
+    ends(int((tmp_path / "pid").read_text()))
     before = zygote.SERVER[0].pid
     done = zygote.python("works", ["you"], tmp_path, env)
     assert (done.returncode, done.stdout, done.stderr) == (4, "hello you\n", "")
@@ -83,7 +92,4 @@ def test_an_asker_that_is_ended_takes_everything_with_it_and_says_nothing(tmp_pa
             time.sleep(0.02)
         asker.terminate()
         assert asker.stderr is not None and asker.stderr.read() == ""
-    with pytest.raises(ProcessLookupError):
-        for _ in range(1000):
-            os.kill(int(place.read_text()), 0)
-            time.sleep(0.02)
+    ends(int(place.read_text()))

@@ -112,7 +112,7 @@ def test_player_by_keyboard_alone(site: Site) -> None:
     where = "return document.querySelector('.mv-where').textContent"
     focus(site, "mv-scheduler .mv-primary")
     site.press(" ")
-    site.until("return document.querySelector('.mv-where').textContent.startsWith('step 2')", 5)
+    site.until("return document.querySelector('.mv-where').textContent.startsWith('step 2')")
     site.press(" ")
     assert "play" in site.run("return document.activeElement.textContent")
     focus(site, "mv-scheduler input[aria-label=step]")

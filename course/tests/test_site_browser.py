@@ -38,7 +38,7 @@ def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
     site = the_site(request.config)
     site.requests()
     site.driver.get(f"{site.address}check.html?pages={','.join(PAGES)}")
-    site.until("return window.result !== undefined", 100)
+    site.until("return window.result !== undefined")
     result = site.run("return window.result")
     assert "error" not in result, result["error"]
     return result | {"console": site.driver.get_log("browser"), "requests": site.requests()}
@@ -244,9 +244,9 @@ def test_search_loads_its_index_when_it_is_wanted_and_finds_deep_words(site: Sit
     assert not any(INDEX in url for url in site.requests())
     site.press("/")
     words, found_at = deep_words()
-    site.until("return document.activeElement.classList.contains('md-search__input')", 5)
+    site.until("return document.activeElement.classList.contains('md-search__input')")
     site.press(words)
-    site.until("return document.querySelector('.md-search-result__item') !== null", 20)
+    site.until("return document.querySelector('.md-search-result__item') !== null")
     found = site.run("return [...document.querySelectorAll('.md-search-result__item a')].map((a) => a.href)")
     assert any(url.startswith(f"{site.address}{found_at}") for url in found), (words, found)
     assert [url for url in site.requests() if "search_index" in url] == [site.address + INDEX]
@@ -258,5 +258,5 @@ def test_search_on_a_phone(site: Site) -> None:
     site.open("labs/", cached=False)
     assert not any(INDEX in url for url in site.requests())
     site.run("document.querySelector('.md-header__button[for=__search]').click()")
-    site.until("return document.querySelector('.md-search-result__meta').textContent.includes('Type to start')", 20)
+    site.until("return document.querySelector('.md-search-result__meta').textContent.includes('Type to start')")
     assert [url for url in site.requests() if "search_index" in url] == [site.address + INDEX]

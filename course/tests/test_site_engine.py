@@ -31,7 +31,7 @@ def site(request: pytest.FixtureRequest) -> Site:
 def start(site: Site) -> None:
     """One click, and the questions can be asked."""
     site.run("document.querySelector('mv-engine button').click()")
-    site.until("return document.querySelector('mv-engine .mv-ask') !== null", 60)
+    site.until("return document.querySelector('mv-engine .mv-ask') !== null")
     site.run(
         "const pace = document.querySelector('mv-engine select'); pace.value = 'as fast as it can';"
         "pace.dispatchEvent(new Event('change'))"
@@ -41,7 +41,7 @@ def start(site: Site) -> None:
 def play(site: Site, button: str, asked: int) -> None:
     """Presses a button and waits until all of so many questions are answered."""
     site.run(PRESS, button)
-    site.until(f"return document.querySelector('mv-engine').dataset.idle === '{asked}'", 120)
+    site.until(f"return document.querySelector('mv-engine').dataset.idle === '{asked}'")
 
 
 def answers(site: Site) -> dict[str, str]:
@@ -58,7 +58,7 @@ def recorded() -> dict[str, Any]:
 
 
 def test_weights_come_on_a_click_and_from_here(site: Site) -> None:
-    site.until("return document.querySelector('mv-engine button') !== null", 20)
+    site.until("return document.querySelector('mv-engine button') !== null")
     assert not any(WEIGHTS in url for url in site.requests())
     start(site)
     loaded = site.run("return document.querySelector('mv-engine .mv-live') !== null")
@@ -87,7 +87,7 @@ def test_two_questions_give_the_recorded_answers(site: Site) -> None:
 def test_the_page_compares_itself_with_the_recording(site: Site) -> None:
     start(site)
     site.run(PRESS, "Compare with the recording")
-    site.until("return document.querySelector('.mv-compare output').textContent.includes('token by token')", 120)
+    site.until("return document.querySelector('.mv-compare output').textContent.includes('token by token')")
     count = len(recorded())
     said = site.run("return document.querySelector('.mv-compare output').textContent")
     assert said.startswith(f"{count} of {count} answers equal")
@@ -101,13 +101,13 @@ def test_typed_paused_stepped_stopped_and_refused(site: Site) -> None:
     )
     site.press("\ue007")  # the key Enter
     site.run(PRESS, "one step")
-    site.until("return document.querySelector('.mv-answers .mv-value').textContent === 'running, 1 tokens'", 20)
+    site.until("return document.querySelector('.mv-answers .mv-value').textContent === 'running, 1 tokens'")
     site.run(PRESS, "stop all")
-    site.until("return document.querySelector('mv-engine').dataset.idle === '1'", 20)
+    site.until("return document.querySelector('mv-engine').dataset.idle === '1'")
     assert site.run("return document.querySelector('.mv-answers .mv-value').textContent") == "stopped"
     site.run("document.querySelector('mv-engine').engine.setPool(4)")
     site.run(PRESS, "What is preemption?")
-    site.until("return document.querySelector('.mv-answers .mv-value').textContent === 'refused'", 20)
+    site.until("return document.querySelector('.mv-answers .mv-value').textContent === 'refused'")
     assert "may need" in site.run("return document.querySelector('mv-engine [role=status]').textContent")
 
 

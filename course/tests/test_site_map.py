@@ -120,7 +120,7 @@ console.log(JSON.stringify([run("#progress=00-01.03-04.x", '{"labs":{"02-01":tru
 def test_the_end_of_an_address_is_read_once_and_rubbish_is_no_error() -> None:
     done = subprocess.run(
         ["node", "-e", PARSE, str(ROOT / "docs" / "progress.js")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     given, other = json.loads(done.stdout)

@@ -20,7 +20,16 @@ class PinnedFile:
     lines: list[str]
     is_python: bool = False
     definitions_at: dict[int, list[tuple[Name, int]]] = field(default_factory=dict)
-    calls_at: dict[int, set[Name]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def calls_at(self) -> dict[int, set[Name]]:
+        """Found when it is asked for: most files are asked for definitions alone."""
+        found: dict[int, set[Name]] = {}
+        for node in ast.walk(ast.parse("\n".join(self.lines))) if self.is_python else ():
+            if isinstance(node, ast.Call) and (name := _dotted(node.func)):
+                for line in {node.lineno, node.func.end_lineno or node.lineno}:
+                    found.setdefault(line, set()).add(name)
+        return found
 
     @staticmethod
     def name(text: str) -> str | None:
@@ -93,7 +102,7 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
     return [target]
 
 
-class _Index(ast.NodeVisitor):
+class _Index:
     def __init__(self, file: PinnedFile) -> None:
         self.file = file
         self.scope: Name = ()
@@ -109,10 +118,13 @@ class _Index(ast.NodeVisitor):
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             for target in _targets(node):
                 self.assign(target, node.end_lineno)
-        if isinstance(node, ast.Call) and (name := _dotted(node.func)):
-            for line in {node.lineno, node.func.end_lineno or node.lineno}:
-                self.file.calls_at.setdefault(line, set()).add(name)
-        self.generic_visit(node)
+        self.inside(node)
+
+    def inside(self, node: ast.AST) -> None:
+        """The statements in a statement; no expression defines a name that is cited."""
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            for child in getattr(node, name, ()):
+                self.visit(child)
 
     def enter(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         saved = self.scope, self.owner
@@ -120,7 +132,7 @@ class _Index(ast.NodeVisitor):
         if isinstance(node, ast.ClassDef):
             self.owner = self.scope
         self.define(node.lineno, self.scope, node.end_lineno)
-        self.generic_visit(node)
+        self.inside(node)
         self.scope, self.owner = saved
 
     def assign(self, target: ast.expr, end: int | None) -> None:
@@ -132,7 +144,7 @@ class _Index(ast.NodeVisitor):
             self.define(target.lineno, (*self.owner, *name[1:]), end)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def open_pinned(path: Path) -> PinnedFile | None:
     """Reads and indexes a file of the pinned tree; None where there is none."""
     if not path.is_file():

@@ -72,3 +72,9 @@ class KVCache:
         for block in block_ids:
             if np.isnan(self.data[:, block]).any():
                 self.data[:, block] = 0.0
+
+    def clear_nan(self, block_ids: Array) -> None:
+        """Zero each NaN in these blocks and nothing else: rejected drafts left it, and the tokens before them stay."""
+        for block in block_ids:
+            held = self.data[:, block]
+            held[np.isnan(held)] = 0.0

@@ -91,6 +91,11 @@ class QuantizedKVCache(KVCache):
         if self.scales is not None:
             self.scales[:, block_ids] = 0
 
+    def clear_nan(self, block_ids: Array) -> None:
+        """Zero scales that are NaN."""
+        if self.scales is not None:
+            self.scales[:, block_ids] = np.nan_to_num(self.scales[:, block_ids], nan=0.0)
+
 
 _SMALLEST_SCALE = np.float32(1e-6)
 

@@ -12,6 +12,7 @@ from mini_vllm.distributed.utils import divide, get_pp_indices
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.config.vllm import EngineConfig
+    from mini_vllm.layers.quantization.base_config import QuantizationConfig
     from mini_vllm.transformers_utils.config import HFConfig
 
 
@@ -60,15 +61,41 @@ def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -
     get_pp_indices(hf_config.num_hidden_layers, 0, config.pipeline_parallel_size)
     if config.pipeline_parallel_size > 1:
         _check_stages(config, hf_config)
+    if config.load_format != "dummy":
+        _check_quantization(config, resolved, config.quantization, config.quantization_config)
+    if config.lora is not None:
+        from mini_vllm.lora.model_manager import layers_with_buffers
+
+        layers_with_buffers(_make_model(config, hf_config, None, None), config.lora)
+    draft: Any = None
+    if drafts is not None and drafts.has_weights:
+        drafts.resolve_draft_model(resolved)
+        draft = drafts.draft_model_config
+    if getattr(draft, "hf_config", None) is not None:
+        _check_quantization(config, draft)
     if config.tensor_parallel_size == 1:
         return
     _check_sizes(config, hf_config, "the model")
-    if drafts is not None and drafts.has_weights:
-        drafts.resolve_draft_model(resolved)
-        draft = getattr(drafts.draft_model_config, "hf_config", drafts.draft_model_config)
-        if hasattr(draft, "num_attention_heads"):
-            _check_sizes(config, draft, "the draft model")
+    sizes = getattr(draft, "hf_config", draft)
+    if hasattr(sizes, "num_attention_heads"):
+        _check_sizes(config, sizes, "the draft model")
     _make_first_rank(config, resolved, hf_config)
+
+
+def _check_quantization(
+    config: EngineConfig, resolved: ResolvedModel, method: str | None = None, settings: dict[str, Any] | None = None
+) -> None:
+    """Groups and blocks of a format divide the rows of every projection, and ranks can share them."""
+    from mini_vllm.layers.quantization.resolve import resolve_quantization
+
+    hf_config = resolved.hf_config
+    assert hf_config is not None
+    quant_config = resolve_quantization(resolved.model, hf_config.quantization_config, method, settings)
+    if quant_config is None:
+        return
+    _make_model(config, hf_config, quant_config, None)
+    if config.tensor_parallel_size > 1:
+        _make_first_rank(config, resolved, hf_config, quant_config)
 
 
 def _check_stages(config: EngineConfig, hf_config: HFConfig) -> None:
@@ -96,18 +123,25 @@ def _check_sizes(config: EngineConfig, hf_config: HFConfig, whose: str) -> None:
         )
 
 
-def _make_first_rank(config: EngineConfig, resolved: ResolvedModel, hf_config: HFConfig) -> None:
-    """What only an architecture knows: its first rank, whose arrays are given back before a page of them is touched."""
-    from mini_vllm.models.interfaces_base import CausalLM
+def _make_first_rank(
+    config: EngineConfig, resolved: ResolvedModel, hf_config: HFConfig, quant_config: QuantizationConfig | None = None
+) -> None:
+    """What only an architecture knows: its first rank."""
+    mode = resolved.mm_encoder_tp_mode
+    group: Any = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size, mm_encoder_tp_mode=mode)
+    model = _make_model(config, hf_config, quant_config, group)
+    for layer in model.context.layers:
+        if getattr(layer, "is_cut", False) and not layer.is_unquantized:
+            layer.quant_method.check_part(layer)
+
+
+def _make_model(config: EngineConfig, hf_config: HFConfig, quant_config: QuantizationConfig | None, group: Any) -> Any:
+    """A model whose arrays are given back before a page of them is touched."""
+    from mini_vllm.model_loader.default_loader import make_model
     from mini_vllm.models.registry import convert_model_class, get_model_class
 
     model_class = convert_model_class(get_model_class(hf_config.architecture), config.convert_type)
-    if not issubclass(model_class, CausalLM):
-        size = config.tensor_parallel_size
-        raise ValueError(f"tensor_parallel_size must be 1 for {model_class.__name__}, got {size}")
-    mode = resolved.mm_encoder_tp_mode
-    group: Any = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size, mm_encoder_tp_mode=mode)
-    model_class(hf_config, config.dtype, None, group, config.enable_expert_parallel)
+    return make_model(model_class, hf_config, config.dtype, quant_config, group, config.enable_expert_parallel)
 
 
 def _refusal(name: str, value: Any, size: int) -> str:

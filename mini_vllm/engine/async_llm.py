@@ -239,7 +239,7 @@ class AsyncLLM(FrontEnd):
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """See `LLMEngine.add_lora` (upstream/vllm/v1/engine/async_llm.py:948 — `AsyncLLM.add_lora`)."""
-        self.lora_registry.is_new(lora_request)
+        self.lora_registry.is_new(lora_request, may_replace=True)
         added = await self._ask("add_lora", lora_request)
         self.lora_registry.note(lora_request)
         return added

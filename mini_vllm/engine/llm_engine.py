@@ -194,7 +194,7 @@ class LLMEngine(FrontEnd):
 
         Upstream: upstream/vllm/v1/engine/llm_engine.py:394 — `LLMEngine.add_lora`.
         """
-        self.lora_registry.is_new(lora_request)
+        self.lora_registry.is_new(lora_request, may_replace=True)
         added = self.core_client.call_utility("add_lora", lora_request)
         self.lora_registry.note(lora_request)
         return added

@@ -21,12 +21,15 @@ class LoRARegistry:
         self._by_id: dict[int, LoRARequest] = {}
         self._by_name: dict[str, LoRARequest] = {}
 
-    def is_new(self, request: Any) -> bool:
+    def is_new(self, request: Any, may_replace: bool = False) -> bool:
         """Whether an adapter has not been seen yet.
 
+        Args: may_replace: of `add_lora`, which reads an adapter again. (Upstream reads it again in each step of a
+            request with `load_inplace`, and the blocks that it cached before stay.)
+
         Raises:
-            TypeError: it is no `LoRARequest`. ValueError: adapters are not enabled, or its name or its number is
-                another adapter's.
+            TypeError: it is no `LoRARequest`. ValueError: adapters are not enabled, its name or its number is another
+                adapter's, or `load_inplace` where nothing is replaced.
         """
         if not isinstance(request, LoRARequest):
             raise TypeError(
@@ -34,6 +37,11 @@ class LoRARegistry:
             )
         if self.lora_config is None:
             raise ValueError(f"lora_request needs an engine with enable_lora=True, got {request.lora_name!r}")
+        if request.load_inplace and not may_replace:
+            raise ValueError(
+                f"lora_request {request.lora_name!r} must have load_inplace=False, got True: `add_lora` replaces an "
+                "adapter, and requests name it"
+            )
         known = self._by_id.get(request.lora_int_id), self._by_name.get(request.lora_name)
         for other in known:
             if other is not None and (other.lora_int_id, other.lora_name) != (request.lora_int_id, request.lora_name):

@@ -32,14 +32,13 @@ from mini_vllm.engine.aborted_requests import AbortedRequests
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import CoreTraceback, EngineDeadError, make_error
 from mini_vllm.engine.shared_core import SharedCore
-from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses
+from mini_vllm.engine.utils import CoreEngineProcManager, CoreSetup, EngineZmqAddresses, own_words_come
 from mini_vllm.multimodal.cache import MultiModalProcessorSenderCache, mm_cache_size
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
 from mini_vllm.utils.system_utils import Owner
 
 DEAD, READY, PING = b"ENGINE_CORE_DEAD", b"READY", "ping"
-SILENCE_S = 1.0
-"""After this long without a word while one is due, the core is asked for a sign of life."""
+SILENCE_S = 1.0  # without a word while one is due: the core is asked for a sign of life
 
 
 def _seconds(name: str, default: int) -> int:
@@ -63,7 +62,7 @@ class BackgroundResources:
 
     def __call__(self) -> None:
         if self.owner.refusal is not None:
-            return  # a forked child has copies of all this, and nothing to end
+            return  # a fork has copies of all this
         if self.manager is not None:
             self.manager.shutdown()
         for socket in self.sockets:
@@ -102,8 +101,7 @@ class MPClient(EngineCoreClient):
         self.iteration_timeout_s: float = _seconds("VLLM_ENGINE_ITERATION_TIMEOUT_S", 60)
         ready_timeout_s = _seconds("VLLM_ENGINE_READY_TIMEOUT_S", 600)
         self.dead_error: EngineDeadError | None = None
-        self._aborted = AbortedRequests()
-        self._in_flight: set[str] = set()
+        self._aborted, self._in_flight = AbortedRequests(), set[str]()
         self._results: dict[int, Future[Any]] = {}
         self._num_calls = self._num_silent = 0
         cache_gb = 0 if others or link else mm_cache_size(setup.model)  # several front ends: no order of requests
@@ -148,8 +146,8 @@ class MPClient(EngineCoreClient):
     def _wait_until_ready(self, timeout_s: float) -> EngineCoreReadyResponse:
         end = time.monotonic() + timeout_s
         poller = self._zmq.Poller()
-        for socket in (self._input, self._output):
-            poller.register(socket, self._zmq.POLLIN)
+        poller.register(self._input, self._zmq.POLLIN)
+        poller.register(self._output, self._zmq.POLLIN)
         while time.monotonic() < end:
             found = dict(poller.poll(1000))
             if self._input in found:
@@ -157,11 +155,13 @@ class MPClient(EngineCoreClient):
                 if identity != self._identity:
                     continue
                 content = self._decoder.decode(more[0])
-                if status == READY:
-                    return content[0]
-                raise make_error(*content)
-            elif self._output in found and not self._input.poll(500):  # the core's own reason comes on the other socket
-                self._take(self._output.recv_multipart())
+                if status != READY:
+                    raise make_error(*content)
+                return content[0]
+            if self._output in found:
+                frames = self._output.recv_multipart()
+                if not own_words_come(self._input, frames[-1]):  # the core's own reason comes on the other socket
+                    self._take(frames)
         raise TimeoutError(f"the engine core was not ready within {timeout_s} s (VLLM_ENGINE_READY_TIMEOUT_S)")
 
     def ensure_alive(self) -> None:
@@ -199,7 +199,7 @@ class MPClient(EngineCoreClient):
     def _last_words(self, payload: bytes) -> EngineDeadError:
         """The core's own say more than the monitor's, and may have arrived after them."""
         kind, message, trace = self._decoder.decode(payload)
-        while not kind and self._output.poll(0):
+        while not kind and (self._output.poll(0) or own_words_come(self._output, payload)):
             frames = self._output.recv_multipart()
             if frames[0] == self._identity and frames[1] == DEAD:
                 kind, message, trace = self._decoder.decode(frames[2])
@@ -251,8 +251,8 @@ class MPClient(EngineCoreClient):
             )
 
     def _no_sign_of_life(self, timeout: float) -> TimeoutError:
-        pid = self.manager.pid
-        return TimeoutError(f"the engine core (process {pid}) gave no sign of life in {timeout} s: stopped, or hanging")
+        who = f"the engine core (process {self.manager.pid})"
+        return TimeoutError(f"{who} gave no sign of life in {timeout} s: stopped, or hanging")
 
     def _encode_request(self, request: EngineCoreRequest) -> bytes:
         self.ensure_alive()

@@ -144,6 +144,12 @@ class CoreEngineProcManager:
         return True
 
 
+def own_words_come(socket: Any, death: bytes) -> bool:
+    """Whether a core that has ended says why itself: it has, with exit code 1, and a busy machine brings it later than
+    the monitor's words, `death`."""
+    return b"ended with exit code 1\xa0" in death and any(socket.poll(100) for _ in range(50))
+
+
 def _pickled(setup: CoreSetup) -> bytes:
     model_class = type(setup.model.model)
     if model_class.__module__ == "__main__":

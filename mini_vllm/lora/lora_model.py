@@ -56,7 +56,9 @@ class LoRAModel:
         """
         path = Path(lora_dir) / TENSORS_NAME
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is not there: an adapter's weights are expected in {TENSORS_NAME}")
+            pickled = any((path.parent / f"adapter_model.{end}").is_file() for end in ("bin", "pt"))
+            hint = "; pickled ones are not read: save it with `safe_serialization=True`" if pickled else ""
+            raise FileNotFoundError(f"{path} is not there: an adapter's weights are expected in {TENSORS_NAME}{hint}")
         file = SafetensorsFile(path)
         try:
             names = _check(file, expected, others, peft_helper, module_name)

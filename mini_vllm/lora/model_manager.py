@@ -43,13 +43,7 @@ class LRUCacheLoRAModelManager:
     def __init__(self, model: Any, lora_config: LoRAConfig) -> None:
         self.lora_config = lora_config
         slots, rank = lora_config.max_loras, lora_config.max_lora_rank
-        layers = [each for each in _layers(model) if supports_lora(each, lora_config.target_modules)]
-        if not layers:
-            wanted = "" if lora_config.target_modules is None else f" named {lora_config.target_modules}"
-            raise ValueError(f"{type(model).__name__} has no projection{wanted} that can have adapters")
-        numbers = sum(each.in_features * len(each.partitions) + each.out_features for each in layers)
-        size = slots * rank * numbers * layers[0].dtype.itemsize
-        require_memory(f"max_loras={slots} with max_lora_rank={rank}", size, "ask for fewer or smaller ones")
+        layers = layers_with_buffers(model, lora_config)
         self.punica_wrapper = PunicaWrapperCPU(slots, rank)
         self.modules = {each.prefix: BaseLinearLayerWithLoRA(each, slots, rank, self.punica_wrapper) for each in layers}
         self.shapes = {name: shape for module in self.modules.values() for name, shape in module.shapes.items()}
@@ -153,6 +147,23 @@ class LRUCacheLoRAModelManager:
         ids, places = np.unique(token_lora_ids, return_inverse=True)
         slots = np.array([self.lora_index_to_id.index(i) if i else -1 for i in ids.tolist()], np.int64)
         self.punica_wrapper.update_metadata(slots[places.reshape(-1)])
+
+
+def layers_with_buffers(model: Any, lora_config: LoRAConfig) -> list[Any]:
+    """The projections that get buffers; their sizes count alone, so that it can be asked before weights are read.
+
+    Raises:
+        ValueError: there are none, or their buffers do not fit into memory.
+    """
+    slots, rank = lora_config.max_loras, lora_config.max_lora_rank
+    layers = [each for each in _layers(model) if supports_lora(each, lora_config.target_modules)]
+    if not layers:
+        wanted = "" if lora_config.target_modules is None else f" named {lora_config.target_modules}"
+        raise ValueError(f"{type(model).__name__} has no projection{wanted} that can have adapters")
+    numbers = sum(each.in_features * len(each.partitions) + each.out_features for each in layers)
+    size = slots * rank * numbers * layers[0].dtype.itemsize
+    require_memory(f"max_loras={slots} with max_lora_rank={rank}", size, "ask for fewer or smaller ones")
+    return layers
 
 
 def _layers(model: Any) -> list[Any]:

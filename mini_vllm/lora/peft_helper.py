@@ -159,8 +159,9 @@ class PEFTHelper:
         """
         if self.exclude_modules and _names("exclude_modules", self.exclude_modules, module):
             return False
-        if self.target_modules == "all-linear":
-            return module.rpartition(".")[2] not in ("lm_head", "score", "classifier")
+        if self.target_modules == "all-linear":  # no output matrix and no embedding, which is a table
+            kind = module.rpartition(".")[2]
+            return kind not in ("lm_head", "score", "classifier") and not kind.startswith("embed_")
         if not _names("target_modules", self.target_modules, module):
             return False
         wanted = self.layers_to_transform

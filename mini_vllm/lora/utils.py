@@ -29,8 +29,8 @@ def parse_fine_tuned_lora_name(name: str) -> tuple[str, bool]:
     parts = name.removeprefix(_PREFIX).split(".")
     if parts[-1] == "weight" and len(parts) > 2 and parts[-2] in ("lora_A", "lora_B"):
         return ".".join(parts[:-2]), parts[-2] == "lora_A"
-    if "lora_embedding" in name:
-        raise ValueError(f"{name!r} patches an embedding: adapters of embeddings are not served")
+    if "lora_embedding" in name or "base_layer" in parts:  # PEFT saves whole matrices of the vocabulary beside theirs
+        raise ValueError(f"{name!r} belongs to an adapter of an embedding or an output matrix: those are not served")
     raise ValueError(f"{name!r} is no tensor of a LoRA adapter: its name must end in lora_A.weight or lora_B.weight")
 
 

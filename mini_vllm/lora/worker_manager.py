@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mini_vllm.config.lora import LoRAConfig
-from mini_vllm.lora.lora_model import LoRAModel
+from mini_vllm.lora.lora_model import TENSORS_NAME, LoRAModel
 from mini_vllm.lora.model_manager import LRUCacheLoRAModelManager
-from mini_vllm.lora.peft_helper import PEFTHelper
+from mini_vllm.lora.peft_helper import CONFIG_NAME, PEFTHelper
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.utils.arrays import Array
 
@@ -30,6 +32,7 @@ class LRUCacheWorkerLoRAManager:
         self.lora_config = lora_config
         self.adapter_manager = LRUCacheLoRAModelManager(model, lora_config)
         self.num_loads = 0
+        self._digests: dict[int, bytes] = {}
 
     def set_active_adapters(self, requests: Iterable[LoRARequest], token_lora_ids: Array) -> dict[int, str]:
         """Before a step: its adapters into slots, and which token has which. token_lora_ids: [T], 0: none.
@@ -95,14 +98,23 @@ class LRUCacheWorkerLoRAManager:
     def add_adapter(self, request: LoRARequest) -> bool:
         """Read an adapter unless it is there, and give it a slot; False where it was there.
 
-        It is read before another one is let go, so that one that cannot be read costs nobody's place.
+        It is read before another one is let go, so that one that cannot be read costs nobody's place. One that was
+        let go and comes back must be what it was: cached blocks go by its name.
 
+        Raises ValueError as `load_adapter` does, and for files that have changed in between.
         Upstream: upstream/vllm/lora/worker_manager.py:273 — `LRUCacheWorkerLoRAManager.add_adapter`.
         """
         manager, lora_id = self.adapter_manager, request.lora_int_id
         added = lora_id not in manager or request.load_inplace
         if added:
+            digest = _digest(request.lora_path)
+            if self._digests.get(lora_id, digest) != digest and not request.load_inplace:
+                raise ValueError(
+                    f"LoRA adapter {request.lora_name!r} cannot be served: its files in {request.lora_path!r} have "
+                    "changed since they were read first; `add_lora` with load_inplace=True replaces it"
+                )
             lora = self.load_adapter(request)
+            self._digests[lora_id] = digest
             manager.remove_adapter(lora_id)
             manager.add_adapter(lora)
         manager.activate_adapter(lora_id)
@@ -119,3 +131,14 @@ class LRUCacheWorkerLoRAManager:
     def list_adapters(self) -> set[int]:
         """Those in memory."""
         return set(self.adapter_manager.list_adapters())
+
+
+def _digest(folder: str) -> bytes:
+    """Of an adapter's two files; of no bytes for one that is not there."""
+    found = hashlib.blake2b()
+    for path in (Path(folder, CONFIG_NAME), Path(folder, TENSORS_NAME)):
+        if path.is_file():
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    found.update(piece)
+    return found.digest()

@@ -61,7 +61,7 @@ def load_model(
     config = HFConfig.from_folder(path).serving(max_model_len)
     quant_config = resolve_quantization(path, config.quantization_config, quantization, quantization_config)
     model_class = convert_model_class(get_model_class(config.architecture), convert)
-    model = _make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel, pp)
+    model = make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel, pp)
     fill_weights(model, path, progress, quant_config)
     return model
 
@@ -87,7 +87,7 @@ def fill_weights(
         linear.process_weights_after_loading()
 
 
-def _make_model(
+def make_model(
     model_class: Any, config: HFConfig, dtype: str, quant_config: QuantizationConfig | None,
     group: TensorParallelGroup | None, enable_expert_parallel: bool, pp: RankGroup | None = None,
 ) -> Any:  # fmt: skip

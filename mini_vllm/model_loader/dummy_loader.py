@@ -31,8 +31,8 @@ def load_dummy_model(
     Upstream: upstream/vllm/model_executor/model_loader/weight_utils.py:1451 — `initialize_dummy_weights`.
     """
     config = HFConfig.from_folder(folder).serving(max_model_len)
-    if quantization or config.quantization_config:
-        raise ValueError(f"load_format='dummy' must go without quantization so far, got {quantization!r}")
+    if asked := quantization or config.quantization_config:
+        raise ValueError(f"load_format='dummy' must go without quantization so far, got {asked!r}")
     model = convert_model_class(get_model_class(config.architecture), convert)(
         config, dtype, None, group, enable_expert_parallel, **({} if pp is None else {"pp": pp})
     )

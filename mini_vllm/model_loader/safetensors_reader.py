@@ -202,12 +202,19 @@ class Checkpoint:
             elif single.is_file():
                 self._where = dict.fromkeys(self._open(single.name).tensors, single.name)
             else:
-                pickled = any(self.folder.glob("*.bin"))
-                hint = ": it has only pickled weights (*.bin), which are not read; convert them" if pickled else ""
-                raise FileNotFoundError(f"no {SINGLE_NAME} or {INDEX_NAME} in {str(self.folder)!r}{hint}")
+                raise FileNotFoundError(
+                    f"no {SINGLE_NAME} or {INDEX_NAME} in {str(self.folder)!r}{self._what_is_there()}"
+                )
         except BaseException:
             self.close()
             raise
+
+    def _what_is_there(self) -> str:
+        others = sorted(path.name for path in self.folder.glob("*.safetensors"))
+        if others:
+            return f": it has {shown(others)}; save it once with transformers, which writes the names that are read"
+        pickled = any(self.folder.glob("*.bin"))
+        return ": it has only pickled weights (*.bin), which are not read; convert them" if pickled else ""
 
     def _open(self, name: str) -> SafetensorsFile:
         if name not in self.files:
@@ -219,6 +226,11 @@ class Checkpoint:
 
     def _open_shards(self, index: Path) -> None:
         weight_map = INDEX.read_file(index, CheckpointError)["weight_map"]
+        if (self.folder / SINGLE_NAME).is_file() and SINGLE_NAME not in weight_map.values():
+            raise CheckpointError(
+                f"{self.folder}: {SINGLE_NAME} and {INDEX_NAME} name two sets of weights, of which transformers reads "
+                "the first and vLLM the second: take one of them out"
+            )
         for tensor, file in weight_map.items():
             if tensor not in self._open(file).tensors:
                 raise CheckpointError(f"{self.folder / file}: tensor {tensor!r} is missing, the index says it is here")

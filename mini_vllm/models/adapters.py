@@ -82,7 +82,7 @@ class PoolingModel(CausalLM):
     def lora_module_name(self, name: str) -> str:
         """The name of a module in an adapter's file -> here: PEFT leaves "model." out where it wrapped the bare model.
 
-        Upstream passes over such tensors: upstream/vllm/lora/lora_model.py:122 — "weights_mapper".
+        Upstream passes over such tensors: upstream/vllm/lora/lora_model.py:125 — "weights_mapper".
         """
         return f"model.{name}" if name.startswith("layers.") else name
 

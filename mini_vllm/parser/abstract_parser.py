@@ -130,7 +130,8 @@ class DelegatingParser(Parser):
         state = self._stream_state
         if not state.prompt_reasoning_checked and prompt_token_ids is not None:
             state.prompt_reasoning_checked = True
-            state.reasoning_ended = self.reasoning_parser is None or self.is_reasoning_end(prompt_token_ids)
+            thinks = self.reasoning_parser is not None and self.reasoning_parser.thinking_enabled
+            state.reasoning_ended = not thinks or self.is_reasoning_end(prompt_token_ids)
         ids_after = state.previous_token_ids + delta_token_ids
         step = Step(delta_text, delta_token_ids, state.previous_text + delta_text, ids_after)
         delta = None

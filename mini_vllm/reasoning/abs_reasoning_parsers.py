@@ -23,8 +23,14 @@ class ReasoningParser:
         tokenizer: has `get_vocab()`.
         kwargs: `chat_template_kwargs`, what the request gave its template: some models think only where it says so.
 
+    Attributes:
+        thinking_enabled: False where the request switched thinking off for a model that obeys: then it has ended before
+            the first token, whether or not the template says so in tokens. (Upstream's grammar waits for ever there.)
+
     Upstream: upstream/vllm/reasoning/abs_reasoning_parsers.py:26 — `ReasoningParser`.
     """
+
+    thinking_enabled: bool = True
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
         self.model_tokenizer = tokenizer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from mini_vllm.reasoning.deepseek_r1_reasoning_parser import DeepSeekR1ReasoningParser
 
@@ -11,6 +13,10 @@ class NemotronV3ReasoningParser(DeepSeekR1ReasoningParser):
 
     Upstream: upstream/vllm/reasoning/nemotron_v3_reasoning_parser.py:12 — `NemotronV3ReasoningParser`.
     """
+
+    def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(tokenizer, *args, **kwargs)
+        self.thinking_enabled = (kwargs.get("chat_template_kwargs") or {}).get("enable_thinking") is not False
 
     def extract_reasoning(self, model_output: str, request: ChatCompletionRequest) -> tuple[str | None, str | None]:
         """As R1, then the exchange."""

@@ -103,7 +103,7 @@ class RejectionSampler:
         output = rejection_sample(
             metadata, draft_probs, target, bonus.sampled_token_ids, sampling_metadata, self.synthetic_conditional_rates
         )
-        errors = self._errors(metadata, output, bonus.errors, dead)
+        errors = self._end_before_dead_rows(metadata, output, bonus.errors, dead)
         wanted = sampling_metadata.num_logprobs
         if wanted and bonus_logits is not None:
             logits = logits.copy()
@@ -132,17 +132,26 @@ class RejectionSampler:
         return self.sampler.forward(raw, replace(sampling, num_logprobs={}, logprob_token_ids={})), processed
 
     @staticmethod
-    def _errors(metadata: SpecDecodeMetadata, output: Array, of_bonus: dict[int, str], dead: Array) -> dict[int, str]:
-        """Requests that came to a row in which every token is masked. dead: bool[T], or empty."""
-        errors = {}
+    def _end_before_dead_rows(
+        metadata: SpecDecodeMetadata, output: Array, of_bonus: dict[int, str], dead: Array
+    ) -> dict[int, str]:
+        """Requests that came to a row in which every token is masked. dead: bool[T], or empty.
+
+        Tokens before such a row came out without drafts too, and may have ended the request: they stay in `output`,
+        what stands behind them is taken out, and the error comes with the next step, whose first row that is.
+        """
+        errors: dict[int, str] = {}
         num_accepted = (output != PLACEHOLDER_TOKEN_ID).sum(axis=1) - 1
-        for at, message in of_bonus.items():
-            if num_accepted[at] == metadata.num_draft_tokens[at]:
-                errors[at] = message
+        message = "every token is masked: allowed_token_ids, bad_words, min_tokens and a grammar leave none"
+        found = [(at, metadata.num_draft_tokens[at], text) for at, text in of_bonus.items()]
         if dead.any():
-            of, position = metadata.request_of_draft[dead], metadata.position_of_draft[dead]
-            for at in of[position <= num_accepted[of]].tolist():
-                errors[at] = "every token is masked: allowed_token_ids, bad_words, min_tokens and a grammar leave none"
+            of, positions = metadata.request_of_draft[dead].tolist(), metadata.position_of_draft[dead].tolist()
+            found += [(at, position, message) for at, position in zip(of, positions, strict=True)]
+        for at, position, text in found:
+            if position <= num_accepted[at]:
+                output[at, position:] = PLACEHOLDER_TOKEN_ID
+                if position == 0:
+                    errors[at] = text
         return errors
 
     @staticmethod

@@ -28,7 +28,6 @@ from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
     StructuredOutputGrammar,
-    StructuredOutputOptions,
     TokenVocabulary,
 )
 from mini_vllm.structured_output.reasoning import ReasoningParser, load_reasoning_parser
@@ -241,10 +240,21 @@ class StructuredOutputManager:
         start = request.num_computed_tokens - request.num_output_placeholders  # below 0 after a preemption in flight
         if reasoner.is_reasoning_end_streaming(request.all_token_ids, request.all_token_ids[start:]):
             state.reasoning_ended = True
-            # Drafts are checked in this very step, and a structural tag holds the closing tag too.
-            tag = StructuredOutputOptions.STRUCTURAL_TAG
-            return self.num_speculative_tokens > 0 and state.structured_output_key[0] is tag
         return False
+
+    def drafts_of_thinking(self, request: Request, token_ids: list[int]) -> list[int]:
+        """The drafts before the first that ends the thinking. So its end is the last token of a step, and what comes
+        behind has its row of bits, as without drafts.
+
+        Upstream takes such drafts: it looks for the end in the last token of a step alone, and what stands behind an
+        end in the same step is free (upstream/vllm/v1/structured_output/__init__.py:346 — "delta_from").
+        """
+        reasoner, told = self._get_reasoner(request), list(request.all_token_ids)
+        for at, token_id in enumerate(token_ids if reasoner is not None else ()):
+            told.append(token_id)
+            if reasoner.is_reasoning_end_streaming(told, [token_id]):
+                return token_ids[:at]
+        return token_ids
 
     def _get_reasoner(self, request: Request) -> Any:
         state = request.structured_output_request

@@ -1,4 +1,5 @@
-"""What every room of these tests shares: the tokenizers of the repository's own checkpoints are read once."""
+"""What every room of these tests shares: the tokenizers of the repository's own checkpoints are read once; a core that
+is elsewhere."""
 
 from pathlib import Path
 
@@ -33,3 +34,16 @@ def _tokenizers_are_read_once():
 def tokenizers_read_anew(monkeypatch):
     """For a test that is about an engine's own tokenizer, or that writes to it."""
     monkeypatch.setattr(checkpoint, "load_tokenizer", _LOAD)
+
+
+@pytest.fixture(params=["thread", pytest.param("process", marks=pytest.mark.slow)])
+def core_elsewhere(request, monkeypatch):
+    """Where the core of an engine with `enable_multiprocessing` is: in a thread behind the same sockets, or, slowly, in
+    its process."""
+    pytest.importorskip("zmq")
+    pytest.importorskip("msgspec")
+    if request.param == "thread":
+        from mini_vllm.engine import mp_client
+        from mini_vllm.tests.engine.core_thread import CoreThread
+
+        monkeypatch.setattr(mp_client, "CoreEngineProcManager", CoreThread)

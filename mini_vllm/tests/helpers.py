@@ -19,6 +19,9 @@ from mini_vllm.sampling_params import SamplingParams
 GOLDEN = Path(__file__).parent / "golden"
 MODELS = Path(__file__).resolve().parents[2] / "models"
 POCKET = MODELS / "pocket"
+FEW_GRAPHS = [2**n for n in range(10)]
+"""Up to the largest of the 51 usual sizes, which take nine times as long to capture: a step that finds a graph among
+those finds one here, with more padding."""
 
 
 def make_request(

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.sampling_params import RepetitionDetectionParams, SamplingParams
+from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tokenizers.byte import ByteTokenizer
+from mini_vllm.tokenizers.registry import load_tokenizer
 
 NAN, INF = float("nan"), float("inf")
 
@@ -133,6 +135,20 @@ def test_bad_words_become_token_ids():
     p = SamplingParams(bad_words=["ab", " c"])
     p.update_from_tokenizer(ByteTokenizer())
     assert p.bad_words_token_ids == [[97, 98], [99]]  # with a space they are one byte longer, so they are not added
+
+
+@pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
+def test_a_bad_word_gets_through_behind_a_space_that_changes_its_number_of_tokens():
+    """As the guide of phase 09 says of pocket; the words of the page are looked for there."""
+    tokenizer = load_tokenizer(POCKET)
+    spaced = tokenizer.encode(" tailor", add_special_tokens=False)
+    for word in ("tailor", " tailor"):
+        p = SamplingParams(bad_words=[word])
+        p.update_from_tokenizer(tokenizer)
+        (bare,) = p.bad_words_token_ids
+        assert bare == tokenizer.encode("tailor", add_special_tokens=False) and len(bare) != len(spaced)
+    (guide,) = Path(__file__).resolve().parents[2].glob("phase-09-*/00-guide.md")
+    assert 'pocket still says " tailor" with `bad_words=["tailor"]`' in guide.read_text(encoding="utf-8")
 
 
 def test_verify_checks_ids_against_the_vocabulary():

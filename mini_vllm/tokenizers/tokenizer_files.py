@@ -93,11 +93,15 @@ def check_vocabulary(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:
-    vocab = {**load_json_object(folder / "vocab.json"), **load_json_if_there(folder / "added_tokens.json")}
+    names = load_json_if_there(folder / "added_tokens.json")
+    vocab = {**load_json_object(folder / "vocab.json"), **names}
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
     config = read_tokenizer_config(folder)
     special = read_special_tokens(folder)
-    added = [_added_token(content, vocab[content]) for content in sorted({*special.values()}) if content in vocab]
+    added = [
+        {"id": vocab[content], "content": content, "special": content in special.values()}
+        for content in sorted({*special.values(), *names}) if content in vocab
+    ]  # fmt: skip
     return {
         "model": {"type": "BPE", "vocab": vocab, "merges": [x for x in lines if x and not x.startswith("#version")]},
         "added_tokens": added,
@@ -123,7 +127,3 @@ def _template(config: dict[str, Any], special: dict[str, str], vocab: dict[str, 
         "single": [*around[0], {"Sequence": {"id": "A"}}, *around[1]],
         "special_tokens": {token: {"ids": [vocab[token]]} for token in (bos, eos) if token},
     }
-
-
-def _added_token(content: str, token_id: int) -> dict[str, Any]:
-    return {"id": token_id, "content": content, "special": True}

@@ -9,6 +9,7 @@ from typing import Any
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionNamedToolChoiceParam
 
+_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 Tool = Any
 """A `ChatCompletionToolsParam`, or a function tool of the responses API: the same fields without `.function`."""
 
@@ -38,7 +39,8 @@ def find_tool_properties(tools: Sequence[Tool] | None, tool_name: str) -> dict[s
 def get_json_schema_from_tools(tool_choice: Any, tools: Sequence[Tool] | None) -> dict[str, Any] | None:
     """What a forced call must match; None where nothing is forced.
 
-    A named function: its own schema, so that the whole answer is its arguments. "required": a list of one call or
+    A named function: its own schema, so that the whole answer is its arguments; where it states none, an object without
+    arguments (upstream forces nothing then, and calls any text its arguments). "required": a list of one call or
     more, each `{"name": ..., "parameters": ...}`. Raises ValueError for a name that is not in `tools`, and for two
     tools whose `$defs` disagree.
 
@@ -51,7 +53,7 @@ def get_json_schema_from_tools(tool_choice: Any, tools: Sequence[Tool] | None) -
         for tool in tools:
             name, parameters = _name_and_parameters(tool)
             if name == wanted:
-                return parameters
+                return parameters or _NO_ARGUMENTS
         raise ValueError(f"Tool '{wanted}' has not been passed in `tools`.")
     return _list_of_calls(tools) if tool_choice == "required" else None
 
@@ -61,7 +63,7 @@ def _list_of_calls(tools: Sequence[Tool]) -> dict[str, Any]:
     calls = []
     for tool in tools:
         name, parameters = _name_and_parameters(tool)
-        parameters = copy.copy(parameters) or {"type": "object", "properties": {}}
+        parameters = copy.copy(parameters or _NO_ARGUMENTS)
         for key, definition in parameters.pop("$defs", {}).items():
             if definitions.setdefault(key, definition) != definition:
                 raise ValueError(f"Tool definition '{key}' has multiple schemas, which is not supported.")

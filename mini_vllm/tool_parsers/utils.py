@@ -25,30 +25,6 @@ def find_common_prefix(first: str, second: str) -> str:
     return first[:size]
 
 
-def find_common_suffix(first: str, second: str) -> str:
-    """The part that both texts end with, up to a letter or digit: only what closes a JSON text.
-
-    Upstream: upstream/vllm/tool_parsers/utils.py:70 — `find_common_suffix`.
-    """
-    size = 0
-    while size < min(len(first), len(second)):
-        char = first[-size - 1]
-        if char != second[-size - 1] or char.isalnum():
-            break
-        size += 1
-    return first[len(first) - size :]
-
-
-def extract_intermediate_diff(current: str, old: str) -> str:
-    """What `current` has between the start and the end that it shares with `old`: the JSON that grew in the middle.
-
-    Upstream: upstream/vllm/tool_parsers/utils.py:88 — `extract_intermediate_diff`.
-    """
-    suffix = find_common_suffix(current, old)
-    kept = current[: len(current) - len(suffix)]
-    return kept.replace(find_common_prefix(current, old[: len(old) - len(suffix)]), "", 1)
-
-
 def partial_json_loads(text: str, flags: Any) -> tuple[Any, int]:
     """The first JSON value of a text that may be cut, and how many characters it takes.
 

@@ -134,7 +134,10 @@ class ConfigParser:
 
     def _quantization(self) -> dict[str, Any] | None:
         """As it stands; `layers/quantization/` reads it. Old compressed-tensors files say `compression_config`."""
-        value = self.get("quantization_config", self.get("compression_config", None))
+        old = self.get("compression_config", None)
+        value = self.get("quantization_config", old)
+        if old is not None and value != old:
+            raise ConfigError(f"config.json: quantization_config and compression_config disagree: {value} and {old}")
         if value is not None and not (isinstance(value, dict) and isinstance(value.get("quant_method"), str)):
             raise ConfigError(f"config.json: quantization_config must be an object with a quant_method, got {value!r}")
         return value

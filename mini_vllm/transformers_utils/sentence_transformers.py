@@ -216,10 +216,13 @@ def _read(kind: str, folder: Path) -> Module | None:
 
 def _read_transformer(folder: Path) -> dict[str, Any]:
     """The keys of the first file there is, checked; those with a fixed value too."""
-    file = next((folder / name for name in _CONFIG_NAMES if (folder / name).is_file()), None)
-    if file is None:
+    files = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
+    if not files:
         return {}
+    file = files[0]
     raw = load_json_object(file)
+    if any(load_json_object(other) != raw for other in files[1:]):
+        raise ValueError(f"{folder}: {' and '.join(each.name for each in files)} disagree: keep the one that counts")
     TRANSFORMER.read(raw, str(file))
     return {key: value for key, value in raw.items() if value is not None}
 

@@ -132,7 +132,7 @@ class DraftRunner:
         """Upstream: upstream/vllm/v1/worker/gpu_model_runner.py:3481 — `GPUModelRunner._sample`."""
         runner, batch = self.runner, self.runner.input_batch
         counts = np.array(metadata.num_draft_tokens) + 1
-        errors = self._report_nan(logits, rows, counts)
+        errors, legible = self._report_nan(logits, rows, counts)
         if grammar_output is not None:
             req_ids = [batch.req_ids[row] for row in rows]
             apply_grammar_bitmask(logits, req_ids, grammar_output, counts.tolist())
@@ -146,6 +146,7 @@ class DraftRunner:
         sampled: list[list[int]] = [[] for _ in batch.req_ids]
         logprobs: Any = None if result.logprobs is None else [[] for _ in batch.req_ids]
         for at, tokens in enumerate(self.rejection_sampler.parse_output(result.sampled_token_ids, logits.shape[1])):
+            tokens = tokens[: legible[at]]
             row, start = int(rows[at]), int(batch.num_tokens[rows[at]])
             batch.token_ids[row, start : start + len(tokens)] = tokens
             batch.num_tokens[row] = start + len(tokens)
@@ -154,18 +155,29 @@ class DraftRunner:
             sampled[row] = tokens
             batch.states[row].output_token_ids.extend(tokens)
             if logprobs is not None and result.logprobs is not None:
-                logprobs[row] = result.logprobs[at]
+                logprobs[row] = result.logprobs[at][: len(tokens)]
         return ModelRunnerOutput(list(batch.req_ids), sampled, logprobs, errors)
 
-    def _report_nan(self, logits: Array, rows: Array, counts: Array) -> dict[str, str]:
-        """Requests with a NaN in one of their rows; what is sampled from these rows is thrown away."""
+    def _report_nan(self, logits: Array, rows: Array, counts: Array) -> tuple[dict[str, str], list[int]]:
+        """Requests whose first row holds a NaN; and for each request its rows before the first NaN.
+
+        A NaN behind a draft counts once that draft is a token: the next step begins with it, or the draft was rejected.
+        """
         errors: dict[str, str] = {}
+        legible = counts.tolist()
         bad = np.isnan(logits.max(axis=-1))
         if bad.any():
-            of_requests = np.unique(np.repeat(rows, counts)[bad])
-            self.runner.report_nan(of_requests, errors)
+            ends = np.cumsum(counts)
+            for at, (end, count) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True)):
+                if (places := np.flatnonzero(bad[end - count : end])).size:
+                    legible[at] = int(places[0])
+            first = np.asarray(legible)
+            self.runner.report_nan(rows[first == 0], errors)
+            if self.runner.kv_cache is not None:
+                for row in rows[(first > 0) & (first < counts)]:
+                    self.runner.kv_cache.clear_nan(self.runner.input_batch.block_table.held_blocks(row))
             logits[bad] = 0.0
-        return errors
+        return errors, legible
 
     def _draft_probs(self, metadata: SpecDecodeMetadata, rows: Array) -> Array | None:
         """The laws that the drafts of this step were drawn from, [T, V]; None where they were not drawn.

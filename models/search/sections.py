@@ -87,7 +87,7 @@ def sections_of(file: str, text: str) -> Iterator[Section]:
             content = plain("\n".join(body))
             if len(content) > 80:
                 yield Section(file, line, title, page, content)
-        title, line, body = _NUMBER.sub("", plain(match[2]).strip('" ')), number, []
+        title, line, body = _NUMBER.sub("", plain(match[2])).strip('" '), number, []
         page = page or title
         if len(match[1]) > 1 and line == 1:
             page = title

@@ -125,11 +125,14 @@ class Drafts:
             output.scheduled_spec_decode_tokens[request_id] = legal + [-1] * num_invalid
 
     def _legal_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
-        """The drafts up to the first that the request's grammar forbids; all of them where it has none. The end of
-        sequence is no draft under `ignore_eos`: what came after it would be outside the grammar."""
+        """The drafts up to the first that the request's grammar forbids, or before the one that ends its thinking; all
+        of them where it has no grammar. The end of sequence is no draft under `ignore_eos`: what came after it would be
+        outside the grammar."""
         manager, state = self.structured_output_manager, request.structured_output_request
-        if manager is None or state is None or not manager.should_advance(request):
+        if manager is None or state is None:
             return token_ids
+        if not manager.should_advance(request):
+            return manager.drafts_of_thinking(request, token_ids)
         assert state.grammar is not None and manager.backend is not None
         legal = [] if state.grammar.is_terminated() else state.grammar.validate_tokens(token_ids)
         if request.sampling_params.ignore_eos:

@@ -22,7 +22,7 @@ import numpy as np
 from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.mem_utils import format_gib
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 120.0
 
 
 class SharedOffloadRegion:

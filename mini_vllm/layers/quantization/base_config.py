@@ -68,20 +68,25 @@ class QuantizeMethodBase(ABC):
         Upstream: upstream/vllm/model_executor/layers/quantization/base_config.py:37 — `QuantizeMethodBase.apply`.
         """
 
+    def check_part(self, layer: LinearWeights) -> None:
+        """Whether ranks can share this layer; looked at before there are any. layer: of one rank, its sizes alone.
+
+        Raises:
+            ValueError: this rank's part cannot be cut out of the whole weight.
+        """
+        if type(self).take_part is QuantizeMethodBase.take_part and layer.in_features != layer.input_size:
+            raise ValueError(
+                f"tensor_parallel_size must be 1 with {type(self).__name__}, which cannot cut the inputs of "
+                f"{layer.prefix}, got {layer.context.tp_size}; write its take_part"
+            )
+
     def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
         """Copy into `layer` what one rank holds of a finished weight: these rows, these columns.
 
         Here for weights whose arrays all have a row for each output, and where all columns are taken.
         Upstream: upstream/vllm/model_executor/parameter.py:233 — `ModelWeightParameter` and its kin know their axes.
-
-        Raises:
-            ValueError: the method does not say how to cut columns.
         """
-        if columns != slice(0, whole.in_features):
-            raise ValueError(
-                f"tensor_parallel_size must be 1 with {type(self).__name__}, which cannot cut the inputs of "
-                f"{layer.prefix}, got {layer.context.tp_size}; write its take_part"
-            )
+        self.check_part(layer)
         for name, value in vars(whole).items():
             if isinstance(value, np.ndarray):
                 setattr(layer, name, value[rows] if len(value) == whole.out_features else value)
@@ -124,10 +129,13 @@ class QuantizationConfig(ABC):
 
     @staticmethod
     def get_from_keys(config: Mapping[str, Any], keys: Iterable[str], default: Any = ...) -> Any:
-        """The value of the first of these keys that is there; an error that names them, where no default is given."""
-        for key in keys:
-            if key in config:
-                return config[key]
+        """The value of the first of these keys that is there; an error that names them, where no default is given, and
+        where two that are there differ, which upstream passes over."""
+        found = {key: config[key] for key in keys if key in config}
+        if any(value != next(iter(found.values())) for value in found.values()):
+            raise ValueError(f"quantization_config: {' and '.join(found)} disagree: {list(found.values())}")
+        if found:
+            return next(iter(found.values()))
         if default is ...:
             raise ValueError(f"quantization_config has none of the keys {', '.join(map(repr, keys))}")
         return default

@@ -1,4 +1,4 @@
-"""`quantization_config` of a checkpoint, format by format: which keys are used, which are harmless; others are refused.
+"""`quantization_config`, format by format: which keys are used, which are harmless; others are refused.
 
 What the tools that quantize wrote about their own work (calibration, kernels, batch sizes) does not change the weights
 that lie there. Upstream has no twin: each of its configs asks for the keys that it knows.
@@ -37,6 +37,15 @@ _OF_CALIBRATION = """
     dataset disable_exllama exllama_config hf_device_map hyb_act max_input_length meta model_file_base_name
     model_name_or_path model_seqlen module_name_preceding_first_block mse offload_to_disk offload_to_disk_path
     pad_token_id static_groups tokenizer true_sequential use_cuda_fp16 use_exllama v2"""
+
+
+def online_keys(name: str, **more: Kind) -> FileKeys:
+    """Settings of a format that is made while a float checkpoint is read."""
+    return FileKeys(f"{_WHAT} of {name!r}", used={**more, "ignored_layers": TEXTS})
+
+
+INT4 = online_keys("int4", group_size=GROUP_SIZE)
+NF4 = online_keys("nf4", block_size=GROUP_SIZE, double_quant=FLAG)
 
 GPTQ = FileKeys(
     _WHAT,

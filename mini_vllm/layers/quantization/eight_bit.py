@@ -95,16 +95,17 @@ class EightBitMethod(QuantizeMethodBase):
     def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         raise NotImplementedError
 
-    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
-        """Rows and columns of the codes, and their scales.
+    def check_part(self, layer: LinearWeights) -> None:
+        """A cut that upstream refuses goes through a 2D block."""
+        if self.block is not None:
+            validate_fp8_block_shape(layer, self.block)
 
-        Raises:
-            ValueError: a cut that upstream refuses goes through a 2D block.
-        """
+    def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
+        """Rows and columns of the codes, and their scales."""
+        self.check_part(layer)
         layer.weight, layer.input_scale = np.ascontiguousarray(whole.weight[rows, columns]), whole.input_scale
         layer.weight_scale = whole.weight_scale[rows]
         if self.block is not None:
-            validate_fp8_block_shape(layer, self.block)
             layer.weight_scale = layer.weight_scale[:, columns.start // self.block[1] : columns.stop // self.block[1]]
 
     def apply(self, layer: LinearWeights, x: Array, out: Array) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.layers.linear_weights import LinearWeights
-from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
-from mini_vllm.layers.quantization.online import OnlineConfig, check_keys
+from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
+from mini_vllm.layers.quantization.checkpoint_keys import INT4
+from mini_vllm.layers.quantization.online import OnlineConfig
 from mini_vllm.layers.quantization.primitives import (
     INT4_MAX,
     INT4_OFFSET,
     LOAD_ROWS,
     check_group_size,
+    check_pairs,
     check_setting,
     decode_pairs,
     pack_int4,
@@ -37,16 +39,11 @@ _UNSIGNED = tuple(float(code) for code in range(16))
 class Int4Config(OnlineConfig):
     """int4, a float16 scale for each `group_size` inputs of a row (-1: the whole row)."""
 
-    name = "int4"
+    name, keys = "int4", INT4
 
     def __init__(self, group_size: int = 128, ignored_layers: list[str] | None = None) -> None:
         super().__init__(ignored_layers)
         self.group_size = group_size
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
-        """`{"group_size": 128, "ignored_layers": […]}`."""
-        return cls(**check_keys(config, {"group_size": 128, "ignored_layers": None}, cls.name))
 
     def make_method(self) -> QuantizeMethodBase:
         """Weights only."""
@@ -79,18 +76,19 @@ class GroupedLinearMethod(QuantizeMethodBase):
         layer.weight_zero_point = None if self.symmetric else np.empty((rows, groups), np.uint8)
         layer.perm = layer.g_idx = None
 
+    def check_part(self, layer: LinearWeights) -> None:
+        """4-bit codes lie two in a byte."""
+        if self.bits == 4:
+            check_pairs(layer, layer.in_features)
+
     def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
         """Rows, and columns in the order of their groups. Where the groups of this rank's inputs are not whole, `g_idx`
         names the group of each one, as upstream's kernels have it; all scales are kept then."""
+        self.check_part(layer)
         order = np.arange(whole.in_features) if whole.perm is None else whole.perm
         mine = np.flatnonzero((order >= columns.start) & (order < columns.stop))  # places in the order of the groups
         codes = whole.weight_packed[rows]
         if len(mine) < whole.in_features:
-            if self.bits == 4 and len(mine) % 2:
-                raise ValueError(
-                    f"tensor_parallel_size must leave an even number of inputs of {layer.prefix} to each rank, got "
-                    f"{layer.context.tp_size} for {whole.in_features}"
-                )
             codes = self.reorder(codes, mine)
         layer.weight_packed, layer.group_size = np.ascontiguousarray(codes), whole.group_size
         layer.perm = None if whole.perm is None else order[mine] - columns.start

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.layers.linear_weights import LinearWeights
-from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
-from mini_vllm.layers.quantization.online import OnlineConfig, check_keys
-from mini_vllm.layers.quantization.primitives import LOAD_ROWS, check_setting, decode_pairs
+from mini_vllm.layers.quantization.base_config import QuantizeMethodBase
+from mini_vllm.layers.quantization.checkpoint_keys import NF4
+from mini_vllm.layers.quantization.online import OnlineConfig
+from mini_vllm.layers.quantization.primitives import LOAD_ROWS, check_pairs, check_setting, decode_pairs
 from mini_vllm.layers.utils import multiply_in_blocks
 from mini_vllm.parameter import TensorSource
 from mini_vllm.utils.arrays import Array
@@ -102,19 +103,13 @@ def dequantize_scales(codes: Array, scales: Array, offset: float, first: int = 0
 class Nf4Config(OnlineConfig):
     """NF4 in blocks of 64; `double_quant` stores their scales in 8 bits."""
 
-    name = "nf4"
+    name, keys = "nf4", NF4
 
     def __init__(
         self, block_size: int = NF4_BLOCK, double_quant: bool = False, ignored_layers: list[str] | None = None
     ) -> None:
         super().__init__(ignored_layers)
         self.block_size, self.double_quant = block_size, double_quant
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
-        """`{"block_size": 64, "double_quant": False, "ignored_layers": […]}`."""
-        allowed = {"block_size": NF4_BLOCK, "double_quant": False, "ignored_layers": None}
-        return cls(**check_keys(config, allowed, cls.name))
 
     def make_method(self) -> QuantizeMethodBase:
         """Weights only."""
@@ -154,20 +149,22 @@ class Nf4LinearMethod(QuantizeMethodBase):
         if self.double_quant and layer.absmax.dtype == np.float32:
             layer.absmax, layer.absmax_scale, layer.absmax_offset = quantize_scales(layer.absmax)
 
+    def check_part(self, layer: LinearWeights) -> None:
+        """Codes lie two in a byte, of a block that a cut makes smaller too."""
+        check_pairs(layer, self._block_of_part(layer.input_size, layer.columns))
+
+    def _block_of_part(self, inputs: int, columns: slice) -> int:
+        return math.gcd(inputs if self.block_size == -1 else self.block_size, columns.start, columns.stop)
+
     def take_part(self, layer: LinearWeights, whole: LinearWeights, rows: Array, columns: slice) -> None:
         """Rows and columns of the codes. The scales become floats again, where they were quantized themselves, and are
         repeated for smaller blocks, where the cut divides one: levels and scales stay those of one rank. Upstream cuts
         the floats first and quantizes each part by itself, scales included:
         upstream/vllm/model_executor/model_loader/bitsandbytes_loader.py:436 — "compress_statistics=True"."""
-        absmax, size = whole.absmax, whole.group_size
+        self.check_part(layer)
+        absmax, size = whole.absmax, self._block_of_part(whole.in_features, columns)
         if self.double_quant:
             absmax = dequantize_scales(absmax, whole.absmax_scale, whole.absmax_offset)
-        size = math.gcd(size, columns.start, columns.stop)
-        if size % 2:
-            raise ValueError(
-                f"tensor_parallel_size must leave an even number of inputs of {layer.prefix} to each rank, got "
-                f"{layer.context.tp_size} for {whole.in_features}"
-            )
         layer.group_size, layer.absmax_scale = size, None
         layer.weight_packed = np.ascontiguousarray(whole.weight_packed[rows, columns.start // 2 : columns.stop // 2])
         absmax = np.repeat(absmax[rows], whole.group_size // size, axis=1)

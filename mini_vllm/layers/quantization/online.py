@@ -5,19 +5,12 @@ Upstream twin: `vllm/model_executor/layers/quantization/online/base.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from mini_vllm.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase, is_layer_skipped
+from mini_vllm.layers.quantization.checkpoint_keys import online_keys
 from mini_vllm.layers.utils import UnquantizedLinearMethod
-
-
-def check_keys(config: Mapping[str, Any], allowed: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The allowed keys, with defaults where they are missing; an unknown key is an error that names it."""
-    for key in config:
-        if key not in allowed:
-            raise ValueError(f"quantization_config of {name!r} has no key {key!r}; allowed: {', '.join(allowed)}")
-    return {**allowed, **config}
+from mini_vllm.transformers_utils.file_keys import FileKeys
 
 
 class OnlineConfig(QuantizationConfig):
@@ -27,6 +20,7 @@ class OnlineConfig(QuantizationConfig):
     """
 
     name: str
+    keys: ClassVar[FileKeys] = online_keys("int8")
 
     def __init__(self, ignored_layers: list[str] | None = None) -> None:
         self.ignored_layers = list(ignored_layers or [])
@@ -38,8 +32,8 @@ class OnlineConfig(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
-        """`{"ignored_layers": […]}`."""
-        return cls(**check_keys(config, {"ignored_layers": None}, cls.name))
+        """`{"ignored_layers": […]}`, and what else `keys` has; each is one of the constructor's arguments."""
+        return cls(**cls.keys.read(config))
 
     def get_quant_method(self, layer_name: str, kind: str = "linear") -> QuantizeMethodBase | None:
         """Upstream: upstream/vllm/model_executor/layers/quantization/fp8.py:176 — `Fp8Config.get_quant_method`."""

@@ -143,6 +143,15 @@ def check_setting(name: str, size: int, input_size: int, prefix: str) -> None:
         )
 
 
+def check_pairs(layer: Any, size: int) -> None:
+    """Refuses a number of inputs that leaves half a byte of 4-bit codes to a rank."""
+    if size % 2:
+        raise ValueError(
+            f"tensor_parallel_size must leave an even number of inputs of {layer.prefix} to each rank, got "
+            f"{layer.context.tp_size} for {layer.input_size}"
+        )
+
+
 @lru_cache(maxsize=8)
 def pair_table(levels: tuple[float, ...], dtype: Any, first_is_low: bool) -> Array:
     """For each byte of two codes its two values, side by side, as one complex number: one look-up gives both."""

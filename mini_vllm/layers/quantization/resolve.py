@@ -6,12 +6,12 @@ Upstream twin: `ModelConfig._verify_quantization` in `vllm/config/model.py`, and
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.layers.quantization import ONLINE_METHODS, get_quantization_config
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
+from mini_vllm.utils.json_files import load_json_object
 
 ALIASES = {
     "auto_gptq": "gptq", "gptq_marlin": "gptq", "awq_marlin": "awq", "compressed_tensors": "compressed-tensors",
@@ -81,6 +81,5 @@ def _online(method: str | None, settings: dict[str, Any] | None) -> Quantization
 def _read_own_file(folder: Path, method: str) -> dict[str, Any] | None:
     for name in _OWN_FILES[method]:
         if (folder / name).is_file():
-            found = json.loads((folder / name).read_text(encoding="utf-8"))
-            return {"quant_method": method, **found}
+            return {"quant_method": method, **load_json_object(folder / name)}
     return None

@@ -77,6 +77,7 @@ class _Compiler:
         self.rules = dict(grammar.rules)
         self.chains: dict[str, list[State]] = {}
         self._chain_of: dict[Expression, str] = {}
+        self._names: dict[str, tuple[Expression, tuple[str, ...]]] = {}
 
     def compile(self) -> CompiledGrammar:
         self._check_names()
@@ -85,31 +86,39 @@ class _Compiler:
         if self.root not in productive:
             raise GrammarError("the grammar allows no text at all: no derivation ever ends")
         for name in names:
-            self.rules[name] = _prune(self.rules[name], productive)
+            if not productive.issuperset(self._names_in(name)):
+                self.rules[name] = _prune(self.rules[name], productive)
         nullable = self._fixpoint(_can_be_empty)
         for name in self._reachable():
             self.rules[name] = self._shorten(self.rules[name], nullable)
         automata: dict[str, list[State]] = {}
         effort = Effort()
         for name in self._reachable():
-            body = self.rules[name]
-            recursive = name if name in set(references(body)) else None
-            automata[name] = trim(self.chains.get(name) or build(body, recursive, effort))
+            recursive = name if name in self._names_in(name) else None
+            automata[name] = trim(self.chains.get(name) or build(self.rules[name], recursive, effort))
         _refuse_left_recursion(automata, {n for n in automata if automata[n][0].is_final} | nullable)
         return _joined(automata, self.root)
 
     def _check_names(self) -> None:
         if self.root not in self.rules:
             raise GrammarError(f"the grammar has no rule {self.root!r}, where a text starts")
-        for name, body in self.rules.items():
-            missing = next((each for each in references(body) if each not in self.rules), None)
+        for name in self.rules:
+            missing = next((each for each in self._names_in(name) if each not in self.rules), None)
             if missing is not None:
                 raise GrammarError(f"rule {name!r} refers to {missing!r}, which is not defined")
+
+    def _names_in(self, rule: str) -> tuple[str, ...]:
+        """The rules that a rule refers to, each once, in the order in which its body names them."""
+        body, (known, names) = self.rules[rule], self._names.get(rule, (None, ()))
+        if known is not body:
+            names = tuple(dict.fromkeys(references(body)))
+            self._names[rule] = body, names
+        return names
 
     def _reachable(self) -> list[str]:
         found, todo = {self.root: None}, [self.root]
         while todo:
-            for name in references(self.rules[todo.pop()]):
+            for name in self._names_in(todo.pop()):
                 if name not in found:
                     found[name] = None
                     todo.append(name)
@@ -118,8 +127,8 @@ class _Compiler:
     def _fixpoint(self, holds: Callable[[Expression, set[str]], bool]) -> set[str]:
         """The smallest set of rules of which `holds(body, set)` is true."""
         users: dict[str, list[str]] = {}
-        for name, body in self.rules.items():
-            for each in set(references(body)):
+        for name in self.rules:
+            for each in self._names_in(name):
                 users.setdefault(each, []).append(name)
         known: set[str] = set()
         todo: Iterable[str] = self.rules

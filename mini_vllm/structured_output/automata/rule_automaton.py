@@ -9,6 +9,7 @@ Upstream has no twin.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -59,21 +60,21 @@ class State:
 
 
 class Fragments:
-    """A nondeterministic automaton that grows: `epsilon[s]`, `byte_edges[s]`, `rule_edges[s]` leave state s."""
+    """A nondeterministic automaton that grows: `epsilon[s]`, `byte_edges[s]`, `rule_edges[s]` leave state s. Most
+    states have edges of one kind alone."""
 
     def __init__(self) -> None:
-        self.epsilon: list[list[int]] = []
-        self.byte_edges: list[list[tuple[int, int]]] = []
-        self.rule_edges: list[list[tuple[str, int]]] = []
+        self.num_states = 0
+        self.epsilon: defaultdict[int, list[int]] = defaultdict(list)
+        self.byte_edges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.rule_edges: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
 
     def new_state(self) -> int:
         """Raises GrammarError where there are too many."""
-        if len(self.epsilon) >= MAX_STATES:
+        if self.num_states >= MAX_STATES:
             raise GrammarError(f"the grammar needs more than {MAX_STATES} states: shorten its repetitions")
-        self.epsilon.append([])
-        self.byte_edges.append([])
-        self.rule_edges.append([])
-        return len(self.epsilon) - 1
+        self.num_states += 1
+        return self.num_states - 1
 
     def add(self, item: Expression, start: int) -> int:
         """Build `item` from `start` on; returns the state where it ends."""
@@ -129,9 +130,9 @@ class Fragments:
     def closure(self, states: Iterable[int]) -> frozenset[int]:
         """`states`, and what can be reached from them without reading."""
         found = set(states)
-        todo = [state for state in found if self.epsilon[state]]
+        todo = [state for state in found if state in self.epsilon]
         while todo:
-            for target in self.epsilon[todo.pop()]:
+            for target in self.epsilon.get(todo.pop(), ()):
                 if target not in found:
                     found.add(target)
                     todo.append(target)
@@ -158,8 +159,8 @@ def _unroll_left_recursion(fragments: Fragments, start: int, end: int, name: str
     """`a ::= a x | y` is `a ::= y x*`. Returns a new start, into which nothing leads back."""
     new_start = fragments.new_state()
     for state in fragments.closure([start]):
-        fragments.byte_edges[new_start] += fragments.byte_edges[state]
-        for rule, target in fragments.rule_edges[state]:
+        fragments.byte_edges[new_start] += fragments.byte_edges.get(state, ())
+        for rule, target in fragments.rule_edges.get(state, ()):
             if rule == name:
                 fragments.epsilon[end].append(target)
             else:
@@ -173,9 +174,12 @@ def _determinize(fragments: Fragments, start: int, end: int, effort: Effort) -> 
     """Subset construction. A state's byte edges are cut into disjoint sets first."""
     first = fragments.closure([start])
     numbers, todo, states = {first: 0}, [first], [State()]
+    known: dict[tuple[int, ...], frozenset[int]] = {}
 
-    def number_of(members: Iterable[int]) -> int:
-        closed = fragments.closure(members)
+    def number_of(targets: tuple[int, ...]) -> int:
+        closed = known.get(targets)
+        if closed is None:
+            closed = known[targets] = fragments.closure(targets)
         effort.spend(len(closed))
         if closed not in numbers:
             numbers[closed] = len(states)
@@ -187,7 +191,7 @@ def _determinize(fragments: Fragments, start: int, end: int, effort: Effort) -> 
         members = todo.pop()
         state = states[numbers[members]]
         state.is_final = end in members
-        byte_edges = [edge for each in members for edge in fragments.byte_edges[each]]
+        byte_edges = [edge for each in members for edge in fragments.byte_edges.get(each, ())]
         by_target: dict[int, int] = {}
         for bits, targets in disjoint(byte_edges):
             number = number_of(targets)
@@ -195,9 +199,9 @@ def _determinize(fragments: Fragments, start: int, end: int, effort: Effort) -> 
         state.bytes_to = [(bits, number) for number, bits in by_target.items()]
         rules: dict[str, set[int]] = {}
         for each in members:
-            for name, target in fragments.rule_edges[each]:
+            for name, target in fragments.rule_edges.get(each, ()):
                 rules.setdefault(name, set()).add(target)
-        state.rules_to = {name: number_of(targets) for name, targets in rules.items()}
+        state.rules_to = {name: number_of(tuple(sorted(targets))) for name, targets in rules.items()}
     return states
 
 
@@ -209,7 +213,7 @@ def disjoint(edges: Iterable[tuple[int, int]]) -> list[tuple[int, tuple[int, ...
     by_target: dict[int, int] = {}
     for bits, target in edges:
         by_target[target] = by_target.get(target, 0) | bits
-    if len(by_target) == 1:
+    if are_apart(by_target.values()):
         return [(bits, (target,)) for target, bits in by_target.items()]
     alike: dict[int, list[int]] = {}
     for target, bits in by_target.items():
@@ -230,6 +234,16 @@ def disjoint(edges: Iterable[tuple[int, int]]) -> list[tuple[int, tuple[int, ...
             cut.append((bits, frozenset(same)))
         parts = cut
     return [(bits, tuple(sorted(targets))) for bits, targets in parts]
+
+
+def are_apart(sets: Iterable[int]) -> bool:
+    """Whether no byte stands in two of these sets, none of which is empty."""
+    union = 0
+    for bits in sets:
+        if not bits or bits & union:
+            return False
+        union |= bits
+    return True
 
 
 def long_repeat(name: str, low: int, high: int | None, number: int) -> list[State]:

@@ -152,6 +152,10 @@ def test_blocks_with_nan_are_cleaned_and_others_kept() -> None:
     cache.key(0)[2, 1] = np.nan
     cache.clear_blocks(np.array([1, 2]))
     assert (cache.data[0, [0, 1, 3]] == 1.0).all() and not cache.data[0, 2].any()
+    cache.data[:] = 1.0
+    cache.key(0)[2, 1] = np.nan
+    cache.clear_nan(np.array([1, 2]))
+    assert (cache.key(0)[2] == [[[0.0] * HEAD_DIM], [[1.0] * HEAD_DIM]][::-1]).all() and (cache.value(0) == 1.0).all()
 
 
 def test_the_registry_names_what_is_allowed() -> None:

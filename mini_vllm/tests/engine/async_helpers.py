@@ -13,6 +13,7 @@ BOTH_SLOWLY = pytest.mark.parametrize(
     "elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in-process", "own-process"]
 )
 LONG = 1500
+PATIENCE_S = 300
 
 
 def in_loop(elsewhere, body, model=None, **kwargs):
@@ -21,7 +22,7 @@ def in_loop(elsewhere, body, model=None, **kwargs):
     async def main():
         llm = AsyncLLM(Trapped() if model is None else model, enable_multiprocessing=elsewhere, **kwargs)
         try:
-            return await asyncio.wait_for(body(llm), 60)
+            return await asyncio.wait_for(body(llm), PATIENCE_S)
         finally:
             llm.shutdown()
 

@@ -13,7 +13,7 @@ from mini_vllm.tests.engine.trapped import Trapped
 def _running(slow):
     """`run(body)` in a loop that goes on with its engine from one call to the next."""
     from mini_vllm import AsyncLLM
-    from mini_vllm.tests.engine.async_helpers import idle
+    from mini_vllm.tests.engine.async_helpers import PATIENCE_S, idle
 
     loop = asyncio.new_event_loop()
 
@@ -22,11 +22,11 @@ def _running(slow):
 
     async def between(body):
         try:
-            return await asyncio.wait_for(body(llm), 60)
+            return await asyncio.wait_for(body(llm), PATIENCE_S)
         finally:
             for task in asyncio.all_tasks() - {asyncio.current_task(), llm.output_handler}:  # none where it passes
                 task.cancel()
-            await asyncio.wait_for(idle(llm), 60)
+            await asyncio.wait_for(idle(llm), PATIENCE_S)
 
     llm = loop.run_until_complete(start())
     yield lambda body: loop.run_until_complete(between(body))

@@ -11,7 +11,7 @@ from mini_vllm.engine import output_handler
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.tests.engine.async_helpers import BOTH, BOTH_SLOWLY, LONG, collect, greedy, idle, in_loop
-from mini_vllm.tests.engine.trapped import Trapped
+from mini_vllm.tests.engine.trapped import GatedToy, Trapped
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
@@ -161,11 +161,13 @@ def test_an_id_in_use_again_after_an_abort(run):
 @BOTH_SLOWLY
 def test_a_slow_consumer_gets_everything_at_once(run):
     async def body(llm):
-        pieces = []
-        async for output in llm.generate("hello", greedy(max_tokens=40), "slow", output_kind=RequestOutputKind.DELTA):
-            pieces.append(output.outputs[0].token_ids)
-            if len(pieces) == 1:
-                await collect(llm, "fast", params=greedy(max_tokens=60))
+        pieces = [[]]
+        while len(pieces) == 1:  # and again, where the first look came so late that all was there
+            pieces = []
+            async for output in llm.generate("hello", greedy(max_tokens=40), "s", output_kind=RequestOutputKind.DELTA):
+                pieces.append(output.outputs[0].token_ids)
+                if len(pieces) == 1:
+                    await collect(llm, "fast", params=greedy(max_tokens=60))
         return pieces
 
     pieces = run(body)
@@ -174,16 +176,18 @@ def test_a_slow_consumer_gets_everything_at_once(run):
 
 
 @BOTH_SLOWLY
-def test_the_event_loop_goes_on_while_the_model_computes(elsewhere):
-    async def body(llm):
-        task = asyncio.create_task(collect(llm, "a", "~ slow", greedy(max_tokens=10)))
-        turns = 0
-        while not task.done():
-            await asyncio.sleep(0.001)
-            turns += 1
-        return turns
+def test_the_event_loop_goes_on_while_the_model_computes(elsewhere, tmp_path):
+    """The first step takes until the loop has turned twenty times; a blocked loop would not turn."""
 
-    assert in_loop(elsewhere, body) > 20  # 10 steps of 20 ms; a blocked loop would turn once a step
+    async def body(llm):
+        task = asyncio.create_task(collect(llm, "a", "slow", greedy(max_tokens=3)))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            assert not task.done()
+        (tmp_path / "go").touch()
+        return await task
+
+    assert in_loop(elsewhere, body, GatedToy(tmp_path / "go"))[-1].finished
 
 
 @BOTH_SLOWLY

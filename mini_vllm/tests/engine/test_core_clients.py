@@ -101,7 +101,7 @@ def test_generate_gives_the_same_outputs_and_the_same_counts(name):
     assert stopped == ({"\x1c", None} if name == "roomy" else {None})
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("core_elsewhere")
 @pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
 def test_a_checkpoint_gives_the_same_outputs_and_defaults():
     results = []

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from mini_vllm import LLM, EngineDeadError
+from mini_vllm.engine.utils import own_words_come
+from mini_vllm.serial_utils import MsgpackEncoder
 from mini_vllm.tests.engine.engines import greedy, start
 from mini_vllm.tests.engine.trapped import FailsToLoad
 from mini_vllm.toy_model import ToyModel
@@ -66,6 +68,19 @@ def test_a_core_that_dies_at_the_start_is_named(monkeypatch):
     monkeypatch.setenv("VLLM_ENGINE_READY_TIMEOUT_S", "1")
     with pytest.raises(TimeoutError, match=r"not ready within 1 s \(VLLM_ENGINE_READY_TIMEOUT_S\)"):
         start()
+
+
+@pytest.mark.parametrize(("code", "said"), [(1, True), (9, False), (137, False)])
+def test_the_own_words_of_a_core_are_waited_for_where_it_has_said_some(code, said):
+    class Late:
+        looks = 0
+
+        def poll(self, milliseconds):
+            self.looks += 1
+            return self.looks > 3
+
+    death = MsgpackEncoder().encode(["", f"its process 7 ended with exit code {code}", ""])
+    assert own_words_come(Late(), death) == said
 
 
 def test_what_cannot_be_sent_is_refused_before_a_process_starts(monkeypatch):

@@ -13,6 +13,7 @@ from mini_vllm import LLM, LLMEngine, SamplingParams
 from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.distributed.kv_event_publisher import END_SEQ
 from mini_vllm.model_loader.random_checkpoint import save_random_checkpoint
+from mini_vllm.tests.helpers import FEW_GRAPHS
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"], "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48,
@@ -53,7 +54,8 @@ def judge(folder: Path) -> list[list[int]]:
 @pytest.mark.parametrize(
     "changes",
     [{}, {"num_blocks": 60}, {"enable_prefix_caching": False, "num_blocks": 70}, {"async_scheduling": True},
-     {"disable_hybrid_kv_cache_manager": True}, {"attention_backend": "paged_online"}, {"cudagraph_mode": "FULL"}],
+     {"disable_hybrid_kv_cache_manager": True}, {"attention_backend": "paged_online"},
+     {"cudagraph_mode": "FULL", "cudagraph_capture_sizes": FEW_GRAPHS}],
     ids=lambda changes: "-".join(changes) or "plain",
 )  # fmt: skip
 def test_the_tokens_are_those_of_the_plain_judge(folder: Path, judge: list[list[int]], changes: dict[str, Any]) -> None:

@@ -67,6 +67,21 @@ class Trapped(ToyModel):
         return logits
 
 
+class GatedToy(ToyModel):
+    """Each step waits for a file."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        deadline = time.monotonic() + 120
+        while not self.gate.exists():
+            assert time.monotonic() < deadline, "nobody opens the gate"
+            time.sleep(0.002)
+        return super().forward(*args, **kwargs)
+
+
 class FailsToLoad(ToyModel):
     """Raises in the process that unpickles it."""
 

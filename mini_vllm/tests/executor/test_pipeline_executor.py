@@ -10,8 +10,9 @@ import pytest
 from mini_vllm import LLM, LLMEngine, SamplingParams
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.distributed import shared_memory
+from mini_vllm.tests.engine.engines import with_a_limit
 from mini_vllm.tests.executor import in_workers
-from mini_vllm.tests.executor.test_multiproc_executor import executor_of, is_there, pids, wait_until
+from mini_vllm.tests.executor.test_multiproc_executor import executor_of, is_there, nothing_new, pids, wait_until
 from mini_vllm.tests.models.decoder_checkpoints import save_decoder
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
@@ -252,13 +253,16 @@ def test_a_stage_that_is_killed_is_named_and_no_process_is_left(folder, stages):
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [True, False])
 def test_a_stage_that_is_stopped_is_named(folder, last):
-    made = make(folder, pipeline_parallel_size=3, execute_model_timeout_seconds=1.0)
-    workers = pids(made)
-    os.kill(workers[1 if last else 0], signal.SIGSTOP)
-    rank = 2 if last else 1
-    with pytest.raises(RuntimeError, match=rf"rank {rank} .* no progress for 1 s in .*\. The process is stopped"):
-        made.generate(PROMPTS, GREEDY, use_tqdm=False)
-    wait_until(lambda: not any(map(is_there, workers)))
+    def body(limit):
+        made = make(folder, pipeline_parallel_size=3, execute_model_timeout_seconds=limit)
+        workers = pids(made)
+        os.kill(workers[1 if last else 0], signal.SIGSTOP)
+        message = rf"rank {2 if last else 1} .* no progress for {limit:g} s in .*\. The process is stopped"
+        with pytest.raises(RuntimeError, match=message):
+            made.generate(PROMPTS, GREEDY, use_tqdm=False)
+        wait_until(lambda: not any(map(is_there, workers)))
+
+    with_a_limit(body)
 
 
 @pytest.mark.slow
@@ -295,11 +299,11 @@ def test_stages_end_with_their_engine_and_nothing_is_left(folder):
     warm = make(folder)
     del warm
     gc.collect()
-    shm, fds = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
+    nothing = nothing_new()
     made = make(folder)
     results(made)
     workers = pids(made)
     del made
     gc.collect()
     wait_until(lambda: not any(map(is_there, workers)))
-    assert set(os.listdir("/dev/shm")) == shm and len(os.listdir("/proc/self/fd")) == fds
+    wait_until(nothing)

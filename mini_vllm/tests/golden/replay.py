@@ -256,6 +256,13 @@ class DraftReplay(GroupReplay):
             self.scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))
 
 
+class DraftsBeyondThinking(StructuredOutputManager):
+    """Takes drafts that end the thinking, and those behind them, as the pinned release does."""
+
+    def drafts_of_thinking(self, request, token_ids):
+        return token_ids
+
+
 class GrammarReplay(GroupReplay):
     """With grammars, compiled when the workload says so, and perhaps drafts: as `record_grammars.py`."""
 
@@ -266,7 +273,7 @@ class GrammarReplay(GroupReplay):
     def held(self, config):
         settings, num_drafts = StructuredOutputsConfig(), config["drafts"]["k"] if "drafts" in config else 0
         vocabulary = TokenVocabulary(list(grammar_workload.TEXTS), [EOS], grammar_workload.VOCAB)
-        manager = StructuredOutputManager(settings, config["max_num_seqs"], lambda: vocabulary, lambda: 0, num_drafts)
+        manager = DraftsBeyondThinking(settings, config["max_num_seqs"], lambda: vocabulary, lambda: 0, num_drafts)
         manager.executor, manager.backend = self.gate, MiniBackend(settings, vocabulary)
         if config["reasoning"]:
             manager.reasoner_cls = grammar_workload.Reasoner

@@ -268,7 +268,7 @@ def test_two_ranks_share_a_file(folder, plain, tmp_path):
     assert hits_of(llm) > 0 and len(files_of(tmp_path)) == 2 + 6 * 8
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("core_elsewhere")
 def test_float32_and_a_core_in_a_process_of_its_own(folder, tmp_path):
     plain = tokens_of(serve(make(folder, offload=False, dtype="float32"), PROMPTS, rounds=1))
     cached = []

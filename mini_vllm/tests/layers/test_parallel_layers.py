@@ -134,15 +134,19 @@ def test_a_replicated_layer_is_whole_on_every_rank() -> None:
 
 
 def test_a_method_that_cannot_cut_columns_says_so() -> None:
+    class Whole(Int8LinearMethod):
+        take_part = QuantizeMethodBase.take_part
+        check_part = QuantizeMethodBase.check_part
+
     config = get_quantization_config("int8").from_config({})
+    config.make_method = Whole
     context = rank_of(2, 0)
     object.__setattr__(context, "quant_config", config)
     layer = RowParallelLinear(8, 6, False, context, "x.down_proj")
-    plain = QuantizeMethodBase.take_part
-    layer.quant_method.take_part = lambda *args: plain(layer.quant_method, *args)
-    with pytest.raises(
-        ValueError, match=r"must be 1 with Int8LinearMethod, which cannot cut the inputs of x\.down_proj"
-    ):
+    said = r"must be 1 with Whole, which cannot cut the inputs of x\.down_proj"
+    with pytest.raises(ValueError, match=said):
+        layer.quant_method.check_part(layer)
+    with pytest.raises(ValueError, match=said):
         layer.load(np.ones((6, 8)))
 
 

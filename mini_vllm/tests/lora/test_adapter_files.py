@@ -17,7 +17,7 @@ from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.model_loader.random_checkpoint import write_safetensors
 from mini_vllm.model_loader.safetensors_reader import SafetensorsFile
-from mini_vllm.tests.lora.adapters import save_adapter, save_merged
+from mini_vllm.tests.lora.adapters import ALL, save_adapter, save_merged
 from mini_vllm.tests.models.decoder_checkpoints import save_decoder
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
@@ -130,6 +130,24 @@ def test_what_the_config_selects_and_what_the_file_holds_are_one_set(base, worke
 def test_patterns_chosen_and_excluded_layers_are_served(base, worker, tmp_path, config, dropped):
     lora = worker.load_adapter(changed(tmp_path / "a", base, config, lambda name: dropped not in name))
     assert len(lora.loras) == (6 if dropped == "nothing" else 4)
+
+
+def test_pickled_weights_are_named_as_such(base, worker, tmp_path):
+    request = changed(tmp_path, base)
+    (tmp_path / TENSORS_NAME).rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(ValueError, match="pickled ones are not read: save it with `safe_serialization=True`"):
+        worker.load_adapter(request)
+
+
+@pytest.mark.parametrize("exclude", [[], ["down_proj"]])
+def test_all_linear_is_every_projection_and_no_embedding(base, worker, tmp_path, exclude):
+    targets = tuple(kind for kind in ALL if kind not in exclude)
+    save_adapter(tmp_path, base, seed=3, targets=targets)
+    path = tmp_path / CONFIG_NAME
+    settings = {"target_modules": "all-linear", "exclude_modules": exclude}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    kinds = {name.rpartition(".")[2] for name in worker.load_adapter(LoRARequest("a", 1, str(tmp_path))).loras}
+    assert kinds == set(targets)
 
 
 def test_one_tensor_under_two_names_is_refused(base, worker, tmp_path):

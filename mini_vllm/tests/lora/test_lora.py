@@ -9,6 +9,7 @@ import pytest
 
 from mini_vllm import LLM, LoRARequest, SamplingParams
 from mini_vllm.distributed import shared_memory
+from mini_vllm.tests.helpers import FEW_GRAPHS
 from mini_vllm.tests.lora.adapters import ALL, ATTENTION, save_adapter, save_merged
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
@@ -124,7 +125,7 @@ def test_two_ranks(family, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"cudagraph_mode": "FULL_AND_PIECEWISE"},
+        {"cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": FEW_GRAPHS},
         {"max_num_batched_tokens": 8, "max_num_seqs": 4},
         {"num_blocks": 8, "block_size": 4},
         {"async_scheduling": True},

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,6 +190,9 @@ def test_what_else_is_refused(base, adapters, tmp_path):
             llm.generate([[1, 2]], ONE, lora_request=LoRARequest(name, number, adapters[1].path), use_tqdm=False)
     with pytest.raises(ValueError, match="load_inplace=True replaces it"):
         llm.generate([[1, 2]], ONE, lora_request=LoRARequest("1", 1, adapters[1].path), use_tqdm=False)
+    again = LoRARequest("1", 1, adapters[1].path, load_inplace=True)
+    with pytest.raises(ValueError, match="'1' must have load_inplace=False, got True: `add_lora` replaces an adapter"):
+        llm.generate([[1, 2]], ONE, lora_request=again, use_tqdm=False)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +233,23 @@ def test_an_adapter_is_replaced_in_place_and_its_blocks_are_forgotten(base, adap
         engine.add_lora(second)
 
 
+def test_an_adapter_that_changed_on_disk_does_not_meet_the_blocks_of_the_former_one(base, adapters, tmp_path):
+    mine = LoRARequest("mine", 1, str(shutil.copytree(adapters[0].path, tmp_path / "mine")))
+    llm = LLM(str(base), enable_lora=True, num_blocks=32, max_model_len=32, block_size=4, skip_tokenizer_init=True)
+    prompt, params = [[3] * 9], SamplingParams(temperature=0, max_tokens=3)
+    first = llm.generate(prompt, params, lora_request=mine, use_tqdm=False)[0]
+    llm.llm_engine.remove_lora(1)  # it comes back as it was, and so do its blocks
+    second = llm.generate(prompt, params, lora_request=mine, use_tqdm=False)[0]
+    assert second.outputs[0].token_ids == first.outputs[0].token_ids and second.num_cached_tokens == 8
+    shutil.copy(Path(adapters[1].path, TENSORS_NAME), mine.lora_path)
+    llm.llm_engine.remove_lora(1)
+    failed = llm.generate(prompt, params, lora_request=mine, use_tqdm=False)[0].outputs[0]
+    assert failed.finish_reason == "error" and "'mine' cannot be served: its files in" in failed.stop_reason
+    assert llm.llm_engine.add_lora(dataclasses.replace(mine, load_inplace=True))
+    third = llm.generate(prompt, params, lora_request=mine, use_tqdm=False)[0]
+    assert third.num_cached_tokens == 0 and third.outputs[0].finish_reason == "length"
+
+
 @pytest.mark.parametrize("multiprocessing", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_streams_with_adapters(base, adapters, multiprocessing):
     async def main():
@@ -265,5 +288,6 @@ def test_what_upstream_serves_and_this_engine_does_not_is_named(base, tmp_path):
     assert "adapters of experts are not served" in _not_served(["model.layers.0.block_sparse_moe.experts.3.w1"])
     assert "output matrices are not served" in _not_served(["lm_head"])
     assert _not_served(["model.layers.0.mlp.odd"]) == ""
-    with pytest.raises(ValueError, match="adapters of embeddings are not served"):
-        parse_fine_tuned_lora_name("base_model.model.model.embed_tokens.lora_embedding_A")
+    for name in ("model.embed_tokens.lora_embedding_A", "lm_head.base_layer.weight"):  # as PEFT writes them
+        with pytest.raises(ValueError, match="of an embedding or an output matrix: those are not served"):
+            parse_fine_tuned_lora_name(f"base_model.model.{name}")

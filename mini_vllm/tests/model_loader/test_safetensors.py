@@ -81,6 +81,7 @@ def test_a_shard_that_is_not_there(folder: Path) -> None:
 
 
 def test_a_shard_outside_the_folder_is_refused(folder: Path) -> None:
+    (folder / SINGLE_NAME).unlink()
     (folder / INDEX_NAME).write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
     with pytest.raises(CheckpointError, match="is not in the folder"):
         Checkpoint(folder)
@@ -233,3 +234,20 @@ def test_the_library_reads_what_we_write(folder: Path) -> None:
     library = pytest.importorskip("safetensors.numpy")
     loaded = library.load_file(folder / SINGLE_NAME)
     np.testing.assert_array_equal(loaded["a"], A)
+
+
+def test_two_sets_of_weights_beside_each_other(folder: Path) -> None:
+    """transformers reads the one file, vLLM the shards: nobody knows which was meant."""
+    shard = {"a": "one.safetensors"}
+    write_safetensors(folder / "one.safetensors", {"a": A + 1})
+    (folder / INDEX_NAME).write_text(json.dumps({"weight_map": shard}))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors and model\.safetensors\.index\.json name two sets"):
+        Checkpoint(folder)
+    (folder / INDEX_NAME).write_text(json.dumps({"weight_map": dict.fromkeys("ab", SINGLE_NAME)}))
+    np.testing.assert_array_equal(read(folder, "a", (3, 4)), A)
+
+
+def test_weights_under_other_names_are_named(folder: Path) -> None:
+    (folder / SINGLE_NAME).rename(folder / "consolidated.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"it has \['consolidated\.safetensors'\]; save it once with"):
+        Checkpoint(folder)

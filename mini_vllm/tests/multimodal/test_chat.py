@@ -169,7 +169,7 @@ def test_the_server_takes_pictures_as_urls(folder, llm, tmp_path):
 
         def ask(*parts, **more):
             body = {"model": "tiny", "messages": says(*parts), **settings, **more}
-            return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+            return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300)
 
         expected = answer(llm, says(pil(0), text("What?"), pil(1)))
         local = {"type": "image_url", "image_url": {"url": f"file://{tmp_path}/0.png"}}

@@ -193,7 +193,7 @@ def test_the_server_takes_films_as_urls(folder, llm):
         def ask(*parts, **more):
             settings = {"max_tokens": 4, "temperature": 0.0, "ignore_eos": True, "return_token_ids": True, **more}
             body = {"model": "tiny", "messages": says(*parts), **settings}
-            return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+            return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300)
 
         url = url_of(animation())
         found = ask(film_url(url)).json()

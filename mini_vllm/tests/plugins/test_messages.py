@@ -59,6 +59,7 @@ def test_the_page_has_what_is_printed(fresh: None, tmp_path: Path, monkeypatch: 
         monkeypatch.syspath_prepend(str(folder))
     if case.allow is not None:
         monkeypatch.setenv("MINI_VLLM_PLUGINS", case.allow)
+    monkeypatch.setattr(plugins, "SLOW_S", plugins.SLOW_S if name == "slow" else 600.0)
     if name == "slow":
         times = chain([0.0], repeat(6.0))
         monkeypatch.setattr(plugins, "monotonic", lambda: next(times))
@@ -121,7 +122,10 @@ def test_a_slow_import_is_named_while_nobody_knows_whether_it_ends(
     assert named_at_last.is_set()
 
 
-def test_what_is_quick_is_not_named(installed: Installed, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_quick_is_not_named(
+    installed: Installed, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "SLOW_S", 600.0)
     before = threading.active_count()
     installed("def here(): return None", platform={"chip": "here"})
     assert EngineConfig().device == "cpu"

@@ -107,4 +107,4 @@ def test_ranks_and_a_core_elsewhere_are_on_the_same_clock(settings: dict[str, An
     ranks = {e["pid"] - RANKS for e in events if e["pid"] >= RANKS}
     assert ranks == set(range(settings.get("tensor_parallel_size", 1)))
     times = [e["ts"] for e in events if e["ph"] == "X"]
-    assert max(times) - min(times) < 60e6
+    assert max(times) - min(times) < 600e6

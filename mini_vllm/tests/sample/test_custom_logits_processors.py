@@ -335,17 +335,26 @@ def test_a_step_asks_a_processor_once_in_every_logprobs_mode(mode, temperatures)
     assert told[None] == told[6]
 
 
+def check_class_path(monkeypatch, **args):
+    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
+    llm = LLM(str(POCKET), num_blocks=64, logits_processors=[HERE], **args)
+    plain = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    alone = answers(LLM(str(POCKET), num_blocks=64), plain)[0]
+    assert answers(llm, target(7), plain) == [[7] * 3, alone]
+    llm.llm_engine.shutdown()
+
+
 @needs_pocket
 @pytest.mark.slow
 @pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
-def test_a_class_path_reaches_every_rank_and_a_core_of_its_own(monkeypatch):
-    pytest.importorskip("zmq")
-    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
-    for args in ({"tensor_parallel_size": 2}, {"enable_multiprocessing": True}):
-        llm = LLM(str(POCKET), num_blocks=64, logits_processors=[HERE], **args)
-        plain = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
-        alone = answers(LLM(str(POCKET), num_blocks=64), plain)[0]
-        assert answers(llm, target(7), plain) == [[7] * 3, alone]
+def test_a_class_path_reaches_every_rank(monkeypatch):
+    check_class_path(monkeypatch, tensor_parallel_size=2)
+
+
+@needs_pocket
+@pytest.mark.usefixtures("core_elsewhere")
+def test_a_class_path_reaches_a_core_of_its_own(monkeypatch):
+    check_class_path(monkeypatch, enable_multiprocessing=True)
 
 
 def bad(result, argmax_invariant=False):

@@ -249,10 +249,14 @@ def test_parameters_are_applied_as_if_drafts_were_output():
         assert result.logprobs == [[entry for _, entry in wanted[: wrong + 1]]]
 
 
-def test_a_row_in_which_every_token_is_masked_is_an_error_where_it_is_reached():
-    params = SamplingParams(temperature=0.0, allowed_token_ids=[1])
+def test_a_row_in_which_every_token_is_masked_is_an_error_where_a_step_begins_with_it():
+    """Tokens before it stay, since they came out without drafts too; the next step begins with that row."""
+    params = SamplingParams(temperature=0.0, allowed_token_ids=[1], logprobs=0)
     params.bad_words_token_ids = [[1, 1]]  # after a 1 nothing is left
-    logits = np.zeros((6, 4))
-    rows = [SamplingRow(params, [], []), SamplingRow(params, [], [])]
-    tokens, output = sample([[1, 1], [2, 1]], logits, rows)
-    assert tokens[1] == [1] and set(output.errors) == {0} and "every token is masked" in output.errors[0]
+    for drafts in ([[1, 1], [2, 1]], [[1], []]):
+        rows = [SamplingRow(params, [], []), SamplingRow(params, [], [])]
+        tokens, output = sample(drafts, np.zeros((sum(map(len, drafts)) + 2, 4)), rows)
+        assert tokens == [[1], [1]] and not output.errors and [len(each) for each in output.logprobs] == [1, 1]
+    for drafts in ([[1]], [[]], [[2, 1]]):
+        _, output = sample(drafts, np.zeros((len(drafts[0]) + 1, 4)), [SamplingRow(params, [], [1])])
+        assert set(output.errors) == {0} and "every token is masked" in output.errors[0]

@@ -122,10 +122,8 @@ def test_two_ranks(spec, expected):
 
 
 @needs_pocket
-@pytest.mark.slow
+@pytest.mark.usefixtures("core_elsewhere")
 def test_a_core_in_a_process_of_its_own(expected):
-    pytest.importorskip("zmq", reason="pyzmq is in the extra `serve`")
-    pytest.importorskip("msgspec", reason="msgspec is in the extra `serve`")
     outputs, llm = run(PROMPTS, GREEDY, spec=DRAFT, enable_multiprocessing=True)
     assert [o.token_ids for o in outputs] == expected and llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 5
     llm.llm_engine.shutdown()
@@ -246,18 +244,24 @@ def test_metrics_have_upstreams_names():
     assert not [m for m in LLM(disable_log_stats=False).get_metrics() if "spec_decode" in m.name]
 
 
-def test_a_nan_ends_its_own_request_alone():
+@pytest.mark.parametrize("more", [{}, {"stop_token_ids": [8]}, {"max_tokens": 2}, {"logprobs": 0}], ids=str)
+def test_a_nan_ends_its_own_request_alone_and_where_it_ended_without_drafts(more):
+    """Not where it stands behind a draft that is rejected, nor where the request had ended before."""
+
     class Sick(Periodic):
         def compute_logits(self, hidden):
             logits = super().compute_logits(hidden)
             logits[hidden[:, 0] == 9] = np.nan
             return logits
 
-    prompts = [{"prompt_token_ids": [1, 2, 3] * 6 + [9, 1, 2, 3]}, {"prompt_token_ids": [9] * 4}]
-    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-    outputs, _ = run(prompts, params, model=Sick(), spec=NGRAM)
-    assert outputs[1].finish_reason == "error" and "NaN in the logits" in outputs[1].stop_reason
-    assert outputs[0].finish_reason in ("length", "error")
+    sequences = [[1, 10, 7, 8, 9, 1, 10], [5, 9, 4, 5], [1, 2, 3] * 6 + [9, 1, 2, 3], [9] * 4, [0, 3, 2, 6] * 3]
+    prompts = [{"prompt_token_ids": each} for each in sequences]
+    params = SamplingParams(**{"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, **more})
+    plain, _ = run(prompts, params, model=Sick())
+    outputs, llm = run(prompts, params, model=Sick(), spec=NGRAM)
+    assert outputs == plain
+    assert outputs[3].finish_reason == "error" and "NaN in the logits" in outputs[3].stop_reason
+    assert outputs[1].finish_reason == "length" and llm.llm_engine.stats.spec_decoding.num_draft_tokens > 3
 
 
 def test_a_sampler_of_ones_own_is_refused():

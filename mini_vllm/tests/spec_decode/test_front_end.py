@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from copy import deepcopy
+import json
 
 import pytest
 
-from mini_vllm import LLMEngine, SamplingParams
+from mini_vllm import LLMEngine, SamplingParams, StructuredOutputsParams
 from mini_vllm.sampling_params import RequestOutputKind
 from mini_vllm.tests.helpers import POCKET
 from mini_vllm.tests.spec_decode.equality import (
     DRAFTERS,
     ENGINE,
     PROMPTS,
+    SCHEMA,
     SETTINGS,
     answer,
     differences,
@@ -39,12 +40,16 @@ def same(got, expected, names, prompts):
 
 
 def test_what_a_client_gets_does_not_depend_on_drafts():
+    """Whole outputs of a few settings, and what a request had when it was aborted."""
     prompts, params = requests(FEW, PROMPTS[1:2])
-    plain, _ = answer(None, prompts, params)
+    plain, without = answer(None, prompts, params)
     drafted, llm = answer(DRAFTERS["prophet"], prompts, params)
     same(drafted, plain, FEW, PROMPTS[1:2])
-    assert llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 8
-    assert llm.llm_engine.stats.num_generation_tokens == sum(len(o.outputs[0].token_ids) for o in plain)
+    stats = llm.llm_engine.stats
+    assert stats.spec_decoding.num_accepted_tokens > 8
+    assert stats.num_generation_tokens == sum(len(o.outputs[0].token_ids) for o in plain)
+    last, num_tokens = abort_after(llm.llm_engine, prompts[0], 2)
+    assert num_tokens > 2 and not differences(last, abort_after(without.llm_engine, prompts[0], num_tokens)[0])
 
 
 @functools.cache
@@ -83,35 +88,75 @@ def test_whole_outputs_however_they_are_scheduled(args, drafter):
     same(answer(DRAFTERS[drafter], *asked, **args)[0], plain, names, prompts)
 
 
-def aborted(spec, num_tokens, **params):
-    """The last output of a request that is aborted once it has that many tokens, or more; and whether it had ended."""
-    engine = LLMEngine(str(POCKET), speculative_config=spec, **ENGINE)
-    params = SamplingParams(**{"temperature": 0.0, "max_tokens": 24, "logprobs": 0, **params})
-    engine.add_request("0", STORY, params, output_kind=RequestOutputKind.CUMULATIVE)
+def abort_after(engine, prompt, num_tokens):
+    """The last output of a request that is aborted once it has that many tokens, or more; and how many it had."""
+    params = SamplingParams(temperature=0.0, max_tokens=24, stop=["never"], logprobs=0)
+    engine.add_request("0", prompt, params, output_kind=RequestOutputKind.CUMULATIVE)
     got = 0
     while got < num_tokens:
-        for output in deepcopy(engine.step()):
-            got = len(output.outputs[0].token_ids)
-            if output.finished:
-                return output, True
+        got = max([0, *(len(output.outputs[0].token_ids) for output in engine.step())])
     (output,) = engine.abort_request("0")
-    assert not engine.has_unfinished_requests()
-    return output, False
-
-
-@pytest.mark.parametrize("num_tokens", [2])
-def test_what_an_aborted_request_had_is_what_it_had_without_drafts(num_tokens, drafter="draft_model"):
-    drafted, ended = aborted(DRAFTERS[drafter], num_tokens, stop=["never"])
-    assert not ended and drafted.outputs[0].finish_reason == "abort"
-    plain, _ = aborted(None, len(drafted.outputs[0].token_ids), stop=["never"])
-    assert not differences(drafted, plain)
+    assert not engine.has_unfinished_requests() and output.outputs[0].finish_reason == "abort"
+    return output, got
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["eagle", "medusa", "draft_model"])
-@pytest.mark.parametrize("num_tokens", [1, 5, 9])
-def test_aborts_with_other_drafters(num_tokens, drafter):
-    test_what_an_aborted_request_had_is_what_it_had_without_drafts(num_tokens, drafter)
+@EACH
+def test_what_an_aborted_request_had_is_what_it_had_without_drafts(drafter):
+    everything()  # so that the prophet knows
+    engine, without = (LLMEngine(str(POCKET), speculative_config=s, **ENGINE) for s in (DRAFTERS[drafter], None))
+    for prompt in requests(["plain"], PROMPTS[1:5])[0]:
+        for num_tokens in (1, 2, 4, 6):
+            last, got = abort_after(engine, prompt, num_tokens)
+            assert not differences(last, abort_after(without, prompt, got)[0])
+
+
+class EndsWithNear:
+    """A reasoning parser: one token, " near", ends the thinking."""
+
+    def __init__(self, tokenizer):
+        (self.end,) = tokenizer.encode(" near", add_special_tokens=False)
+
+    def is_reasoning_end(self, input_ids):
+        return list(input_ids)[-1:] == [self.end]
+
+    def is_reasoning_end_streaming(self, input_ids, delta_ids):
+        return self.end in delta_ids
+
+
+def tagged(begin):
+    structures = [{"begin": begin, "schema": SCHEMA, "end": "!"}]
+    return {"structural_tag": json.dumps({"structures": structures, "triggers": [begin]})}
+
+
+GRAMMARS = [{"regex": " (yes|no){3}"}, {"json": SCHEMA}, tagged(" of"), tagged(" near")]
+
+
+def check_thinking(drafter, grammars, **args):
+    """The end of the thinking in the middle of drafts: what comes behind it is the grammar's."""
+    args["structured_outputs_config"] = {"reasoning_parser": f"{__name__}:EndsWithNear"}
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=30, structured_outputs=StructuredOutputsParams(**each), **more)
+        for each in grammars
+        for more in ({"logprobs": 0}, {"stop": ["s", '"'], "min_tokens": 6})
+    ]
+    prompts = requests(["plain"], PROMPTS[1:2])[0] * len(params)
+    plain, _ = answer(None, prompts, params, **args)
+    assert " near yes" in plain[0].outputs[0].text
+    drafted, llm = answer(DRAFTERS[drafter], prompts, params, **args)
+    same(drafted, plain, [*map(str, params)], PROMPTS[1:2])
+    assert llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 5
+
+
+def test_behind_the_end_of_thinking_the_grammar_counts_from_the_next_token():
+    check_thinking("prophet", GRAMMARS[:1])
+
+
+@pytest.mark.slow
+@EACH
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_end_of_thinking_with_every_drafter_and_grammar(drafter, ahead):
+    check_thinking(drafter, GRAMMARS, async_scheduling=ahead)
 
 
 DRAWN = {

@@ -79,18 +79,22 @@ class EndDistances:
 
     def __init__(self, grammar: MiniGrammar) -> None:
         self.pushdown = grammar.pushdown
-        states = self.pushdown.states
-        self.of_state = [0 if state.is_final else 1 << 40 for state in states]
+        states, start_of = self.pushdown.states, self.pushdown.start_of
+        self.of_state = of_state = [0 if state.is_final else 1 << 40 for state in states]
         changed = True
         while changed:
             changed = False
             for number in range(len(states) - 1, -1, -1):
-                state = states[number]
-                ways = [self.of_state[number], *(1 + self.of_state[target] for _, target in state.bytes_to)]
+                state, best = states[number], of_state[number]
+                if not best:
+                    continue
+                for _, target in state.bytes_to:
+                    if of_state[target] + 1 < best:
+                        best = of_state[target] + 1
                 for name, target in state.rules_to.items():
-                    ways.append(self.of_state[self.pushdown.start_of[name]] + self.of_state[target])
-                if min(ways) < self.of_state[number]:
-                    self.of_state[number], changed = min(ways), True
+                    best = min(best, of_state[start_of[name]] + of_state[target])
+                if best < of_state[number]:
+                    of_state[number], changed = best, True
 
     def __call__(self, configuration) -> int:
         return min(map(self._of_stack, configuration), default=1 << 40)

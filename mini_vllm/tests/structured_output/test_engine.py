@@ -13,7 +13,7 @@ from mini_vllm.request import RequestStatus
 from mini_vllm.structured_output.backend_mini import MiniBackend
 from mini_vllm.structured_output.utils import apply_grammar_bitmask, choice_as_grammar, convert_lark_to_ebnf
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
-from mini_vllm.tests.helpers import POCKET
+from mini_vllm.tests.helpers import FEW_GRAPHS, POCKET
 from mini_vllm.tests.structured_output.drive import compile_at_once, matches, wait_for_grammars
 
 SCHEMA = {
@@ -74,7 +74,7 @@ def test_every_kind_is_obeyed(plain):
         pytest.param({"max_num_seqs": 3}, marks=pytest.mark.slow),
         pytest.param({"enforce_eager": True}, marks=pytest.mark.slow),
         pytest.param({"enable_prefix_caching": False, "scheduling_policy": "priority"}, marks=pytest.mark.slow),
-        pytest.param({"cudagraph_mode": "FULL"}, marks=pytest.mark.slow),
+        pytest.param({"cudagraph_mode": "FULL", "cudagraph_capture_sizes": FEW_GRAPHS}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

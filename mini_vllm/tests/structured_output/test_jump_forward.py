@@ -12,7 +12,7 @@ from mini_vllm import LLM, LLMEngine, SamplingParams
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions, TokenVocabulary
 from mini_vllm.structured_output.jump_forward import JumpForward
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
-from mini_vllm.tests.helpers import POCKET
+from mini_vllm.tests.helpers import FEW_GRAPHS, POCKET
 from mini_vllm.tests.structured_output.drive import backend, compile_at_once, pocket_vocabulary, wait_for_grammars
 
 SCHEMA = {
@@ -83,7 +83,7 @@ def plain(both):
             {"enable_prefix_caching": False, "scheduling_policy": "priority"},
             {"num_blocks": 40, "block_size": 3, "max_model_len": 100},
             {"enforce_eager": True},
-            {"cudagraph_mode": "FULL"},
+            {"cudagraph_mode": "FULL", "cudagraph_capture_sizes": FEW_GRAPHS},
         ),
     ],
     ids=str,
@@ -107,10 +107,8 @@ def test_the_same_tokens_on_two_ranks(plain):
         llm.llm_engine.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("core_elsewhere")
 def test_the_same_tokens_from_a_core_in_a_process_of_its_own(plain):
-    pytest.importorskip("zmq")
-    pytest.importorskip("msgspec")
     llm = make(JUMPS, enable_multiprocessing=True)
     try:
         assert run(llm) == plain

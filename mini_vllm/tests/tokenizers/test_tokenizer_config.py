@@ -34,19 +34,38 @@ def test_beside_a_tokenizer_json_its_own_template_counts(tmp_path: Path, changes
     assert load_tokenizer(folder_with(tmp_path, **changes)).encode("Hi") == load_tokenizer(POCKET).encode("Hi")
 
 
-@pytest.mark.parametrize("changes", CASES, ids=str)
-def test_beside_vocab_and_merges_both_marks_are_put_around_a_text(tmp_path: Path, changes: dict[str, Any]) -> None:
-    folder = folder_with(tmp_path, **changes)
+def split_into_old_files(folder: Path) -> Path:
+    """tokenizer.json as vocab.json and merges.txt."""
     spec = json.loads((folder / "tokenizer.json").read_text())
     added = {each["content"]: each["id"] for each in spec["added_tokens"]}
     (folder / "vocab.json").write_text(json.dumps({**spec["model"]["vocab"], **added}))
     merges = [each if isinstance(each, str) else " ".join(each) for each in spec["model"]["merges"]]
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
     (folder / "tokenizer.json").unlink()
-    tokenizer = load_tokenizer(folder)
+    return folder
+
+
+@pytest.mark.parametrize("changes", CASES, ids=str)
+def test_beside_vocab_and_merges_both_marks_are_put_around_a_text(tmp_path: Path, changes: dict[str, Any]) -> None:
+    tokenizer = load_tokenizer(split_into_old_files(folder_with(tmp_path, **changes)))
     bos = [tokenizer.bos_token_id] if changes.get("add_bos_token") else []
     eos = [tokenizer.eos_token_id] if changes.get("add_eos_token") else []
     assert tokenizer.encode("Hi") == [*bos, *tokenizer.encode("Hi", add_special_tokens=False), *eos]
+
+
+def test_a_token_of_added_tokens_json_is_found_whole_in_a_text(tmp_path: Path) -> None:
+    """As transformers finds it; its letters are no pieces of the vocabulary."""
+    folder = split_into_old_files(folder_with(tmp_path))
+    free = max(json.loads((folder / "vocab.json").read_text()).values()) + 1
+    (folder / "added_tokens.json").write_text(json.dumps({"<extra>": free}))
+    tokenizer = load_tokenizer(folder)
+    around = [tokenizer.encode(text, add_special_tokens=False) for text in ("Hi", " you")]
+    ids = tokenizer.encode("Hi<extra> you", add_special_tokens=False)
+    assert ids == [*around[0], free, *around[1]]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "Hi<extra> you", "it is none of the special ones"
+    (folder / "added_tokens.json").write_text(json.dumps({"<extra>": "x"}))
+    with pytest.raises(ValueError, match=r"the id of token '<extra>' must be 0 to .*, got 'x'"):
+        load_tokenizer(folder)
 
 
 @pytest.mark.needs_torch

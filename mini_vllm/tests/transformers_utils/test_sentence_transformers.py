@@ -251,6 +251,16 @@ def test_what_is_said_of_the_transformer_has_an_owner(bert, tmp_path, config, wo
         embedding(checkpoint(tmp_path / "st", bert, NAMED, sentence_bert_config=config))
 
 
+def test_two_files_about_the_transformer_must_agree(bert, tmp_path):
+    folder = checkpoint(tmp_path / "x", bert, NAMED)
+    for name, length in (("bert", 8), ("roberta", 8)):
+        put(folder / f"sentence_{name}_config.json", {"max_seq_length": length})
+    assert read_modules(folder).seq_pooling_type == "MEAN"
+    put(folder / "sentence_roberta_config.json", {"max_seq_length": 16})
+    with pytest.raises(ValueError, match=r"sentence_bert_config.json and sentence_roberta_config.json disagree"):
+        read_modules(folder)
+
+
 def test_a_prompt_that_the_library_would_add_is_named(bert, tmp_path, caplog):
     model = {"prompts": {"query": "q: ", "document": ""}, "similarity_fn_name": "cosine", "__version__": {}}
     folder = checkpoint(tmp_path / "a", bert, NAMED, config_sentence_transformers=model)

@@ -8,7 +8,7 @@ import pytest
 from mini_vllm import LLM, FlatLogprobs, LLMEngine, RequestOutputKind, SamplingParams
 from mini_vllm.distributed import shared_memory
 from mini_vllm.tests.golden.packed import read_packed
-from mini_vllm.tests.helpers import GOLDEN, POCKET
+from mini_vllm.tests.helpers import FEW_GRAPHS, GOLDEN, POCKET
 
 pytestmark = pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
 PROMPTS = ["What is a KV block?", "The scheduler plans a step, and the runner", "é 漢字 👋🏽 ok " * 3]
@@ -50,7 +50,8 @@ def test_the_tokens_of_an_answer_have_as_a_prompt_what_they_had_as_an_answer():
 
 @pytest.mark.parametrize("args", [{"max_num_batched_tokens": 8}, {"long_prefill_token_threshold": 3},
                                   {"async_scheduling": True, "max_num_batched_tokens": 8}, {"enforce_eager": True},
-                                  {"cudagraph_mode": "FULL_AND_PIECEWISE"}])  # fmt: skip
+                                  {"cudagraph_mode": "FULL_AND_PIECEWISE",
+                                   "cudagraph_capture_sizes": FEW_GRAPHS}])  # fmt: skip
 def test_chunks_neighbours_and_forms_change_nothing(plain, args):
     together = engine(**args).generate(PROMPTS, TWO, use_tqdm=False)
     for mine, alone in zip(together, plain, strict=True):
@@ -135,13 +136,22 @@ def test_more_than_the_engine_allows_is_refused():
             engine().generate("a", SamplingParams(prompt_logprobs=wanted), use_tqdm=False)
 
 
+def check_place(plain, **args):
+    llm = engine(**args)
+    for mine, alone in zip(llm.generate(PROMPTS, TWO, use_tqdm=False), plain, strict=True):
+        assert_same(entries(mine), entries(alone))
+    llm.llm_engine.shutdown()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
-def test_two_ranks_and_a_core_in_its_own_process_report_the_same(plain):
-    pytest.importorskip("zmq")
-    for args in ({"tensor_parallel_size": 2, "max_num_batched_tokens": 8}, {"enable_multiprocessing": True}):
-        for mine, alone in zip(engine(**args).generate(PROMPTS, TWO, use_tqdm=False), plain, strict=True):
-            assert_same(entries(mine), entries(alone))
+def test_two_ranks_report_the_same(plain):
+    check_place(plain, tensor_parallel_size=2, max_num_batched_tokens=8)
+
+
+@pytest.mark.usefixtures("core_elsewhere")
+def test_a_core_in_its_own_process_reports_the_same(plain):
+    check_place(plain, enable_multiprocessing=True)
 
 
 RECORD = read_packed(GOLDEN / "sampling.json.xz")

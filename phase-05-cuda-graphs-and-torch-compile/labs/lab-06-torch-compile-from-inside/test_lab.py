@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason='this lab needs torch: pip install -e ".[torch]"')
 
+from course.fixtures import patience  # noqa: E402
 from course.labs import ROOT, load  # noqa: E402
 
 CACHE = ROOT / ".course" / "inductor"
@@ -165,7 +166,7 @@ def test_norm_gate_in_half_precision(impl):
     assert share < 0.05, f"{share:.0%} of the numbers differ in the last bit: round the quotient, then multiply by w"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(patience(120))
 def test_compiled_equals_eager(impl, compiled):
     result, eager, _ = compiled
     same(result, eager, 5e-6)
@@ -200,7 +201,7 @@ def test_read_cpp_of_a_program_without_kernels(impl):
     assert impl.read_cpp("") == {"kernels": 0, "loops": 0, "buffers": 0}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(patience(120))
 def test_nine_calls_become_one_kernel(impl, compiled):
     found = impl.read_cpp(compiled[2])
     assert (found["kernels"], found["buffers"]) == (1, 2), "one kernel; a column between, and the result"

@@ -78,13 +78,16 @@ def _refuse(
         if len(values) != len(logits):
             raise ValueError(f"{name} must have {len(logits)} entries, one a row, got {len(values)}")
     largest = logits.max(axis=1)
-    if not (largest > -np.inf).all():
-        row = int((largest > -np.inf).argmin())
-        said = "has a NaN in its logits" if np.isnan(largest[row]) else "has no token to sample: all logits are -inf"
-        raise ValueError(f"row {row} {said}")
     alone = np.array([generator is None for generator in generators], dtype=bool) & (temperature > 0)
-    if alone.any():
-        raise ValueError(f"row {alone.argmax()} samples at random but has no generator.")
+    bad = ~(largest > -np.inf) | alone
+    if bad.any():
+        row = int(bad.argmax())
+        said = "samples at random but has no generator."
+        if np.isnan(largest[row]):
+            said = "has a NaN in its logits"
+        elif largest[row] == -np.inf:
+            said = "has no token to sample: all logits are -inf"
+        raise ValueError(f"row {row} {said}")
 
 
 def _keep_top_k(weights: np.ndarray, k: np.ndarray) -> None:

@@ -248,6 +248,9 @@ BAD = {
     "masked": ({3: -np.inf, 1: 0.0}, (), "row 3 has no token to sample: all logits are -inf"),
     "masked, greedy": ({4: -np.inf}, (), "row 4 has no token to sample: all logits are -inf"),
     "the first": ({1: -np.inf, 3: np.nan}, (), "row 1 has no token to sample: all logits are -inf"),
+    "no stream, and then a nan": ({3: np.nan}, (2,), "row 2 samples at random but has no generator."),
+    "a nan, and then no stream": ({1: np.nan}, (2,), "row 1 has a NaN in its logits"),
+    "no stream, and then masked": ({3: -np.inf}, (0,), "row 0 samples at random but has no generator."),
     "no stream": ({}, (2, 3), "row 2 samples at random but has no generator."),
 }
 

@@ -176,15 +176,16 @@ class Client:
         self.up.put(b"Host: x\r\n\r\n" + data)
         return self
 
-    def read_until(self, mark: bytes, seconds: float = 20.0) -> bool:
+    def read_until(self, mark: bytes) -> bool:
         """Read until `mark` has come; False if the response ended before."""
+        seconds = 2.5 * self.patience
         limit = time.monotonic() + seconds
         while mark not in self.seen:
             chunk = self.down.take(self.patience)
             if not chunk:
                 return False
             self.seen += chunk
-            assert time.monotonic() < limit, f"no {mark!r} within {seconds} s; so far {self.seen[-200:]!r}"
+            assert time.monotonic() < limit, f"no {mark!r} within {seconds:g} s; so far {self.seen[-200:]!r}"
         return True
 
     def response(self) -> tuple[int, bytes]:

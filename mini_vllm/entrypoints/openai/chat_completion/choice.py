@@ -24,13 +24,21 @@ from mini_vllm.entrypoints.openai.engine.protocol import FunctionCall, FunctionD
 _CALLS: TypeAdapter[list[FunctionDefinition]] = TypeAdapter(list[FunctionDefinition])
 
 
-def make_message(request: ChatCompletionRequest, parsers: Parsers, role: str, text: str) -> tuple[ChatMessage, bool]:
-    """The message of a complete answer, and whether it ended in tool calls of the model's own choice."""
+def make_message(
+    request: ChatCompletionRequest, parsers: Parsers, role: str, text: str, prompt_token_ids: list[int] | None = None
+) -> tuple[ChatMessage, bool]:
+    """The message of a complete answer, and whether it ended in tool calls of the model's own choice.
+
+    Where the prompt itself ends the thoughts, as templates do without thinking, an answer that ends none is no thought;
+    upstream's stream says so, its whole answer does not.
+    """
     content: str | None = text
     reasoning: str | None = None
     parser = parsers.reasoning_of(request)
     if parser is not None:
         reasoning, content = parser.extract_reasoning(text, request=request)
+        if reasoning == text and content is None and prompt_token_ids and parser.is_reasoning_end(prompt_token_ids):
+            reasoning, content = None, text
         reasoning = reasoning if request.include_reasoning else None
     calls, content = parse_tool_calls(request, parsers, content)
     forced = isinstance(request.tool_choice, ChatCompletionNamedToolChoiceParam) or request.tool_choice == "required"

@@ -26,13 +26,13 @@ class DeltaMaker:
 
     def __init__(self, parsers: Parsers, request: ChatCompletionRequest) -> None:
         self.parsers, self.request = parsers, request
-        self.text = ""
+        self.text, self.prompt_token_ids = "", list[int]()
         self.parser: Any = parsers.stream_parser(request)
         self.sent = Sent()
 
     def take(self, text: str, token_ids: list[int], prompt_token_ids: list[int]) -> DeltaMessage | None:
         """The delta of these tokens; None where a parser holds them back."""
-        self.text += text
+        self.text, self.prompt_token_ids = self.text + text, prompt_token_ids
         if self.parser is None:
             return DeltaMessage(content=text)
         return self.sent.admit(self.parser.parse_delta(text, token_ids, self.request, prompt_token_ids))
@@ -56,7 +56,7 @@ class DeltaMaker:
 
     def _missing(self) -> DeltaMessage | None:
         try:
-            message, _ = make_message(self.request, self.parsers, "assistant", self.text)
+            message, _ = make_message(self.request, self.parsers, "assistant", self.text, self.prompt_token_ids)
         except Exception:  # a parser from outside may raise anything; what went out stands
             logger.exception("The whole answer cannot be parsed; its stream ends as it is.")
             return None

@@ -140,7 +140,8 @@ class Sent:
         content = ""
         if message.tool_calls or not self.calls:
             content = _rest(self.content, message.content)
-        reasoning = _rest(self.reasoning, message.reasoning)
+        begun = self.reasoning or not self.content
+        reasoning = _rest(self.reasoning, message.reasoning) if begun else ""
         parts = []
         for index, call in enumerate(message.tool_calls):
             name, arguments = call.function.name, call.function.arguments

@@ -103,7 +103,7 @@ class OpenAIServingChat(OpenAIServing):
         if final is None:
             return self.no_output()
         context.num_cached_tokens = final.num_cached_tokens or 0
-        choices = [self._choice(output, context) for output in final.outputs]
+        choices = [self._choice(output, context, final.prompt_token_ids) for output in final.outputs]
         num_generated = sum(len(output.token_ids) for output in final.outputs)
         usage = self._usage(len(final.prompt_token_ids), num_generated, final.num_cached_tokens)
         context.metadata.final_usage_info = usage
@@ -121,10 +121,12 @@ class OpenAIServingChat(OpenAIServing):
             kv_transfer_params=final.kv_transfer_params,
         )
 
-    def _choice(self, output: CompletionOutput, context: ChatContext) -> ChatCompletionResponseChoice:
+    def _choice(
+        self, output: CompletionOutput, context: ChatContext, prompt_token_ids: list[int]
+    ) -> ChatCompletionResponseChoice:
         self._raise_if_error(output.finish_reason, context.request_id)
         request = context.request
-        message, called = make_message(request, self.parsers, context.role, output.text)
+        message, called = make_message(request, self.parsers, context.role, output.text, prompt_token_ids)
         if request.echo:
             message.content = last_message_of(context.conversation, context.role) + (message.content or "")
         self._log_output(context, message.content or "", output)

@@ -24,6 +24,14 @@ from mini_vllm.utils import random_uuid
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 DEFAULTS = {"repetition_penalty": 1.0, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """What a field that is absent means, where the model's own defaults do not say it."""
+_FORMER = {
+    **{f"guided_{kind}": f"structured_outputs={{'{kind}': …}}" for kind in ("json", "regex", "choice", "grammar")},
+    "guided_whitespace_pattern": "structured_outputs={'whitespace_pattern': …}",
+    "guided_decoding_backend": "--structured-outputs-config of the server",
+    "functions": "tools",
+    "function_call": "tool_choice",
+}
+"""Fields of former releases, and of OpenAI's, and what they are called now."""
 
 
 class GenerationRequest(OpenAIBaseModel):
@@ -164,6 +172,18 @@ class GenerationRequest(OpenAIBaseModel):
         if self.kv_transfer_params:
             extra["kv_transfer_params"] = self.kv_transfer_params
         return extra or None
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_former_names(cls, data: Any) -> Any:
+        """A field that once bound the answer to a form is not passed over. Upstream drops it, and answers any text.
+
+        Where it went: upstream/docs/features/structured_outputs.md.
+        """
+        for name, now in _FORMER.items():
+            if isinstance(data, dict) and data.get(name) is not None:
+                raise VLLMValidationError(f"{name} is not a field any more: use {now}.", parameter=name)
+        return data
 
     @model_validator(mode="before")
     @classmethod

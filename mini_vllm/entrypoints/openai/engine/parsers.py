@@ -49,7 +49,9 @@ class Parsers:
         Upstream: upstream/vllm/entrypoints/openai/chat_completion/serving.py:337 — "reasoning_ended".
         """
         parser = self.reasoning_of(request)
-        ended: Any = None if parser is None else parser.is_reasoning_end(prompt_token_ids)
+        ended: Any = None
+        if parser is not None:
+            ended = not parser.thinking_enabled or parser.is_reasoning_end(prompt_token_ids)
         if not request.include_reasoning:
             ended = True
         kwargs = None if parser is None else self.reasoning_kwargs(request)

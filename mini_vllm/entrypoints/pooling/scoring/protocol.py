@@ -30,7 +30,7 @@ class RerankRequest(PoolingBasicRequestMixin):
 
     query: str
     documents: str | list[str]
-    top_n: int = 0
+    top_n: int = Field(default=0, ge=0)
 
 
 class ScoreResponseData(OpenAIBaseModel):

@@ -11,4 +11,3 @@ from mini_vllm.tests.distributed.kv_transfer.nixl.pair import PATIENCE_S
 def patient(monkeypatch):
     monkeypatch.setattr(utils, "HANDSHAKE_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(utils, "TRANSFER_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "600")  # a late proxy does not meet a connection that has ended

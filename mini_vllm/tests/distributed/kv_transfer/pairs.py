@@ -13,7 +13,7 @@ import uvicorn
 from mini_vllm.entrypoints.disagg_proxy.api_server import build_app
 from mini_vllm.entrypoints.disagg_proxy.cli_args import parse_proxy_args
 from mini_vllm.entrypoints.openai.api_server import create_server_socket
-from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
+from mini_vllm.tests.entrypoints.openai.servers import KEEP_ALIVE_S, WAIT_S, Server
 from mini_vllm.tests.helpers import POCKET
 
 PROMPTS = [
@@ -48,7 +48,10 @@ class ProxyServer:
         self._sock = create_server_socket("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
         self.app = build_app(self.args)
-        config = uvicorn.Config(self.app, http="h11", ws="none", log_level="warning", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            self.app, http="h11", ws="none", log_level="warning", timeout_graceful_shutdown=5,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )  # fmt: skip
         self.server = uvicorn.Server(config)
         self.server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
         self._thread.start()

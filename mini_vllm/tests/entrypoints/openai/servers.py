@@ -19,6 +19,8 @@ from mini_vllm.entrypoints.launcher import serve_http
 from mini_vllm.entrypoints.openai.api_server import _uvicorn_options, build_app, init_app_state, setup_server
 
 WAIT_S = 590
+KEEP_ALIVE_S = 600
+"""By default a server ends idle connections after 5 s: in the very moment in which a client that was late uses one."""
 
 
 class Server:
@@ -50,9 +52,8 @@ class Server:
             self.app = build_app(self.args)
             init_app_state(self.engine, self.app.state, self.args)
             await self.app.state.openai_serving_models.init_static_loras()
-            serving = asyncio.ensure_future(
-                serve_http(self.app, sock, self.args.shutdown_timeout, **_uvicorn_options(self.args))
-            )
+            options = {**_uvicorn_options(self.args), "timeout_keep_alive": KEEP_ALIVE_S}
+            serving = asyncio.ensure_future(serve_http(self.app, sock, self.args.shutdown_timeout, **options))
             while not (serving.done() or getattr(getattr(self.app.state, "server", None), "started", False)):
                 await asyncio.sleep(0.005)
             self._ready.set()

@@ -31,7 +31,15 @@ from mini_vllm.metrics.stats import EngineStats, SchedulerStats
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.serial_utils import MsgpackDecoder
 from mini_vllm.tests.entrypoints.openai.servers import WAIT_S
-from mini_vllm.tests.entrypoints.openai.test_process import ENDLESS, alive, answers, children, command, until
+from mini_vllm.tests.entrypoints.openai.test_process import (
+    ENDLESS,
+    alive,
+    answers,
+    children,
+    command,
+    patient_env,
+    until,
+)
 from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.golden.record_server_store import FILE, families
 from mini_vllm.tests.helpers import free_port
@@ -45,7 +53,7 @@ def service(folder, *flags):
     port, log = free_port(), folder / "log"
     words = command("models/pocket", "--host", "127.0.0.1", "--port", str(port), "--api-server-count", "2", *flags)
     with open(log, "wb") as out:
-        child = subprocess.Popen(words, stderr=out, stdout=out)
+        child = subprocess.Popen(words, stderr=out, stdout=out, env=patient_env())
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
             until(lambda: answers(client) or child.poll() is not None)

@@ -1,6 +1,7 @@
 """The decisions of the front door, each by itself: no port, no engine, no checkpoint."""
 
 import asyncio
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +11,12 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.chat_completion.stream import StreamState
+from mini_vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from mini_vllm.entrypoints.utils import create_error_response, get_max_tokens, with_cancellation
 from mini_vllm.exceptions import VLLMNotFoundError, VLLMValidationError
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind
+from mini_vllm.tool_parsers.tool_schema import get_json_schema_from_tools
 
 
 def output(text, token_ids, index=0, finish_reason=None):
@@ -151,3 +154,33 @@ def test_who_stays_gets_the_answer_or_the_error():
         assert len(asyncio.all_tasks()) <= 2
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "now"),
+    [
+        ("guided_json", {}, "structured_outputs={'json': …}"), ("guided_choice", ["a"], "'choice'"),
+        ("guided_decoding_backend", "xgrammar", "--structured-outputs-config"), ("functions", [], "tools"),
+        ("function_call", "auto", "tool_choice"),
+    ],
+)  # fmt: skip
+def test_a_former_field_is_not_passed_over(name, value, now):
+    for kind, prompt in ((ChatCompletionRequest, {"messages": []}), (CompletionRequest, {"prompt": "a"})):
+        with pytest.raises(ValueError, match=f"{name} is not a field any more: use .*{re.escape(now)}"):
+            kind(model="m", **prompt, **{name: value})
+        kind(model="m", **prompt, **{name: None})
+
+
+@pytest.mark.parametrize("parameters", [None, {}])
+def test_a_named_function_without_parameters_is_called_with_an_object(parameters):
+    tool = {"type": "function", "function": {"name": "now", "parameters": parameters}}
+    choice = {"type": "function", "function": {"name": "now"}}
+    request = ChatCompletionRequest(model="m", messages=[], tools=[tool], tool_choice=choice)
+    assert get_json_schema_from_tools(request.tool_choice, request.tools)["type"] == "object"
+
+
+@pytest.mark.parametrize("key", ["abc", "1.5", ""])
+def test_a_key_of_logit_bias_that_is_no_token_id_is_named(key):
+    request = CompletionRequest(model="m", prompt="a", logit_bias={key: 1})
+    with pytest.raises(ValueError, match=f"logit_bias must have token ids as keys, got {key!r}"):
+        request.to_sampling_params(4, {})

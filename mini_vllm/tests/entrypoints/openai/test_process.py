@@ -1,6 +1,7 @@
 """`mini-vllm serve` as a process: signals, what is running when they come, TLS, Unix sockets, a port that is taken."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server
+from mini_vllm.tests.entrypoints.openai.servers import KEEP_ALIVE_S, WAIT_S, Server
 from mini_vllm.tests.helpers import free_port
 
 httpx = pytest.importorskip("httpx", reason="needs the extra serve")
@@ -32,9 +33,8 @@ def command(*words):
 def process(*flags, model="models/pocket"):
     """(the process, a client) once it answers; it is gone afterwards, whatever happened."""
     port = free_port()
-    child = subprocess.Popen(
-        command(model, "--host", "127.0.0.1", "--port", str(port), *flags), stderr=subprocess.DEVNULL
-    )
+    words = command(model, "--host", "127.0.0.1", "--port", str(port), *flags)
+    child = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=patient_env())
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
             until(lambda: answers(client) or child.poll() is not None)
@@ -49,6 +49,11 @@ def answers(client):
         return client.get("/health").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def patient_env():
+    """Of a server that ends no idle connection."""
+    return {**os.environ, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S)}
 
 
 def refuses(client):
@@ -130,7 +135,8 @@ def test_a_unix_socket(tmp_path):
     path = str(tmp_path / "server.sock")
     with Server("toy", "--uds", path) as server:
         assert server.url == f"unix:{path}"
-        with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://server") as client:
+        transport = httpx.HTTPTransport(uds=path)
+        with httpx.Client(transport=transport, base_url="http://server", timeout=WAIT_S) as client:
             assert client.get("/health").status_code == 200
             answer = client.post("/v1/completions", json={"prompt": "ab", "max_tokens": 2}).json()
             assert answer["usage"]["completion_tokens"] == 2
@@ -144,9 +150,10 @@ def test_tls(tmp_path):
     subprocess.run([*words, *names], check=True, capture_output=True)
     with Server("toy", "--ssl-keyfile", key, "--ssl-certfile", certificate) as server:
         assert server.url.startswith("https://127.0.0.1:")
-        with httpx.Client(base_url=server.url, verify=ssl.create_default_context(cafile=certificate)) as client:
+        verify = ssl.create_default_context(cafile=certificate)
+        with httpx.Client(base_url=server.url, verify=verify, timeout=WAIT_S) as client:
             assert client.get("/v1/models").json()["data"][0]["id"] == "toy"
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            httpx.get(f"{server.url}/health")
+            httpx.get(f"{server.url}/health", timeout=WAIT_S)
         with pytest.raises(httpx.TransportError):
-            httpx.get(server.url.replace("https", "http") + "/health")
+            httpx.get(server.url.replace("https", "http") + "/health", timeout=WAIT_S)

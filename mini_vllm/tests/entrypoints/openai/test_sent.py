@@ -148,6 +148,31 @@ def test_a_value_in_xml_that_comes_by_characters(days, metric):
     compare("qwen3_xml", SYNTAXES["xml"][1], text, request, ("characters", "tokens", "some", "many"))
 
 
+@pytest.mark.parametrize("reasoning", ["qwen3", "nemotron_v3", "glm45", "deepseek_v3"])
+def test_an_answer_without_thinking_is_no_thought_and_its_grammar_counts_at_once(reasoning):
+    tokenizer, off = Words(THINK), {"enable_thinking": False, "thinking": False}
+    request = ChatCompletionRequest(messages=[], model="m", chat_template_kwargs=off)
+    parsers, text = parsers_of(None, tokenizer, reasoning), '{"a": 1}'
+    assert parsers.about_reasoning(request, [7])["reasoning_ended"]
+    message, _ = make_message(request, parsers, "assistant", text, [7])
+    assert put_together(parsers, request, steps(tokenizer, text, "tokens"))[:2] == (text, "")
+    assert (message.content, message.reasoning) == (text, None)
+
+
+@pytest.mark.parametrize("reasoning", ["deepseek_r1", "qwen3"])
+@pytest.mark.parametrize("text", ["An answer.", "<think>cut"])
+def test_a_prompt_that_ends_the_thoughts(reasoning, text):
+    tokenizer = Words(THINK)
+    request = ChatCompletionRequest(messages=[], model="m")
+    parsers, prompt = parsers_of(None, tokenizer, reasoning), [7, tokenizer.id("<think>"), tokenizer.id("</think>")]
+    message, _ = make_message(request, parsers, "assistant", text, prompt)
+    if text == "An answer.":
+        assert (message.content, message.reasoning) == (text, None)
+        assert put_together(parsers, request, steps(tokenizer, text, "tokens"), prompt)[:2] == (text, "")
+    else:
+        assert (message.content, message.reasoning) == (None, "cut")
+
+
 def part(index, name=None, arguments=None):
     return DeltaToolCall(index=index, function=DeltaFunctionCall(name=name, arguments=arguments))
 

@@ -119,7 +119,8 @@ def test_unix_socket(tmp_path):
     import httpx
 
     path = str(tmp_path / "s")
-    with Server("toy", "--uds", path), httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://x") as c:
+    how = {"transport": httpx.HTTPTransport(uds=path), "base_url": "http://x", "timeout": WAIT_S}
+    with Server("toy", "--uds", path), httpx.Client(**how) as c:
         assert c.get("/health").status_code == 200
 
 

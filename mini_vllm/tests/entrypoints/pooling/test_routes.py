@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason="models/pocket-embed 
 
 
 def test_every_route_answers():
-    with Server(str(MODEL), "--served-model-name", "embed") as server, httpx.Client(base_url=server.url) as client:
+    with Server(str(MODEL), "--served-model-name", "embed") as server, server.client() as client:
         body = {"model": "embed", "input": ["a free block", "a beam"]}
         floats = client.post("/v1/embeddings", json=body).json()
         vectors = np.array([each["embedding"] for each in floats["data"]])
@@ -36,6 +36,7 @@ def test_every_route_answers():
             asked = {"query": "a free block", "documents": ["a beam", "a free block"], "top_n": 1}
             [best] = client.post(path, json=asked).json()["results"]
             assert best["index"] == 1 and best["document"]["text"] == "a free block"
+            assert client.post(path, json={**asked, "top_n": -1}).status_code == 400
         assert client.post("/classify", json=body).status_code == 404
 
 
@@ -47,7 +48,7 @@ def test_the_name_of_an_adapter_is_the_name_of_a_model():
     body = {"model": "pirate", "input": ["a free block", "a beam"]}
     with (
         Server(*given, "--enable-lora", "--lora-modules", f"pirate={adapter}") as server,
-        httpx.Client(base_url=server.url) as client,
+        server.client() as client,
     ):
         mine = [each["embedding"] for each in client.post("/v1/embeddings", json=body).json()["data"]]
         base = client.post("/v1/embeddings", json={**body, "model": "base"}).json()["data"][0]["embedding"]

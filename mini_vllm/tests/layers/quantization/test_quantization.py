@@ -149,7 +149,7 @@ def test_an_unknown_name_is_an_error() -> None:
 
 
 def test_an_unknown_setting_is_an_error() -> None:
-    with pytest.raises(ValueError, match="quantization_config of 'int4' has no key 'groupsize'; allowed: group_size"):
+    with pytest.raises(ValueError, match=r"of 'int4': unknown key 'groupsize' = 32: .*did you mean 'group_size'"):
         get_quantization_config("int4").from_config({"groupsize": 32})
 
 

@@ -85,7 +85,7 @@ def test_batches_of_any_size_give_the_same_tokens() -> None:
         ({"quantization": "int5"}, "quantization must be one of .*, got 'int5'"),
         ({"quantization": "awq"}, "quantization='awq' needs a checkpoint in that format"),
         ({"quantization_config": {"group_size": 32}}, "quantization_config needs quantization to be one of int8"),
-        ({"quantization": "int4", "quantization_config": {"size": 3}}, "'int4' has no key 'size'"),
+        ({"quantization": "int4", "quantization_config": {"size": 3}}, "unknown key 'size' = 3"),
         ({"quantization": "int4", "quantization_config": {"group_size": 96}}, "group_size must divide the 256 inputs"),
         ({"quantization": "fp8", "quantization_config": {"activation_scheme": "static"}}, "needs a checkpoint with"),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype must be one of auto, int8.*, got 'int4'"),
