@@ -50,8 +50,7 @@ class OddLockstep(Lockstep):
             self.mini.num_sampled = self.real.num_sampled
             self.seen["named again"] += self.mini.only_new_names(index)
             names = self.mini.abort_some(index)
-            for name in names:
-                self.real.scheduler.finish_requests(name, RealStatus.FINISHED_ABORTED)
+            self.real.scheduler.finish_requests(names, RealStatus.FINISHED_ABORTED)
             self.seen["several at once"] += len(names) > 1
         super()._step(index)
 

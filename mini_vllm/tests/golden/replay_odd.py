@@ -32,11 +32,10 @@ class OddReplay(GroupReplay):
         return sum(arrival.request_id in self.num_sampled for arrival in fresh)
 
     def abort_some(self, index: int) -> list[str]:
-        """Those that are aborted before this step, one after the other: of several in one call the release makes a set,
-        so that their blocks come back in the order of that, and ours in the order given."""
+        """Those that are aborted before this step, in one call. The release makes a set of their names, so that their
+        blocks come back in the order of that; ours keep the order given, which is that of the same set."""
         names = sorted(self.scheduler.requests)[: self.workload.crowds[index]]
-        for name in names:
-            self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        self.scheduler.finish_requests(list(set(names)), RequestStatus.FINISHED_ABORTED)
         return names
 
     def before(self, index: int) -> None:
