@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Collection
 
 from course.labs import COURSE, Lab, functions, stub_message, tomllib
@@ -221,6 +222,7 @@ def _together(lab: Lab) -> list[dict[str, str]]:
     return files
 
 
+@functools.cache
 def ways(lab: Lab) -> dict[str, tuple[str, list[str]]]:
     """Files for a lab by their names, and the ways of writing in each: functions written by hand ("02-02 ..."), and
     the other functions of the top level, each in another style ("classes first_fit")."""

@@ -21,6 +21,7 @@ ATTACKS = {**REVIEW, **HELD}
 
 
 @functools.cache
+@functools.cache
 def language(lab: Lab) -> Language:
     names = ("starter.py", "solution.py", "test_lab.py")
     starter, solution, test = ((lab.folder / name).read_text(encoding="utf-8") for name in names)

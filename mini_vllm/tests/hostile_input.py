@@ -111,8 +111,10 @@ FOLDERS: list[tuple[str, dict[str, Any], str]] = [
     ("no weights", {"model__safetensors": b""}, "0 bytes are too few"),
     ("an index that is a list", {"model__safetensors__index__json": {"weight_map": [1]}},
      "weight_map must be an object of file names"),
-    ("a shard outside the folder", {"model__safetensors__index__json": {"weight_map": {"a": "../x"}}},
+    ("a shard outside the folder",
+     {"model__safetensors__index__json": {"weight_map": {"a": "../x", "b": "model.safetensors"}}},
      "is not in the folder"),
+    ("an index of other files", {"model__safetensors__index__json": {"weight_map": {"a": "x"}}}, "two sets of weights"),
 ]  # fmt: skip
 
 # name, template, words of the error of LLM.chat
