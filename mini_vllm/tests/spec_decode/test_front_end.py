@@ -27,6 +27,8 @@ from mini_vllm.tests.spec_decode.test_parameters_beside_drafts import STORY, sur
 pytestmark = pytest.mark.skipif(not POCKET.is_dir(), reason="models/pocket is not here")
 FEW = ["stop, two in a row", "stop, a space behind", "stop, kept", "max_tokens=7"]
 EACH = pytest.mark.parametrize("drafter", DRAFTERS)
+AHEAD, CHUNKS = {"async_scheduling": True}, {"max_num_batched_tokens": 64, "max_num_seqs": 8}
+"""Only drafts of a model can be planned ahead."""
 
 
 def same(got, expected, names, prompts):
@@ -79,11 +81,12 @@ def test_streams_of_every_setting(drafter):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["draft_model", "prophet"])
 @pytest.mark.parametrize(
-    "args", [{"async_scheduling": True}, {"max_num_batched_tokens": 64, "max_num_seqs": 8}], ids=["ahead", "chunks"]
+    ("drafter", "args"),
+    [("draft_model", AHEAD), ("eagle", AHEAD), ("draft_model", CHUNKS), ("prophet", CHUNKS)],
+    ids=["ahead-draft_model", "ahead-eagle", "chunks-draft_model", "chunks-prophet"],
 )
-def test_whole_outputs_however_they_are_scheduled(args, drafter):
+def test_whole_outputs_however_they_are_scheduled(drafter, args):
     names, prompts, asked, plain = everything()
     same(answer(DRAFTERS[drafter], *asked, **args)[0], plain, names, prompts)
 
@@ -153,8 +156,9 @@ def test_behind_the_end_of_thinking_the_grammar_counts_from_the_next_token():
 
 
 @pytest.mark.slow
-@EACH
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(
+    ("drafter", "ahead"), [*((name, False) for name in DRAFTERS), ("draft_model", True), ("eagle", True)]
+)
 def test_the_end_of_thinking_with_every_drafter_and_grammar(drafter, ahead):
     check_thinking(drafter, GRAMMARS, async_scheduling=ahead)
 
