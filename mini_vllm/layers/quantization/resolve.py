@@ -20,7 +20,7 @@ ALIASES = {
 _OWN_FILES = {"gptq": ("quantize_config.json",), "awq": ("quant_config.json", "quantize_config.json")}
 """Where older writers put what now stands in config.json."""
 _MODELOPT = "hf_quant_config.json"
-"""Read where config.json says nothing: upstream/vllm/transformers_utils/config.py:787 — "hf_quant_config.json"."""
+"""Read where config.json says nothing: upstream/vllm/transformers_utils/config.py:788 — "hf_quant_config.json"."""
 
 
 def resolve_quantization(
