@@ -5,7 +5,7 @@ Upstream twin: `vllm/model_executor/parameter.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +13,11 @@ from mini_vllm.utils.arrays import Array
 
 if TYPE_CHECKING:
     from mini_vllm.layers.linear_weights import LinearWeights
+
+
+PACKED = ("I32",)
+INDICES = ("I32", "I64")
+"""How files store codes that share a word, and shapes, ids and the numbers of groups."""
 
 
 class TensorSource(Protocol):
@@ -25,7 +30,10 @@ class TensorSource(Protocol):
         """As stored."""
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> Array:
-        """Rows first to last: floats as float32 or wider, integers as stored, FP8 as uint8 codes."""
+        """Rows first to last of floats; all else is refused."""
+
+    def read_stored(self, name: str, dtypes: Collection[str], first: int = 0, last: int | None = None) -> Array:
+        """Rows first to last of what is stored as one of `dtypes` ("I8", "I32", "F8_E4M3", …): codes as integers."""
 
 
 class ArraySource:
@@ -46,6 +54,10 @@ class ArraySource:
         """Rows first to last."""
         tensor = self.tensors[name]
         return tensor[first:last] if tensor.ndim else tensor
+
+    def read_stored(self, name: str, dtypes: Collection[str], first: int = 0, last: int | None = None) -> Array:
+        """Rows first to last; arrays do not say whether their bytes are codes of FP8."""
+        return self.read(name, first, last)
 
 
 @dataclass(frozen=True)

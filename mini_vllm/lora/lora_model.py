@@ -6,10 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mini_vllm.lora.lora_weights import LoRALayerWeights
 from mini_vllm.lora.peft_helper import CONFIG_NAME, PEFTHelper
 from mini_vllm.lora.utils import parse_fine_tuned_lora_name
 from mini_vllm.model_loader.safetensors_reader import SafetensorsFile
+from mini_vllm.utils.arrays import Array
 from mini_vllm.utils.checks import shown
 
 TENSORS_NAME = "adapter_model.safetensors"
@@ -64,13 +67,22 @@ class LoRAModel:
             names = _check(file, expected, others, peft_helper, module_name)
             loras = {
                 module: LoRALayerWeights.from_config(
-                    module, peft_helper, *(file.read(name).astype(dtype, copy=False) for name in pair)
+                    module, peft_helper, *(_factor(file, name, dtype) for name in pair)
                 ).optimize()
                 for module, pair in names.items()
             }
         finally:
             file.close()
         return cls(lora_model_id, peft_helper.r, loras)
+
+
+def _factor(file: SafetensorsFile, name: str, dtype: Any) -> Array:
+    """One tensor of finite numbers. Upstream serves NaN and infinities too."""
+    with np.errstate(over="ignore"):
+        factor = file.read(name).astype(dtype, copy=False)
+    if not np.isfinite(factor).all():
+        raise ValueError(f"{file.path}: tensor {name!r} holds a value that is not finite as {factor.dtype}")
+    return factor
 
 
 def _not_served(modules: list[str]) -> str:

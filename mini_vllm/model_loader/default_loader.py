@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def fill_weights(
             elif isinstance(dest, ArrayShard):
                 checkpoint.read_into(name, dest.dest, dest.shape, dest.index)
             elif dest is not None:  # None: another rank reads it
-                dest.load(ProjectionSource(checkpoint, name.removesuffix("weight")))
+                dest.load(ProjectionSource(checkpoint, name.removesuffix("weight"), quant_config))
             if progress is not None:
                 progress(done, len(targets))
     for linear in linears_of(dest for _, dest in targets):
@@ -103,10 +104,13 @@ def make_model(
 
 
 class ProjectionSource:
-    """The tensors of one projection: those whose names begin with `prefix`. A `TensorSource`."""
+    """The tensors of one projection: those whose names begin with `prefix`. A `TensorSource`.
 
-    def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
-        self.checkpoint, self.prefix = checkpoint, prefix
+    What lacks or has another dtype than `quant_config` makes its method ask for is refused with that config's name.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, prefix: str, quant_config: QuantizationConfig | None = None) -> None:
+        self.checkpoint, self.prefix, self.quant_config = checkpoint, prefix, quant_config
 
     def names(self) -> set[str]:
         """What comes after the prefix."""
@@ -114,11 +118,27 @@ class ProjectionSource:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """As stored."""
-        return self.checkpoint.shape(self.prefix + name)
+        with self._asked():
+            return self.checkpoint.shape(self.prefix + name)
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
-        """Rows first to last."""
+        """Rows first to last of floats."""
         return self.checkpoint.read(self.prefix + name, first, last)
+
+    def read_stored(self, name: str, dtypes: Collection[str], first: int = 0, last: int | None = None) -> np.ndarray:
+        """Rows first to last of codes."""
+        with self._asked():
+            return self.checkpoint.read_stored(self.prefix + name, dtypes, first, last)
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            if self.quant_config is None:
+                raise
+            name = self.quant_config.get_name()
+            raise CheckpointError(f"{error} (quantization_config of config.json says {name})") from None
 
 
 def _check_names(

@@ -14,9 +14,9 @@ import json
 import math
 import mmap
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from mini_vllm.utils.checks import is_int, shown
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Stored types we read; bf16 is the upper half of a float32, so it is read as 16-bit integers and shifted."""
 STORED = {**DTYPES, "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "u1"}
-"""Those, and what quantized weights are made of; FP8 is handed out as its codes."""
+"""Those, and what quantized weights are made of; FP8 is handed out as its codes, and only by `read_stored`."""
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 INDEX = FileKeys(
@@ -145,9 +145,7 @@ class SafetensorsFile:
             dest: has the shape of what is copied; may be a view with strides.
             shape: that the whole tensor must have; None: dest's.
         """
-        info = self.tensors[name]
-        if info.dtype not in DTYPES:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has dtype {info.dtype}; allowed: {', '.join(DTYPES)}")
+        info = self._info(name, DTYPES)
         expected = dest.shape if shape is None else shape
         if info.shape != expected:
             raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, expected {expected}")
@@ -163,16 +161,24 @@ class SafetensorsFile:
         del source, piece
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
-        """A copy of rows first to last: bf16 as float32, FP8 as uint8 codes, all else as stored."""
-        info = self.tensors[name]
-        if info.dtype not in STORED:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has dtype {info.dtype}; allowed: {', '.join(STORED)}")
+        """A copy of rows first to last of floats (`DTYPES`), bf16 as float32. Others are refused: `read_stored`."""
+        return self.read_stored(name, DTYPES, first, last)
+
+    def read_stored(self, name: str, dtypes: Collection[str], first: int = 0, last: int | None = None) -> np.ndarray:
+        """A copy of rows of a tensor of one of `dtypes`: integers as stored, FP8 as uint8 codes, bf16 as float32."""
+        info = self._info(name, dtypes)
         source = np.frombuffer(self._map, STORED[info.dtype], math.prod(info.shape), info.start).reshape(info.shape)
         rows = source[first:last] if info.shape else source
         copy = (rows.astype(np.uint32) << 16).view(np.float32) if info.dtype == "BF16" else rows.copy()
         del source, rows
         self._let_go()
         return copy
+
+    def _info(self, name: str, dtypes: Collection[str]) -> TensorInfo:
+        info = self.tensors[name]
+        if info.dtype not in dtypes:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has dtype {info.dtype}; allowed: {', '.join(dtypes)}")
+        return info
 
     def _let_go(self) -> None:
         """Give the mapped pages back, so that they do not count as resident memory."""
@@ -246,7 +252,7 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of one tensor as stored."""
-        return self.files[self._where[name]].tensors[name].shape
+        return self._file(name).tensors[name].shape
 
     def read_into(
         self, name: str, dest: np.ndarray, shape: tuple[int, ...] | None = None, index: tuple[slice, ...] = ()
@@ -256,16 +262,21 @@ class Checkpoint:
         Raises:
             CheckpointError: the tensor is missing, or has another shape or an unreadable dtype.
         """
-        if name not in self._where:
-            expected = dest.shape if shape is None else shape
-            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing, expected shape {expected}")
-        self.files[self._where[name]].read_into(name, dest, shape, index)
+        expected = dest.shape if shape is None else shape
+        self._file(name, f", expected shape {expected}").read_into(name, dest, shape, index)
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
-        """Rows first to last of a tensor: see `SafetensorsFile.read`. Raises CheckpointError."""
+        """Rows first to last of floats: see `SafetensorsFile.read`. Raises CheckpointError."""
+        return self._file(name).read(name, first, last)
+
+    def read_stored(self, name: str, dtypes: Collection[str], first: int = 0, last: int | None = None) -> np.ndarray:
+        """Rows first to last, with dtype: see `SafetensorsFile.read_stored`. Raises CheckpointError."""
+        return self._file(name).read_stored(name, dtypes, first, last)
+
+    def _file(self, name: str, more: str = "") -> SafetensorsFile:
         if name not in self._where:
-            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing")
-        return self.files[self._where[name]].read(name, first, last)
+            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing{more}")
+        return self.files[self._where[name]]
 
     def close(self) -> None:
         """Unmap all files."""
@@ -275,9 +286,7 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -22,7 +22,7 @@ from mini_vllm.layers.logits import LogitsProcessor
 from mini_vllm.layers.module import Module
 from mini_vllm.layers.vocab_parallel_embedding import ParallelLMHead
 from mini_vllm.model_loader.safetensors_reader import CheckpointError
-from mini_vllm.parameter import TensorSource
+from mini_vllm.parameter import INDICES, TensorSource
 from mini_vllm.transformers_utils.configs.medusa import MedusaConfig
 from mini_vllm.utils.arrays import Array
 
@@ -56,7 +56,7 @@ class TokenMap:
 
     def load(self, source: TensorSource) -> None:
         """Read and check the ids."""
-        ids = source.read("")
+        ids = source.read_stored("", INDICES)
         fits = ids.shape == self.shape and ids.dtype.kind in "iu"
         if not fits or ids.min() < 0 or ids.max() >= self.config.vocab_size:
             raise CheckpointError(

@@ -27,7 +27,7 @@ from mini_vllm.layers.quantization.checkpoint_keys import GPTQ
 from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
 from mini_vllm.layers.utils import UnquantizedLinearMethod
-from mini_vllm.parameter import TensorSource
+from mini_vllm.parameter import INDICES, PACKED, TensorSource
 from mini_vllm.utils.arrays import Array
 
 
@@ -89,13 +89,13 @@ class GPTQLinearMethod(GroupedLinearMethod):
         expected = (layer.in_features * self.bits // 32, rows.stop - rows.start)
         if source.shape("qweight") != expected:
             raise ValueError(f"{layer.prefix}: qweight has shape {source.shape('qweight')}, expected {expected}")
-        packed = ours_from_int32(source.read("qweight").T)
+        packed = ours_from_int32(source.read_stored("qweight", PACKED).T)
         if self.config.desc_act and "g_idx" in source.names():
-            packed = self.reorder(packed, self.input_order(layer, source.read("g_idx")))
+            packed = self.reorder(packed, self.input_order(layer, source.read_stored("g_idx", INDICES)))
         layer.weight_packed[rows] = packed
         self.store_scales(layer, rows, source.read("scales").T)
         if layer.weight_zero_point is not None:
-            layer.weight_zero_point[rows] = self._zeros(source.read("qzeros")).T
+            layer.weight_zero_point[rows] = self._zeros(source.read_stored("qzeros", PACKED)).T
 
     def _zeros(self, qzeros: Array) -> Array:
         """[groups, out]. The first format stored each zero point less one, and kernels add it back.

@@ -14,7 +14,7 @@ from mini_vllm.layers.quantization.checkpoint_keys import AWQ
 from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.repack import awq_unpack, ours_from_codes
 from mini_vllm.layers.utils import UnquantizedLinearMethod
-from mini_vllm.parameter import TensorSource
+from mini_vllm.parameter import PACKED, TensorSource
 
 
 class AWQConfig(QuantizationConfig):
@@ -65,10 +65,10 @@ class AWQLinearMethod(GroupedLinearMethod):
 
     def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """To our layout."""
-        codes = awq_unpack(source.read("qweight"))
+        codes = awq_unpack(source.read_stored("qweight", PACKED))
         expected = (layer.in_features, rows.stop - rows.start)
         if codes.shape != expected:
             raise ValueError(f"{layer.prefix}: qweight unpacks to shape {codes.shape}, expected {expected}")
         layer.weight_packed[rows] = ours_from_codes(codes.T, self.bits)
         self.store_scales(layer, rows, source.read("scales").T)
-        layer.weight_zero_point[rows] = awq_unpack(source.read("qzeros")).T
+        layer.weight_zero_point[rows] = awq_unpack(source.read_stored("qzeros", PACKED)).T

@@ -29,7 +29,7 @@ from mini_vllm.layers.quantization.grouped import GroupedLinearMethod
 from mini_vllm.layers.quantization.int8 import Int8LinearMethod
 from mini_vllm.layers.quantization.repack import ours_from_int32, unpack_int32
 from mini_vllm.layers.utils import UnquantizedLinearMethod
-from mini_vllm.parameter import TensorSource
+from mini_vllm.parameter import INDICES, PACKED, TensorSource
 
 _UNPACKED_FORMATS = ("int-quantized", "float-quantized", "naive-quantized")
 
@@ -206,13 +206,13 @@ class WNA16LinearMethod(GroupedLinearMethod):
     def load_shard(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         """`weight_shape` holds the shape before packing; `weight_zero_point` is packed along the outputs."""
         expected = (rows.stop - rows.start, layer.in_features)
-        shape = tuple(source.read("weight_shape").tolist())
+        shape = tuple(source.read_stored("weight_shape", INDICES).tolist())
         if shape != expected:
             raise ValueError(f"{layer.prefix}: weight_shape is {shape}, expected {expected}")
-        packed = ours_from_int32(source.read("weight_packed"))
+        packed = ours_from_int32(source.read_stored("weight_packed", PACKED))
         if self.has_g_idx:
-            packed = self.reorder(packed, self.input_order(layer, source.read("weight_g_idx")))
+            packed = self.reorder(packed, self.input_order(layer, source.read_stored("weight_g_idx", INDICES)))
         layer.weight_packed[rows] = packed
         self.store_scales(layer, rows, source.read("weight_scale"))
         if layer.weight_zero_point is not None:
-            layer.weight_zero_point[rows] = unpack_int32(source.read("weight_zero_point").T, self.bits).T
+            layer.weight_zero_point[rows] = unpack_int32(source.read_stored("weight_zero_point", PACKED).T, self.bits).T

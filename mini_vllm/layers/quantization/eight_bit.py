@@ -40,6 +40,8 @@ class EightBitMethod(QuantizeMethodBase):
     """
 
     code_type: Any
+    stored: str
+    """`code_type` as a checkpoint names it."""
     scale_names = ("weight_scale", "weight_scale_inv")
 
     def __init__(
@@ -71,7 +73,7 @@ class EightBitMethod(QuantizeMethodBase):
         if source.shape("weight") != weight.shape:
             raise ValueError(f"{layer.prefix}: weight has shape {source.shape('weight')}, expected {weight.shape}")
         for first in range(0, len(weight), LOAD_ROWS):
-            codes = source.read("weight", first, first + LOAD_ROWS)
+            codes = source.read_stored("weight", (self.stored,), first, first + LOAD_ROWS)
             if codes.dtype != self.code_type:
                 raise ValueError(f"{layer.prefix}: weight is {codes.dtype}, expected {np.dtype(self.code_type)} codes")
             weight[first : first + LOAD_ROWS] = codes

@@ -73,7 +73,7 @@ class Fp8LinearMethod(EightBitMethod):
     theirs: upstream/vllm/model_executor/layers/quantization/fp8.py:261 — `Fp8LinearMethod`.
     """
 
-    code_type = np.uint8
+    code_type, stored = np.uint8, "F8_E4M3"
 
     def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         size = rows.stop - rows.start

@@ -34,7 +34,7 @@ class Int8LinearMethod(EightBitMethod):
     (`quantization="int8_per_channel_weight_only"`).
     """
 
-    code_type = np.int8
+    code_type, stored = np.int8, "I8"
 
     def _quantize_rows(self, layer: LinearWeights, rows: slice, source: TensorSource) -> None:
         for first in range(0, rows.stop - rows.start, LOAD_ROWS):

@@ -19,6 +19,8 @@ ALIASES = {
 """Upstream's names of formats that differ by their kernels only."""
 _OWN_FILES = {"gptq": ("quantize_config.json",), "awq": ("quant_config.json", "quantize_config.json")}
 """Where older writers put what now stands in config.json."""
+_MODELOPT = "hf_quant_config.json"
+"""Read where config.json says nothing: upstream/vllm/transformers_utils/config.py:788 — "hf_quant_config.json"."""
 
 
 def resolve_quantization(
@@ -43,6 +45,11 @@ def resolve_quantization(
     if quantization is not None:
         get_quantization_config(quantization)  # unknown names end here
     wanted = ALIASES.get(quantization or "", quantization)
+    if of_checkpoint is None and (Path(folder) / _MODELOPT).is_file():
+        raise ValueError(
+            f"{Path(folder) / _MODELOPT}: modelopt says here how the weights are quantized, and its formats are not "
+            "supported; allowed: a checkpoint whose config.json has a quantization_config, or one of floats"
+        )
     if of_checkpoint is None and wanted in _OWN_FILES:
         of_checkpoint = _read_own_file(Path(folder), wanted)
     if of_checkpoint is None:
@@ -60,7 +67,7 @@ def resolve_quantization(
         config_class = get_quantization_config(method)
     except ValueError as error:
         raise ValueError(f"config.json: quant_method {method!r} is not supported: {error}") from None
-    return config_class.from_config(of_checkpoint)
+    return config_class.from_config({**of_checkpoint, "quant_method": method})
 
 
 def _online(method: str | None, settings: dict[str, Any] | None) -> QuantizationConfig | None:

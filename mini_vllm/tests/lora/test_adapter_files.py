@@ -132,6 +132,31 @@ def test_patterns_chosen_and_excluded_layers_are_served(base, worker, tmp_path, 
     assert len(lora.loras) == (6 if dropped == "nothing" else 4)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+def test_codes_are_no_factors(base, worker, tmp_path, dtype):
+    """Bytes are written as FP8."""
+    request, found = changed(tmp_path / "a", base), {np.uint8: "F8_E4M3", np.int8: "I8", np.int32: "I32"}[dtype]
+    save_adapter(tmp_path / "a", base, seed=3, targets=("q_proj", "v_proj"), dtype=dtype)
+    words = rf"{TENSORS_NAME}: tensor '.*_proj.lora_A.weight' has dtype {found}; allowed: F64, F32, F16, BF16"
+    with pytest.raises(ValueError, match=words):
+        worker.load_adapter(request)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(np.float32, np.nan), (np.float16, np.inf), (np.float32, -np.inf), (np.float64, 1e300)]
+)
+def test_factors_are_finite(base, worker, tmp_path, kind, value):
+    request = changed(tmp_path / "a", base, dtype=kind)
+    file = SafetensorsFile(path := tmp_path / "a" / TENSORS_NAME)
+    tensors = {name: file.read(name) for name in file.tensors}
+    file.close()
+    name = next(name for name in tensors if "layers.1.self_attn.v_proj.lora_B" in name)
+    tensors[name][3, 1] = value
+    write_safetensors(path, tensors)
+    with pytest.raises(ValueError, match=f"{TENSORS_NAME}: tensor '{name}' holds a value that is not finite"):
+        worker.load_adapter(request)
+
+
 def test_pickled_weights_are_named_as_such(base, worker, tmp_path):
     request = changed(tmp_path, base)
     (tmp_path / TENSORS_NAME).rename(tmp_path / "adapter_model.bin")

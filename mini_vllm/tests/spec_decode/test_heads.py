@@ -11,7 +11,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.model_loader.random_checkpoint import write_safetensors
-from mini_vllm.model_loader.safetensors_reader import SINGLE_NAME, Checkpoint
+from mini_vllm.model_loader.safetensors_reader import SINGLE_NAME, STORED, Checkpoint
 from mini_vllm.tests.helpers import MODELS, POCKET, check_pool
 from mini_vllm.tests.spec_decode.test_engine import GREEDY, PROMPTS, TIGHT, TINY, run
 
@@ -212,7 +212,7 @@ def copy_of(name, folder, tensors=None, **config):
     file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
     if tensors is not None:
         with Checkpoint(MODELS / name) as checkpoint:
-            kept = {key: checkpoint.read(key) for key in checkpoint.names()} | tensors
+            kept = {key: checkpoint.read_stored(key, STORED) for key in checkpoint.names()} | tensors
         write_safetensors(folder / SINGLE_NAME, {k: v for k, v in kept.items() if v is not None})
     return str(folder)
 
@@ -238,7 +238,7 @@ def test_a_head_may_bring_an_embedding_and_an_output_matrix(tmp_path):
 def test_layouts_of_medusa_heads(layout, tmp_path):
     """`medusa_heads.` before each name, or an output matrix for each head: the same drafts."""
     with Checkpoint(MODELS / "pocket-medusa") as checkpoint:
-        tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
+        tensors = {name: checkpoint.read_stored(name, STORED) for name in checkpoint.names()}
     changed = dict.fromkeys(tensors)
     if layout == "prefix":
         changed["token_map"] = tensors.pop("token_map")

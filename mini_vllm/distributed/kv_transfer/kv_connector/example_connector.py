@@ -170,11 +170,11 @@ class ExampleConnector(KVConnectorBase_V1):
 
     def _read(self, request: ReqMeta, layer_name: str, kv_cache: Array) -> Array:
         """[tokens, ...] of a layer. Raises CheckpointError, a ValueError, where the file is not what it should be."""
-        from mini_vllm.model_loader.safetensors_reader import SafetensorsFile
+        from mini_vllm.model_loader.safetensors_reader import STORED, SafetensorsFile
 
         file = SafetensorsFile(self._storage_path / request.folder / f"{layer_name}.safetensors")
         try:
-            values = np.array(file.read("kv_cache"))
+            values = np.array(file.read_stored("kv_cache", STORED))
         finally:
             file.close()
         expected = len(request.slot_mapping), *kv_cache.shape[2:]

@@ -12,6 +12,8 @@ import pytest
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.layers.quantization.base_config import shard_names
 from mini_vllm.model_loader.default_loader import load_model
+from mini_vllm.model_loader.random_checkpoint import write_safetensors
+from mini_vllm.model_loader.safetensors_reader import STORED, Checkpoint, CheckpointError
 from mini_vllm.models.interfaces_base import linears_of
 from mini_vllm.tests.layers.quantization.quantized_checkpoints import (
     LAYOUTS,
@@ -19,7 +21,7 @@ from mini_vllm.tests.layers.quantization.quantized_checkpoints import (
     WEIGHTS_ONLY,
     save_quantized,
 )
-from mini_vllm.tests.models.tiny_checkpoints import FAMILIES, save_safetensors
+from mini_vllm.tests.models.tiny_checkpoints import FAMILIES, make_weights, save_safetensors
 
 PROMPTS = [{"prompt_token_ids": [1, 5, 300, 7, 9, 200]}, {"prompt_token_ids": list(range(3, 40))}]
 
@@ -155,15 +157,85 @@ def test_part_of_a_fused_projection_cannot_be_left_out(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+def retype(folder: Path, name: str, dtype: str) -> None:
+    """Let the header call a tensor's bytes by another dtype of the same size."""
+    path = folder / "model.safetensors"
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    header[name]["dtype"] = dtype
+    blob = json.dumps(header).encode()
+    path.write_bytes(len(blob).to_bytes(8, "little") + blob + raw[8 + size :])
+
+
+Q_PROJ = "model.layers.0.self_attn.q_proj."
+NOT_AS_ASKED = [
+    ("fp8", "weight", "U8", "has dtype U8; allowed: F8_E4M3 .quantization_config of config.json says fp8"),
+    ("ct-fp8", "weight", "I8", "has dtype I8; allowed: F8_E4M3 .quantization_config .* says compressed-tensors"),
+    ("ct-int8", "weight", "F8_E4M3", "has dtype F8_E4M3; allowed: I8"),
+    ("gptq", "qweight", "F32", "has dtype F32; allowed: I32"),
+    ("gptq-asym", "qzeros", "F32", "has dtype F32; allowed: I32"),
+    ("gptq-desc-act", "g_idx", "F32", "has dtype F32; allowed: I32, I64"),
+    ("awq", "qweight", "F32", "has dtype F32; allowed: I32"),
+    ("awq", "scales", "F8_E4M3", "has dtype F8_E4M3; allowed: F64, F32, F16, BF16"),
+    ("ct-w4a16-asym", "weight_zero_point", "F32", "has dtype F32; allowed: I32"),
+    ("fp8", "weight_scale", "F8_E4M3", "has dtype F8_E4M3; allowed: F64, F32, F16, BF16"),
+    ("ct-fp8", "weight_scale", "F8_E4M3", "has dtype F8_E4M3; allowed: F64, F32, F16, BF16"),
+    ("ct-w8a16", "weight_scale", "I8", "has dtype I8; allowed: F64, F32, F16, BF16"),
+    ("fp8-static", "input_scale", "U8", "has dtype U8; allowed: F64, F32, F16, BF16"),
+]
+
+
+@pytest.mark.parametrize(("layout", "tensor", "dtype", "message"), NOT_AS_ASKED)
+def test_codes_and_numbers_are_not_taken_for_each_other(
+    layout: str, tensor: str, dtype: str, message: str, tmp_path: Path
+) -> None:
+    save_quantized(layout, tmp_path)
+    name, size = Q_PROJ + tensor, np.dtype(STORED[dtype]).itemsize
+    with Checkpoint(tmp_path) as checkpoint:
+        tensors = {each: checkpoint.read_stored(each, STORED) for each in checkpoint.names()}
+    if tensors[name].itemsize != size:
+        tensors[name] = tensors[name].astype(STORED[dtype])
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    retype(tmp_path, name, dtype)
+    with pytest.raises(CheckpointError, match=f"model.safetensors: tensor '{name}' {message}"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("gptq", "tensor 'model.layers.0.*_proj.qweight' is missing .quantization_config of config.json says gptq"),
+        ("awq", "tensor 'model.layers.0.*_proj.qweight' is missing .quantization_config of config.json says awq"),
+        ("ct-w4a16", "tensor 'model.layers.0.*_proj.weight_shape' is missing .quantization_config"),
+        ("fp8", "tensor 'model.layers.0.*_proj.weight' has dtype F32; allowed: F8_E4M3 .quantization_config"),
+        ("ct-int8", "tensor 'model.layers.0.*_proj.weight' has dtype F32; allowed: I8 .quantization_config"),
+    ],
+)
+def test_a_format_in_the_config_of_floats(layout: str, said: str, tmp_path: Path) -> None:
+    save_quantized(layout, tmp_path)
+    write_safetensors(tmp_path / "model.safetensors", make_weights("llama", 0))
+    with pytest.raises(CheckpointError, match=said):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["fp8", "gptq", "awq", "ct-int8"])
+def test_letters_of_quant_method(layout: str, tmp_path: Path) -> None:
+    save_quantized(layout, tmp_path)
+    method = LAYOUTS[layout][0]["quant_method"]
+    plain = load_model(tmp_path).model.layers[0].mlp.down_proj
+    rewrite_config(tmp_path, quant_method=method.upper())
+    upper = load_model(tmp_path).model.layers[0].mlp.down_proj
+    assert vars(upper.quant_method).keys() == vars(plain.quant_method).keys()
+    np.testing.assert_array_equal(upper.dequantized(), plain.dequantized())
+
+
 @pytest.mark.parametrize("ignore", ["re:.*layers.1.*", "model.layers.1.mlp.down_proj"])
 def test_ignored_layers_are_read_as_floats(ignore: str, tmp_path: Path) -> None:
-    from mini_vllm.model_loader.random_checkpoint import write_safetensors
-    from mini_vllm.model_loader.safetensors_reader import Checkpoint
-
     floats = save_quantized("ct-int8", tmp_path)
     rewrite_config(tmp_path, ignore=[ignore])
     with Checkpoint(tmp_path) as checkpoint:
-        tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
+        tensors = {name: checkpoint.read_stored(name, STORED) for name in checkpoint.names()}
     hit = "layers.1." if ignore.startswith("re:") else ignore
     for name in [n for n in tensors if hit in n and n.endswith("_proj.weight")]:
         tensors[name] = floats[name]

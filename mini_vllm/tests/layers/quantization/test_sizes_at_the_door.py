@@ -117,6 +117,14 @@ def test_buffers_of_adapters(folder, tmp_path, settings, said, ranks):
         resolve(folder, tmp_path, enable_lora=True, tensor_parallel_size=ranks, **settings)
 
 
+@pytest.mark.parametrize("quantization", [None, "int8", "gptq"])
+def test_modelopts_file_is_not_passed_over(folder, tmp_path, quantization):
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    with pytest.raises(ValueError, match=r"hf_quant_config.json: modelopt says here .* are not supported; allowed: a"):
+        resolve(folder, tmp_path, quantization=quantization)
+    resolve(folder, tmp_path, {**GPTQ, "group_size": 16})  # upstream reads it only where config.json says nothing
+
+
 def test_a_file_of_its_own_is_read_as_every_other(folder, tmp_path):
     """`quantize_config.json`, where older writers put it."""
     (tmp_path / "quantize_config.json").write_text("[1]")
