@@ -192,6 +192,22 @@ def test_eos_ids_of_both_files_and_sampling_defaults() -> None:
     assert model.default_sampling_params == {"temperature": 0.6, "top_p": 0.9, "max_tokens": 12}
 
 
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("key", ["eos_token_id", "bos_token_id", "pad_token_id"])
+def test_token_ids_are_those_of_the_vocabulary(file: str, key: str) -> None:
+    def read(value: object) -> HFConfig:
+        both = {"config.json": LLAMA, "generation_config.json": {}}
+        both[file] = {**both[file], key: value}
+        return HFConfig.from_dict(*both.values())
+
+    last = LLAMA["vocab_size"] - 1
+    for value in (10**9, [0, last + 1], [-2], *([] if key == "pad_token_id" else [-1])):
+        with pytest.raises(ConfigError, match=rf"^{file}: {key} must be ids of the vocabulary, 0 to {last}, got"):
+            read(value)
+    assert read(last) and read([0, last]) and read(None)
+    assert key != "pad_token_id" or read(-1), "as old configs of Llama have it"
+
+
 def test_folders_that_are_no_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"model folder '.*nowhere' does not exist"):
         HFConfig.from_folder(tmp_path / "nowhere")
