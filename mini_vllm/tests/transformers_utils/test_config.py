@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mini_vllm.config.model import ModelConfig
 from mini_vllm.layers.rotary_embedding import inverse_frequencies
 from mini_vllm.models.registry import get_model_class, get_supported_archs, register_model
 from mini_vllm.transformers_utils.config import ConfigError, HFConfig
@@ -206,6 +208,17 @@ def test_token_ids_are_those_of_the_vocabulary(file: str, key: str) -> None:
             read(value)
     assert read(last) and read([0, last]) and read(None)
     assert key != "pad_token_id" or read(-1), "as old configs of Llama have it"
+
+
+def test_token_ids_of_the_folder_that_generation_config_names(tmp_path: Path) -> None:
+    config = ModelConfig(generation_config=str(tmp_path))
+    for value, fits in ((5, True), ([0, 7], True), (8, False), ([-1], False), (10**9, False)):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+        if fits:
+            assert config.eos_token_ids(SimpleNamespace(vocab_size=8), None)
+            continue
+        with pytest.raises(ValueError, match="eos_token_id must be ids of tokens, got"):
+            config.eos_token_ids(SimpleNamespace(vocab_size=8), None)
 
 
 def test_folders_that_are_no_checkpoints(tmp_path: Path) -> None:
