@@ -175,8 +175,8 @@ class ModelConfig:
             return list(model.eos_token_ids)
         given = self.try_get_generation_config(model, folder).get("eos_token_id")
         ids = [] if given is None else [given] if is_int(given) else given
-        if not isinstance(ids, list) or not all(is_int(i) for i in ids):
+        if not isinstance(ids, list) or not all(is_int(i) and 0 <= i < model.vocab_size for i in ids):
             raise ValueError(
-                f"generation_config={self.generation_config!r}: eos_token_id must be ids, got {shown(given)}"
+                f"generation_config={self.generation_config!r}: eos_token_id must be ids of tokens, got {shown(given)}"
             )
         return ids

@@ -11,6 +11,7 @@ from mini_vllm.tokenizers.bpe import BPETokenizer
 from mini_vllm.tokenizers.hf import HFTokenizer
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
 from mini_vllm.tokenizers.tokenizer_files import (
+    check_special_tokens,
     check_vocabulary,
     read_eos_token_ids,
     read_special_tokens,
@@ -36,6 +37,7 @@ def load_tokenizer(folder: str | Path) -> BPETokenizer | HFTokenizer:
         tokenizer = _by_the_library(path, unsupported)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(f"{path / 'tokenizer.json'}: the tokenizer's files are damaged: {_damage(error)}.") from None
+    check_special_tokens(path, spec)
     if tokenizer.eos_token_id is None:
         tokenizer.eos_token_id = next(iter(read_eos_token_ids(path)), None)
     return tokenizer

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.tokenizers.pretokenize import UnsupportedTokenizer
-from mini_vllm.tokenizers.tokenizer_keys import SPECIAL_NAMES, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
+from mini_vllm.tokenizers.tokenizer_keys import (
+    SPECIAL_NAMES,
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER_CONFIG,
+    text_of,
+    tokens_beside,
+)
 from mini_vllm.utils.checks import is_int, shown
 from mini_vllm.utils.json_files import load_json_object
 
@@ -20,14 +26,39 @@ def load_json_if_there(path: Path) -> dict[str, Any]:
     return load_json_object(path) if path.is_file() else {}
 
 
+def _files_of_names(folder: Path) -> dict[str, dict[str, Any]]:
+    """File -> its keys, the one that counts last. As in transformers, `added_tokens_decoder` of tokenizer_config.json
+    puts special_tokens_map.json out of use, which else counts first."""
+    config = read_tokenizer_config(folder)
+    found = {TOKENIZER_CONFIG.name: config}
+    if "added_tokens_decoder" not in config and (path := folder / SPECIAL_TOKENS_MAP.name).is_file():
+        found[SPECIAL_TOKENS_MAP.name] = SPECIAL_TOKENS_MAP.read_file(path)
+    return found
+
+
 def read_special_tokens(folder: Path) -> dict[str, str]:
     """{"eos_token": "</s>", ...} from tokenizer_config.json and special_tokens_map.json."""
-    found: dict[str, str] = {}
-    for keys in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
-        if (path := folder / keys.name).is_file():
-            named = {key: value for key, value in keys.read_file(path).items() if key in SPECIAL_NAMES}
-            found.update({key: value["content"] if isinstance(value, dict) else value for key, value in named.items()})
-    return found
+    names = {key: value for keys in _files_of_names(folder).values() for key, value in keys.items()}
+    return {key: text_of(names[key]) for key in SPECIAL_NAMES if key in names}
+
+
+def check_special_tokens(folder: Path, spec: dict[str, Any]) -> None:
+    """Raise ValueError, naming file, key and text, where a token is named that is none of the `added_tokens`, of
+    tokenizer.json or made of the vocabulary: transformers finds it whole in a text, with an id that it makes up."""
+    known = {entry["content"]: entry["id"] for entry in spec.get("added_tokens") or ()}
+    named = [
+        (name, *each) for name, keys in _files_of_names(folder).items() for each in tokens_beside(keys)
+    ] + [
+        ("added_tokens.json", text, text, token_id)
+        for text, token_id in load_json_if_there(folder / "added_tokens.json").items()
+    ]  # fmt: skip
+    for file, key, text, token_id in named:
+        if text not in known or token_id not in (None, known[text]):
+            which = "" if token_id is None else f" with id {shown(token_id)}"
+            raise ValueError(
+                f"{folder / file}: {shown(key)}: the token {shown(text)}{which} is not in tokenizer.json's "
+                f"added_tokens: save the tokenizer again with transformers"
+            )
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -78,18 +109,28 @@ def check_vocabulary(spec: dict[str, Any]) -> dict[str, Any]:
     vocab = model.get("vocab") if model.get("type", "BPE") == "BPE" else None
     if vocab is not None and not isinstance(vocab, dict):
         raise TypeError(f"vocab must be an object of token -> id, got {type(vocab).__name__}")
-    added = {str(entry["content"]): entry["id"] for entry in spec.get("added_tokens") or ()}
+    if spec.get("added_tokens", ()) is None:
+        raise ValueError("added_tokens must be a list of objects, got None")
+    added = {str(entry["content"]): entry["id"] for entry in spec.get("added_tokens", ())}
     for token, token_id in {**(vocab or {}), **added}.items():
         if not is_int(token_id) or not 0 <= token_id < _MAX_ID:
             raise ValueError(f"the id of token {token[:40]!r} must be 0 to {_MAX_ID - 1}, got {shown(token_id)}")
     for tokens in (vocab or {}, added):
-        if len(of_id := {token_id: token for token, token_id in tokens.items()}) < len(tokens):
-            first = next(token for token, token_id in tokens.items() if of_id[token_id] != token)
-            other = of_id[tokens[first]]
+        _check_one_id_each(tokens)
+    for token, token_id in added.items():
+        if vocab and vocab.get(token, token_id) != token_id:
             raise ValueError(
-                f"tokens {first[:40]!r} and {other[:40]!r} must not have one id, got {tokens[first]} for both"
+                f"token {token[:40]!r} must have one id, got {token_id} in added_tokens and {vocab[token]} in vocab"
             )
+    _check_one_id_each({**(vocab or {}), **added})
     return spec
+
+
+def _check_one_id_each(tokens: Mapping[str, int]) -> None:
+    if len(of_id := {token_id: token for token, token_id in tokens.items()}) < len(tokens):
+        first = next(token for token, token_id in tokens.items() if of_id[token_id] != token)
+        other = of_id[tokens[first]]
+        raise ValueError(f"tokens {first[:40]!r} and {other[:40]!r} must not have one id, got {tokens[first]} for both")
 
 
 def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:
@@ -98,9 +139,11 @@ def _spec_of_gpt2_files(folder: Path) -> dict[str, Any]:
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
     config = read_tokenizer_config(folder)
     special = read_special_tokens(folder)
+    beside = [each for keys in _files_of_names(folder).values() for each in tokens_beside(keys)]
+    whole = {text for key, text, _ in beside if key != "added_tokens_decoder"}
     added = [
-        {"id": vocab[content], "content": content, "special": content in special.values()}
-        for content in sorted({*special.values(), *names}) if content in vocab
+        {"id": vocab[content], "content": content, "special": content in whole}
+        for content in sorted({*names, *(text for _, text, _ in beside)}) if content in vocab
     ]  # fmt: skip
     return {
         "model": {"type": "BPE", "vocab": vocab, "merges": [x for x in lines if x and not x.startswith("#version")]},

@@ -21,7 +21,8 @@ FILE = FileKeys(
     "tokenizer.json",
     used={"added_tokens": _PARTS, "normalizer": OBJECT, "pre_tokenizer": OBJECT, "post_processor": OBJECT,
           "decoder": OBJECT, "model": OBJECT},
-    harmless=frozenset({"version", "truncation", "padding"}),  # the engine neither cuts nor fills
+    fixed={"version": one_of("1.0")},
+    harmless=frozenset({"truncation", "padding"}),  # the engine neither cuts nor fills
     needed=frozenset({"model"}),
 )  # fmt: skip
 MODEL = FileKeys(

@@ -97,7 +97,7 @@ class ConfigParser:
             mlp_bias=bias if is_opt else self.flag("mlp_bias"),
             qk_norm=self.architecture in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
             norm_before=self.flag("do_layer_norm_before", True),
-            bos_token_id=next(iter(self._token_ids("bos_token_id", self.raw)), None),
+            bos_token_id=next(iter(self._token_ids("bos_token_id", "config.json")), None),
             eos_token_ids=self._eos(),
             generation_defaults={
                 k: v for k, v in self.generation.items() if k in GENERATION_DEFAULTS and v is not None
@@ -159,15 +159,22 @@ class ConfigParser:
             raise ConfigError(f"config.json: head_dim = {head_dim} is not supported; allowed: {hidden // heads}")
         return head_dim
 
-    def _token_ids(self, key: str, source: dict[str, Any]) -> list[int]:
-        value = source.get(key)
+    def _token_ids(self, key: str, file: str) -> list[int]:
+        """The ids, all of them in the vocabulary; -1 is how old configs say that nothing pads."""
+        value = (self.raw if file == "config.json" else self.generation).get(key)
         ids = [] if value is None else value if isinstance(value, list) else [value]
         if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
-            raise ConfigError(f"{key} must be a token id or a list of them, got {value!r}")
+            raise ConfigError(f"{file}: {key} must be a token id or a list of them, got {shown(value)}")
+        last = self.positive("vocab_size") - 1
+        if any(not 0 <= i <= last and not (i == -1 and key == "pad_token_id") for i in ids):
+            raise ConfigError(f"{file}: {key} must be ids of the vocabulary, 0 to {last}, got {shown(value)}")
         return ids
 
     def _eos(self) -> list[int]:
-        ids = self._token_ids("eos_token_id", self.raw) + self._token_ids("eos_token_id", self.generation)
+        for file in ("config.json", "generation_config.json"):
+            self._token_ids("pad_token_id", file)
+        self._token_ids("bos_token_id", "generation_config.json")
+        ids = self._token_ids("eos_token_id", "config.json") + self._token_ids("eos_token_id", "generation_config.json")
         return list(dict.fromkeys(ids))
 
     def _windows(self, layers: int) -> tuple[int | None, ...]:

@@ -17,7 +17,7 @@ def _between(low: float, high: float, open_low: bool = False) -> Kind:
 
 
 _HARMLESS = """
-    _from_model_config bos_token_id pad_token_id decoder_start_token_id transformers_version max_length use_cache
+    _from_model_config decoder_start_token_id transformers_version max_length use_cache
     assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight assistant_lookbehind is_assistant
     target_lookbehind num_assistant_tokens num_assistant_tokens_schedule prompt_lookup_num_tokens speculation_type
     max_matching_ngram_size use_mtp cache_config cache_implementation compile_config continuous_batching_config
@@ -38,7 +38,10 @@ KEYS = FileKeys(
         "min_p": _between(0, 1),
         "repetition_penalty": POSITIVE,
         "max_new_tokens": COUNT,
-        "eos_token_id": Kind("a token id or a list of them", (WHOLE | WHOLES | NULL).allows),
+        **dict.fromkeys(
+            ("eos_token_id", "bos_token_id", "pad_token_id"),
+            Kind("a token id or a list of them", (WHOLE | WHOLES | NULL).allows),
+        ),
         "do_sample": FLAG,
     },
     harmless=frozenset(_HARMLESS.split()),

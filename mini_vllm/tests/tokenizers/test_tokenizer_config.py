@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mini_vllm.tokenizers.registry import load_tokenizer
+from mini_vllm.tokenizers.tokenizer_files import check_special_tokens, read_special_tokens, read_tokenizer_spec
 
 POCKET = Path("models/pocket")
 
@@ -105,4 +106,74 @@ def test_two_tokens_of_one_id_are_refused(tmp_path: Path, part: str) -> None:
         vocab.update(dict.fromkeys(others if part == "vocab" else others[:1], vocab[first]))
     (folder / "tokenizer.json").write_text(json.dumps(spec))
     with pytest.raises(ValueError, match="must not have one id, got"):
+        load_tokenizer(folder)
+
+
+def written(folder: Path, name: str, change: Any) -> Path:
+    """A JSON file of the folder after `change` of what it holds."""
+    file = folder / name
+    value = json.loads(file.read_text()) if file.is_file() else {}
+    change(value)
+    file.write_text(json.dumps(value))
+    return folder
+
+
+BESIDE: list[tuple[str, str, Any]] = [
+    *(("tokenizer_config.json", key, "KV") for key in ("unk_token", "cls_token", "sep_token", "mask_token")),
+    ("tokenizer_config.json", "image_token", "KV"),
+    ("tokenizer_config.json", "additional_special_tokens", ["<|end|>", {"content": "KV"}]),
+    ("tokenizer_config.json", "extra_special_tokens", ["KV"]),
+    ("tokenizer_config.json", "extra_special_tokens", {"image_token": "KV"}),
+    ("tokenizer_config.json", "added_tokens_decoder", {"5000": {"content": "KV", "special": True}}),
+    ("tokenizer_config.json", "added_tokens_decoder", {"5": {"content": "<|end|>"}}),
+    ("special_tokens_map.json", "additional_special_tokens", ["KV"]),
+    ("special_tokens_map.json", "unk_token", "KV"),
+    ("added_tokens.json", "KV", 4096),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), BESIDE, ids=str)
+def test_a_token_that_stands_only_beside_tokenizer_json_is_refused_by_name(
+    tmp_path: Path, name: str, key: str, value: Any
+) -> None:
+    folder = written(folder_with(tmp_path), name, lambda keys: keys.update({key: value}))
+    text = "<.end.>" if "<|end|>" in str(value) and "KV" not in str(value) else "KV"
+    said = rf"{name}: '{key}': the token '{text}'.* is not in tokenizer.json's added_tokens: save"
+    with pytest.raises(ValueError, match=said):
+        check_special_tokens(folder, read_tokenizer_spec(folder))
+
+
+def test_a_token_beside_that_tokenizer_json_has_too_is_served(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, extra_special_tokens=["<|tool|>"], image_token="<|user|>", unk_token="<|pad|>")
+    assert load_tokenizer(written(folder, "added_tokens.json", lambda keys: keys.update({"<|end|>": 2}))).encode("Hi")
+    with pytest.raises(ValueError, match="'additional_special_tokens': the token 'KV' is not in"):
+        load_tokenizer(folder_with(tmp_path, additional_special_tokens=["KV"]))
+
+
+def test_special_tokens_map_counts_before_tokenizer_config_without_added_tokens_decoder(tmp_path: Path) -> None:
+    """As in transformers."""
+    folder = written(folder_with(tmp_path), "special_tokens_map.json", lambda keys: keys.update(eos_token="<|bos|>"))
+    assert read_special_tokens(folder)["eos_token"] == "<|bos|>"
+    decoder = {"2": {"content": "<|end|>", "special": True}}
+    written(folder, "tokenizer_config.json", lambda keys: keys.update(added_tokens_decoder=decoder))
+    assert read_special_tokens(folder)["eos_token"] == "<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda spec: spec["added_tokens"][2].update(id=4096), "'<.end.>' must have one id, got 4096 .* and 2 in"),
+        (lambda spec: spec["added_tokens"][2].update(content="KV"), "'KV' must have one id, got 2 .* and 2526 in"),
+        (lambda spec: spec["added_tokens"][2].update(content="<new>"), "'<.*>' and '<.*>' must not have one id"),
+        (lambda spec: spec.update(added_tokens=None), "added_tokens must be a list of objects, got None"),
+    ],
+)
+def test_one_token_has_one_id(tmp_path: Path, change: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        load_tokenizer(written(folder_with(tmp_path), "tokenizer.json", change))
+
+
+def test_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
+    folder = written(folder_with(tmp_path), "tokenizer.json", lambda spec: spec.update(version="2.0"))
+    with pytest.raises((ValueError, ImportError), match=r"version"):
         load_tokenizer(folder)

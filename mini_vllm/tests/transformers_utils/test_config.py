@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mini_vllm.config.model import ModelConfig
 from mini_vllm.layers.rotary_embedding import inverse_frequencies
 from mini_vllm.models.registry import get_model_class, get_supported_archs, register_model
 from mini_vllm.transformers_utils.config import ConfigError, HFConfig
@@ -190,6 +192,33 @@ def test_eos_ids_of_both_files_and_sampling_defaults() -> None:
     assert config.eos_token_ids == [5, 7]
     model = get_model_class("LlamaForCausalLM")(config)
     assert model.default_sampling_params == {"temperature": 0.6, "top_p": 0.9, "max_tokens": 12}
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("key", ["eos_token_id", "bos_token_id", "pad_token_id"])
+def test_token_ids_are_those_of_the_vocabulary(file: str, key: str) -> None:
+    def read(value: object) -> HFConfig:
+        both = {"config.json": LLAMA, "generation_config.json": {}}
+        both[file] = {**both[file], key: value}
+        return HFConfig.from_dict(*both.values())
+
+    last = LLAMA["vocab_size"] - 1
+    for value in (10**9, [0, last + 1], [-2], *([] if key == "pad_token_id" else [-1])):
+        with pytest.raises(ConfigError, match=rf"^{file}: {key} must be ids of the vocabulary, 0 to {last}, got"):
+            read(value)
+    assert read(last) and read([0, last]) and read(None)
+    assert key != "pad_token_id" or read(-1), "as old configs of Llama have it"
+
+
+def test_token_ids_of_the_folder_that_generation_config_names(tmp_path: Path) -> None:
+    config = ModelConfig(generation_config=str(tmp_path))
+    for value, fits in ((5, True), ([0, 7], True), (8, False), ([-1], False), (10**9, False)):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+        if fits:
+            assert config.eos_token_ids(SimpleNamespace(vocab_size=8), None)
+            continue
+        with pytest.raises(ValueError, match="eos_token_id must be ids of tokens, got"):
+            config.eos_token_ids(SimpleNamespace(vocab_size=8), None)
 
 
 def test_folders_that_are_no_checkpoints(tmp_path: Path) -> None:
