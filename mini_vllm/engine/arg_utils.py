@@ -153,12 +153,21 @@ class EngineArgs:
                 raise ValueError(f"{name} and compilation_config[{name!r}] are one setting; give one")
             given[name] = value
         double_what_is_not_given(given)
-        config = EngineConfig(**given)
+        try:
+            config = EngineConfig(**given)
+        except ValueError as error:
+            raise self._as_named(error) from None
         for each in dataclasses.fields(self):  # after the checks that know more than the type
             check_kind(each.name, getattr(self, each.name), str(each.type), _ALSO.get(each.name, ()))
         if self.kv_cache_memory_bytes is not None:
             config.gpu_memory_utilization = None  # checked, and outdone, as upstream
         return config
+
+    def _as_named(self, error: ValueError) -> ValueError:
+        """The error with the name of an argument that was given, where it has two."""
+        head, space, rest = str(error).partition(" ")
+        name = getattr(self, "_other_names", {}).get(head)
+        return ValueError(f"{name}{space}{rest}") if name else error
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -212,6 +221,7 @@ def _checked_init(self: EngineArgs, *args: Any, **kwargs: Any) -> None:
             raise ValueError(f"{ours} and {name} are two names of one argument; give one")
         given[ours] = plain(name, value) if value is not None else given.get(ours)
     _init(self, *args, **given)
+    vars(self)["_other_names"] = {_ALIASES[name]: name for name in kwargs if name in _ALIASES}
 
 
 EngineArgs.__init__ = _checked_init  # type: ignore[method-assign]
