@@ -20,7 +20,7 @@ from mini_vllm.config.utils import check_kind, plain
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
 from mini_vllm.plugins import load_general_plugins
-from mini_vllm.utils.checks import did_you_mean
+from mini_vllm.utils.checks import did_you_mean, shown
 
 _ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "max_cudagraph_capture_size"}
 
@@ -233,7 +233,10 @@ AsyncEngineArgs = EngineArgs
 
 
 def _json_or_text(text: str) -> Any:
+    """A text that begins as a list or an object of JSON must be one; any other may be a text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError) as error:
+        if text.lstrip()[:1] in ("{", "["):
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not valid JSON ({error})") from None
         return text
