@@ -145,3 +145,11 @@ def test_no_process_is_started_for_what_is_refused(name: str, folder: str, monke
             (ValueError, RuntimeError, FileNotFoundError), match="LogitsProcessor|num_blocks|nope.X|" + name
         ):
             LLM(folder, **{**known, **more, name: LATE[name]})
+
+
+def test_settings_can_be_imported_from_where_upstream_has_them() -> None:
+    import mini_vllm.config as config
+
+    for name in ("ModelConfig", "PoolerConfig", "LoRAConfig", "SpeculativeConfig", "KVTransferConfig", "LoadConfig"):
+        assert name in config.__all__ and dataclasses.is_dataclass(getattr(config, name))
+    assert config.KVEventsConfig(publisher="null") and config.StructuredOutputsConfig()
