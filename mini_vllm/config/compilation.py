@@ -11,7 +11,8 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from mini_vllm.attention.backend import AttentionCGSupport
-from mini_vllm.utils.checks import shown
+from mini_vllm.config.utils import whole_number
+from mini_vllm.utils.checks import is_int, shown
 
 _MOST = 1 << 20
 """No ladder of sizes is longer than this, whatever its top."""
@@ -160,6 +161,18 @@ def default_capture_sizes(max_size: int) -> list[int]:
     return [size for size in sizes if size <= max_size]
 
 
+def check_capture_sizes(sizes: Sequence[int] | None, max_size: int | None) -> None:
+    """Raises ValueError for what is no size, also where no graph is asked for."""
+    if max_size is not None:
+        whole_number("max_cudagraph_capture_size", max_size, 1)
+    if sizes is None:
+        return
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str | bytes):
+        raise ValueError(f"cudagraph_capture_sizes must be a list of whole numbers, got {shown(sizes)}")
+    if not len(sizes) or not all(is_int(size) and size >= 1 for size in sizes):
+        raise ValueError(f"cudagraph_capture_sizes must hold whole numbers of at least 1, got {shown(list(sizes))}")
+
+
 def resolve_capture_sizes(
     sizes: Sequence[int] | None,
     *,
@@ -186,12 +199,8 @@ def resolve_capture_sizes(
     for name, value in (("max_cudagraph_capture_size", max_size), ("max_num_seqs", max_num_seqs)):
         if value is not None and value > _MOST:
             raise ValueError(f"{name} must be at most {_MOST} with CUDA graphs, got {value}")
+    check_capture_sizes(sizes, max_size)
     if sizes is not None:
-        if not isinstance(sizes, Sequence) or isinstance(sizes, str):
-            raise ValueError(f"cudagraph_capture_sizes must be a list of whole numbers, got {shown(sizes)}")
-        wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1]
-        if wrong or not len(sizes):
-            raise ValueError(f"cudagraph_capture_sizes must hold whole numbers of at least 1, got {list(sizes)}")
         chosen = sorted({size for size in sizes if size <= max_num_batched_tokens})
         if max_size is not None and max_size != (chosen or [0])[-1]:
             raise ValueError(

@@ -125,6 +125,14 @@ class ModelConfig:
             raise ValueError(
                 f"override_generation_config must be a dict with some of {GENERATION_KEYS}, got {shown(override)}"
             )
+        from mini_vllm.sampling_params import SamplingParams
+
+        given = {"max_tokens" if key == "max_new_tokens" else key: value for key, value in override.items()}
+        try:
+            SamplingParams(**{key: value for key, value in given.items() if value is not None})
+        except (ValueError, TypeError) as error:
+            said = str(error).replace("max_tokens", "max_new_tokens")
+            raise ValueError(f"override_generation_config: {said}") from None
 
     @property
     def compute_dtype(self) -> str:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.utils import one_of
-from mini_vllm.utils.checks import is_int, shown
+from mini_vllm.config.utils import flag, one_of, whole_number
+from mini_vllm.pool.params import POOLING_TASKS
+from mini_vllm.utils.checks import check_list, is_int, is_real, require, shown
 
 if TYPE_CHECKING:
     from mini_vllm.transformers_utils.sentence_transformers import Module
 
 SEQ_POOLING_TYPES = ("CLS", "LAST", "MEAN")
 TOK_POOLING_TYPES = ("ALL", "STEP")
+ATTN_TYPES = ("decoder", "encoder_only")
+_OF_MODEL = ("attn_type", "is_matryoshka", "matryoshka_dimensions", "width", "projector")
+"""What the checkpoint and the model's class say, whatever a user asks for."""
 
 
 @dataclass
 class PoolerConfig:
     """Args:
-        task: the one task of the model; None: the first that its pooler has.
+        task: that of a request that names none; None: the first that the model's pooler has.
         pooling_type: either of the next two.
         seq_pooling_type: "CLS", "LAST" or "MEAN": one vector for a prompt. tok_pooling_type: "ALL" or "STEP".
         use_activation, dimensions, step_tag_id, returned_token_ids: defaults for requests, see `PoolingParams`.
@@ -61,8 +66,33 @@ class PoolerConfig:
             one_of("seq_pooling_type", self.seq_pooling_type, SEQ_POOLING_TYPES)
         if self.tok_pooling_type is not None:
             one_of("tok_pooling_type", self.tok_pooling_type, TOK_POOLING_TYPES)
+        if self.task is not None:
+            one_of("task", self.task, POOLING_TASKS)
+        if self.use_activation is not None:
+            flag("use_activation", self.use_activation)
+        for name, least in (("dimensions", 1), ("step_tag_id", 0), ("width", 1)):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), least)
+        for name in ("logit_mean", "logit_sigma"):
+            value = getattr(self, name)
+            require(value is None or (is_real(value) and math.isfinite(value)), name, value, "a finite number or None")
         if self.logit_sigma == 0:
             raise ValueError("logit_sigma cannot be 0 (division by zero)")
+        flag("is_matryoshka", self.is_matryoshka)
+        one_of("attn_type", self.attn_type, ATTN_TYPES)
+        for name, least in (("returned_token_ids", 0), ("matryoshka_dimensions", 1)):
+            value, allowed = getattr(self, name), f"a list of whole numbers of at least {least}, or None"
+            check_list(name, value, int, allowed)
+            require(value is None or all(each >= least for each in value), name, value, allowed)
+
+    def check_model(self, tasks: tuple[str, ...], vocab_size: int) -> None:
+        """Raises ValueError where the model has no such task, or no such token, as a user asks for."""
+        require(self.task in (None, *tasks), "pooler_config: task", self.task, f"one of {tasks} for this model")
+        for name in ("step_tag_id", "returned_token_ids"):
+            value = getattr(self, name)
+            ids = () if value is None else (value,) if is_int(value) else value
+            inside = all(each < vocab_size for each in ids)
+            require(inside, f"pooler_config: {name}", value, f"inside the vocabulary (0 to {vocab_size - 1})")
 
     @classmethod
     def of(cls, value: Any) -> PoolerConfig | None:
@@ -73,10 +103,13 @@ class PoolerConfig:
         """
         if value is None or isinstance(value, PoolerConfig):
             return value
-        known = {each.name for each in fields(cls)} - {"width", "projector"}
+        known = {each.name for each in fields(cls)} - set(_OF_MODEL)
         if not isinstance(value, dict) or set(value) - known:
             raise ValueError(f"pooler_config must be a PoolerConfig or a dict of {sorted(known)}, got {shown(value)}")
-        return cls(**value)
+        try:
+            return cls(**value)
+        except ValueError as error:
+            raise ValueError(f"pooler_config: {error}") from None
 
     def filled(self, **defaults: Any) -> PoolerConfig:
         """A copy in which what is None takes these values."""

@@ -51,7 +51,9 @@ def resolve_runner(config: EngineConfig, resolved: ResolvedModel, folder: str | 
         raise ValueError(
             f"runner='pooling' cannot be had of {what}: it has no pooler; set convert='embed' or 'classify'"
         )
-    pooler = (config.pooler_config or PoolerConfig()).filled(**of_checkpoint)
+    asked = config.pooler_config or PoolerConfig()
+    asked.check_model(tuple(model_class.tasks), resolved.vocab_size)
+    pooler = asked.filled(**of_checkpoint)
     config.pooler_config = pooler = pooler.filled(
         seq_pooling_type=model_class.seq_pooling_type, tok_pooling_type=model_class.tok_pooling_type,
         use_activation=model_class.use_activation, step_tag_id=model_class.step_tag_id,
@@ -66,7 +68,8 @@ def resolve_runner(config: EngineConfig, resolved: ResolvedModel, folder: str | 
             setattr(pooler, key, value)
     else:
         resolved.model.init_pooler(pooler)
-    pooler.attn_type, config.supported_tasks = model_class.attn_type, tuple(model_class.tasks)
+    pooler.attn_type = model_class.attn_type
+    config.supported_tasks = tuple(sorted(model_class.tasks, key=lambda task: task != pooler.task))
     _limit_steps(config, resolved)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mini_vllm.attention.backends.registry import get_attention_backend
 from mini_vllm.config.cache import CacheConfig
-from mini_vllm.config.compilation import CUDAGraphMode, resolve_capture_sizes
+from mini_vllm.config.compilation import CUDAGraphMode, check_capture_sizes, resolve_capture_sizes
 from mini_vllm.config.ec_transfer import ECTransferConfig
 from mini_vllm.config.kv_events import KVEventsConfig
 from mini_vllm.config.kv_transfer import KVTransferConfig
@@ -213,10 +213,10 @@ class EngineConfig:
 
     def _check_cudagraphs(self) -> None:
         """Sizes become a list in ascending order, empty without graphs."""
-        self.resolved_cudagraph_mode = CUDAGraphMode.from_name(None if self.enforce_eager else self.cudagraph_mode)
+        mode = CUDAGraphMode.from_name(self.cudagraph_mode)
+        self.resolved_cudagraph_mode = CUDAGraphMode.NONE if self.enforce_eager else mode
         self.resolved_capture_sizes: list[int] = []
-        if self.max_cudagraph_capture_size is not None:
-            whole_number("max_cudagraph_capture_size", self.max_cudagraph_capture_size, 1)
+        check_capture_sizes(self.cudagraph_capture_sizes, self.max_cudagraph_capture_size)
         if not self.resolved_cudagraph_mode:
             return
         assert self.max_num_seqs is not None
@@ -283,7 +283,7 @@ class EngineConfig:
         num_blocks = memory // kv_bytes_per_block
         if num_blocks < needed:
             most = max(num_blocks - 1, 0) * self.block_size
-            shorter = f" or set max_model_len to at most {most}" if most else ""
+            shorter = f" or set max_model_len to at most {most}" if most else f" or lower block_size={self.block_size}"
             share = self.gpu_memory_utilization
             named = (
                 f"kv_cache_memory_bytes={memory}"

@@ -20,7 +20,7 @@ from mini_vllm.config.utils import check_kind, plain
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_refusals import check_upstream_argument, is_upstreams
 from mini_vllm.plugins import load_general_plugins
-from mini_vllm.utils.checks import did_you_mean
+from mini_vllm.utils.checks import did_you_mean, shown
 
 _ALIASES = {"num_gpu_blocks_override": "num_blocks", "max_seq_len_to_capture": "max_cudagraph_capture_size"}
 
@@ -153,12 +153,21 @@ class EngineArgs:
                 raise ValueError(f"{name} and compilation_config[{name!r}] are one setting; give one")
             given[name] = value
         double_what_is_not_given(given)
-        config = EngineConfig(**given)
+        try:
+            config = EngineConfig(**given)
+        except ValueError as error:
+            raise self._as_named(error) from None
         for each in dataclasses.fields(self):  # after the checks that know more than the type
             check_kind(each.name, getattr(self, each.name), str(each.type), _ALSO.get(each.name, ()))
         if self.kv_cache_memory_bytes is not None:
             config.gpu_memory_utilization = None  # checked, and outdone, as upstream
         return config
+
+    def _as_named(self, error: ValueError) -> ValueError:
+        """The error with the name of an argument that was given, where it has two."""
+        head, space, rest = str(error).partition(" ")
+        name = getattr(self, "_other_names", {}).get(head)
+        return ValueError(f"{name}{space}{rest}") if name else error
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -212,6 +221,7 @@ def _checked_init(self: EngineArgs, *args: Any, **kwargs: Any) -> None:
             raise ValueError(f"{ours} and {name} are two names of one argument; give one")
         given[ours] = plain(name, value) if value is not None else given.get(ours)
     _init(self, *args, **given)
+    vars(self)["_other_names"] = {_ALIASES[name]: name for name in kwargs if name in _ALIASES}
 
 
 EngineArgs.__init__ = _checked_init  # type: ignore[method-assign]
@@ -223,7 +233,10 @@ AsyncEngineArgs = EngineArgs
 
 
 def _json_or_text(text: str) -> Any:
+    """A text that begins as a list or an object of JSON must be one; any other may be a text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError) as error:
+        if text.lstrip()[:1] in ("{", "["):
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not valid JSON ({error})") from None
         return text

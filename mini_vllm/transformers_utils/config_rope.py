@@ -191,8 +191,26 @@ def _values(rope_type: str, scaling: dict[str, Any], error: type[ValueError]) ->
     if not isinstance(scaling.get("truncate", True), bool):
         raise error(f"config.json: rope_scaling {rope_type!r}: truncate must be true or false, got {scaling!r}")
     fields = {key: scaling[key] for key in (*needed, *optional, "truncate") if scaling.get(key) is not None}
+    _check_order(rope_type, {**fields, "factor": scaling.get("factor")}, error)
     fields.pop("mscale", None)
     return {**fields, **{key: tuple(scaling[key]) for key in lists}}
+
+
+def _check_order(rope_type: str, given: dict[str, Any], error: type[ValueError]) -> None:
+    """Numbers that are right each by itself, and together turn a ramp round or shrink the context.
+
+    transformers warns of them (`RotaryEmbeddingConfigMixin.validate_rope`); upstream computes what comes of it.
+    """
+    factor = given["factor"]
+    if rope_type != "default" and factor is not None and factor < 1:
+        raise error(f"config.json: rope_scaling {rope_type!r} needs a factor of at least 1, got {factor!r}")
+    ramps = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_slow", "beta_fast")}
+    for low, high in [ramps[rope_type]] if rope_type in ramps else ():
+        least, most = (given.get(name, getattr(RopeConfig, name)) for name in (low, high))
+        if least > most:
+            raise error(
+                f"config.json: rope_scaling {rope_type!r} needs a {low} of at most {high} = {most}, got {least}"
+            )
 
 
 def _attention_factor(rope: RopeConfig, scaling: dict[str, Any], error: type[ValueError]) -> float:

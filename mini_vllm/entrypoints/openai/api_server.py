@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
 import os
@@ -21,6 +20,7 @@ from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.entrypoints.launcher import serve_http
 from mini_vllm.entrypoints.logger import RequestLogger
+from mini_vllm.entrypoints.openai.cli_args import find_middleware
 from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
 from mini_vllm.entrypoints.openai.fingerprint import build_system_fingerprint
@@ -112,14 +112,13 @@ def _add_middleware(app: FastAPI, args: Namespace) -> None:
     if args.enable_request_id_headers:
         app.add_middleware(XRequestIdMiddleware)
     for name in args.middleware:
-        module, _, attribute = name.rpartition(".")
-        found = getattr(importlib.import_module(module), attribute)
+        found = find_middleware(name)
         if inspect.isclass(found):
             app.add_middleware(found)  # type: ignore[arg-type]
         elif inspect.iscoroutinefunction(found):
             app.middleware("http")(found)
         else:
-            raise ValueError(f"Invalid middleware {name}. Must be a function or a class.")
+            raise ValueError(f"--middleware must be a coroutine function or a class, got {name!r}")
 
 
 def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> None:

@@ -8,13 +8,17 @@ Names, defaults and meanings are upstream's; those of our own are marked. Flags 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from mini_vllm.config.utils import check_kind
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.entrypoints.constants import H11_MAX_HEADER_COUNT_DEFAULT, H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
 from mini_vllm.entrypoints.openai.models.protocol import LoRAModulePath
+from mini_vllm.utils.checks import shown
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
@@ -25,6 +29,20 @@ def cli_flag(default: Any, said: str, **argparse_options: Any) -> Any:
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def json_of(kind: str) -> Callable[[str], Any]:
+    """What reads a flag as JSON of a kind that `check_kind` knows; argparse names the flag before what it says."""
+
+    def read(text: str) -> Any:
+        try:
+            value = json.loads(text)
+            check_kind("the JSON", value, kind)
+        except (ValueError, RecursionError) as error:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not valid JSON of this flag ({error})") from None
+        return value
+
+    return read
 
 
 class LoRAParserAction(argparse.Action):
@@ -41,15 +59,23 @@ class LoRAParserAction(argparse.Action):
                 found.append(LoRAModulePath(name, path))
                 continue
             try:
-                module = LoRAModulePath(**json.loads(item))
-            except (json.JSONDecodeError, RecursionError):
+                given = json.loads(item)
+            except (ValueError, RecursionError):
                 parser.error(f"Invalid JSON format for --lora-modules: {item}")
-            except TypeError as error:
+            kinds = {each.name: str(each.type) for each in fields(LoRAModulePath)}
+            if not isinstance(given, dict) or not {"name", "path"} <= given.keys() <= kinds.keys():
+                said = f"an object with name, path and at most {', '.join([*kinds][2:])}"
+                parser.error(f"Invalid fields for --lora-modules: {item} - must be {said}")
+            try:
+                for key, value in given.items():
+                    check_kind(key, value if value is not None or "None" in kinds[key] else (), kinds[key])
+            except ValueError as error:
                 parser.error(f"Invalid fields for --lora-modules: {item} - {error}")
-            if not isinstance(module.name, str) or not isinstance(module.path, str):
-                parser.error(f"Invalid fields for --lora-modules: {item} - name and path must be texts")
-            found.append(module)
+            found.append(LoRAModulePath(**given))
         setattr(namespace, self.dest, found)
+
+
+_TEXTS, _OBJECT = json_of("list[str]"), json_of("dict[str, Any]")
 
 
 @dataclass
@@ -65,9 +91,9 @@ class FrontendArgs:
         None, "Paths without such a line, with commas between them."
     )
     allow_credentials: bool = cli_flag(False, "CORS: credentials are allowed.")
-    allowed_origins: list[str] = cli_flag(["*"], "CORS: origins, as a JSON list.", type=json.loads)
-    allowed_methods: list[str] = cli_flag(["*"], "CORS: methods, as a JSON list.", type=json.loads)
-    allowed_headers: list[str] = cli_flag(["*"], "CORS: headers, as a JSON list.", type=json.loads)
+    allowed_origins: list[str] = cli_flag(["*"], "CORS: origins, as a JSON list.", type=_TEXTS)
+    allowed_methods: list[str] = cli_flag(["*"], "CORS: methods, as a JSON list.", type=_TEXTS)
+    allowed_headers: list[str] = cli_flag(["*"], "CORS: headers, as a JSON list.", type=_TEXTS)
     api_key: list[str] | None = cli_flag(None, "One of these keys is needed for /v1 (also: VLLM_API_KEY).", nargs="+")
     ssl_keyfile: str | None = cli_flag(None, "TLS: file of the key.")
     ssl_certfile: str | None = cli_flag(None, "TLS: file of the certificate.")
@@ -91,7 +117,7 @@ class FrontendArgs:
         "auto", "How a template sees contents.", choices=("auto", "string", "openai")
     )
     trust_request_chat_template: bool = cli_flag(False, "Requests may bring templates.")
-    default_chat_template_kwargs: dict[str, Any] | None = cli_flag(None, "Variables of it, as JSON.", type=json.loads)
+    default_chat_template_kwargs: dict[str, Any] | None = cli_flag(None, "Variables of it, as JSON.", type=_OBJECT)
     response_role: str = cli_flag("assistant", "The role of answers.")
     return_tokens_as_token_ids: bool = cli_flag(False, "Tokens in logprobs as 'token_id:N'.")
     enable_auto_tool_choice: bool = cli_flag(False, "The model may choose to call tools.")
@@ -128,6 +154,15 @@ def add_flags(group: argparse._ActionsContainer, owner: Any) -> None:
         elif "type" not in options and "action" not in options and "choices" not in options:
             options["type"] = next((kind for kind in (int, float) if str(each.type).startswith(kind.__name__)), str)
         group.add_argument("--" + each.name.replace("_", "-"), **options)
+
+
+def find_middleware(name: str) -> Any:
+    """What `--middleware` names. Raises ValueError where there is no such thing."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ValueError(f"--middleware must be module.name of what can be imported, got {name!r}: {error}") from None
 
 
 def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -168,6 +203,8 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         from mini_vllm.entrypoints.serve.profile.api_router import validate_profiler_config
 
         args.profiler_config = validate_profiler_config(args.profiler_config)
+    for name in args.middleware:
+        find_middleware(name)
     if args.lora_modules and not args.enable_lora:
         raise ValueError("--lora-modules needs --enable-lora")
     for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):

@@ -40,11 +40,11 @@ OF_A_SETTING = {
         {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
         "method num_speculative_tokens prompt_lookup_max prompt_lookup_min nobody",
     ),
-    "compilation_config": ({}, "mode cudagraph_mode nobody"),
+    "compilation_config": ({}, "mode cudagraph_mode cudagraph_capture_sizes nobody"),
     "structured_outputs_config": ({}, "backend disable_any_whitespace jump_forward nobody"),
-    "pooler_config": ({}, "pooling_type use_activation dimensions nobody"),
+    "pooler_config": ({}, "pooling_type task logit_sigma step_tag_id returned_token_ids nobody"),
     "kv_transfer_config": ({"kv_connector": "ExampleConnector", "kv_role": "kv_both"}, "kv_role kv_rank nobody"),
-    "override_generation_config": ({}, "nobody"),
+    "override_generation_config": ({}, "temperature top_k max_new_tokens nobody"),
     "limit_mm_per_prompt": ({}, "image nobody"),
 }
 PYTHONS_OWN = r"unhashable|has no len|object is not|not supported between|ambiguous|NoneType|Exceeds the limit|literal"
@@ -90,6 +90,32 @@ def test_what_is_taken_is_of_the_kind_that_the_argument_has(name: str) -> None:
         check_kind(name, taken, ARGUMENTS[name])
 
 
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    "cudagraph_mode must be one of": [{"compilation_config": {"cudagraph_mode": "SOME"}, "enforce_eager": True}],
+    "cudagraph_capture_sizes must hold": [
+        {"cudagraph_capture_sizes": ["1"]}, {"cudagraph_capture_sizes": []},
+        {"compilation_config": {"cudagraph_capture_sizes": [0], "mode": 0}},
+    ],
+    "override_generation_config: temperature must": [{"override_generation_config": {"temperature": "hot"}}],
+    "override_generation_config: max_new_tokens must": [{"override_generation_config": {"max_new_tokens": 0}}],
+    "^num_gpu_blocks_override must be at least 2": [{"num_gpu_blocks_override": 0}],
+    "^num_blocks must be at least 2": [{"num_blocks": 0}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_nothing_would_read_is_refused_too_by_the_name_that_was_given(said: str) -> None:
+    for given in REFUSED[said]:
+        with pytest.raises(ValueError, match=said):
+            EngineArgs(**given).create_engine_config()
+
+
+def test_a_block_that_no_memory_holds_is_named() -> None:
+    config = EngineArgs(block_size=2**40).create_engine_config()
+    with pytest.raises(ValueError, match=r"holds 0 tokens.* or lower block_size=1099511627776"):
+        config.resolve_num_blocks(kv_bytes_per_block=2**50, max_model_len=2048)
+
+
 LATE = {
     "distributed_executor_backend": "xyz", "logits_processors": "nope:X", "generation_config": "/nope",
     "quantization": "xyz", "max_model_len": 10**9, "num_blocks": 10**12, "block_size": 10**9,
@@ -119,3 +145,11 @@ def test_no_process_is_started_for_what_is_refused(name: str, folder: str, monke
             (ValueError, RuntimeError, FileNotFoundError), match="LogitsProcessor|num_blocks|nope.X|" + name
         ):
             LLM(folder, **{**known, **more, name: LATE[name]})
+
+
+def test_settings_can_be_imported_from_where_upstream_has_them() -> None:
+    import mini_vllm.config as config
+
+    for name in ("ModelConfig", "PoolerConfig", "LoRAConfig", "SpeculativeConfig", "KVTransferConfig", "LoadConfig"):
+        assert name in config.__all__ and dataclasses.is_dataclass(getattr(config, name))
+    assert config.KVEventsConfig(publisher="null") and config.StructuredOutputsConfig()

@@ -23,6 +23,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 MODERN = {key: value for key, value in FAMILIES["modernbert"].items() if not key.endswith("rope_theta")}
 LLAMA = {key: value for key, value in TINY["llama"].items() if not key.startswith("rope")}
 PHI3 = {key: value for key, value in DECODERS["phi3"].items() if not key.startswith("rope")}
+LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}  # fmt: skip
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [3.0] * 16, "rope_theta": 10000.0}
 
 
@@ -123,3 +125,26 @@ def test_modernbert_equals_transformers(tmp_path: Path, settings: dict[str, Any]
     assert load_model(folder).config.rope_local is not None
     found = LLM(str(folder), skip_tokenizer_init=True).embed([tokens], use_tqdm=False)[0].outputs.embedding
     np.testing.assert_allclose(found, want / np.linalg.norm(want), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "scaling, said",
+    [
+        ({**LLAMA3, "low_freq_factor": 4.5}, "'llama3' needs a low_freq_factor of at most high_freq_factor = 4.0"),
+        ({**YARN, "beta_fast": 1, "beta_slow": 32}, "'yarn' needs a beta_slow of at most beta_fast = 1, got 32"),
+        ({**YARN, "beta_slow": 33}, "'yarn' needs a beta_slow of at most beta_fast = 32.0, got 33"),
+        ({**YARN, "attention_factor": 0.0}, "'yarn' needs a attention_factor > 0"),
+        ({**YARN, "factor": 0.5}, "'yarn' needs a factor of at least 1, got 0.5"),
+        ({**LINEAR, "factor": 0.5}, "'linear' needs a factor of at least 1, got 0.5"),
+        ({**LLAMA3, "factor": 0.9}, "'llama3' needs a factor of at least 1, got 0.9"),
+        ({"rope_type": "dynamic", "factor": 0.5}, "'dynamic' needs a factor of at least 1, got 0.5"),
+    ],
+)
+def test_numbers_in_an_order_that_the_kind_has_not_are_refused(scaling: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(LLAMA, rope_scaling=scaling)
+
+
+def test_a_ramp_of_no_width_is_served() -> None:
+    assert parse(LLAMA, rope_scaling={**LLAMA3, "low_freq_factor": 4.0}).rope.low_freq_factor == 4.0
+    assert parse(LLAMA, rope_scaling={**YARN, "beta_fast": 2.0, "beta_slow": 2.0}).rope.beta_slow == 2.0
