@@ -166,7 +166,7 @@ def test_the_end_of_thinking_with_every_drafter_and_grammar(drafter, ahead):
 DRAWN = {
     "stop strings": {"stop": ["e", "the", " a"], "min_tokens": 2},
     "penalties and bad words": {"repetition_penalty": 1.2, "bad_words": [" in", "a"], "top_k": 12},
-    "stop token": {"stop_token_ids": [265, 300, 293, 46], "top_p": 0.9},
+    "stop token": {"stop_token_ids": [265, 300, 293, 20], "top_k": 2},
 }
 
 
