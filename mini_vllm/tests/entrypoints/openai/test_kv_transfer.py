@@ -124,7 +124,7 @@ def test_metrics_count_what_the_connector_had(server):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "kv_transfer_config must be a dict or a KVTransferConfig, got"),
+        ("{", "--kv-transfer-config: '{' is not valid JSON"),
         ("[]", "kv_transfer_config must be a dict"),
         ('{"kv_connector": "ExampleConnector"}', "kv_role must be given"),
         ('{"kv_connector": "ExampleConnector", "kv_role": "both"}', "kv_role"),
