@@ -160,13 +160,14 @@ class ConfigParser:
         return head_dim
 
     def _token_ids(self, key: str, file: str) -> list[int]:
-        """The ids, all of them in the vocabulary; -1 is how old configs say that nothing pads."""
+        """The ids. One that ends a text is in the vocabulary; others, which small checkpoints keep from a large one's
+        defaults, are asked by nobody."""
         value = (self.raw if file == "config.json" else self.generation).get(key)
         ids = [] if value is None else value if isinstance(value, list) else [value]
         if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
             raise ConfigError(f"{file}: {key} must be a token id or a list of them, got {shown(value)}")
         last = self.positive("vocab_size") - 1
-        if any(not 0 <= i <= last and not (i == -1 and key == "pad_token_id") for i in ids):
+        if key == "eos_token_id" and any(not 0 <= i <= last for i in ids):
             raise ConfigError(f"{file}: {key} must be ids of the vocabulary, 0 to {last}, got {shown(value)}")
         return ids
 
