@@ -51,13 +51,10 @@ class OfflineChatMixin:
 
         Upstream: upstream/vllm/entrypoints/llm.py:615 — `LLM.chat`.
         """
-        given = {
-            "chat_template_content_format": chat_template_content_format,
-            "continue_final_message": continue_final_message,
-            "chat_template_kwargs": chat_template_kwargs,
-            "tokenization_kwargs": tokenization_kwargs,
-        }
-        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), given)
+        prompts = self._render_all(
+            messages, add_generation_prompt, chat_template, tools, chat_template_content_format,
+            continue_final_message, chat_template_kwargs, tokenization_kwargs,
+        )  # fmt: skip
         later = {"lora_request": lora_request, "mm_processor_kwargs": mm_processor_kwargs}
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, **later)
 
@@ -81,19 +78,27 @@ class OfflineChatMixin:
 
         Upstream: upstream/vllm/entrypoints/llm.py:709 — `LLM.enqueue_chat`.
         """
-        given = {
+        prompts = self._render_all(
+            messages, add_generation_prompt, chat_template, tools, chat_template_content_format,
+            continue_final_message, chat_template_kwargs, tokenization_kwargs,
+        )  # fmt: skip
+        later = {"mm_processor_kwargs": mm_processor_kwargs}
+        return self.enqueue(prompts, sampling_params, lora_request, priority, use_tqdm, **later)
+
+    def _render_all(
+        self, messages: Any, add_generation_prompt: bool, chat_template: str | None, tools: Any,
+        chat_template_content_format: str, continue_final_message: bool, chat_template_kwargs: Any,
+        tokenization_kwargs: Any,
+    ) -> list[Prompt]:  # fmt: skip
+        """The prompt of each conversation: `chat` and `enqueue_chat` differ only in what they do with them."""
+        given: dict[str, Any] = {
             "chat_template_content_format": chat_template_content_format,
             "continue_final_message": continue_final_message,
             "chat_template_kwargs": chat_template_kwargs,
             "tokenization_kwargs": tokenization_kwargs,
         }
-        prompts = self._render_all(messages, (add_generation_prompt, chat_template, tools), given)
-        later = {"mm_processor_kwargs": mm_processor_kwargs}
-        return self.enqueue(prompts, sampling_params, lora_request, priority, use_tqdm, **later)
-
-    def _render_all(self, messages: Any, arguments: tuple[Any, ...], given: Mapping[str, Any]) -> list[Any]:
         many = [messages] if not _is_many(messages) else list(messages)
-        return [self.render_chat(conversation, *arguments, **given) for conversation in many]
+        return [self.render_chat(each, add_generation_prompt, chat_template, tools, **given) for each in many]
 
     def render_chat(
         self,
