@@ -78,8 +78,9 @@ def rest_of_json(sent: str, whole: str) -> str | None:
         if at == len(whole) or whole[at] != char:
             return None
         at += 1
-        in_text, escaped = (in_text != (char == '"'), False) if not escaped else (in_text, False)
-        escaped = in_text and char == "\\" and whole[at - 2 : at - 1] != "\\"
+        if not escaped and char == '"':
+            in_text = not in_text
+        escaped = in_text and not escaped and char == "\\"
     return whole[at:]
 
 
