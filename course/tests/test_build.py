@@ -43,6 +43,7 @@ def firsts() -> list[str]:
 def forked(target: Path, tests: list[str]) -> CompletedProcess[str]:
     """``build.run_tests`` by a fork: a process from the start is in ``test_the_learners_path``."""
     args, env = build.pytest_of(target, tests)
+    env.pop("CI", None)  # with it pytest repeats each message in its summary
     return zygote.python("pytest", args, target, env)
 
 
@@ -382,7 +383,6 @@ def test_a_broken_engine_is_told_where_it_parts_from_the_real_one(name: str, fin
 
 
 def test_what_fails_for_one_reason_is_told_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)  # with it pytest repeats each message in its summary
     tests = "".join(f"\n\ndef test_{n}():\n    assert double({n}) == {2 * n}\n" for n in range(5))
     (root / "mini_vllm" / "tests" / "test_core.py").write_text(f"from mini_vllm.core import double\n{tests}")
     build.make_workspace(PHASE, root)
