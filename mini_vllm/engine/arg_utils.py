@@ -80,6 +80,7 @@ class EngineArgs:
     kv_oracle: bool | None = None
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
     enable_expert_parallel: bool | None = None
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float | None = None
