@@ -1,6 +1,7 @@
 """A replica dies: its requests go on in another one, and nobody notices. The cores are threads here."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -28,10 +29,6 @@ def shown(outputs):
     last = {each.index: each for output in outputs for each in output.outputs}
     found = {index: {key: getattr(each, key) for key in keys} for index, each in last.items()}
     return found, outputs[-1].prompt_logprobs is not None
-
-
-def pairs(values):
-    return zip(values[:-1], values[1:], strict=True)
 
 
 def lose_one(params, prompts=PROMPTS, rank=0, **kwargs):
@@ -68,7 +65,7 @@ def test_streams_go_on_without_lost_or_doubled_tokens(more):
     found = lose_one(slowed(**more))
     for outputs in found:
         texts = [output.outputs[0].text for output in outputs if output.outputs[0].index == 0]
-        assert all(later.startswith(before) for before, later in pairs(texts))
+        assert all(later.startswith(before) for before, later in itertools.pairwise(texts))
 
 
 def test_a_stop_string_that_lies_on_both_sides_is_found():
