@@ -96,9 +96,8 @@ class MultiprocExecutor(Executor):
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = self._make_replies()
             self._replies.expect(0, "load_model", self._patience)
-            self._worker = make_worker(
-                config, self.resolved_model, self.group, parts=WorkerParts(dp_group=self.parts.dp_group)
-            )
+            parts = WorkerParts(dp_group=self.parts.dp_group)
+            self._worker = make_worker(config, self.resolved_model, self.group, parts=parts)
             self._worker.init_device()
             self._worker.load_model()
             self._replies.collect(0, loading=True)
