@@ -1,4 +1,4 @@
-"""What goes with stages of a pipeline, and what does not. Upstream twin: `vllm/config/parallel.py`."""
+"""What goes with several ranks, and what does not. Upstream twin: `vllm/config/parallel.py`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,34 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.distributed.utils import divide, get_pp_indices
+from mini_vllm.layers.fused_moe.config import PLACEMENTS
+from mini_vllm.logger import warning_once
+from mini_vllm.utils.checks import shown
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.layers.quantization.base_config import QuantizationConfig
     from mini_vllm.transformers_utils.config import HFConfig
+
+
+ALL2ALL_BACKENDS = ("allgather_reducescatter", "deepep_high_throughput")
+
+
+def check_parallel(config: EngineConfig) -> None:
+    """Look at what says which ranks have what. Raises ValueError with the argument, its value and what is allowed.
+
+    Upstream: upstream/vllm/config/parallel.py:108 — `ParallelConfig`.
+    """
+    backend = config.all2all_backend
+    if backend in ("naive", "pplx"):
+        warning_once(__name__, f"all2all_backend={backend!r} is no more, in vLLM too: allgather_reducescatter is used")
+        config.all2all_backend = backend = ALL2ALL_BACKENDS[0]
+    if backend not in ALL2ALL_BACKENDS:
+        raise ValueError(f"all2all_backend must be one of {', '.join(ALL2ALL_BACKENDS)}, got {shown(backend)}")
+    if (strategy := config.expert_placement_strategy) not in PLACEMENTS:
+        raise ValueError(f"expert_placement_strategy must be one of {', '.join(PLACEMENTS)}, got {shown(strategy)}")
+    check_pipeline(config)
 
 
 def check_pipeline(config: EngineConfig) -> None:
