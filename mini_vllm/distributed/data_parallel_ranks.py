@@ -14,20 +14,42 @@ Upstream twin: `vllm/distributed/parallel_state.py` (`get_dp_group`, over torch.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mini_vllm.distributed.shared_memory import Counters, SharedMemory
+from mini_vllm.distributed.replica_patience import Patience
+from mini_vllm.distributed.shared_memory import Counters, SharedMemory, attach
 from mini_vllm.utils.arrays import Array
 
 _ARRIVED, _PID, _FAILED = 0, 1, 2
 _NUM_WORDS = 3
 _REASON_BYTES = 512
-_LOOK_S = 0.05
-_STATES = {"T": "its process is stopped (SIGSTOP)", "t": "its process is held by a debugger"}
+
+
+@dataclass(frozen=True)
+class InheritedGroup:
+    """A `DataParallelGroup` on its way to a program that is started with `pass_fds=fds`, by pickle.
+
+    Attributes:
+        dp_rank: the replica of that program. fds: file descriptors of the memory, the same numbers there.
+    """
+
+    sizes: tuple[int, int, int, float]
+    dp_rank: int
+    fds: tuple[int, int]
+    num_bytes: tuple[int, int]
+
+    def open(self) -> DataParallelGroup:
+        """The group, in that program. Once."""
+        words, memory = (attach(fd, size) for fd, size in zip(self.fds, self.num_bytes, strict=True))
+        counters = Counters.__new__(Counters)
+        counters.__setstate__((self.sizes[0] * self.sizes[1], words))
+        group = DataParallelGroup.__new__(DataParallelGroup)
+        group.__setstate__((*self.sizes, self.dp_rank, counters, memory))
+        return group
 
 
 class DataParallelGroup:
@@ -41,7 +63,7 @@ class DataParallelGroup:
     Attributes:
         dp_rank: the replica of this process; `join` sets it. tp_rank: its rank there.
         num_exchanges, num_bytes_sent: of this rank so far; bytes for other ranks.
-        check: called while waiting; raises where waiting has become senseless.
+        check: called while waiting; raises where waiting has become senseless. parent: pid of who started this process.
 
     Upstream: upstream/vllm/distributed/parallel_state.py:290 — `GroupCoordinator`.
     """
@@ -64,7 +86,7 @@ class DataParallelGroup:
 
     def _open(self) -> None:
         self.tp_rank = self._count = self.num_exchanges = self.num_bytes_sent = 0
-        self._parent = os.getppid()
+        self.parent = os.getppid()
         self.check: Callable[[], object] = _nothing
         whole = self._memory.array((self._memory.num_bytes,), np.uint8)
         at = self.world_size * _REASON_BYTES
@@ -99,7 +121,15 @@ class DataParallelGroup:
         """Who a rank of `world_size` is, for messages."""
         dp, tp = divmod(rank, self.tp_size)
         within = f", tensor-parallel rank {tp}" if self.tp_size > 1 else ""
-        return f"data-parallel rank {dp}{within} (pid {self._words[_NUM_WORDS * rank + _PID] or 'unknown'})"
+        return f"data-parallel rank {dp}{within} (pid {self.pid(rank) or 'unknown'})"
+
+    def num_meetings(self, rank: int) -> int:
+        """How often a rank has come to meet its column."""
+        return self._words[_NUM_WORDS * rank + _ARRIVED]
+
+    def pid(self, rank: int) -> int:
+        """Of a rank's process; 0 before it has joined."""
+        return self._words[_NUM_WORDS * rank + _PID]
 
     def of_replica(self, dp_rank: int) -> DataParallelGroup:
         """Say which replica this process, and those that it starts, belong to. Returns the group itself.
@@ -111,6 +141,15 @@ class DataParallelGroup:
         self.dp_rank = dp_rank
         return self
 
+    def inherited(self, dp_rank: int) -> InheritedGroup:
+        """For a program that is started here, and is that replica. Keep this group until it has been started."""
+        _, words = self._words.__getstate__()
+        memories = (words, self._memory)
+        fds, sizes = [m.fileno() for m in memories], [m.num_bytes for m in memories]
+        return InheritedGroup(
+            (self.dp_size, self.tp_size, self.num_bytes, self.timeout), dp_rank, (fds[0], fds[1]), (sizes[0], sizes[1])
+        )
+
     def join(self, tp_rank: int = 0, check: Callable[[], object] | None = None) -> None:
         """This process is that rank of its replica from now on. check: see the class.
 
@@ -118,7 +157,7 @@ class DataParallelGroup:
         """
         if not 0 <= tp_rank < self.tp_size:
             raise ValueError(f"tensor_parallel_size of the replicas is {self.tp_size}, got a rank {tp_rank}")
-        self.tp_rank, self.check, self._parent = tp_rank, check or _nothing, os.getppid()
+        self.tp_rank, self.check, self.parent = tp_rank, check or _nothing, os.getppid()
         self._words[_NUM_WORDS * self.ep_rank + _PID] = os.getpid()
 
     def abort(self, reason: str) -> None:
@@ -218,52 +257,7 @@ class DataParallelGroup:
         self._words[_NUM_WORDS * self.ep_rank + _ARRIVED] = count
         for rank in column:
             if rank != self.ep_rank:
-                self._words.wait(_NUM_WORDS * rank + _ARRIVED, count, _Patience(self, column, count))
-
-
-class _Patience:
-    """Called while ranks of a column are waited for, to come to the `count`-th meeting. Raises where one will not come;
-    those that have come may go."""
-
-    def __init__(self, group: DataParallelGroup, column: list[int], count: int) -> None:
-        self.group, self.column, self.count = group, column, count
-        self._start = self._last = time.monotonic()
-
-    def __call__(self) -> None:
-        self.group.check()
-        if (now := time.monotonic()) < self._last + _LOOK_S:
-            return
-        self._last = now
-        words, waited = self.group._words, now - self._start
-        missing = [rank for rank in self.column if words[_NUM_WORDS * rank + _ARRIVED] < self.count]
-        found = (self._why_not(rank, words[_NUM_WORDS * rank + _PID], waited) for rank in missing)
-        if why := next((each for each in found if each is not None), None):
-            raise RuntimeError(f"{why}. The replicas cannot go on: make a new engine.")
-
-    def _why_not(self, rank: int, pid: int, waited: float) -> str | None:
-        group = self.group
-        if (failure := group.failure_of(rank)) is not None:
-            return failure
-        if (state := _state_of(pid)) in ("", "Z", "X"):
-            return f"{group.name(rank)} died"
-        if os.getppid() != group._parent:
-            return f"the process that started data-parallel rank {group.dp_rank} is gone"
-        if waited < group.timeout:
-            return None
-        how = _STATES.get(state, "its process is there, but does not get on")
-        return f"{group.name(rank)} has not come to an exchange of the replicas for {group.timeout:g} s: {how}"
-
-
-def _state_of(pid: int) -> str:
-    """The state letter of a process, "" where there is none; "?" of a rank that has not joined yet, or where the system
-    does not tell."""
-    if not pid or not os.path.isdir("/proc/self"):
-        return "?"
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
+                self._words.wait(_NUM_WORDS * rank + _ARRIVED, count, Patience(self, column, count))
 
 
 def _bytes_of(arrays: Sequence[Array]) -> Array:

@@ -1,7 +1,10 @@
 """Replicas hand each other rows: what arrives, what it costs, and what happens to those that wait for nobody."""
 
 import os
+import pickle
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -107,3 +110,30 @@ def test_the_ranks_go_to_other_processes_with_their_replica():
     group.join(1)
     assert (group.ep_rank, group.world_size) == (5, 6)
     assert group.name(5) == f"data-parallel rank 2, tensor-parallel rank 1 (pid {os.getpid()})"
+
+
+PROGRAM = """
+import pickle, sys
+import numpy as np
+group = pickle.load(sys.stdin.buffer).open()
+group.join()
+print(group.dp_rank, group.all_reduce(np.array([10 + group.dp_rank])).tolist())
+"""
+
+
+def test_the_ranks_go_to_programs_that_inherit_their_memory():
+    """As cores are started: not by multiprocessing, and with a pickle on standard input."""
+    group = DataParallelGroup(2, timeout=60.0)
+    programs = []
+    for dp_rank in range(2):
+        inherited = group.inherited(dp_rank)
+        programs.append(
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=inherited.fds,
+            )
+        )  # fmt: skip
+        programs[-1].stdin.write(pickle.dumps(inherited))
+        programs[-1].stdin.close()
+    found = [program.stdout.read().decode().split(maxsplit=1) for program in programs]
+    assert found == [["0", "[21]\n"], ["1", "[21]\n"]]
+    assert [program.wait() for program in programs] == [0, 0]
