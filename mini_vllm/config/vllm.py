@@ -16,7 +16,7 @@ from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.modes import check_modes
 from mini_vllm.config.multimodal import MultiModalConfig
-from mini_vllm.config.parallel import check_pipeline
+from mini_vllm.config.parallel import check_parallel
 from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.scheduler import SchedulerConfig
@@ -103,6 +103,8 @@ class EngineConfig:
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
     enable_expert_parallel: bool = False
+    expert_placement_strategy: str = "linear"
+    all2all_backend: str = "allgather_reducescatter"
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
@@ -188,7 +190,7 @@ class EngineConfig:
             get_attention_backend(self.attention_backend)
         self._check_cudagraphs()
         self.platform.check_and_update_config(self)
-        check_pipeline(self)
+        check_parallel(self)
 
     @property
     def platform(self) -> Platform:
@@ -285,11 +287,9 @@ class EngineConfig:
             most = max(num_blocks - 1, 0) * self.block_size
             shorter = f" or set max_model_len to at most {most}" if most else f" or lower block_size={self.block_size}"
             share = self.gpu_memory_utilization
-            named = (
-                f"kv_cache_memory_bytes={memory}"
-                if share is None
-                else (f"gpu_memory_utilization={share} leaves {memory} bytes for the KV cache, which")
-            )
+            named = f"kv_cache_memory_bytes={memory}"
+            if share is not None:
+                named = f"gpu_memory_utilization={share} leaves {memory} bytes for the KV cache, which"
             raise ValueError(
                 f"{named} holds {most} tokens, but max_model_len is {max_model_len}: "
                 f"allow {needed * kv_bytes_per_block} bytes{shorter}"

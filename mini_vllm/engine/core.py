@@ -61,9 +61,8 @@ class EngineCore:
         if config.speculative_config is not None:
             config.speculative_config.resolve_draft_model(self.resolved_model)
         self.sampler = parts.sampler()
-        self.model_executor = Executor.get_class(config)(
-            config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model, parts.vision_tower)
-        )
+        of_workers = WorkerParts(self.sampler, parts.attention, parts.model, parts.vision_tower, parts.dp_group)
+        self.model_executor = Executor.get_class(config)(config, self.resolved_model, of_workers)
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks
         caching, speculative = config.enable_prefix_caching, config.speculative_config
