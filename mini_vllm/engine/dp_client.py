@@ -13,21 +13,21 @@ the death of one: its requests go on in the others (`requests_in_flight.py`).
 from __future__ import annotations
 
 import asyncio
-import copy
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReadyResponse, EngineCoreRequest
 from mini_vllm.engine.async_mp_client import AsyncMPClient
 from mini_vllm.engine.coordinator import DPCoordinator
-from mini_vllm.engine.coordinator_links import CoordinatorAddresses, CoordinatorLink
+from mini_vllm.engine.coordinator_links import CoordinatorLink
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.mp_client import SILENCE_S, MPClient
+from mini_vllm.engine.replicas import make_dp_group, replica_setup, start_together
 from mini_vllm.engine.requests_in_flight import RequestsInFlight
 from mini_vllm.engine.shared_core import SharedCore, SharedCores
 from mini_vllm.engine.utils import CoreSetup
@@ -36,27 +36,6 @@ from mini_vllm.metrics.replicas import sum_of
 from mini_vllm.metrics.stats import SchedulerStats
 
 logger = init_logger(__name__)
-Client = TypeVar("Client", bound=EngineCoreClient)
-
-
-def replica_setup(setup: CoreSetup, rank: int, coordinator: CoordinatorAddresses) -> CoreSetup:
-    """What replica `rank` is made from."""
-    config = copy.copy(setup.config)
-    config.data_parallel_rank = rank
-    return replace(setup, config=config, coordinator=coordinator)
-
-
-def start_together(makes: Sequence[Callable[[], Client]]) -> list[Client]:
-    """Clients whose cores start at the same time. Where one fails, the others end, and its error is raised."""
-    with ThreadPoolExecutor(len(makes), "start") as threads:
-        started = [threads.submit(make) for make in makes]
-    made = [each.result() for each in started if each.exception() is None]
-    for each in started:
-        if (error := each.exception()) is not None:
-            for client in made:
-                client.shutdown()
-            raise error
-    return made
 
 
 class _Inbox:
@@ -78,6 +57,8 @@ class DPLBAsyncMPClient(EngineCoreClient):
 
     Attributes:
         core_engines: the client of each replica, by rank, of the dead too. dead: why, of those that are gone.
+        in_lockstep: they share experts, so that one without work steps with the others, and the death of one is that
+            of all.
         ready: what all said of themselves: the blocks of all, and of the rest what holds for each.
 
     Raises:
@@ -102,10 +83,13 @@ class DPLBAsyncMPClient(EngineCoreClient):
             addresses = coordinator.addresses
         else:
             links, addresses = link.links, link.coordinator
+        group = make_dp_group(setup)
+        self.in_lockstep = group is not None
         try:
             self.core_engines = start_together([
                 partial(
-                    AsyncMPClient, replica_setup(setup, rank, addresses), links[rank], _Inbox(self._inbox, rank)
+                    AsyncMPClient, replica_setup(setup, rank, addresses, group), links[rank],
+                    _Inbox(self._inbox, rank),
                 )
                 for rank in range(size)
             ])  # fmt: skip
@@ -133,6 +117,13 @@ class DPLBAsyncMPClient(EngineCoreClient):
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._tick)
         self.link.update()
+
+    def find_death(self) -> BaseException | None:
+        """Why all are gone, as far as it is known now."""
+        if self.dead_error is None:
+            found = [self.core_engines[rank].find_death() for rank in self.alive]
+            return found[0] if all(found) or (self.in_lockstep and any(found)) else None
+        return self.dead_error
 
     def ensure_alive(self) -> None:
         """Raise `EngineDeadError` if all replicas are known to be gone."""
@@ -172,6 +163,9 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self.link.update()
         rank = self.get_core_engine_for_request(request)
         self._in_flight.add(request, rank)
+        request.current_wave = self.link.current_wave
+        if self.in_lockstep and not self.link.engines_running:
+            self.link.first_request(rank)
         try:
             await self.core_engines[rank].add_request_async(request)
         except EngineDeadError as error:
@@ -185,10 +179,15 @@ class DPLBAsyncMPClient(EngineCoreClient):
         if rank in self.dead or self.dead_error is not None:
             return
         self.dead[rank] = error if isinstance(error, EngineDeadError) else EngineDeadError(str(error))
+        if self.in_lockstep:
+            reason = (
+                f"replica {rank} is gone ({self.dead[rank].reason.rstrip('.')}), and the others share experts with it"
+            )
+            self._end_all(EngineDeadError(reason))
         self.core_engines[rank].shutdown()
         if not self.alive:
-            self.dead_error = self.dead[rank]
-            raise self.dead_error
+            self._end_all(self.dead[rank])
+        self.ensure_alive()
         moved, given_up = self._in_flight.take_from(rank)
         reason = self.dead[rank].reason.rstrip(".")
         logger.error("Replica %d is gone: %s. %d requests go on in %s", rank, reason, len(moved), self.alive)
@@ -264,7 +263,10 @@ class DPLBAsyncMPClient(EngineCoreClient):
         """End all; whatever is unfinished ends with `EngineDeadError`. As `AsyncMPClient.shutdown`."""
         if self.core_engines[0].resources.owner.refusal is not None:
             return
-        self.dead_error = self.dead_error or EngineDeadError("it was shut down")
+        self._end_all(EngineDeadError("it was shut down"))
+
+    def _end_all(self, error: EngineDeadError) -> None:
+        self.dead_error = self.dead_error or error
         for client in self.core_engines:
             client.stop_listening()
         with ThreadPoolExecutor(len(self.core_engines), "end") as threads:
