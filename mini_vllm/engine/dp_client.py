@@ -83,8 +83,8 @@ class DPLBAsyncMPClient(EngineCoreClient):
             addresses = coordinator.addresses
         else:
             links, addresses = link.links, link.coordinator
-        group = make_dp_group(setup)
-        self.in_lockstep = group is not None
+        group = make_dp_group(setup) if link is None else None
+        self.in_lockstep = group is not None if link is None else link.in_lockstep
         try:
             self.core_engines = start_together([
                 partial(

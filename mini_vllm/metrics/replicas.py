@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from mini_vllm.metrics.stats import SchedulerStats
+from mini_vllm.spec_decode.metrics import SpecDecodingStats
 
 
 def sum_of(stats: Sequence[SchedulerStats]) -> SchedulerStats:
@@ -23,7 +24,8 @@ def _added(one: Any, other: Any) -> Any:
         return other if one is None else one
     if is_dataclass(one) and not isinstance(one, type):
         pairs = {f.name: _added(getattr(one, f.name), getattr(other, f.name)) for f in fields(one) if f.init}
-        pairs.update({"num_spec_tokens": one.num_spec_tokens} if "num_spec_tokens" in pairs else {})  # a setting
+        if isinstance(one, SpecDecodingStats):
+            pairs["num_spec_tokens"] = one.num_spec_tokens  # a setting
         return replace(one, **pairs)
     if isinstance(one, dict):
         return {key: _added(one.get(key), other.get(key)) for key in [*one, *(k for k in other if k not in one)]}
