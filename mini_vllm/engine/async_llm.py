@@ -23,7 +23,7 @@ from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
 from mini_vllm.engine.missing_names import missing_method, refuse_arguments
-from mini_vllm.engine.output_handler import Death, handle_outputs, let_end
+from mini_vllm.engine.output_handler import Death, let_end, start_handler
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.lora.request import LoRARequest
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class AsyncLLM(FrontEnd):
-    """An engine for concurrent streams; belongs to the event loop in which it is first used.
+    """An engine for concurrent streams; belongs to the event loop in which it is made, else first used.
 
     Args:
         model, tokenizer, with_labs, engine_args: as `LLMEngine`.
@@ -66,6 +66,8 @@ class AsyncLLM(FrontEnd):
         self._death = Death()
         config = EngineConfig.from_args(**engine_args)
         super().__init__(model, tokenizer, with_labs, enable_multiprocessing, True, config, shared_core)
+        self._death = Death(self.core_client)
+        self._run_output_handler()
 
     @classmethod
     def from_engine_args(
@@ -78,7 +80,7 @@ class AsyncLLM(FrontEnd):
 
     @property
     def errored(self) -> bool:
-        """True once the core is gone."""
+        """True once the core is gone, whether or not anything ran."""
         return self._death.error is not None
 
     @property
@@ -189,13 +191,12 @@ class AsyncLLM(FrontEnd):
         return self.generate(prompt, pooling_params, request_id, **more)
 
     def _run_output_handler(self) -> None:
-        """Start the output handler, in the event loop that runs. It holds no reference to this object.
+        """Start the output handler where an event loop runs. It holds no reference to this object.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:637 — `AsyncLLM._run_output_handler`.
         """
         if self.output_handler is None:
-            handler = handle_outputs(self.core_client, self.output_processor, self._death)
-            self.output_handler = asyncio.create_task(handler, name="output_handler")
+            self.output_handler = start_handler(self.core_client, self.output_processor, self._death)
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
         """End requests now; ids that are unknown are passed over. Whoever consumes them gets a last output.
@@ -274,7 +275,7 @@ class AsyncLLM(FrontEnd):
         """
         if self._death.owner.refusal is not None:  # a forked child has nothing to end
             return
-        if not self.errored and self.output_handler is not None:
+        if self.output_handler is not None and not self.errored:
             seconds = self.config.shutdown_timeout if timeout is None else timeout
             let_end(self.output_handler, self.output_processor, seconds)
         self._death.error = self._death.error or EngineDeadError("it was shut down")

@@ -6,10 +6,12 @@ Upstream twin: upstream/vllm/v1/engine/core_client.py:919 — `AsyncMPClient`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
 from mini_vllm.engine import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
+from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.mp_client import PING, SILENCE_S, MPClient
 from mini_vllm.engine.shared_core import SharedCore
 from mini_vllm.engine.utils import CoreSetup
@@ -18,7 +20,7 @@ from mini_vllm.engine.utils import CoreSetup
 class AsyncMPClient(MPClient):
     """Requests are sent at once; the event loop reads whenever the socket has something.
 
-    It belongs to the event loop in which it is first used.
+    It belongs to the event loop in which it is first used; an `AsyncLLM` that is made in one reads from then on.
     """
 
     def __init__(self, setup: CoreSetup, link: SharedCore | None = None) -> None:
@@ -69,6 +71,14 @@ class AsyncMPClient(MPClient):
         self._timer.cancel()
         self._loop.remove_reader(self._descriptor)
         self._queue.put_nowait(error)
+
+    def find_death(self) -> BaseException | None:
+        """While no event loop reads, nothing has been asked of the core: what comes is its last word, or none."""
+        if self._loop is None and self.dead_error is None and self.resources.owner.refusal is None:
+            with contextlib.suppress(self._zmq.ZMQError, EngineDeadError):
+                while True:
+                    self._take(self._output.recv_multipart(self._zmq.NOBLOCK))
+        return self.dead_error
 
     async def get_output_async(self) -> EngineCoreOutputs:
         """Wait for a step that has something to say."""

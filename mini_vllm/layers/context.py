@@ -60,23 +60,6 @@ class ModelContext:
         return 0 if self.group is None else self.group.rank
 
     @property
-    def ep_size(self) -> int:
-        """Ranks that have other whole experts each.
-
-        Upstream: upstream/vllm/model_executor/layers/fused_moe/config.py:1097 — `FusedMoEParallelConfig.make`.
-        """
-        if not self.enable_expert_parallel:
-            return 1
-        return self.tp_size if self.ep.all2all is None else self.ep.all2all.world_size
-
-    @property
-    def ep_rank(self) -> int:
-        """Which of them this process is."""
-        if self.ep_size == 1:
-            return 0
-        return self.tp_rank if self.ep.all2all is None else self.ep.all2all.rank
-
-    @property
     def is_first_rank(self) -> bool:
         """Whether this process has the first layer, and the embedding."""
         return self.pp is None or self.pp.is_first_rank

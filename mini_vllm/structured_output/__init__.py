@@ -249,12 +249,18 @@ class StructuredOutputManager:
         Upstream takes such drafts: it looks for the end in the last token of a step alone, and what stands behind an
         end in the same step is free (upstream/vllm/v1/structured_output/__init__.py:346 — "delta_from").
         """
-        reasoner, told = self._get_reasoner(request), list(request.all_token_ids)
-        for at, token_id in enumerate(token_ids if reasoner is not None else ()):
-            told.append(token_id)
-            if reasoner.is_reasoning_end_streaming(told, [token_id]):
-                return token_ids[:at]
-        return token_ids
+        reasoner, told = self._get_reasoner(request), request.all_token_ids
+        if reasoner is None:
+            return token_ids
+        size = len(told)
+        try:  # the drafts stand behind the request's own tokens only while the parser looks: a copy would cost them all
+            for at, token_id in enumerate(token_ids):
+                told.append(token_id)
+                if reasoner.is_reasoning_end_streaming(told, [token_id]):
+                    return token_ids[:at]
+            return token_ids
+        finally:
+            del told[size:]
 
     def _get_reasoner(self, request: Request) -> Any:
         state = request.structured_output_request

@@ -60,10 +60,10 @@ class FusedMoE(Module):
         self.prefix, self.names, self.stacked = prefix, names, False
         self.load: ExpertLoad | None = None
         self.load_index = 0
-        ep, strategy = context.ep_size, context.ep.expert_placement_strategy
+        (ep, ep_rank), strategy = context.ep.ranks(context), context.ep.expert_placement_strategy
         if ep > num_experts:
             raise ValueError(f"enable_expert_parallel needs an expert for each of {ep} ranks, got {num_experts}")
-        count, self.expert_map = determine_expert_map(ep, context.ep_rank, num_experts, strategy)
+        count, self.expert_map = determine_expert_map(ep, ep_rank, num_experts, strategy)
         self.all2all = context.ep.all2all if ep > 1 else None
         self.rank_of = ExpertPlacement(ep, num_experts, strategy).rank_of
         self.held = np.arange(num_experts) if self.expert_map is None else np.flatnonzero(self.expert_map >= 0)
