@@ -75,11 +75,11 @@ class EngineCore:
         grammars = make_structured_output_manager(config, self.resolved_model, tokenizer, parts.jump_forward)
         self.structured_output_manager = grammars
         self.scheduler = parts.scheduler(
-            config.scheduler, self.kv_cache_manager, self.max_model_len,
-            structured_output_manager=grammars, drafts=None if speculative is None else Drafts(speculative, grammars),
+            config.scheduler, self.kv_cache_manager, self.max_model_len, structured_output_manager=grammars,
+            drafts=None if speculative is None else Drafts(speculative, grammars), check_stop=parts.check_stop,
             lora=None if config.lora is None else LoRASlots(config.lora.max_loras),
             connector=RemoteKV.of(self), encoder=EncoderInputs.of(config, self.resolved_model),
-            kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
+            kv_event_publisher=make_event_publisher(config.kv_events, config.data_parallel_rank),
         )  # fmt: skip
         size = self.model_executor.max_concurrent_batches
         self.batch_queue = BatchQueue(self, size) if size > 1 else None
