@@ -68,6 +68,8 @@ class EngineCoreRequest:
         reasoning_ended: True: a grammar counts from the first token; None: a reasoning parser is asked.
         reasoning_parser_kwargs: what this parser is made with.
         abort_immediately: only a KV connector is to hear of its end.
+        data_parallel_rank: the replica that it has to run in. current_wave: of the replicas, when it was sent.
+        output_token_ids: what it has generated already, in a replica that died since.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`.
     """
@@ -83,6 +85,9 @@ class EngineCoreRequest:
     reasoning_parser_kwargs: dict[str, Any] | None = None
     mm_features: list[MultiModalFeatureSpec] | None = None
     abort_immediately: bool = False
+    data_parallel_rank: int | None = None
+    current_wave: int = 0
+    output_token_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -179,6 +184,7 @@ class EngineCoreRequestType(enum.Enum):
 
     ADD = b"\x00"
     ABORT = b"\x01"
+    START_DP_WAVE = b"\x02"
     UTILITY = b"\x03"
     WAKEUP = b"\x05"  # within the core: look at the state, a shutdown was asked for
 

@@ -67,6 +67,10 @@ class EngineCoreClient(ABC):
         """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life in `timeout` s."""
         raise NotImplementedError
 
+    def find_death(self) -> BaseException | None:
+        """Why the core is gone, as far as it is known now; None where it lives, or is an object of this process."""
+        return None
+
     async def get_output_async(self) -> EngineCoreOutputs:
         """Wait for the next step's outputs. Raises what ended the core."""
         raise NotImplementedError

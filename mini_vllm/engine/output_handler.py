@@ -19,10 +19,13 @@ OUTPUT_PROC_CHUNK_SIZE = 128
 
 class Death:
     """Shared by an `AsyncLLM` and its output handler: why the core is gone, or None. A forked child has neither the
-    core's thread nor the event loop."""
+    core's thread nor the event loop.
 
-    def __init__(self) -> None:
-        self.owner = Owner()
+    client: is asked whenever somebody wants to know, so that a core that dies while nothing runs is noticed.
+    """
+
+    def __init__(self, client: EngineCoreClient | None = None) -> None:
+        self.owner, self._client = Owner(), client
         self._error: BaseException | None = None
 
     @property
@@ -30,6 +33,8 @@ class Death:
         """The first reason."""
         if self._error is None and (refusal := self.owner.refusal) is not None:
             self._error = EngineDeadError(refusal)
+        if self._error is None and self._client is not None:
+            self._error = self._client.find_death()
         return self._error
 
     @error.setter
@@ -40,6 +45,15 @@ class Death:
         """Raises the reason, where there is one."""
         if self.error is not None:
             raise self.error
+
+
+def start_handler(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> asyncio.Task[None] | None:
+    """The output handler as a task of the event loop that runs here; None where none does yet."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return loop.create_task(handle_outputs(client, processor, death), name="output_handler")
 
 
 async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> None:

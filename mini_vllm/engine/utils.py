@@ -18,7 +18,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.coordinator_links import CoordinatorAddresses
 
 _START = (
     "import pickle, signal, sys\n"
@@ -56,6 +59,8 @@ class CoreSetup:
     with_labs: Any = None
     tokenizer: Any = None
     """One that is not the checkpoint's own, or its folder; grammars need it."""
+    coordinator: CoordinatorAddresses | None = None
+    """Of the replicas of which this core is `config.data_parallel_rank`; None: there is one core."""
 
 
 class CoreEngineProcManager:

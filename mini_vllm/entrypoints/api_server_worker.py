@@ -7,6 +7,7 @@ Upstream twins: `run_api_server_worker_proc` in `vllm/v1/utils.py`, `run_server_
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pickle
 import signal
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.shared_core import SharedCore
 from mini_vllm.engine.utils import watch_front_end
 from mini_vllm.entrypoints.cli.serve import run_in_loop, set_up_logging
@@ -71,7 +73,8 @@ async def run_server_worker(
 
     flushing = asyncio.ensure_future(_flush_for_ever(metrics))
     try:
-        await serve_engine(engine, args, f"{listen_address} (ApiServer_{index})", sock, prepare)
+        with contextlib.suppress(EngineDeadError):
+            await serve_engine(engine, args, f"{listen_address} (ApiServer_{index})", sock, prepare)
     finally:
         flushing.cancel()
         metrics.flush()

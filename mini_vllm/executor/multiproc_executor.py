@@ -36,7 +36,7 @@ from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.sample.sampler import Sampler
-from mini_vllm.worker.worker import Worker
+from mini_vllm.worker.worker import Worker, WorkerParts
 from mini_vllm.worker.worker_base import make_worker
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class MultiprocExecutor(Executor):
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = self._make_replies()
             self._replies.expect(0, "load_model", self._patience)
-            self._worker = make_worker(config, self.resolved_model, self.group)
+            parts = WorkerParts(dp_group=self.parts.dp_group)
+            self._worker = make_worker(config, self.resolved_model, self.group, parts=parts)
             self._worker.init_device()
             self._worker.load_model()
             self._replies.collect(0, loading=True)
@@ -150,7 +151,7 @@ class MultiprocExecutor(Executor):
         ours, theirs = context.Pipe()
         settings = pickle.dumps((self.config, self.resolved_model))
         self._main_is_there = b"__main__" in settings
-        shared = (self.group, self.rpc_broadcast_mq, self.counters)
+        shared = (self.group, self.rpc_broadcast_mq, self.counters, self.parts.dp_group)
         proc = context.Process(
             target=worker_main, args=(rank, os.getpid(), settings, shared, theirs), daemon=True,
             name=f"mini_vllm rank {rank}",

@@ -92,7 +92,21 @@ class StructuredOutputManager:
 
     def _create_grammar(self, request: Request) -> StructuredOutputGrammar:
         assert self.backend is not None and request.structured_output_request is not None
-        return self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
+        grammar = self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
+        if request.output_token_ids and not grammar.accept_tokens(request.request_id, self._output_so_far(request)):
+            raise ValueError(f"it rejected {request.output_token_ids}, which it had accepted in another replica")
+        return grammar
+
+    def _output_so_far(self, request: Request) -> list[int]:
+        """Of the tokens that a request brings along, those that are its grammar's: behind the end of the thinking."""
+        if self.should_fill_bitmask(request):
+            return request.output_token_ids
+        state, reasoner, tokens = request.structured_output_request, self._get_reasoner(request), request.all_token_ids
+        for end in range(request.num_prompt_tokens + 1, len(tokens) + 1):
+            if reasoner.is_reasoning_end_streaming(tokens[:end], [tokens[end - 1]]):
+                state.reasoning_ended = True  # type: ignore[union-attr]
+                return tokens[end:]
+        return []
 
     def grammar_output(self, requests: dict[str, Request], output: SchedulerOutput) -> GrammarOutput | None:
         """The bitmask of a step, for those of its requests that have a grammar; None where there are none."""
@@ -249,12 +263,18 @@ class StructuredOutputManager:
         Upstream takes such drafts: it looks for the end in the last token of a step alone, and what stands behind an
         end in the same step is free (upstream/vllm/v1/structured_output/__init__.py:346 — "delta_from").
         """
-        reasoner, told = self._get_reasoner(request), list(request.all_token_ids)
-        for at, token_id in enumerate(token_ids if reasoner is not None else ()):
-            told.append(token_id)
-            if reasoner.is_reasoning_end_streaming(told, [token_id]):
-                return token_ids[:at]
-        return token_ids
+        reasoner, told = self._get_reasoner(request), request.all_token_ids
+        if reasoner is None:
+            return token_ids
+        size = len(told)
+        try:  # the drafts stand behind the request's own tokens only while the parser looks: a copy would cost them all
+            for at, token_id in enumerate(token_ids):
+                told.append(token_id)
+                if reasoner.is_reasoning_end_streaming(told, [token_id]):
+                    return token_ids[:at]
+            return token_ids
+        finally:
+            del told[size:]
 
     def _get_reasoner(self, request: Request) -> Any:
         state = request.structured_output_request
