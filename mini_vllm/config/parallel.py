@@ -170,12 +170,12 @@ def check_data_parallel_rank(rank: int | None, size: int) -> int | None:
     return rank
 
 
-def refuse_replicas(size: int, name: str) -> None:
-    """Raises ValueError where something that has one core is asked for more.
+def refuse_replicas(size: int, name: str, has_many: bool) -> None:
+    """Raises ValueError where something that has one core, unless it `has_many`, is asked for more.
 
     Upstream: upstream/vllm/entrypoints/llm.py:299 — "is not supported for single-".
     """
-    if size > 1:
+    if size > 1 and not has_many:
         raise ValueError(
             f"{name}(data_parallel_size={size}) is not supported for single-process usage: data_parallel_size must be "
             "1. Use `AsyncLLM(enable_multiprocessing=True, data_parallel_size=...)`, or `mini-vllm serve "
