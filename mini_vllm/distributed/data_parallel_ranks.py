@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.distributed.replica_patience import Patience
+from mini_vllm.distributed.replica_patience import Patience, ReplicaGoneError
 from mini_vllm.distributed.shared_memory import Counters, SharedMemory, attach
 from mini_vllm.utils.arrays import Array
 
@@ -252,7 +252,7 @@ class DataParallelGroup:
         """Return when the whole column has come here. Sides are used in turns: whoever writes to one has met all others
         after they read it."""
         if (failure := self.failure_of(self.ep_rank)) is not None:
-            raise RuntimeError(f"{failure}. The replicas cannot go on: make a new engine.")
+            raise ReplicaGoneError(failure)
         self._count = count = self._count + 1
         self._words[_NUM_WORDS * self.ep_rank + _ARRIVED] = count
         for rank in column:

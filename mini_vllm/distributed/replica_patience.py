@@ -15,6 +15,13 @@ _LOOK_S = 0.05
 _STATES = {"T": "its process is stopped (SIGSTOP)", "t": "its process is held by a debugger"}
 
 
+class ReplicaGoneError(RuntimeError):
+    """A rank of another replica comes to no exchange any more; the message says which, and why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}. The replicas cannot go on: make a new engine.")
+
+
 class Patience:
     """Called while ranks of a column are waited for, to come to the `count`-th meeting. Raises where one will not come;
     those that have come may go."""
@@ -31,7 +38,7 @@ class Patience:
         missing = [rank for rank in self.column if self.group.num_meetings(rank) < self.count]
         found = (self._why_not(rank, now - self._start) for rank in missing)
         if why := next((each for each in found if each is not None), None):
-            raise RuntimeError(f"{why}. The replicas cannot go on: make a new engine.")
+            raise ReplicaGoneError(why)
 
     def _why_not(self, rank: int, waited: float) -> str | None:
         group = self.group

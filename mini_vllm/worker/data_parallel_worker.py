@@ -13,6 +13,7 @@ import numpy as np
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.device_communicators.all2all import make_all2all_manager
 from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
+from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.model_runner import ModelRunner
 from mini_vllm.worker.worker import Worker
@@ -59,7 +60,8 @@ class DataParallelWorker(Worker):
 
     def _together(self, compute: Any, *args: Any) -> None:
         try:
-            compute(*args)
+            with one_blas_thread(), unshared():  # the cores go to the replicas, whose threads would wait for each other
+                compute(*args)
         except BaseException as error:
             self.dp_group.abort(f"failed in its step: {type(error).__name__}: {error}")
             raise

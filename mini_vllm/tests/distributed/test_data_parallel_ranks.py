@@ -11,6 +11,7 @@ import pytest
 
 from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
+from mini_vllm.distributed.replica_patience import ReplicaGoneError
 from mini_vllm.tests.distributed.replicas import run_replicas
 
 pytestmark = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
@@ -87,7 +88,7 @@ def test_nobody_waits_for_a_rank_that_does_not_come(how):
         for _ in range(2):
             try:
                 group.all_reduce(np.array([1]))
-            except RuntimeError as error:
+            except ReplicaGoneError as error:
                 said.append(str(error))
                 group.abort("could not go on")
         return said

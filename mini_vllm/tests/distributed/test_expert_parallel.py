@@ -211,3 +211,41 @@ def test_the_pocket_mixture(backend):
 @BOTH
 def test_replicas_of_two_ranks_each(folder, backend):
     check_engines(folder, (0, 3), {"all2all_backend": backend, "tensor_parallel_size": 2})
+
+
+def failing_task(folder, how, **args):
+    """Replica 1 breaks in its first step; what each replica raised."""
+
+    def task(group, tp):
+        llm = make_engine(folder, group, **args)
+        executor = llm.llm_engine.engine_core.model_executor
+        group.all_reduce(np.array([1]))
+        if group.dp_rank == 1 and how == "raises":
+            executor.driver_worker.model_runner.forward = no_room
+        elif group.dp_rank == 1:
+            executor.workers[0].proc.kill()
+        try:
+            in_lockstep(llm, group, prompts_of(group.dp_rank, 1))
+        except Exception as error:
+            return type(error).__name__, str(error)
+
+    return task
+
+
+def no_room(*args):
+    raise MemoryError("no room for it")
+
+
+def test_a_step_that_fails_in_one_replica_fails_in_all(folder):
+    first, second = run_replicas(failing_task(folder, "raises"))
+    assert second == ("MemoryError", "no room for it")
+    assert first[0] == "ReplicaGoneError" and "data-parallel rank 1 (pid" in first[1]
+    assert "failed in its step: MemoryError: no room for it. The replicas cannot go on" in first[1]
+
+
+@pytest.mark.slow
+def test_a_rank_of_a_replica_that_dies_ends_all(folder):
+    args = {"tensor_parallel_size": 2}
+    first, second = run_replicas(failing_task(folder, "dies", **args), 2, 2, start_others=True)
+    assert second[0] == "RuntimeError" and "rank 1 (pid" in second[1] and "SIGKILL" in second[1]
+    assert "data-parallel rank 1" in first[1] and "make a new engine" in first[1].lower()

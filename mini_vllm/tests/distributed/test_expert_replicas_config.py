@@ -30,7 +30,7 @@ def test_mixtures_share_experts_where_it_is_asked_for():
         ({"enable_lora": True}, "enable_lora=True"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2"),
         ({"cudagraph_mode": "PIECEWISE"}, "cudagraph_mode="),
-        ({"device": "torch"}, "device='torch'"),
+        pytest.param({"device": "torch"}, "device='torch'", marks=pytest.mark.needs_torch),
     ],
 )
 def test_the_rest_is_refused_by_name(args, name):
