@@ -1,4 +1,6 @@
-"""What each of several replicas is made from, their start, and their answers as one. Upstream twin: `vllm/v1/engine/utils.py`."""
+"""What each of several replicas is made from, their start, and their answers as one. Upstream twin:
+`vllm/v1/engine/utils.py`.
+"""
 
 from __future__ import annotations
 
