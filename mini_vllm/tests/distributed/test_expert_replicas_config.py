@@ -30,12 +30,18 @@ def test_mixtures_share_experts_where_it_is_asked_for():
         ({"enable_lora": True}, "enable_lora=True"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2"),
         ({"cudagraph_mode": "PIECEWISE"}, "cudagraph_mode="),
-        pytest.param({"device": "torch"}, "device='torch'", marks=pytest.mark.needs_torch),
     ],
 )
 def test_the_rest_is_refused_by_name(args, name):
     with pytest.raises(ValueError, match=rf"^{name}.* is not served where replicas share experts.*got 2$"):
         share(**args)
+
+
+@pytest.mark.needs_torch
+def test_devices_are_refused_by_name():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="^device='torch' is not served where replicas share experts"):
+        share(device="torch")
 
 
 def test_too_few_experts_and_experts_of_another_kind():
