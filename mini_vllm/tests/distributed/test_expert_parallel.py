@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.compilation import cpu_scratch
 from mini_vllm.config.parallel import ALL2ALL_BACKENDS
 from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.device_communicators.all2all import make_all2all_manager
@@ -188,10 +189,16 @@ def test_replicas_give_the_tokens_of_one_process(folder, backend, counts):
     check_engines(folder, counts, {"all2all_backend": backend})
 
 
-@pytest.mark.parametrize("more", [{"async_scheduling": True}, {"quantization": "fp8"}, {"speculative_config": NGRAM}])
+@pytest.mark.parametrize("more", [{"enforce_eager": True}, {"async_scheduling": True}, {"quantization": "fp8"}, {"speculative_config": NGRAM}])
 def test_and_with(folder, more):
     """Steps planned ahead, quantized experts, drafts; experts dealt in turns."""
     check_engines(folder, (2, 1, 0), {"expert_placement_strategy": "round_robin", "all2all_backend": HT}, **more)
+
+
+def test_replicas_that_would_cut_their_steps_into_unequally_many_tiles(folder, monkeypatch):
+    """The compiled form takes a step as one: else one replica would come to more exchanges than the other."""
+    monkeypatch.setattr(cpu_scratch, "TILE", 8)
+    check_engines(folder, (3, 1))
 
 
 def test_experts_that_are_stacked_in_the_file(tmp_path):
