@@ -91,8 +91,7 @@ class MultiprocExecutor(Executor):
 
             self.kv_output_aggregator = KVOutputAggregator(world_size)
         try:
-            for rank in range(1, world_size):
-                self.workers.append(self._start_worker(rank))
+            self.workers += map(self._start_worker, range(1, world_size))
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = self._make_replies()
             self._replies.expect(0, "load_model", self._patience)

@@ -189,7 +189,10 @@ def test_replicas_give_the_tokens_of_one_process(folder, backend, counts):
     check_engines(folder, counts, {"all2all_backend": backend})
 
 
-@pytest.mark.parametrize("more", [{"enforce_eager": True}, {"async_scheduling": True}, {"quantization": "fp8"}, {"speculative_config": NGRAM}])
+@pytest.mark.parametrize(
+    "more",
+    [{"enforce_eager": True}, {"async_scheduling": True}, {"quantization": "fp8"}, {"speculative_config": NGRAM}],
+)
 def test_and_with(folder, more):
     """Steps planned ahead, quantized experts, drafts; experts dealt in turns."""
     check_engines(folder, (2, 1, 0), {"expert_placement_strategy": "round_robin", "all2all_backend": HT}, **more)

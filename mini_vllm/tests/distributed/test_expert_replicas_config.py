@@ -40,7 +40,7 @@ def test_the_rest_is_refused_by_name(args, name):
 @pytest.mark.needs_torch
 def test_devices_are_refused_by_name():
     pytest.importorskip("torch")
-    with pytest.raises(ValueError, match="^device='torch' is not served where replicas share experts"):
+    with pytest.raises(ValueError, match=r"^device='torch' is not served where replicas share experts"):
         share(device="torch")
 
 
