@@ -1,4 +1,7 @@
-"""What goes with several ranks and replicas, and what does not. Upstream twin: `vllm/config/parallel.py`."""
+"""Who owns the ranks and where they are; what goes with several ranks and replicas, and what does not.
+
+Upstream twin: `vllm/config/parallel.py`.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,59 @@ def check_parallel(config: EngineConfig) -> None:
     check_pipeline(config)
 
 
+def check_executor(config: EngineConfig) -> None:
+    """Look at who owns the ranks, and on which machines they are.
+
+    Raises:
+        ValueError, TypeError: names the argument, its value and what is allowed.
+    """
+    backend, seconds = config.distributed_executor_backend, config.execute_model_timeout_seconds
+    if (config.tensor_parallel_size > 1 or backend == "mp") and not is_supported():
+        name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
+        value = config.tensor_parallel_size if backend is None else backend
+        raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {shown(value)}")
+    if not isinstance(backend, str | type | None):
+        raise TypeError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {shown(backend)}")
+    if backend == "uni" and config.tensor_parallel_size > 1:
+        raise ValueError(
+            f"distributed_executor_backend='uni' has one rank, got tensor_parallel_size="
+            f"{config.tensor_parallel_size}: use 'mp'"
+        )
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {shown(seconds)}")
+    _check_nodes(config)
+
+
+def _check_nodes(config: EngineConfig) -> None:
+    """Upstream: upstream/vllm/config/parallel.py:887 — "allowed_backends"."""
+    whole_number("nnodes", config.nnodes, 1)
+    whole_number("node_rank", config.node_rank, 0)
+    whole_number("master_port", config.master_port, 1)
+    seconds, nnodes, backend = config.distributed_timeout_seconds, config.nnodes, config.distributed_executor_backend
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise ValueError(f"distributed_timeout_seconds must be a number above 0, got {shown(seconds)}")
+    if config.master_port > 65535:
+        raise ValueError(f"master_port must be at most 65535, got {shown(config.master_port)}")
+    if not isinstance(config.master_addr, str) or not config.master_addr:
+        raise ValueError(f"master_addr must be a host of rank 0, got {shown(config.master_addr)}")
+    if config.node_rank >= nnodes:
+        raise ValueError(f"node_rank must be below nnodes={nnodes}, got {config.node_rank}")
+    if nnodes == 1:
+        return
+    if backend not in (None, "mp"):
+        raise ValueError(f"nnodes={nnodes} needs distributed_executor_backend='mp', got {shown(backend)}")
+    if (ranks := config.tensor_parallel_size * config.pipeline_parallel_size) % nnodes:
+        raise ValueError(
+            f"nnodes must divide tensor_parallel_size * pipeline_parallel_size, {ranks}, got {nnodes}: each node has "
+            "as many ranks"
+        )
+    if config.gpu_memory_utilization is not None and config.num_blocks is None:
+        raise ValueError(
+            f"gpu_memory_utilization={config.gpu_memory_utilization} is of one machine's memory: give num_blocks or "
+            f"kv_cache_memory_bytes, which hold on each, with nnodes={nnodes}"
+        )
+
+
 def check_pipeline(config: EngineConfig) -> None:
     """Look at `pipeline_parallel_size`, and refuse what is not served with more than one stage.
 
@@ -64,7 +120,7 @@ def check_pipeline(config: EngineConfig) -> None:
         ("kv_oracle", config.kv_oracle, bool(config.kv_oracle)),
         ("cudagraph_mode", config.cudagraph_mode, bool(config.resolved_cudagraph_mode)),
         ("device", config.device, config.device != "cpu"),
-        ("distributed_executor_backend", backend, backend not in (None, "mp")),
+        ("distributed_executor_backend", backend, backend not in (None, "mp", "ray")),
     ):
         if is_refused:
             raise ValueError(_refusal(name, value, config.pipeline_parallel_size))
@@ -85,6 +141,7 @@ def _check_data_parallel(config: EngineConfig) -> None:
         return
     for name, value, is_refused in (
         ("kv_transfer_config", config.kv_transfer_config, config.kv_transfer_config is not None),
+        ("nnodes", config.nnodes, config.nnodes > 1),
         ("ec_transfer_config", config.ec_transfer_config, config.ec_transfer_config is not None),
         ("device", config.device, config.device not in ("cpu", "torch")),
         ("gpu_memory_utilization", config.gpu_memory_utilization, config.gpu_memory_utilization is not None),
@@ -113,12 +170,12 @@ def check_data_parallel_rank(rank: int | None, size: int) -> int | None:
     return rank
 
 
-def refuse_replicas(size: int, name: str) -> None:
-    """Raises ValueError where something that has one core is asked for more.
+def refuse_replicas(size: int, name: str, has_many: bool) -> None:
+    """Raises ValueError where something that has one core, unless it `has_many`, is asked for more.
 
     Upstream: upstream/vllm/entrypoints/llm.py:299 — "is not supported for single-".
     """
-    if size > 1:
+    if size > 1 and not has_many:
         raise ValueError(
             f"{name}(data_parallel_size={size}) is not supported for single-process usage: data_parallel_size must be "
             "1. Use `AsyncLLM(enable_multiprocessing=True, data_parallel_size=...)`, or `mini-vllm serve "

@@ -31,7 +31,7 @@ _SPINS = 30
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 
-class PeerLostError(ConnectionError):
+class PeerLostError(RuntimeError):
     """Another rank is gone, or silent for too long: nothing that the ranks do together can go on."""
 
 

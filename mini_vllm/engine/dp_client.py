@@ -32,7 +32,7 @@ from mini_vllm.engine.requests_in_flight import RequestsInFlight
 from mini_vllm.engine.shared_core import SharedCore, SharedCores
 from mini_vllm.engine.utils import CoreSetup
 from mini_vllm.logger import init_logger
-from mini_vllm.metrics.replicas import sum_of
+from mini_vllm.metrics.replicas import ReplicaMetrics, sum_of
 from mini_vllm.metrics.stats import SchedulerStats
 
 logger = init_logger(__name__)
@@ -83,8 +83,8 @@ class DPLBAsyncMPClient(EngineCoreClient):
             addresses = coordinator.addresses
         else:
             links, addresses = link.links, link.coordinator
-        group = make_dp_group(setup)
-        self.in_lockstep = group is not None
+        group = make_dp_group(setup) if link is None else None
+        self.in_lockstep = group is not None if link is None else link.in_lockstep
         try:
             self.core_engines = start_together([
                 partial(
@@ -99,6 +99,9 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self.ready = _ready([each.ready for each in self.core_engines])
         self.eng_start_index = (size * self.client_index) // self.client_count
         self.link = CoordinatorLink(addresses, size)
+        self.replica_metrics = ReplicaMetrics(
+            size, None if setup.config.disable_log_stats else self.ready.max_model_len
+        )
 
     @property
     def alive(self) -> list[int]:
@@ -209,7 +212,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
             elif rank not in self.dead:
                 self._current = rank
                 outputs = self.core_engines[rank].hand_on(found)
-                outputs.outputs = self._in_flight.note(rank, outputs.outputs)
+                outputs.outputs, outputs.engine_index = self._in_flight.note(rank, outputs.outputs), rank
                 return outputs
 
     def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
@@ -219,6 +222,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         """Send each replica an abort of those that are there."""
         for rank, mine in self._in_flight.forget(request_ids).items():
+            self.replica_metrics.note_aborts(rank, mine)
             if rank not in self.dead:
                 try:
                     await self.core_engines[rank].abort_requests_async(mine)

@@ -47,8 +47,7 @@ class FrontEnd:
     ) -> None:  # fmt: skip
         if not isinstance(enable_multiprocessing, bool):
             raise ValueError(f"enable_multiprocessing must be True or False, got {enable_multiprocessing!r}")
-        if not (enable_multiprocessing and asyncio_mode):
-            refuse_replicas(config.data_parallel_size, type(self).__name__)
+        refuse_replicas(config.data_parallel_size, type(self).__name__, enable_multiprocessing and asyncio_mode)
         self.config = config
         self.core_client: EngineCoreClient
         self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
