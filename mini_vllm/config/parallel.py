@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.distributed.utils import divide, get_pp_indices
-from mini_vllm.layers.fused_moe.config import PLACEMENTS, FusedMoEParallelConfig
+from mini_vllm.layers.fused_moe.config import PLACEMENTS
 from mini_vllm.logger import warning_once
 from mini_vllm.utils.checks import shown
 from mini_vllm.utils.mem_utils import require_memory
@@ -183,43 +183,6 @@ def refuse_replicas(size: int, name: str, has_many: bool) -> None:
         )
 
 
-def replicas_share_experts(config: EngineConfig, hf_config: HFConfig | None, data_parallel_size: int) -> bool:
-    """Whether replicas deal the experts of a model to each other, and so have to take their steps together.
-
-    Without `enable_expert_parallel` each replica of a mixture has all experts, and goes its own way. (Upstream shares
-    every expert among all ranks then: upstream/vllm/model_executor/layers/fused_moe/config.py:1190 — "if not use_ep:".)
-
-    Raises:
-        ValueError: with what it is not served, or too few experts.
-    """
-    if data_parallel_size == 1 or not config.enable_expert_parallel or hf_config is None or hf_config.moe is None:
-        return False
-    drafts, backend = config.speculative_config, config.distributed_executor_backend
-    for name, value, is_refused in (
-        ("speculative_config method", getattr(drafts, "method", None), drafts is not None and drafts.method != "ngram"),
-        ("enable_lora", config.enable_lora, config.enable_lora),
-        ("runner", config.runner, config.runner_type == "pooling"),
-        ("pipeline_parallel_size", config.pipeline_parallel_size, config.pipeline_parallel_size > 1),
-        ("cudagraph_mode", config.cudagraph_mode, bool(config.resolved_cudagraph_mode)),
-        ("device", config.device, config.device != "cpu"),
-        ("distributed_executor_backend", backend, backend not in (None, "uni", "mp")),
-    ):
-        if is_refused:
-            raise ValueError(
-                f"{name}={shown(value)} is not served where replicas share experts: leave enable_expert_parallel out, "
-                f"or set data_parallel_size=1, got {shown(data_parallel_size)}"
-            )
-    if not is_supported():
-        raise ValueError("enable_expert_parallel with data_parallel_size above 1 needs Linux on x86-64")
-    ranks: Any = SimpleNamespace(world_size=data_parallel_size * config.tensor_parallel_size, rank=0)
-    group: Any = None
-    if config.tensor_parallel_size > 1:
-        group = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size, mm_encoder_tp_mode="weights")
-    ep = FusedMoEParallelConfig(config.expert_placement_strategy, ranks)
-    _make_model(config, hf_config, None, group, ep)  # what only an architecture knows
-    return True
-
-
 def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -> None:
     """Every size that ranks share is one that they can share. Called before a process is started or memory taken.
 
@@ -307,18 +270,13 @@ def _make_first_rank(
             layer.quant_method.check_part(layer)
 
 
-def _make_model(
-    config: EngineConfig, hf_config: HFConfig, quant_config: QuantizationConfig | None, group: Any,
-    ep: FusedMoEParallelConfig | None = None,
-) -> Any:  # fmt: skip
+def _make_model(config: EngineConfig, hf_config: HFConfig, quant_config: QuantizationConfig | None, group: Any) -> Any:
     """A model whose arrays are given back before a page of them is touched."""
     from mini_vllm.model_loader.default_loader import make_model
     from mini_vllm.models.registry import convert_model_class, get_model_class
 
     model_class = convert_model_class(get_model_class(hf_config.architecture), config.convert_type)
-    return make_model(
-        model_class, hf_config, config.dtype, quant_config, group, config.enable_expert_parallel, None, ep
-    )
+    return make_model(model_class, hf_config, config.dtype, quant_config, group, config.enable_expert_parallel)
 
 
 def _refusal(name: str, value: Any, size: int) -> str:

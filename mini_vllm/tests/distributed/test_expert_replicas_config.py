@@ -3,7 +3,8 @@
 import pytest
 
 from mini_vllm import EngineArgs
-from mini_vllm.config.parallel import ALL2ALL_BACKENDS, replicas_share_experts
+from mini_vllm.config.expert_parallel import replicas_share_experts
+from mini_vllm.config.parallel import ALL2ALL_BACKENDS
 from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.device_communicators import all2all
 from mini_vllm.tests.models.decoder_checkpoints import DECODERS
