@@ -187,7 +187,8 @@ class DPLBAsyncMPClient(EngineCoreClient):
                 f"replica {rank} is gone ({self.dead[rank].reason.rstrip('.')}), and the others share experts with it"
             )
             self._end_all(EngineDeadError(reason))
-        self.core_engines[rank].shutdown()
+        self.core_engines[rank].stop_listening()
+        asyncio.get_running_loop().run_in_executor(None, MPClient.shutdown, self.core_engines[rank])  # it may take long
         if not self.alive:
             self._end_all(self.dead[rank])
         self.ensure_alive()
@@ -234,8 +235,8 @@ class DPLBAsyncMPClient(EngineCoreClient):
         return request_id in self._in_flight
 
     async def call_utility_async(self, method: str, *args: Any) -> Any:
-        """Call it in all replicas. Returns what holds for all: True where it is for each, the sum of counts; else what
-        the first one said, as upstream of everything. Raises what one of them raised.
+        """Call it in all replicas. Returns what holds for all: True where it is for each, sums of counts, all lists as
+        one; else what the first one said, as upstream of everything. Raises what one of them raised.
 
         Upstream: upstream/vllm/v1/engine/core_client.py:1412 — `DPLBAsyncMPClient.call_utility_async`.
         """
@@ -291,4 +292,6 @@ def _merged(answers: list[Any]) -> Any:
     first = answers[0]
     if isinstance(first, bool):
         return all(answers)
+    if isinstance(first, list):  # events of a profile
+        return [each for answer in answers for each in answer]
     return sum_of(answers) if isinstance(first, SchedulerStats) else first

@@ -11,10 +11,12 @@ import pytest
 
 from mini_vllm import LLM, AsyncLLM, LLMEngine, SamplingParams
 from mini_vllm.engine import EngineCoreRequest
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.tests.engine.async_helpers import collect
 from mini_vllm.tests.engine.core_thread import CoreThread
 from mini_vllm.tests.engine.engines import greedy
 from mini_vllm.tests.engine.replicas import PROMPTS, alone, until, with_replicas
+from mini_vllm.tests.helpers import MODELS
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
@@ -151,6 +153,25 @@ def test_aborts_and_calls_go_to_whom_they_concern():
         await task
 
     with_replicas(body)
+
+
+def test_adapters_and_profiles_are_those_of_all_replicas():
+    if not (MODELS / "pocket").is_dir():
+        pytest.skip("the models are not here")
+    lora = LoRARequest("pirate", 1, str(MODELS / "pocket-lora-pirate"))
+
+    async def body(llm):
+        of_each = llm.core_client.call_utility_of_each
+        assert await llm.add_lora(lora) and not await llm.add_lora(lora) and await llm.list_loras() == {1}
+        assert await of_each("list_loras") == {0: {1}, 1: {1}}
+        assert await llm.pin_lora(1) and await llm.remove_lora(1)
+        assert await of_each("list_loras") == {0: set(), 1: set()}
+        assert await llm.core_client.call_utility_async("profile", True) == []
+        await asyncio.gather(*[collect(llm, str(at), data_parallel_rank=at) for at in range(2)])
+        events = await of_each("profile", False)
+        assert all(events.values())
+
+    with_replicas(body, str(MODELS / "pocket"), enable_lora=True)
 
 
 def test_the_counts_of_replicas_reach_the_router():
