@@ -71,6 +71,20 @@ def test_columns_do_not_mix():
     assert run_replicas(task, dp_size=2, tp_size=2) == [[0, 2], [1, 3], [0, 2], [1, 3]]
 
 
+def test_replicas_that_are_not_at_the_same_exchange_are_told():
+    def task(group, tp):
+        try:
+            group.all_gatherv([np.zeros((2, 3 + group.dp_rank))])
+        except RuntimeError as error:
+            return str(error)
+
+    first, second = run_replicas(task)
+    assert (
+        first.startswith("data-parallel rank 1 (pid") and " is at another exchange than data-parallel rank 0" in first
+    )
+    assert second.startswith("data-parallel rank 0 (pid")
+
+
 @pytest.mark.parametrize("how", ["dies", "fails", "leaves", "stops"])
 def test_nobody_waits_for_a_rank_that_does_not_come(how):
     """The others raise an error that names it, and go on raising it."""
