@@ -8,23 +8,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.data_parallel import check_data_parallel
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.distributed.utils import divide, get_pp_indices
 from mini_vllm.layers.fused_moe.config import PLACEMENTS
 from mini_vllm.logger import warning_once
 from mini_vllm.utils.checks import shown
-from mini_vllm.utils.mem_utils import require_memory
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.layers.quantization.base_config import QuantizationConfig
     from mini_vllm.transformers_utils.config import HFConfig
-
-_PROCESS_BYTES = 24 << 20
-"""What a process takes that has done no more than import numpy."""
-
 
 ALL2ALL_BACKENDS = ("allgather_reducescatter", "deepep_high_throughput")
 
@@ -107,7 +103,7 @@ def check_pipeline(config: EngineConfig) -> None:
     Upstream: upstream/vllm/config/parallel.py:111 — "pipeline_parallel_size: int = 1".
     """
     whole_number("pipeline_parallel_size", config.pipeline_parallel_size, 1)
-    _check_data_parallel(config)
+    check_data_parallel(config)
     if config.pipeline_parallel_size == 1:
         return
     drafts, backend = config.speculative_config, config.distributed_executor_backend
@@ -128,58 +124,6 @@ def check_pipeline(config: EngineConfig) -> None:
         raise ValueError(
             f"pipeline_parallel_size must be 1 on this system (more needs Linux on x86-64), got "
             f"{config.pipeline_parallel_size}"
-        )
-
-
-def _check_data_parallel(config: EngineConfig) -> None:
-    """Look at `data_parallel_size`, refuse what replicas cannot do, and more of them than this machine could hold.
-
-    Upstream: upstream/vllm/config/parallel.py:117 — "data_parallel_size: int = 1".
-    """
-    whole_number("data_parallel_size", size := config.data_parallel_size, 1)
-    if size == 1:
-        return
-    for name, value, is_refused in (
-        ("kv_transfer_config", config.kv_transfer_config, config.kv_transfer_config is not None),
-        ("nnodes", config.nnodes, config.nnodes > 1),
-        ("ec_transfer_config", config.ec_transfer_config, config.ec_transfer_config is not None),
-        ("device", config.device, config.device not in ("cpu", "torch")),
-        ("gpu_memory_utilization", config.gpu_memory_utilization, config.gpu_memory_utilization is not None),
-    ):
-        if is_refused:
-            raise ValueError(
-                f"{name}={shown(value, 60)} is not served by replicas: data_parallel_size must be 1 with it, got "
-                f"{shown(size)}"
-            )
-    least = _PROCESS_BYTES * config.tensor_parallel_size * config.pipeline_parallel_size
-    if config.num_blocks is None:
-        least += config.kv_cache_memory_bytes
-    require_memory(f"data_parallel_size={shown(size)}", size * least, "ask for fewer, or for smaller caches")
-
-
-def check_data_parallel_rank(rank: int | None, size: int) -> int | None:
-    """The replica that a request is to run in, None where the balancer picks it. Raises ValueError for another number.
-
-    Upstream: upstream/vllm/v1/engine/input_processor.py:255 — "if data_parallel_rank is not None and not".
-    """
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size):
-        raise ValueError(
-            f"data_parallel_rank must be a whole number from 0 to {size - 1} (data_parallel_size={size}), got "
-            f"{shown(rank)}"
-        )
-    return rank
-
-
-def refuse_replicas(size: int, name: str, has_many: bool) -> None:
-    """Raises ValueError where something that has one core, unless it `has_many`, is asked for more.
-
-    Upstream: upstream/vllm/entrypoints/llm.py:299 — "is not supported for single-".
-    """
-    if size > 1 and not has_many:
-        raise ValueError(
-            f"{name}(data_parallel_size={size}) is not supported for single-process usage: data_parallel_size must be "
-            "1. Use `AsyncLLM(enable_multiprocessing=True, data_parallel_size=...)`, or `mini-vllm serve "
-            "--data-parallel-size ...`"
         )
 
 

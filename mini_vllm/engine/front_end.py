@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.data_parallel import refuse_replicas
 from mini_vllm.config.model import ModelConfig
-from mini_vllm.config.parallel import refuse_replicas
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.core import EngineCore
