@@ -17,6 +17,7 @@ from typing import Any
 from mini_vllm.config.utils import check_kind
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.entrypoints.constants import H11_MAX_HEADER_COUNT_DEFAULT, H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
+from mini_vllm.entrypoints.openai.flag_checks import check_frontend_flags
 from mini_vllm.entrypoints.openai.models.protocol import LoRAModulePath
 from mini_vllm.utils.checks import shown
 
@@ -189,8 +190,6 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
     if args.headless:
         raise ValueError("--headless is refused: a server here has one core, on this machine")
-    if args.api_server_count < 1:
-        raise ValueError(f"--api-server-count must be at least 1, got {args.api_server_count}")
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if args.enable_log_outputs and not args.enable_log_requests:
@@ -207,8 +206,4 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         find_middleware(name)
     if args.lora_modules and not args.enable_lora:
         raise ValueError("--lora-modules needs --enable-lora")
-    for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):
-        if getattr(args, name) < 0:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(args, name)}")
-    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
-        raise ValueError("--ssl-keyfile and --ssl-certfile come together")
+    check_frontend_flags(args)
