@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.parallel import check_data_parallel_rank
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
@@ -33,7 +34,7 @@ from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
-    from mini_vllm.engine.shared_core import SharedCore
+    from mini_vllm.engine.shared_core import AnyCore
 
 
 class AsyncLLM(FrontEnd):
@@ -60,7 +61,7 @@ class AsyncLLM(FrontEnd):
 
     def __init__(
         self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None,
-        enable_multiprocessing: bool = False, shared_core: SharedCore | None = None, **engine_args: Any,
+        enable_multiprocessing: bool = False, shared_core: AnyCore | None = None, **engine_args: Any,
     ) -> None:  # fmt: skip
         self.output_handler: asyncio.Task[None] | None = None
         self._death = Death()
@@ -72,7 +73,7 @@ class AsyncLLM(FrontEnd):
     @classmethod
     def from_engine_args(
         cls, engine_args: EngineArgs, start_engine_loop: bool = True, usage_context: Any = None,
-        stat_loggers: None = None, enable_multiprocessing: bool = False, shared_core: SharedCore | None = None,
+        stat_loggers: None = None, enable_multiprocessing: bool = False, shared_core: AnyCore | None = None,
     ) -> AsyncLLM:  # fmt: skip
         """Upstream: upstream/vllm/v1/engine/async_llm.py:232 — `AsyncLLM.from_engine_args`."""
         refuse_arguments(stat_loggers=stat_loggers)
@@ -105,8 +106,7 @@ class AsyncLLM(FrontEnd):
         Upstream: upstream/vllm/v1/engine/async_llm.py:280 — `AsyncLLM.add_request`.
         """
         self._death.check()
-        refuse_arguments(tokenization_kwargs=tokenization_kwargs, trace_headers=trace_headers)
-        refuse_arguments(prompt_text=prompt_text, data_parallel_rank=data_parallel_rank)
+        refuse_arguments(tokenization_kwargs=tokenization_kwargs, trace_headers=trace_headers, prompt_text=prompt_text)
         processed = self.input_processor.process_inputs(prompt, params)
         if lora_request is not None:
             if self.lora_registry.is_new(lora_request):
@@ -117,6 +117,7 @@ class AsyncLLM(FrontEnd):
             await self.core_client.call_utility_async("check_fits", *size)
         request = self.make_request(request_id, processed, priority, arrival_time)
         request.reasoning_ended, request.reasoning_parser_kwargs = reasoning_ended, reasoning_parser_kwargs
+        request.data_parallel_rank = check_data_parallel_rank(data_parallel_rank, self.config.data_parallel_size)
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         self._run_output_handler()
@@ -147,7 +148,7 @@ class AsyncLLM(FrontEnd):
         come meanwhile in one piece.
 
         Args:
-            request_id: unique among the unfinished.
+            request_id: unique among the unfinished. data_parallel_rank: the replica; None: the one with least to do.
             output_kind: what each output holds; None: what the parameters say, else `CUMULATIVE`.
             lora_request: the adapter, where the engine has `enable_lora`.
             reasoning_ended, reasoning_parser_kwargs: see `EngineCoreRequest`.

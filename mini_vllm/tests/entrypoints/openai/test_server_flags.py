@@ -178,7 +178,7 @@ def test_flags_from_a_file(tmp_path):
 
 @pytest.mark.parametrize("flags, said", [
     (["--grpc"], "--grpc is refused"),
-    (["--headless"], "--headless is refused"),
+    (["--headless", "--api-server-count", "2"], "--headless is none; got 2"),
     (["--api-server-count", "0"], "must be at least 1 and at most 1024, got 0"),
     (["--enable-auto-tool-choice"], "requires --tool-call-parser"),
     (["--enable-log-outputs"], "requires --enable-log-requests"),
