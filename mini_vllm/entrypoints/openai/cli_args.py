@@ -95,7 +95,7 @@ class FrontendArgs:
     allowed_origins: list[str] = cli_flag(["*"], "CORS: origins, as a JSON list.", type=_TEXTS)
     allowed_methods: list[str] = cli_flag(["*"], "CORS: methods, as a JSON list.", type=_TEXTS)
     allowed_headers: list[str] = cli_flag(["*"], "CORS: headers, as a JSON list.", type=_TEXTS)
-    api_key: list[str] | None = cli_flag(None, "One of these keys is needed for /v1 (also: VLLM_API_KEY).", nargs="+")
+    api_key: list[str] | None = cli_flag(None, "Keys, one of which computing needs (VLLM_API_KEY).", nargs="+")
     ssl_keyfile: str | None = cli_flag(None, "TLS: file of the key.")
     ssl_certfile: str | None = cli_flag(None, "TLS: file of the certificate.")
     ssl_ca_certs: str | None = cli_flag(None, "TLS: file of the authorities for clients' certificates.")
@@ -105,10 +105,10 @@ class FrontendArgs:
     middleware: list[str] = cli_flag([], "ASGI middleware, module.Class; may be given several times.", action="append")
     enable_request_id_headers: bool = cli_flag(False, "Answers carry X-Request-Id.")
     disable_fastapi_docs: bool = cli_flag(False, "No /docs, /redoc and /openapi.json.")
-    h11_max_incomplete_event_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a request's head.")
-    h11_max_header_count: int = cli_flag(H11_MAX_HEADER_COUNT_DEFAULT, "Headers of a request.")
+    h11_max_incomplete_event_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a head to come.")
+    h11_max_header_count: int = cli_flag(H11_MAX_HEADER_COUNT_DEFAULT, "Headers; more are a 431.")
     max_request_body_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a body; 0: no bound. Ours.")
-    max_concurrent_requests: int = cli_flag(0, "Requests under /v1 at a time, further ones get 429; 0: no bound. Ours.")
+    max_concurrent_requests: int = cli_flag(0, "Requests at a time, further ones get 429; 0: no bound. Ours.")
     shutdown_timeout: float = cli_flag(0, "Seconds that running requests have after SIGTERM.")
     lora_modules: list[Any] | None = cli_flag(
         None, "Adapters to serve, name=path or JSON each; needs --enable-lora.", nargs="+", action=LoRAParserAction
