@@ -35,6 +35,7 @@ TAKEN = {"--seed": (), "--chat-template": ("{",), "--allowed-media-domains": (),
 EMPTY = ("--api-key", "--served-model-name")
 ARGUMENTS_ASIDE = {"--max-log-len": ["--enable-log-requests"]}
 CLI, OPENAI = "entrypoints/cli/test_serve_flags.py", "entrypoints/openai/"
+DOCUMENTED = OPENAI + "test_documented_calls.py"
 FLAGS, PROCESS = OPENAI + "test_server_flags.py", OPENAI + "test_process.py"
 EFFECTS, CALLS = OPENAI + "test_flag_effects.py", OPENAI + "test_tool_calls.py"
 EFFECT = {
@@ -44,12 +45,14 @@ EFFECT = {
     "disable_access_log_for_endpoints": (EFFECTS, "test_what_is_logged_by_uvicorn"),
     "allow_credentials": (EFFECTS, "test_cross_origin_answers"),
     "allowed_origins": (FLAGS, "test_cors"), "allowed_methods": (EFFECTS, "test_cross_origin_answers"),
-    "allowed_headers": (EFFECTS, "test_cross_origin_answers"), "api_key": (FLAGS, "test_without_a_key_nothing_under_v1"),
+    "allowed_headers": (EFFECTS, "test_cross_origin_answers"),
+    "api_key": (FLAGS, "test_without_a_key_nothing_under_v1"),
     "ssl_keyfile": (PROCESS, "test_tls"), "ssl_certfile": (PROCESS, "test_tls"),
     "ssl_ca_certs": (EFFECTS, "test_clients_certificates"), "ssl_cert_reqs": (EFFECTS, "test_clients_certificates"),
     "ssl_ciphers": (EFFECTS, "test_clients_certificates"), "root_path": (EFFECTS, "test_below_a_proxys_path"),
     "middleware": (EFFECTS, "test_a_middleware_of_the_users"),
-    "enable_request_id_headers": (FLAGS, "test_request_ids"), "disable_fastapi_docs": (EFFECTS, "test_no_documentation"),
+    "enable_request_id_headers": (FLAGS, "test_request_ids"),
+    "disable_fastapi_docs": (EFFECTS, "test_no_documentation"),
     "h11_max_incomplete_event_size": (EFFECTS, "test_a_head_of_too_many_bytes"),
     "h11_max_header_count": (OPENAI + "test_refusals.py", "test_headers_beyond_the_count_are_refused"),
     "max_request_body_size": (FLAGS, "test_a_body_that_is_too_large"),
@@ -59,8 +62,8 @@ EFFECT = {
     "trust_request_chat_template": (EFFECTS, "test_templates"),
     "default_chat_template_kwargs": (EFFECTS, "test_templates"), "response_role": (EFFECTS, "test_templates"),
     "return_tokens_as_token_ids": (EFFECTS, "test_what_answers_have_besides"),
-    "enable_auto_tool_choice": (OPENAI + "test_documented_calls.py", "test_a_call_of_the_model_is_a_call_for_the_client"),
-    "tool_call_parser": (OPENAI + "test_documented_calls.py", "test_a_call_of_the_model_is_a_call_for_the_client"),
+    "enable_auto_tool_choice": (DOCUMENTED, "test_where_nothing_fits_the_answer_is_text"),
+    "tool_call_parser": (DOCUMENTED, "test_a_call_of_the_model_is_a_call_for_the_client"),
     "exclude_tools_when_tool_choice_none": (EFFECTS, "test_templates"),
     "tool_parser_plugin": (CALLS, "test_thoughts_and_calls"), "reasoning_parser": (CALLS, "test_thoughts_and_calls"),
     "reasoning_parser_plugin": (EFFECTS, "test_a_plugin_of_thoughts"),
@@ -74,8 +77,10 @@ EFFECT = {
     "enable_log_outputs": (EFFECTS, "test_what_is_logged_of_requests"),
     "enable_log_deltas": (EFFECTS, "test_what_is_logged_of_requests"),
     "log_error_stack": (EFFECTS, "test_what_is_logged_of_requests"),
-    "otlp_traces_endpoint": ("tracing/test_otel.py", "test_"), "fingerprint_mode": (FLAGS, "test_names_and_fingerprint"),
-    "profiler_config": ("profiler/test_profile.py", "test_"), "fingerprint_value": (FLAGS, "test_names_and_fingerprint"),
+    "otlp_traces_endpoint": ("tracing/test_otel.py", "test_"),
+    "fingerprint_mode": (FLAGS, "test_names_and_fingerprint"),
+    "profiler_config": ("profiler/test_profile.py", "test_"),
+    "fingerprint_value": (FLAGS, "test_names_and_fingerprint"),
 }  # fmt: skip
 """Flag of the server to (file, test or fixture) that shows its effect; flags of the engine: `test_arg_effects.py`."""
 
@@ -133,7 +138,7 @@ def test_an_empty_text_is_no_key_and_no_name(no_core: None, flag: str) -> None:
 @pytest.mark.parametrize(("words", "sentence"), [
     (["--api-server-count", "99999999"], "--api-server-count must be at least 1 and at most 1024"),
     (["--ssl-ciphers", "nonsense"], "--ssl-ciphers needs --ssl-keyfile and --ssl-certfile"),
-    (["--ssl-keyfile", "no.pem", "--ssl-certfile", "no.pem"], "--ssl-keyfile and --ssl-certfile 'no.pem, no.pem': No such"),
+    (["--ssl-keyfile", "no.pem", "--ssl-certfile", "no.pem"], "--ssl-keyfile and --ssl-certfile 'no.pem,"),
     (["--chat-template", "{% if %}"], "--chat-template: "),
     (["--chat-template", "no_such.jinja"], "--chat-template: "),
     (["--fingerprint-value", "x"], "--fingerprint-value needs --fingerprint-mode custom"),

@@ -22,7 +22,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 def command(page):
-    """Flags of the one command of a page that serves pocket with a parser."""
+    """Flags of a page's one command that serves pocket: --enable-auto-tool-choice and its --tool-call-parser."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = set(re.findall(r"^mini-vllm serve models/pocket .*--tool-call-parser .*$", text, re.MULTILINE))
     (line,) = found
