@@ -156,4 +156,4 @@ def test_every_flag_of_the_server_has_a_named_test_of_its_effect() -> None:
     assert sorted(EFFECT) == sorted(each.name for each in fields(FrontendArgs))
     for name, (file, test) in EFFECT.items():
         text = (TESTS / file).read_text(encoding="utf-8")
-        assert f"def {test}" in text and ("--" + name.replace("_", "-") in text or name in text), (name, file, test)
+        assert f"def {test}" in text and (name.replace("_", "-") in text or name in text), (name, file, test)
