@@ -79,7 +79,7 @@ EFFECT = {
     "log_error_stack": (EFFECTS, "test_what_is_logged_of_requests"),
     "otlp_traces_endpoint": ("tracing/test_otel.py", "test_"),
     "fingerprint_mode": (FLAGS, "test_names_and_fingerprint"),
-    "profiler_config": ("profiler/test_profile.py", "test_"),
+    "profiler_config": (OPENAI + "test_responses_store.py", "test_"),
     "fingerprint_value": (FLAGS, "test_names_and_fingerprint"),
 }  # fmt: skip
 """Flag of the server to (file, test or fixture) that shows its effect; flags of the engine: `test_arg_effects.py`."""
