@@ -19,7 +19,6 @@ from mini_vllm.entrypoints.openai.engine.protocol import (
 from mini_vllm.logger import init_logger
 from mini_vllm.tool_parsers.abstract_tool_parser import no_tool_calls
 from mini_vllm.tool_parsers.json_calls import PartialJsonToolParser, malformed_json
-from mini_vllm.tool_parsers.tool_schema import Tool
 from mini_vllm.tool_parsers.utils import dumps, is_complete_json, partial_json_loads
 
 logger = init_logger(__name__)
@@ -28,6 +27,8 @@ logger = init_logger(__name__)
 class Llama3JsonToolParser(PartialJsonToolParser):
     """Objects behind one another, the arguments under either of two names.
 
+    A vocabulary without `bot_token` will do, as pocket's, which writes a bare object. Upstream's raises RuntimeError.
+
     As a whole, any object in the answer is a call and the text around is dropped; as a stream only an answer that
     starts with one has calls.
 
@@ -35,10 +36,6 @@ class Llama3JsonToolParser(PartialJsonToolParser):
     """
 
     bot_token = "<|python_tag|>"
-
-    def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None) -> None:
-        super().__init__(tokenizer, tools)
-        (self.bot_token_id,) = self.require_tokens(self.bot_token)
 
     def extract_tool_calls(self, model_output: str, request: ChatCompletionRequest) -> ExtractedToolCallInformation:
         """One brace that starts no call makes the whole answer text."""
