@@ -218,7 +218,7 @@ class NodeWorkers:
             RendezvousError: which never came. RuntimeError: one of this node has ended.
         """
         config = self.config
-        listener = rendezvous.bind(config.master_addr, config.master_port)
+        listener = self._bind()
         try:
             in_memory = self._start_processes(listener.getsockname()[:2])
             logger.info("rank 0 waits for %d others at %s:%d", self.world_size - 1, *listener.getsockname()[:2])
@@ -233,6 +233,9 @@ class NodeWorkers:
             self.workers.append(RemoteWorkerHandle(rank, RemoteProc(connection), connection, said))
         self.links = world.links
         self.group = make_group(config, self.resolved_model, world, in_memory)
+
+    def _bind(self) -> socket.socket:
+        return rendezvous.bind(self.config.master_addr, self.config.master_port)
 
     def _start_processes(self, address: tuple[str, int]) -> Mapping[int, Any]:
         """Those of this node; the groups that share its memory."""
