@@ -80,7 +80,10 @@ class EngineArgs:
     kv_oracle: bool | None = None
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
     enable_expert_parallel: bool | None = None
+    expert_placement_strategy: str | None = None
+    all2all_backend: str | None = None
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float | None = None
     nnodes: int | None = None

@@ -60,15 +60,15 @@ class LocalWorkers:
     """The ranks from 1 on. Rank 0 is the engine's process itself.
 
     Args:
-        group: all ranks, as they share memory.
+        group: all ranks, as they share memory. dp_group: those of all replicas, where these hand each other rows.
 
     Attributes:
         workers: by rank, after `start`. rpc_broadcast_mq: what all are told. counters: how far each is.
         main_is_there: whether they have imported the engine's script.
     """
 
-    def __init__(self, config: EngineConfig, resolved_model: ResolvedModel, group: Any) -> None:
-        self.config, self.resolved_model, self.group = config, resolved_model, group
+    def __init__(self, config: EngineConfig, resolved_model: ResolvedModel, group: Any, dp_group: Any = None) -> None:
+        self.config, self.resolved_model, self.group, self.dp_group = config, resolved_model, group, dp_group
         self.world_size = group.world_size
         self.rpc_broadcast_mq: Any = MessageQueue(self.world_size - 1)
         self.counters: Any = Counters(NUM_COUNTERS * self.world_size, self.world_size)
@@ -79,7 +79,7 @@ class LocalWorkers:
         """Start them; each loads its part of the model when it is told to."""
         settings = pickle.dumps((self.config, self.resolved_model))
         self.main_is_there = b"__main__" in settings
-        shared = (self.group, self.rpc_broadcast_mq, self.counters)
+        shared = (self.group, self.rpc_broadcast_mq, self.counters, self.dp_group)
         for rank in range(1, self.world_size):
             ours, theirs = multiprocessing.get_context("spawn").Pipe()
             try:

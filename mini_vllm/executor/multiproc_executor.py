@@ -32,7 +32,7 @@ from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.sample.sampler import Sampler
-from mini_vllm.worker.worker import Worker
+from mini_vllm.worker.worker import Worker, WorkerParts
 from mini_vllm.worker.worker_base import make_worker
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class MultiprocExecutor(Executor):
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = self._make_replies()
             self._replies.expect(0, "load_model", self._patience)
-            self._worker = make_worker(config, self.resolved_model, self.group)
+            parts = WorkerParts(dp_group=self.parts.dp_group)
+            self._worker = make_worker(config, self.resolved_model, self.group, parts=parts)
             self._worker.init_device()
             self._worker.load_model()
             self._replies.collect(0, loading=True)
@@ -88,7 +89,7 @@ class MultiprocExecutor(Executor):
             from mini_vllm.executor.node_workers import NodeWorkers
 
             return NodeWorkers(self.config, self.resolved_model)
-        return LocalWorkers(self.config, self.resolved_model, self._make_group())
+        return LocalWorkers(self.config, self.resolved_model, self._make_group(), self.parts.dp_group)
 
     def _make_group(self) -> Any:
         """The ranks, as they share memory."""

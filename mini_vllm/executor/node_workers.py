@@ -159,7 +159,8 @@ def serve_rank(rank: int, parent: int, settings: bytes, address: tuple[str, int]
         said={"pid": os.getpid(), "host": socket.gethostname()}, transfer_timeout=transfer_timeout(config),
     )  # fmt: skip
     connection = world.control[0]
-    shared = (make_group(config, resolved_model, world, in_memory), ConnectionQueue(), SentCounters(connection))
+    group = make_group(config, resolved_model, world, in_memory)
+    shared = (group, ConnectionQueue(), SentCounters(connection), None)
     WorkerProc(rank, parent, shared, connection).run(settings)  # type: ignore[arg-type]
 
 

@@ -61,9 +61,9 @@ def _grown_arguments(parser: PartialJsonToolParser, before: Any, after: Any, del
     if not after:
         return None
     if before:
-        return parser._send(extract_intermediate_diff(dumps(after), dumps(before)))
+        return parser.send_arguments(extract_intermediate_diff(dumps(after), dumps(before)))
     arguments = dumps(after)
-    return parser._send(arguments[: arguments.index(delta_text) + len(delta_text)])
+    return parser.send_arguments(arguments[: arguments.index(delta_text) + len(delta_text)])
 
 
 class Internlm2AsReleased(Internlm2ToolParser):
@@ -84,7 +84,9 @@ class JambaAsReleased(JambaToolParser):
     def _rest_of(self, call: Any) -> DeltaMessage | None:
         if self.current_tool_id < 0 or not call.get("arguments"):
             return None
-        return self._send(dumps(call["arguments"]).replace(self.streamed_args_for_tool[self.current_tool_id], ""))
+        return self.send_arguments(
+            dumps(call["arguments"]).replace(self.streamed_args_for_tool[self.current_tool_id], "")
+        )
 
 
 class GraniteAsReleased(GraniteToolParser):

@@ -70,7 +70,7 @@ class PartialJsonToolParser(ToolParser):
         """A new call starts: what the one before has not sent."""
         if self.current_tool_id < 0 or not call.get("arguments"):
             return None
-        return self._send(dumps(call["arguments"])[len(self.streamed_args_for_tool[self.current_tool_id]) :])
+        return self.send_arguments(dumps(call["arguments"])[len(self.streamed_args_for_tool[self.current_tool_id]) :])
 
     def _arguments_of(self, call: Any, is_complete: list[bool]) -> DeltaMessage | None:
         if not call.get("arguments"):
@@ -79,12 +79,13 @@ class PartialJsonToolParser(ToolParser):
         sent = len(self.streamed_args_for_tool[self.current_tool_id])
         before = self.prev_tool_call_arr[self.current_tool_id].get("arguments")
         if is_complete[self.current_tool_id]:
-            return self._send(arguments[sent:])
+            return self.send_arguments(arguments[sent:])
         if not before or dumps(before) == arguments:
             return None
-        return self._send(find_common_prefix(dumps(before), arguments)[sent:])
+        return self.send_arguments(find_common_prefix(dumps(before), arguments)[sent:])
 
-    def _send(self, arguments: str) -> DeltaMessage:
+    def send_arguments(self, arguments: str) -> DeltaMessage:
+        """The next piece of the last call's arguments as a delta; it counts as sent."""
         delta = call_message(arguments_delta(self.current_tool_id, arguments))
         self.streamed_args_for_tool[self.current_tool_id] += arguments
         return delta
@@ -99,4 +100,4 @@ class PartialJsonToolParser(ToolParser):
             return None  # what closes the text is the same in both, too
         agreed = find_common_prefix(dumps(before), dumps(after))
         new = agreed[len(self.streamed_args_for_tool[self.current_tool_id]) :]
-        return self._send(new) if new else None
+        return self.send_arguments(new) if new else None

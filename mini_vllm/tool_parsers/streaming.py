@@ -14,7 +14,7 @@ import regex as re
 from mini_vllm.entrypoints.chat_utils import make_tool_call_id
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from mini_vllm.tool_parsers.json_calls import malformed_json
-from mini_vllm.tool_parsers.utils import call_message, partial_json_loads
+from mini_vllm.tool_parsers.utils import after_quote, call_message, partial_json_loads
 
 TextFilter = Callable[[str, str], tuple[str, bool]]
 """As `filter_delta_text`."""
@@ -26,16 +26,12 @@ def filter_delta_text(delta_text: str, previous_text: str) -> tuple[str, bool]:
     Braces inside of texts are none; upstream counts them, so that an unpaired one shifts the end of the call:
     upstream/vllm/tool_parsers/streaming.py:38 — `filter_delta_text`.
     """
-    level, inside, closes = 0, "", False
-    in_text = escaped = False
+    level, inside, closes, quote = 0, "", False, ""
     for at, char in enumerate(previous_text + delta_text, -len(previous_text)):
-        if in_text:
-            in_text, escaped = escaped or char != '"', not escaped and char == "\\"
-        elif char in "{}":
+        if not quote and char in "{}":
             level += 1 if char == "{" else -1
             closes = at >= 0 and level == 0
-        else:
-            in_text = char == '"'
+        quote = after_quote(quote, char)
         if at >= 0 and level != 0:
             inside += char
         elif at >= 0 and char == ",":

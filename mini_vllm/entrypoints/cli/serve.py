@@ -51,17 +51,24 @@ def serve(context: typer.Context) -> None:
     """Serve a model over HTTP, with OpenAI's API (extra `serve`); --help names the flags."""
     args = parse_serve_args(context.args)
     set_up_logging(args.uvicorn_log_level)
+    from mini_vllm.engine.exceptions import EngineDeadError
+
     if args.headless:
         _serve_headless(args)
-    if (args.api_server_count or 1) > 1:
-        from mini_vllm.engine.exceptions import EngineDeadError
+    several = (args.api_server_count or 1) > 1
+    dies = (EngineDeadError, RuntimeError) if several else (EngineDeadError,)
+    try:
+        _run(args, several)
+    except dies as error:  # a process died: who it was is all there is to say
+        c.err().print(f"error: {error}", style="bold red", markup=False)
+        raise typer.Exit(1) from None
+
+
+def _run(args: argparse.Namespace, several: bool) -> None:
+    if several:
         from mini_vllm.entrypoints.api_server_processes import run_multi_api_server
 
-        try:
-            run_multi_api_server(args)
-        except (RuntimeError, EngineDeadError) as error:  # a process died: who it was is all there is to say
-            c.err().print(f"error: {error}", style="bold red", markup=False)
-            raise typer.Exit(1) from None
+        run_multi_api_server(args)
         return
     from mini_vllm.entrypoints.openai.api_server import run_server
 

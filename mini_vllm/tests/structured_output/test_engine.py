@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -269,6 +270,56 @@ class EndsWithColon:
 
     def is_reasoning_end_streaming(self, input_ids, delta_ids):
         return ord(":") in delta_ids
+
+
+class SeesTheWhole(EndsWithColon):
+    """Notes how many ids it was shown, and the last; fails at a zero."""
+
+    seen: ClassVar[list] = []
+
+    def is_reasoning_end_streaming(self, input_ids, delta_ids):
+        self.seen.append((len(input_ids), input_ids[-1]))
+        return 1 // input_ids[-1] > 1 or ord(":") in delta_ids
+
+
+class NotCopied(list):
+    """Ids of a request: whoever goes through all of them, or takes more than the last few, fails."""
+
+    def __iter__(self):
+        raise AssertionError("all ids were read")
+
+    __reversed__ = copy = __add__ = __iter__
+
+    def __getitem__(self, at):
+        assert not isinstance(at, slice), "ids were copied"
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize(("drafts", "kept"), [("ab:cd", "ab"), ("abcd", "abcd"), (":", ""), ("", "")])
+def test_looking_for_the_end_of_thinking_among_drafts_costs_the_drafts_alone(drafts, kept):
+    engine = LLMEngine(structured_outputs_config={"reasoning_parser": f"{__name__}:SeesTheWhole"})
+    engine.add_request("a", "thought", params({"regex": "ab"}))
+    while not engine.scheduler.running:
+        engine.step()
+    (request,) = engine.scheduler.running
+    manager, ids = engine.scheduler.structured_output_manager, [*request.all_token_ids] * 5000
+    SeesTheWhole.seen, request.all_token_ids = [], NotCopied(ids)
+    found = manager.drafts_of_thinking(request, [*map(ord, drafts)])
+    assert found == [*map(ord, kept)] and len(request.all_token_ids) == len(ids)
+    assert SeesTheWhole.seen == [(len(ids) + i + 1, ord(char)) for i, char in enumerate(drafts[: len(kept) + 1])]
+    request.all_token_ids = ids
+
+
+def test_a_parser_that_fails_among_drafts_leaves_the_request_as_it_was():
+    engine = LLMEngine(structured_outputs_config={"reasoning_parser": f"{__name__}:SeesTheWhole"})
+    engine.add_request("a", "thought", params({"regex": "ab"}))
+    while not engine.scheduler.running:
+        engine.step()
+    (request,) = engine.scheduler.running
+    before = [*request.all_token_ids]
+    with pytest.raises(ZeroDivisionError):
+        engine.scheduler.structured_output_manager.drafts_of_thinking(request, [5, 0])
+    assert request.all_token_ids == before
 
 
 def test_drafts_get_a_row_each_and_are_taken_back():

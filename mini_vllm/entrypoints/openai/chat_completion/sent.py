@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatMessage
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
+from mini_vllm.tool_parsers.utils import after_quote
 
 _CLOSES = {"{": "}", "[": "]"}
 
@@ -24,26 +25,24 @@ class JsonPrefix:
     """
 
     def __init__(self) -> None:
-        self._state: tuple[str, str] = ("", "value")
+        self._state: tuple[str, str, str] = ("", "value", "")
 
     def grows(self, text: str) -> bool:
         """Shape: any text, spaces included. A value that has ended takes spaces alone."""
-        state: tuple[str, str] | None = self._state
+        stack, expects, quote = self._state
         for char in text:
-            state = _after(*state, char) if state is not None else None
-        if state is None:
-            return False
-        self._state = state
+            if not quote and (after := _after(stack, expects, char)):
+                stack, expects = after
+            elif not quote:
+                return False
+            quote = after_quote(quote, char)
+        self._state = stack, expects, quote
         return True
 
 
 def _after(stack: str, expects: str, char: str) -> tuple[str, str] | None:
-    """(open brackets, what comes next) behind one more character; None where none of JSON's texts goes on so."""
-    if expects in ("text", "key text"):
-        behind = "colon" if expects == "key text" else "end"
-        return stack, {'"': behind, "\\": f"{expects}\\"}.get(char, expects)
-    if expects.endswith("\\"):
-        return stack, expects[:-1]
+    """(open brackets, what comes next) behind one more character outside of strings, or what comes behind the string
+    that it opens; None where none of JSON's texts goes on so."""
     if expects == "scalar":
         if char.isalnum() or char in "+-.":
             return stack, expects
@@ -55,11 +54,11 @@ def _after(stack: str, expects: str, char: str) -> tuple[str, str] | None:
             return stack[:-1], "end"
         if char in _CLOSES:
             return stack + char, "first key" if char == "{" else "first value"
-        return (stack, "text") if char == '"' else (stack, "scalar") if char.isalnum() or char in "-" else None
+        return (stack, "end") if char == '"' else (stack, "scalar") if char.isalnum() or char in "-" else None
     if expects == "colon":
         return (stack, "value") if char == ":" else None
     if expects in ("key", "first key") and char == '"':
-        return stack, "key text"
+        return stack, "colon"
     if expects in ("end", "first key") and stack and char == _CLOSES[stack[-1]]:
         return stack[:-1], "end"
     if expects == "end" and stack and char == ",":
@@ -69,18 +68,16 @@ def _after(stack: str, expects: str, char: str) -> tuple[str, str] | None:
 
 def rest_of_json(sent: str, whole: str) -> str | None:
     """What of `whole` comes behind `sent`, whatever spaces stand between their marks; None: it begins otherwise."""
-    at, in_text, escaped = 0, False, False
+    at, quote = 0, ""
     for char in sent:
-        if not in_text and char.isspace():
+        if not quote and char.isspace():
             continue
-        while not in_text and at < len(whole) and whole[at].isspace():
+        while not quote and at < len(whole) and whole[at].isspace():
             at += 1
         if at == len(whole) or whole[at] != char:
             return None
         at += 1
-        if not escaped and char == '"':
-            in_text = not in_text
-        escaped = in_text and not escaped and char == "\\"
+        quote = after_quote(quote, char)
     return whole[at:]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,7 @@ from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, Delt
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.tests.golden.parser_cases import CALLS, DEALS, SYNTAXES, THINK, TOOLS, Words, steps
+from mini_vllm.tool_parsers.utils import after_quote
 
 PAIRS = [(name, syntax) for syntax, (names, *_) in SYNTAXES.items() for name in names]
 ODD = [
@@ -125,6 +127,16 @@ def test_what_looked_like_a_call_is_text_in_the_end(text):
 def test_beginnings_of_json(text, begins):
     whole, by_character = JsonPrefix(), JsonPrefix()
     assert whole.grows(text) == all([by_character.grows(char) for char in text]) == begins
+
+
+@pytest.mark.parametrize("text", [r'"a\\" {', r'"\"{\\\"" {', '{"a": "}"} "', '""{"', r"\""])
+def test_where_a_text_stands_in_the_strings_of_json(text):
+    """Against a pattern for whole strings, and for one that is cut."""
+    where = ""
+    for end in range(len(text) + 1):
+        where = after_quote(where, text[end - 1]) if end else ""
+        *_, last = ['"', *re.findall(r'"(?:[^"\\]|\\.)*("|\\?\Z)', text[:end])]
+        assert where == {'"': "", "": '"'}.get(last, last)
 
 
 def test_a_part_that_is_refused_does_not_count():
