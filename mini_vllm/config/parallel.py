@@ -70,6 +70,11 @@ def check_executor(config: EngineConfig) -> None:
             "distributed_executor_backend='ray' is for more than one rank, got tensor_parallel_size=1 and "
             "pipeline_parallel_size=1"
         )
+    if backend == "ray" and config.data_parallel_size != 1:
+        raise ValueError(
+            f"distributed_executor_backend='ray' is not served by replicas: data_parallel_size must be 1 with it, got "
+            f"{shown(config.data_parallel_size)}"
+        )
     _check_nodes(config)
 
 

@@ -56,13 +56,13 @@ class RemoteProc:
 
 @dataclass
 class RemoteWorkerHandle:
-    """A `WorkerProcHandle` of a rank with a socket. said: what it has told of itself."""
+    """A `WorkerProcHandle` of a rank with a socket. said: what it has told of itself. state: no letter is known."""
 
     rank: int
     proc: RemoteProc
     connection: SocketConnection
     said: dict[str, Any]
-    state = ""
+    state = "remote"
 
     @property
     def name(self) -> str:

@@ -128,7 +128,11 @@ def test_more_ranks_than_the_cluster_has_cpus(cluster, folder):
 
 
 def test_what_ray_is_not_for():
-    for args, said in (({}, "is for more than one rank"), ({**TP, "nnodes": 2}, "nnodes=2 needs distributed_executor")):
+    for args, said in (
+        ({}, "is for more than one rank"),
+        ({**TP, "nnodes": 2}, "nnodes=2 needs distributed_executor"),
+        ({**TP, "data_parallel_size": 2}, "data_parallel_size must be 1 with it, got 2"),
+    ):
         with pytest.raises(ValueError, match=said):
             EngineConfig(**ARGS, **RAY, **args)
 
