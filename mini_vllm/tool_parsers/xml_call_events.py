@@ -7,6 +7,8 @@ list or an object whole. What the model forgets to close is closed.
 from __future__ import annotations
 
 import ast
+import json
+from collections.abc import Callable
 from typing import Any
 from xml.parsers.expat import ParserCreate
 
@@ -39,11 +41,13 @@ def is_list_type(name: str) -> bool:
 def value_so_far(text: str, name: str, whole: bool = False) -> str:
     """As `convert_param_value`, of a text that may still grow; null is null where no text is wanted.
 
-    What may become "null" or "true" waits until the text is `whole`: upstream makes a text or false of its beginning,
-    and nothing, which is no JSON, of a null that is no text's.
+    Numbers, and what may become "null" or "true", wait until the text is `whole`: upstream makes another number, a
+    text or false of its beginning, and nothing, which is no JSON, of a null that is no text's.
     """
     kind, word = name.strip().lower(), text.lower()
-    if not whole and ("null".startswith(word) or (kind in _BOOLEANS and word != "true" and "true".startswith(word))):
+    if not whole and (kind.startswith((*_WHOLE_NUMBERS, *_NUMBERS)) or "null".startswith(word)):
+        return ""
+    if not whole and kind in _BOOLEANS and word != "true" and "true".startswith(word):
         return ""
     return "null" if word in ("", "null") and kind not in _TEXTS else convert_param_value(text, name)
 
@@ -70,8 +74,28 @@ def convert_param_value(text: str, name: str) -> str:
     return dumps(text.lower() == "true") if name in _BOOLEANS else text
 
 
+def read_json_or_python(text: str) -> str:
+    """A list or an object, as JSON. Upstream reads Python alone, so that `[true]` is a text there, and so is `[1]` on a
+    line of its own."""
+    try:
+        return dumps(json.loads(text))
+    except ValueError:
+        return read_python(text.strip())
+
+
+def read_python(text: str) -> str:
+    """A list or an object as Python writes it, as JSON; what cannot be read is a text."""
+    try:
+        value: Any = ast.literal_eval(text + "\n" * text.endswith(("\n", "\r")))
+        return dumps(value)
+    except Exception:
+        return dumps(text)
+
+
 class XmlCallEvents:
     """The state of the call that is being written. `deltas`: what this step has to send."""
+
+    read_whole: Callable[[str], str] = staticmethod(read_json_or_python)
 
     def __init__(self) -> None:
         self.tools: list[Tool] = []
@@ -103,7 +127,7 @@ class XmlCallEvents:
     def _end_parameter(self) -> None:
         self.param_name: str | None = None
         self.param_value = self.param_sent = ""
-        self.newline_waits = self.quote_sent = self.deferred = False
+        self.newline_waits = self.quote_sent = self.deferred = self.seen_break = False
 
     def param_type(self, name: str | None) -> str:
         """The type that the tool's schema states for an argument; "string" where it says nothing."""
@@ -146,7 +170,7 @@ class XmlCallEvents:
         elif tag.startswith("parameter"):
             self.close()
             self.param_name = attributes.get("name")
-            self.param_value, self.param_sent, self.quote_sent = "", "", False
+            self.param_value, self.param_sent, self.quote_sent, self.seen_break = "", "", False, False
             if self.param_name:
                 self.emit(f'{", " if self.has_parameters else "{"}"{self.param_name}": ')
 
@@ -155,8 +179,7 @@ class XmlCallEvents:
         if not self.param_name or self.deferred:
             return
         name = self.param_type(self.param_name)
-        if not self.param_value:
-            data = data.removeprefix("\n")
+        data = self.behind_first_break(data)
         if name in _TEXTS and not self.quote_sent:
             self.emit('"')
             self.quote_sent = True
@@ -166,6 +189,13 @@ class XmlCallEvents:
         self.newline_waits = data.endswith("\n")
         self.param_value += data.removesuffix("\n")
         self._emit_value(name)
+
+    def behind_first_break(self, data: str) -> str:
+        """Of a parameter's first text, what follows the line break that belongs to the syntax."""
+        if self.seen_break or not data:
+            return data
+        self.seen_break = True
+        return data.removeprefix("\n")
 
     def _emit_value(self, name: str, whole: bool = False) -> None:
         """What of the value is new; `whole`: nothing follows."""
@@ -194,18 +224,9 @@ class XmlCallEvents:
     def _close_parameter(self) -> None:
         self.has_parameters = True
         if self.deferred:
-            self.emit(_read_whole(self.whole_text))
+            self.emit(self.read_whole(self.whole_text))
         else:
             self._emit_value(self.param_type(self.param_name), whole=True)
         if not self.deferred and self.param_type(self.param_name) in _TEXTS:
             self.emit('"' if self.param_value or self.quote_sent else '""')
         self._end_parameter()
-
-
-def _read_whole(text: str) -> str:
-    """A list or an object as Python writes it, as JSON; what cannot be read is a text."""
-    try:
-        value: Any = ast.literal_eval(text + "\n" * text.endswith(("\n", "\r")))
-        return dumps(value)
-    except Exception:
-        return dumps(text)
