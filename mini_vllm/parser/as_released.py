@@ -39,7 +39,7 @@ from mini_vllm.tool_parsers.qwen3xml_tool_parser import Qwen3XMLToolParser, Stre
 from mini_vllm.tool_parsers.streaming import TextFilter
 from mini_vllm.tool_parsers.tool_schema import Tool, get_json_schema_from_tools
 from mini_vllm.tool_parsers.utils import dumps, find_common_prefix
-from mini_vllm.tool_parsers.xml_call_events import convert_param_value, read_python
+from mini_vllm.tool_parsers.xml_call_events import convert_param_value, known_type, read_python
 
 
 def find_common_suffix(first: str, second: str) -> str:
@@ -156,6 +156,10 @@ class _XmlCallsAsReleased(StreamingXMLToolCallParser):
     def safe(text: str) -> str:
         return escape(text, {'"': "&quot;", "'": "&apos;"})
 
+    @staticmethod
+    def stated_type(schema: dict[str, Any]) -> str:
+        return known_type(str(schema.get("type", "string")))
+
     def of_last_call(self, chunk: str) -> str:
         return chunk
 
@@ -252,7 +256,11 @@ def count_braces(before_step: str, text: str, before: str) -> tuple[str, bool]:
 
 
 class DelegatingParserAsReleased(DelegatingParser):
-    """Counts all braces of a forced call."""
+    """Counts all braces of a forced call, and gives a parser ids whose text has not come."""
+
+    def step_of(self, text: str, token_ids: list[int], request: ChatCompletionRequest) -> tuple[str, list[int]]:
+        """As it came."""
+        return text, token_ids
 
     def text_filter(self, previous_text: str) -> TextFilter:
         """See `count_braces`."""

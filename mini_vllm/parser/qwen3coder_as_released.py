@@ -29,6 +29,8 @@ logger = init_logger(__name__)
 class Qwen3CoderAsReleased(Qwen3CoderToolParser):
     """Upstream: upstream/vllm/tool_parsers/qwen3coder_tool_parser.py:41 — `Qwen3CoderToolParser`."""
 
+    none_is_null = False
+
     def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None) -> None:
         super().__init__(tokenizer, tools)
         self._reset()

@@ -44,6 +44,8 @@ class Qwen3CoderToolParser(RereadingToolParser):
     Upstream: upstream/vllm/tool_parsers/qwen3coder_tool_parser.py:41 — `Qwen3CoderToolParser`.
     """
 
+    none_is_null = True
+    """Templates write a null of an earlier call so, and models repeat it. Upstream makes a text of it."""
     tool_call_regex = re.compile(r"<tool_call>(.*?)</tool_call>|<tool_call>(.*?)$", re.DOTALL)
     function_regex = re.compile(r"<function=(.*?)</function>|<function=(.*)$", re.DOTALL)
     parameter_regex = re.compile(r"<parameter=(.*?)(?:</parameter>|(?=<parameter=)|(?=</function>)|$)", re.DOTALL)
@@ -84,7 +86,7 @@ class Qwen3CoderToolParser(RereadingToolParser):
 
     def _value(self, function: str, key: str, text: str) -> Any:
         schema = find_tool_properties(self.tools, function).get(key, {})
-        return coerce_to_schema_type(text.removesuffix("\n"), extract_types_from_schema(schema))
+        return coerce_to_schema_type(text.removesuffix("\n"), extract_types_from_schema(schema), self.none_is_null)
 
     def read(self, text: str) -> tuple[str, list[CallSoFar]]:
         """Text outside of calls, but for line breaks between them; and of each call the parameters that have ended."""

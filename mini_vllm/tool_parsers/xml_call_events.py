@@ -14,7 +14,7 @@ from xml.parsers.expat import ParserCreate
 
 from mini_vllm.entrypoints.chat_utils import make_tool_call_id
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
-from mini_vllm.tool_parsers.tool_schema import Tool, find_tool_properties
+from mini_vllm.tool_parsers.tool_schema import Tool, extract_types_from_schema, find_tool_properties
 from mini_vllm.tool_parsers.utils import dumps
 
 _TEXTS = ("string", "str", "text", "varchar", "char", "enum")
@@ -45,11 +45,13 @@ def value_so_far(text: str, name: str, whole: bool = False) -> str:
     text or false of its beginning, and nothing, which is no JSON, of a null that is no text's.
     """
     kind, word = name.strip().lower(), text.lower()
-    if not whole and (kind.startswith((*_WHOLE_NUMBERS, *_NUMBERS)) or "null".startswith(word)):
+    may_be_null = "null".startswith(word) or (kind not in _TEXTS and "None".startswith(text))
+    if not whole and (kind.startswith((*_WHOLE_NUMBERS, *_NUMBERS)) or may_be_null):
         return ""
     if not whole and kind in _BOOLEANS and word != "true" and "true".startswith(word):
         return ""
-    return "null" if word in ("", "null") and kind not in _TEXTS else convert_param_value(text, name)
+    is_null = word in ("", "null") or text == "None"
+    return "null" if is_null and kind not in _TEXTS else convert_param_value(text, name)
 
 
 def convert_param_value(text: str, name: str) -> str:
@@ -134,7 +136,13 @@ class XmlCallEvents:
         if not self.tools or not self.function_name or not name:
             return "string"
         schema = find_tool_properties(self.tools, self.function_name).get(name)
-        return known_type(str(schema.get("type", "string"))) if isinstance(schema, dict) else "string"
+        return self.stated_type(schema) if isinstance(schema, dict) else "string"
+
+    @staticmethod
+    def stated_type(schema: dict[str, Any]) -> str:
+        """The one type that a value has if it is not null; "string" of several. Upstream takes every union for text."""
+        types = [each for each in extract_types_from_schema(schema) if each != "null"]
+        return known_type(types[0]) if len(types) == 1 else "string"
 
     def emit(self, arguments: str, name: str | None = None) -> None:
         """A part of the call; each has the call's id, so that the parts of one step can be joined."""
