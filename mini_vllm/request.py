@@ -143,6 +143,8 @@ class Request:
             cache_salt=request.cache_salt, lora_request=request.lora_request, mm_features=request.mm_features,
             abort_immediately=request.abort_immediately,
         )  # fmt: skip
+        for token_id in request.output_token_ids:
+            made.append_output_token_ids(token_id)
         state = made.structured_output_request
         if state is not None:
             state.reasoning_ended = request.reasoning_ended

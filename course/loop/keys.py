@@ -51,9 +51,10 @@ class PosixKeys(Keys):
 
     def __init__(self, handle: int) -> None:
         self.handle, self.saved = handle, termios.tcgetattr(handle)
-        self.typing = self.resumed = False
+        self.typing = False
 
     def __enter__(self) -> Keys:
+        self.woken, self.wake = os.pipe()  # a handler does not end select(), which goes on with the time that is left
         handlers = {signal.SIGTERM: self._end, signal.SIGHUP: self._end, signal.SIGTSTP: self._suspend}
         self.before: dict[int, Any] = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         return super().__enter__()
@@ -62,6 +63,8 @@ class PosixKeys(Keys):
         self.stop()
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        os.close(self.woken)
+        os.close(self.wake)
 
     def start(self) -> None:
         tty.setcbreak(self.handle, termios.TCSANOW)
@@ -80,14 +83,14 @@ class PosixKeys(Keys):
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)  # here it stands still until SIGCONT
         signal.signal(signal.SIGTSTP, self._suspend)
-        self.resumed = True
         if typing:
             self.start()
+        os.write(self.wake, b"z")
 
     def get(self, seconds: float) -> str:
-        ready, _, _ = select.select([self.handle], [], [], 0 if self.resumed else seconds)
-        if self.resumed:
-            self.resumed = False
+        ready, _, _ = select.select([self.handle, self.woken], [], [], seconds)
+        if self.woken in ready:
+            os.read(self.woken, 64)
             return REDRAW
         if not ready:
             return ""

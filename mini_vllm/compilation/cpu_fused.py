@@ -93,11 +93,11 @@ class FusedDecoder(ABC):
         """
         for tile in tiles:
             layer.o.part_into(mixed[tile.tokens].T, tile.o_parts[self.rank], tile)
-        self.meet()
+        self.meet([tile.o_parts for tile in tiles])
         for tile in tiles:
             self.add_attention(layer, tile)
             self.mlp(layer, tile)
-        self.meet()
+        self.meet([tile.down_parts for tile in tiles])
         for tile in tiles:
             self.add_mlp(layer, tile)
             self.end_layer(layer, tile)
@@ -164,10 +164,10 @@ class FusedDecoder(ABC):
     def _look_up(self, input_ids: Any, tile: Tile) -> Array:
         return self.model.embed_input_ids(input_ids[tile.tokens])
 
-    def meet(self) -> None:
+    def meet(self, parts: list[list[Array]]) -> None:
         """Wait until the partial sums of all ranks are there."""
         if self.group is not None:
-            self.group.barrier()
+            self.group.exchange(parts)
 
     def compute_logits(self, hidden: Array) -> Array:
         """Hidden rows [R, H] -> logits [R, V]."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.distributed.device_communicators.base_device_communicator import DeviceCommunicatorBase
 from mini_vllm.distributed.shared_memory import Counters, SharedMemory
 from mini_vllm.utils.arrays import Array
 
@@ -107,7 +108,7 @@ def initialize_model_parallel(
     return ParallelState(group(ranks[dp, pp]), group(ranks[dp, :, tp]), group(ranks[:, pp, tp]), group(ranks[:, pp]))
 
 
-class TensorParallelGroup:
+class TensorParallelGroup(DeviceCommunicatorBase):
     """`world_size` processes that compute one step together. Made by the process that starts them, and handed to each.
 
     Args:
@@ -117,17 +118,14 @@ class TensorParallelGroup:
         mm_encoder_tp_mode: "data" where each rank has an encoder of media of its own, and takes whole items.
 
     Attributes:
-        rank: of this process; each sets its own. num_elements: as given. steps_overlap: whether ranks may be at
-            different steps.
-        check: called while waiting; raises where waiting has become senseless.
+        rank: of this process; each sets its own. The others: see `DeviceCommunicatorBase`.
     """
-
-    steps_overlap = False
 
     def __init__(self, world_size: int, num_elements: int, dtype: Any, mm_encoder_tp_mode: str = "weights") -> None:
         self.world_size, self.num_elements, self.dtype = world_size, num_elements, np.dtype(dtype)
         self.mm_encoder_tp_mode = mm_encoder_tp_mode
         self._arrived = Counters(world_size, world_size)
+        self._handed = Counters(2 * world_size**2, world_size)
         self._memory = SharedMemory(2 * world_size * num_elements * self.dtype.itemsize)
         self._open()
 
@@ -138,10 +136,11 @@ class TensorParallelGroup:
 
     def __getstate__(self) -> Any:
         sizes = self.world_size, self.num_elements, self.dtype
-        return *sizes, self.mm_encoder_tp_mode, self._arrived, self._memory
+        return *sizes, self.mm_encoder_tp_mode, self._arrived, self._handed, self._memory
 
     def __setstate__(self, state: Any) -> None:
-        self.world_size, self.num_elements, self.dtype, self.mm_encoder_tp_mode, self._arrived, self._memory = state
+        self.world_size, self.num_elements, self.dtype, self.mm_encoder_tp_mode, *shared = state
+        self._arrived, self._handed, self._memory = shared
         self._open()
 
     def begin_step(self, step: int) -> None:
@@ -152,14 +151,13 @@ class TensorParallelGroup:
         """The step in which a rank came to a barrier last, and the how-manieth barrier of that step it was."""
         return divmod(self._arrived[rank], _MAX_BARRIERS)
 
-    def parts(self, side: int, start: int, *shape: int) -> list[Array]:
-        """Views of every rank's partial sum, from element `start` on; the caller's own is at its rank.
+    def exchange(self, parts: list[list[Array]]) -> None:
+        """A barrier: all ranks look at the same memory.
 
         Sums use the sides 0 and 1 in turns: whoever writes to a side has passed the barrier of the other one, which
         all ranks reach only when they have read this side.
         """
-        stop = start + math.prod(shape)
-        return [part[start:stop].reshape(shape) for part in self._parts[side]]
+        self.barrier()
 
     def barrier(self) -> None:
         """Return when all ranks have come here."""
@@ -184,17 +182,49 @@ class TensorParallelGroup:
                 target += part
         return out
 
-    def all_gather(self, x: Array) -> Array:
-        """Every rank's `x` [..., n], side by side in the order of the ranks: [..., world_size * n].
-
-        Upstream: upstream/vllm/distributed/parallel_state.py:543 — `GroupCoordinator.all_gather`.
-        """
+    def gather_parts(self, x: Array) -> Array:
+        """See `DeviceCommunicatorBase.gather_parts`."""
         out = np.empty((self.world_size, x.size), x.dtype)
         for first, parts in self._exchange(np.ascontiguousarray(x).reshape(-1)):
             for rank, part in enumerate(parts):
                 out[rank, first : first + len(part)] = part
-        gathered = np.moveaxis(out.reshape(self.world_size, *x.shape), 0, -2)
-        return gathered.reshape(*x.shape[:-1], self.world_size * x.shape[-1])
+        return out.reshape(self.world_size, *x.shape)
+
+    def broadcast(self, x: Array, src: int = 0) -> Array:
+        """See `DeviceCommunicatorBase.broadcast`."""
+        out: Array = self.gather_parts(x)[src]
+        return out
+
+    def send(self, x: Array, dst: int) -> None:
+        """See `DeviceCommunicatorBase.send`. Returns when it has been read: a piece lies in the sender's place of side
+        0, which nobody reads between two calls."""
+        data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        place, sent, read = self._bytes_of(self.rank), *self._between(self.rank, dst)
+        for first in range(0, len(data), len(place)):
+            piece = data[first : first + len(place)]
+            place[: len(piece)] = piece
+            self._handed[sent] = number = self._handed[sent] + 1
+            self._handed.wait(read, number, self.check)
+
+    def recv(self, shape: tuple[int, ...], dtype: Any, src: int) -> Array:
+        """See `DeviceCommunicatorBase.recv`."""
+        out = np.empty(shape, dtype)
+        data = out.reshape(-1).view(np.uint8)
+        place, sent, read = self._bytes_of(src), *self._between(src, self.rank)
+        for first in range(0, len(data), len(place)):
+            self._handed.wait(sent, number := self._handed[read] + 1, self.check)
+            piece = data[first : first + len(place)]
+            piece[...] = place[: len(piece)]
+            self._handed[read] = number
+        return out
+
+    def _bytes_of(self, rank: int) -> Array:
+        return self._parts[0, rank].view(np.uint8)
+
+    def _between(self, src: int, dst: int) -> tuple[int, int]:
+        """The counters of pieces sent, and of those read."""
+        place = 2 * (src * self.world_size + dst)
+        return place, place + 1
 
     def _exchange(self, flat: Array) -> Iterator[tuple[int, list[Array]]]:
         """Piece by piece: where it starts, and every rank's. The first wait is for those who still read side 1."""

@@ -73,9 +73,15 @@ class SharedMemory:
 
 
 def _attach(handle: Any, num_bytes: int) -> SharedMemory:
+    return attach(handle.detach(), num_bytes)
+
+
+def attach(fd: int, num_bytes: int) -> SharedMemory:
+    """Memory that another process made and whose file descriptor is here, as of a program started with `pass_fds`. The
+    descriptor is the memory's from now on."""
     memory = SharedMemory.__new__(SharedMemory)
     memory.num_bytes = num_bytes
-    memory._open(handle.detach())
+    memory._open(fd)
     return memory
 
 
@@ -93,6 +99,8 @@ class Counters:
         count: how many.
         num_processes: that run at the same time. Where they are more than the cores, nobody spins.
     """
+
+    is_shared = True
 
     def __init__(self, count: int, num_processes: int) -> None:
         self.num_processes = num_processes

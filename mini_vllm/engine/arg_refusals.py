@@ -17,16 +17,16 @@ _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 _REFUSED = {
     "give it as `speculative_config={'method': …, 'model': …, 'num_speculative_tokens': …}`":
         "spec_method spec_model spec_tokens",
-    "one engine has one core; its ranks are `tensor_parallel_size` and `pipeline_parallel_size`": """
-        data_parallel_size=1 data_parallel_rank data_parallel_start_rank
+    "all `data_parallel_size` replicas are processes of this machine, behind the one balancer of their engine": """
+        data_parallel_rank data_parallel_start_rank
         data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb
-        data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend=mp
-        enable_ep_weight_filter all2all_backend=allgather_reducescatter enable_elastic_ep enable_dbo ubatch_size
+        data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend=mp""",
+    "ranks are `tensor_parallel_size`, `pipeline_parallel_size` and `data_parallel_size`": """
+        enable_ep_weight_filter enable_elastic_ep enable_dbo ubatch_size
         dbo_decode_token_threshold=32 dbo_prefill_token_threshold=512 disable_nccl_for_dp_synchronization
         prefill_context_parallel_size=1 decode_context_parallel_size=1 dcp_comm_backend=ag_rs
         dcp_kv_cache_interleave_size=1 cp_kv_cache_interleave_size=1 eplb_config enable_eplb
-        expert_placement_strategy=linear master_addr=127.0.0.1 master_port=29501
-        nnodes=1 node_rank ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
+        ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
     "no graph here depends on the number of adapters": "specialize_active_lora",
     "adapters of experts are not served": "enable_mixed_moe_lora_format",
     "give it as `structured_outputs_config={'reasoning_parser': …}`":
@@ -85,7 +85,6 @@ WITHOUT_EFFECT: dict[str, tuple[Kind, str]] = {
     "moe_backend": (one_of("auto", None), "the platform has one way to compute experts"),
     "linear_backend": (one_of("auto", None), "the platform has one way to compute projections"),
     "fail_on_environ_validation": (one_of(False, None), "variables of the environment are not looked at"),
-    "distributed_timeout_seconds": (NULL, _SECONDS),
     "cpu_distributed_timeout_seconds": (NULL, _SECONDS),
     "aggregate_engine_logging": (one_of(False, None), "one engine has one log"),
 }

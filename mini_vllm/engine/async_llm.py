@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.parallel import check_data_parallel_rank
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
@@ -23,7 +24,7 @@ from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.front_end import FrontEnd
 from mini_vllm.engine.input_processor import Prompt
 from mini_vllm.engine.missing_names import missing_method, refuse_arguments
-from mini_vllm.engine.output_handler import Death, handle_outputs, let_end
+from mini_vllm.engine.output_handler import Death, let_end, start_handler
 from mini_vllm.engine.parallel_sampling import fan_out
 from mini_vllm.engine.request_output_collector import RequestOutputCollector
 from mini_vllm.lora.request import LoRARequest
@@ -33,11 +34,11 @@ from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
-    from mini_vllm.engine.shared_core import SharedCore
+    from mini_vllm.engine.shared_core import AnyCore
 
 
 class AsyncLLM(FrontEnd):
-    """An engine for concurrent streams; belongs to the event loop in which it is first used.
+    """An engine for concurrent streams; belongs to the event loop in which it is made, else first used.
 
     Args:
         model, tokenizer, with_labs, engine_args: as `LLMEngine`.
@@ -60,17 +61,19 @@ class AsyncLLM(FrontEnd):
 
     def __init__(
         self, model: Any = None, *, tokenizer: Any = None, with_labs: Any = None,
-        enable_multiprocessing: bool = False, shared_core: SharedCore | None = None, **engine_args: Any,
+        enable_multiprocessing: bool = False, shared_core: AnyCore | None = None, **engine_args: Any,
     ) -> None:  # fmt: skip
         self.output_handler: asyncio.Task[None] | None = None
         self._death = Death()
         config = EngineConfig.from_args(**engine_args)
         super().__init__(model, tokenizer, with_labs, enable_multiprocessing, True, config, shared_core)
+        self._death = Death(self.core_client)
+        self._run_output_handler()
 
     @classmethod
     def from_engine_args(
         cls, engine_args: EngineArgs, start_engine_loop: bool = True, usage_context: Any = None,
-        stat_loggers: None = None, enable_multiprocessing: bool = False, shared_core: SharedCore | None = None,
+        stat_loggers: None = None, enable_multiprocessing: bool = False, shared_core: AnyCore | None = None,
     ) -> AsyncLLM:  # fmt: skip
         """Upstream: upstream/vllm/v1/engine/async_llm.py:232 — `AsyncLLM.from_engine_args`."""
         refuse_arguments(stat_loggers=stat_loggers)
@@ -78,7 +81,7 @@ class AsyncLLM(FrontEnd):
 
     @property
     def errored(self) -> bool:
-        """True once the core is gone."""
+        """True once the core is gone, whether or not anything ran."""
         return self._death.error is not None
 
     @property
@@ -103,8 +106,7 @@ class AsyncLLM(FrontEnd):
         Upstream: upstream/vllm/v1/engine/async_llm.py:280 — `AsyncLLM.add_request`.
         """
         self._death.check()
-        refuse_arguments(tokenization_kwargs=tokenization_kwargs, trace_headers=trace_headers)
-        refuse_arguments(prompt_text=prompt_text, data_parallel_rank=data_parallel_rank)
+        refuse_arguments(tokenization_kwargs=tokenization_kwargs, trace_headers=trace_headers, prompt_text=prompt_text)
         processed = self.input_processor.process_inputs(prompt, params)
         if lora_request is not None:
             if self.lora_registry.is_new(lora_request):
@@ -115,6 +117,7 @@ class AsyncLLM(FrontEnd):
             await self.core_client.call_utility_async("check_fits", *size)
         request = self.make_request(request_id, processed, priority, arrival_time)
         request.reasoning_ended, request.reasoning_parser_kwargs = reasoning_ended, reasoning_parser_kwargs
+        request.data_parallel_rank = check_data_parallel_rank(data_parallel_rank, self.config.data_parallel_size)
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         self._run_output_handler()
@@ -145,7 +148,7 @@ class AsyncLLM(FrontEnd):
         come meanwhile in one piece.
 
         Args:
-            request_id: unique among the unfinished.
+            request_id: unique among the unfinished. data_parallel_rank: the replica; None: the one with least to do.
             output_kind: what each output holds; None: what the parameters say, else `CUMULATIVE`.
             lora_request: the adapter, where the engine has `enable_lora`.
             reasoning_ended, reasoning_parser_kwargs: see `EngineCoreRequest`.
@@ -189,13 +192,12 @@ class AsyncLLM(FrontEnd):
         return self.generate(prompt, pooling_params, request_id, **more)
 
     def _run_output_handler(self) -> None:
-        """Start the output handler, in the event loop that runs. It holds no reference to this object.
+        """Start the output handler where an event loop runs. It holds no reference to this object.
 
         Upstream: upstream/vllm/v1/engine/async_llm.py:637 — `AsyncLLM._run_output_handler`.
         """
         if self.output_handler is None:
-            handler = handle_outputs(self.core_client, self.output_processor, self._death)
-            self.output_handler = asyncio.create_task(handler, name="output_handler")
+            self.output_handler = start_handler(self.core_client, self.output_processor, self._death)
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
         """End requests now; ids that are unknown are passed over. Whoever consumes them gets a last output.
@@ -274,7 +276,7 @@ class AsyncLLM(FrontEnd):
         """
         if self._death.owner.refusal is not None:  # a forked child has nothing to end
             return
-        if not self.errored and self.output_handler is not None:
+        if self.output_handler is not None and not self.errored:
             seconds = self.config.shutdown_timeout if timeout is None else timeout
             let_end(self.output_handler, self.output_processor, seconds)
         self._death.error = self._death.error or EngineDeadError("it was shut down")

@@ -6,10 +6,12 @@ Upstream twin: upstream/vllm/v1/engine/core_client.py:919 — `AsyncMPClient`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
 from mini_vllm.engine import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
+from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.mp_client import PING, SILENCE_S, MPClient
 from mini_vllm.engine.shared_core import SharedCore
 from mini_vllm.engine.utils import CoreSetup
@@ -18,22 +20,25 @@ from mini_vllm.engine.utils import CoreSetup
 class AsyncMPClient(MPClient):
     """Requests are sent at once; the event loop reads whenever the socket has something.
 
-    It belongs to the event loop in which it is first used.
+    It belongs to the event loop in which it is first used; an `AsyncLLM` that is made in one reads from then on.
+
+    Args:
+        inbox: takes by `put_nowait` what comes, for whoever reads from several cores; None: `get_output_async` reads.
     """
 
-    def __init__(self, setup: CoreSetup, link: SharedCore | None = None) -> None:
+    def __init__(self, setup: CoreSetup, link: SharedCore | None = None, inbox: Any = None) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._queue: asyncio.Queue[EngineCoreOutputs | BaseException]
+        self._queue: Any = asyncio.Queue() if inbox is None else inbox
         self._timer: asyncio.TimerHandle | None = None
         self._heard = False
         super().__init__(setup, link=link)
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
         """Read from now on, in this event loop."""
         self.ensure_alive()
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            self._loop, self._queue = loop, asyncio.Queue()
+            self._loop = loop
             self._descriptor = self._output.getsockopt(self._zmq.FD)
             loop.add_reader(self._descriptor, self._read)
             self._tick()
@@ -70,18 +75,26 @@ class AsyncMPClient(MPClient):
         self._loop.remove_reader(self._descriptor)
         self._queue.put_nowait(error)
 
+    def find_death(self) -> BaseException | None:
+        """While no event loop reads, nothing has been asked of the core: what comes is its last word, or none."""
+        if self._loop is None and self.dead_error is None and self.resources.owner.refusal is None:
+            with contextlib.suppress(self._zmq.ZMQError, EngineDeadError):
+                while True:
+                    self._take(self._output.recv_multipart(self._zmq.NOBLOCK))
+        return self.dead_error
+
     async def get_output_async(self) -> EngineCoreOutputs:
         """Wait for a step that has something to say."""
         self.ensure_alive()
-        self._listen()
+        self.listen()
         found = await self._queue.get()
         if isinstance(found, BaseException):
             raise found
-        return self._hand_on(found)
+        return self.hand_on(found)
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         """Send it."""
-        self._listen()
+        self.listen()
         self._send(EngineCoreRequestType.ADD, self._encode_request(request))
         self._aborted.num_sent += 1
 
@@ -95,12 +108,12 @@ class AsyncMPClient(MPClient):
 
     async def call_utility_async(self, method: str, *args: Any) -> Any:
         """Send the call and wait for its answer."""
-        self._listen()
+        self.listen()
         return await asyncio.wrap_future(self._send_utility(method, args))
 
     async def check_health_async(self, timeout: float) -> None:
         """Ask for a sign of life."""
-        self._listen()
+        self.listen()
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._send_utility(PING, ())), timeout)
         except asyncio.TimeoutError:
@@ -109,8 +122,12 @@ class AsyncMPClient(MPClient):
     def shutdown(self) -> None:
         """As `MPClient.shutdown`; whoever waits for outputs hears of it. From any thread; not in a forked child, whose
         copy of the event loop would take the owner's sockets from it."""
-        if self.resources.owner.refusal is not None:
-            return
+        if self.resources.owner.refusal is None:
+            self.stop_listening()
+            self._finalizer()
+
+    def stop_listening(self) -> None:
+        """The part of `shutdown` that the event loop has in it."""
         loop, error = self._loop, self._die("it was shut down")
         if loop is not None and not loop.is_closed() and self._finalizer.alive:
             if loop.is_running() and not _is_current(loop):
@@ -120,7 +137,6 @@ class AsyncMPClient(MPClient):
                 done.wait(5.0)
             else:
                 self._stop(error)
-        self._finalizer()
 
 
 def _is_current(loop: asyncio.AbstractEventLoop) -> bool:

@@ -61,9 +61,8 @@ class EngineCore:
         if config.speculative_config is not None:
             config.speculative_config.resolve_draft_model(self.resolved_model)
         self.sampler = parts.sampler()
-        self.model_executor = Executor.get_class(config)(
-            config, self.resolved_model, WorkerParts(self.sampler, parts.attention, parts.model, parts.vision_tower)
-        )
+        of_workers = WorkerParts(self.sampler, parts.attention, parts.model, parts.vision_tower, parts.dp_group)
+        self.model_executor = Executor.get_class(config)(config, self.resolved_model, of_workers)
         self.kv_cache_config = self._initialize_kv_caches()
         self.num_blocks = self.kv_cache_config.num_blocks
         caching, speculative = config.enable_prefix_caching, config.speculative_config
@@ -76,11 +75,11 @@ class EngineCore:
         grammars = make_structured_output_manager(config, self.resolved_model, tokenizer, parts.jump_forward)
         self.structured_output_manager = grammars
         self.scheduler = parts.scheduler(
-            config.scheduler, self.kv_cache_manager, self.max_model_len,
-            structured_output_manager=grammars, drafts=None if speculative is None else Drafts(speculative, grammars),
+            config.scheduler, self.kv_cache_manager, self.max_model_len, structured_output_manager=grammars,
+            drafts=None if speculative is None else Drafts(speculative, grammars), check_stop=parts.check_stop,
             lora=None if config.lora is None else LoRASlots(config.lora.max_loras),
             connector=RemoteKV.of(self), encoder=EncoderInputs.of(config, self.resolved_model),
-            kv_event_publisher=make_event_publisher(config.kv_events), check_stop=parts.check_stop,
+            kv_event_publisher=make_event_publisher(config.kv_events, config.data_parallel_rank),
         )  # fmt: skip
         size = self.model_executor.max_concurrent_batches
         self.batch_queue = BatchQueue(self, size) if size > 1 else None

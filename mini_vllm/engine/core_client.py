@@ -26,13 +26,14 @@ class EngineCoreClient(ABC):
 
     Attributes:
         ready: what the core said of itself when it was made.
-        engine_core: the core itself where it is in this process, else None.
+        engine_core: the core itself where it is in this process, else None. replica_metrics: of several replicas.
 
     Upstream: upstream/vllm/v1/engine/core_client.py:70 — `EngineCoreClient`.
     """
 
     ready: EngineCoreReadyResponse
     engine_core: EngineCore | None = None
+    replica_metrics: Any = None
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -66,6 +67,10 @@ class EngineCoreClient(ABC):
     def check_health(self, timeout: float) -> None:
         """Raise `EngineDeadError` if the core is gone, `TimeoutError` if it gives no sign of life in `timeout` s."""
         raise NotImplementedError
+
+    def find_death(self) -> BaseException | None:
+        """Why the core is gone, as far as it is known now; None where it lives, or is an object of this process."""
+        return None
 
     async def get_output_async(self) -> EngineCoreOutputs:
         """Wait for the next step's outputs. Raises what ended the core."""

@@ -29,7 +29,7 @@ from mini_vllm.engine import (
 )
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.core_wire import LINGER_MS, Wire
-from mini_vllm.engine.parts import parts_from_labs
+from mini_vllm.engine.parts import EngineParts, parts_from_labs
 from mini_vllm.engine.utils import CoreSetup, watch_front_end
 from mini_vllm.multimodal.cache import MultiModalReceiverCache, mm_cache_size
 from mini_vllm.plugins import load_general_plugins
@@ -50,7 +50,7 @@ class EngineCoreProc(EngineCore):
     READY, FAILED = b"READY", b"FAILED"
 
     def __init__(self, wire: Wire, setup: CoreSetup) -> None:
-        super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs), setup.tokenizer)
+        super().__init__(setup.model, setup.config, self._parts(setup), setup.tokenizer)
         self.wire = wire
         size = mm_cache_size(self.resolved_model) if wire.num_clients == 1 else 0
         self.mm_receiver_cache = MultiModalReceiverCache(size) if size else None
@@ -71,7 +71,7 @@ class EngineCoreProc(EngineCore):
             load_general_plugins()  # before anything is looked up that one of them brings
             setup = pickle.load(stream)
             watch_front_end(parent, lambda: core.request_shutdown() if core else os._exit(1))
-            core = EngineCoreProc(wire, setup)
+            core = EngineCoreProc.make(wire, setup)
             signal.signal(signal.SIGTERM, lambda *_: core.request_shutdown())
             ready = core.ready_response()
         except BaseException as error:
@@ -81,6 +81,22 @@ class EngineCoreProc(EngineCore):
             sys.exit(1)
         wire.send_start(core.READY, ready)
         core.serve()
+
+    @staticmethod
+    def _parts(setup: CoreSetup) -> EngineParts:
+        return parts_from_labs(setup.with_labs)
+
+    @staticmethod
+    def make(wire: Wire, setup: CoreSetup) -> EngineCoreProc:
+        """The core, or one of several replicas.
+
+        Upstream: upstream/vllm/v1/engine/core.py:1129 — "if data_parallel and vllm_config.model_config.is_moe:".
+        """
+        if setup.coordinator is None:
+            return EngineCoreProc(wire, setup)
+        from mini_vllm.engine.dp_core_proc import DPEngineCoreProc
+
+        return DPEngineCoreProc(wire, setup)
 
     def serve(self) -> None:
         """The loop, and its end: asked for, or by a fault, of which the front end then hears."""
@@ -106,10 +122,14 @@ class EngineCoreProc(EngineCore):
             if outputs:
                 self.wire.send_step(outputs, time.monotonic())
 
+    def has_work(self) -> bool:
+        """True while a step has something to do (upstream/vllm/v1/engine/core.py:1179 — `has_work`)."""
+        return self.has_requests() or bool(self.batch_queue)
+
     def _process_input_queue(self) -> bool:
         """Handle all messages that are there; wait for one where there is nothing else to do. False: the end."""
         while True:
-            idle = not (self.has_requests() or self.batch_queue) and not self.shutdown_requested
+            idle = not self.has_work() and not self.shutdown_requested
             try:
                 request_type, content, client = self.input_queue.get(block=idle)
             except queue.Empty:
@@ -118,7 +138,8 @@ class EngineCoreProc(EngineCore):
                 if content is not None:
                     raise content
                 continue
-            self.wire.num_inputs[client] += 1
+            if client >= 0:  # else the coordinator's
+                self.wire.num_inputs[client] += 1
             self._handle_client_request(request_type, content, client)
 
     def _handle_client_request(self, request_type: EngineCoreRequestType, content: Any, client: int) -> None:

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.parallel import refuse_replicas
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.core import EngineCore
@@ -25,7 +26,7 @@ from mini_vllm.model_loader.checkpoint import resolve_model
 from mini_vllm.sample.logits_processor import has_custom_logitsprocs
 
 if TYPE_CHECKING:
-    from mini_vllm.engine.shared_core import SharedCore
+    from mini_vllm.engine.shared_core import AnyCore
     from mini_vllm.engine.utils import CoreSetup
 
 
@@ -41,17 +42,12 @@ class FrontEnd:
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        with_labs: Any,
-        enable_multiprocessing: bool,
-        asyncio_mode: bool,
-        config: EngineConfig,
-        shared_core: SharedCore | None = None,
-    ) -> None:
+        self, model: Any, tokenizer: Any, with_labs: Any, enable_multiprocessing: bool, asyncio_mode: bool,
+        config: EngineConfig, shared_core: AnyCore | None = None,
+    ) -> None:  # fmt: skip
         if not isinstance(enable_multiprocessing, bool):
             raise ValueError(f"enable_multiprocessing must be True or False, got {enable_multiprocessing!r}")
+        refuse_replicas(config.data_parallel_size, type(self).__name__, enable_multiprocessing and asyncio_mode)
         self.config = config
         self.core_client: EngineCoreClient
         self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
@@ -143,15 +139,10 @@ class FrontEnd:
         if priority and self.config.scheduling_policy != "priority":
             warning_once(__name__, "priority counts under scheduling_policy='priority' alone; here it changes nothing")
         return EngineCoreRequest(
-            request_id,
-            processed.prompt_token_ids,
-            processed.params,
-            time.time() if arrival_time is None else arrival_time,
-            processed.cache_salt,
-            priority,
-            processed.lora_request,
-            mm_features=processed.mm_features,
-        )
+            request_id, processed.prompt_token_ids, processed.params,
+            time.time() if arrival_time is None else arrival_time, processed.cache_salt, priority,
+            processed.lora_request, mm_features=processed.mm_features,
+        )  # fmt: skip
 
     def refuse_taken(self, request_ids: list[str]) -> None:
         """Raise ValueError if one of these ids belongs to a request that is still followed."""
@@ -177,8 +168,11 @@ def core_setup(config: EngineConfig, model: Any, with_labs: Any, tokenizer: Any)
     return CoreSetup(config, model, with_labs, tokenizer_for_core(tokenizer))
 
 
-def _make_mp_client(setup: CoreSetup, asyncio_mode: bool, shared_core: SharedCore | None) -> EngineCoreClient:
+def _make_mp_client(setup: CoreSetup, asyncio_mode: bool, shared_core: Any) -> EngineCoreClient:
     from mini_vllm.engine.async_mp_client import AsyncMPClient
+    from mini_vllm.engine.dp_client import DPLBAsyncMPClient
     from mini_vllm.engine.sync_mp_client import SyncMPClient
 
+    if setup.config.data_parallel_size > 1:
+        return DPLBAsyncMPClient(setup, shared_core)
     return AsyncMPClient(setup, shared_core) if asyncio_mode else SyncMPClient(setup)

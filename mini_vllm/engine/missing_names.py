@@ -14,7 +14,7 @@ _SLEEP = "weights stay where they are; `reset_prefix_cache` forgets the cache"
 _WEIGHTS = "make a new engine with the new weights; `apply_model` reaches those of this process"
 _TRACE = "`mini_vllm.profile(llm, FILE)` writes a trace, and so does `mini-vllm generate --profile FILE`"
 _IN_CORE = "ask `LLMEngine`, or `core_client.call_utility_async`"
-_ONE_ENGINE = "an engine here has one core, which no other has to wait for"
+_ONE_ENGINE = "replicas stand behind `AsyncLLM(data_parallel_size=...)`; no other has to wait for this core"
 
 MISSING: dict[str, str] = {
     "sleep": _SLEEP,
@@ -65,7 +65,6 @@ ARGUMENTS = {
     "prompt_text": "a text is given as `prompt`",
     "tokenization_kwargs": "give ids, as of `get_tokenizer().encode(text, add_special_tokens=False)`",
     "trace_headers": "the server takes them from its requests",
-    "data_parallel_rank": _ONE_ENGINE,
     "stat_loggers": "`stat_logger` counts",
     "chat_template": "a pair of texts is put together as the model was trained",
 }

@@ -128,9 +128,9 @@ class MPClient(EngineCoreClient):
     def _start(
         self, setup: CoreSetup, others: EngineZmqAddresses | None, input_address: str, output_address: str
     ) -> CoreEngineProcManager:
-        others = others or EngineZmqAddresses([], [], b"core" + os.urandom(16))
-        inputs, outputs = [input_address, *others.inputs], [output_address, *others.outputs]
-        addresses = EngineZmqAddresses(inputs, outputs, others.identity)
+        found = others or EngineZmqAddresses([], [], b"core" + os.urandom(16))
+        inputs, outputs = [input_address, *found.inputs], [output_address, *found.outputs]
+        addresses = EngineZmqAddresses(inputs, outputs, found.identity)
         manager = self.resources.manager = CoreEngineProcManager(setup, addresses)
         manager.monitor(_death_notice(self._zmq, self.resources.context, addresses, self._encoder))
         return manager
@@ -231,8 +231,7 @@ class MPClient(EngineCoreClient):
             self.mm_sender_cache.clear_cache()
         self._send(EngineCoreRequestType.UTILITY, payload)
         self._aborted.num_sent += method != PING  # the input thread answers that one
-        future: Future[Any] = Future()
-        self._results[self._num_calls] = future
+        future = self._results[self._num_calls] = Future[Any]()
         self._num_calls += 1
         return future
 
@@ -272,7 +271,8 @@ class MPClient(EngineCoreClient):
         """True until its last output was handed on."""
         return request_id in self._in_flight
 
-    def _hand_on(self, outputs: EngineCoreOutputs) -> EngineCoreOutputs:
+    def hand_on(self, outputs: EngineCoreOutputs) -> EngineCoreOutputs:
+        """A step's outputs, less what is stale. A request that ends with them counts as ended from now on."""
         outputs.outputs = self._aborted.drop_stale(outputs.outputs, outputs.num_inputs)
         self._in_flight.difference_update([o.request_id for o in outputs.outputs if o.finish_reason is not None])
         return outputs

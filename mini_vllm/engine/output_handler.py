@@ -7,6 +7,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
@@ -19,10 +22,13 @@ OUTPUT_PROC_CHUNK_SIZE = 128
 
 class Death:
     """Shared by an `AsyncLLM` and its output handler: why the core is gone, or None. A forked child has neither the
-    core's thread nor the event loop."""
+    core's thread nor the event loop.
 
-    def __init__(self) -> None:
-        self.owner = Owner()
+    client: is asked whenever somebody wants to know, so that a core that dies while nothing runs is noticed.
+    """
+
+    def __init__(self, client: EngineCoreClient | None = None) -> None:
+        self.owner, self._client = Owner(), client
         self._error: BaseException | None = None
 
     @property
@@ -30,6 +36,8 @@ class Death:
         """The first reason."""
         if self._error is None and (refusal := self.owner.refusal) is not None:
             self._error = EngineDeadError(refusal)
+        if self._error is None and self._client is not None:
+            self._error = self._client.find_death()
         return self._error
 
     @error.setter
@@ -42,17 +50,30 @@ class Death:
             raise self.error
 
 
+def start_handler(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> asyncio.Task[None] | None:
+    """The output handler as a task of the event loop that runs here; None where none does yet."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return loop.create_task(handle_outputs(client, processor, death), name="output_handler")
+
+
 async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> None:
     """The output handler: to its collector with each output, in chunks, so that other tasks get their turn."""
+    replicas = client.replica_metrics
     try:
         while True:
             outputs = await client.get_output_async()
+            process: Callable[..., Any] = processor.process_outputs
+            if replicas is not None:
+                process = partial(replicas.process_outputs, processor, outputs.engine_index)
             for start in range(0, len(outputs.outputs), OUTPUT_PROC_CHUNK_SIZE):
                 if start:
                     await asyncio.sleep(0)
                 chunk = outputs.outputs[start : start + OUTPUT_PROC_CHUNK_SIZE]
                 chunk = client.drop_stale(chunk, outputs.num_inputs)
-                _, reqs_to_abort = processor.process_outputs(chunk, outputs.timestamp)
+                _, reqs_to_abort = process(chunk, outputs.timestamp)
                 if reqs_to_abort:  # a stop string is known only here
                     await client.abort_requests_async(reqs_to_abort)
     except BaseException as error:

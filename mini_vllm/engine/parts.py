@@ -69,6 +69,7 @@ class EngineParts:
             `embed_multimodal`; None: that. It must give as many embeddings for each as the model's.
         sampler: () -> a `Sampler`.
         attention: backend class, see `attention/backends/registry.py`; None: the one that `attention_backend` names.
+        dp_group: the ranks of all replicas, see `WorkerParts`.
         jump_forward: (vocabulary, tokenizer) -> a `JumpForward`, where the settings want one; None: ours.
         fit: (parts, config) -> the parts that serve under these settings; called once, before any of them is made.
         on_start: called once with the finished `EngineCore`.
@@ -83,6 +84,7 @@ class EngineParts:
     vision_tower: Callable[[Any, str | None, Any], Callable[..., Sequence[Any]]] | None = None
     sampler: Callable[[], Sampler] = Sampler
     attention: Any = None
+    dp_group: Any = None
     jump_forward: Any = None
     fit: Callable[[EngineParts, EngineConfig], EngineParts] = lambda parts, config: parts
     on_start: Callable[[Any], None] = lambda core: None

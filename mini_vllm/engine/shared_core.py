@@ -1,4 +1,4 @@
-"""A core that another process has started, as one of its front ends sees it.
+"""A core, or several replicas, that another process has started, as one of its front ends sees them.
 
 Upstream's API servers know it by `client_addresses`: upstream/vllm/v1/engine/core_client.py:474 — `__init__`.
 """
@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.coordinator_links import CoordinatorAddresses
 
 
 @dataclass
@@ -37,3 +41,22 @@ class SharedCore:
     def describe_end(self) -> str:
         """What is known here."""
         return "the core that all API servers share is gone"
+
+
+@dataclass
+class SharedCores:
+    """Several replicas.
+
+    Attributes:
+        links: to each, by rank. coordinator: of all. client_index, client_count: which front end this is, of how many.
+            in_lockstep: see `DPLBAsyncMPClient`.
+    """
+
+    links: list[SharedCore]
+    coordinator: CoordinatorAddresses
+    client_index: int
+    client_count: int
+    in_lockstep: bool
+
+
+AnyCore = SharedCore | SharedCores

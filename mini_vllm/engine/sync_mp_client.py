@@ -45,12 +45,12 @@ class SyncMPClient(MPClient):
         self._flush()
         while True:
             if self._backlog:
-                return self._hand_on(self._backlog.popleft())
+                return self.hand_on(self._backlog.popleft())
             if not self._in_flight:
                 return EngineCoreOutputs()
             outputs = self._receive(SILENCE_S)
             if outputs is not None:
-                return self._hand_on(outputs)
+                return self.hand_on(outputs)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Keep it until outputs are asked for."""

@@ -22,7 +22,7 @@ LAST_WORDS_S = 5.0
 
 
 async def serve_http(app: FastAPI, sock: socket.socket | None, shutdown_timeout: float, **uvicorn_kwargs: Any) -> None:
-    """Serve until SIGINT or SIGTERM comes, or the engine dies.
+    """Serve until SIGINT or SIGTERM comes, or the engine dies, which raises why: the process is to say so by its code.
 
     Then no connection is taken any more, and the requests that run have `shutdown_timeout` seconds to end; what is
     left is aborted, and its clients hear so. A second signal moves that deadline to now.
@@ -44,6 +44,8 @@ async def serve_http(app: FastAPI, sock: socket.socket | None, shutdown_timeout:
         await server.serve(sockets=[sock] if sock else None)
     finally:
         watchdog.cancel()
+    if server.engine_has_ended_it:
+        raise app.state.engine_client.dead_error
 
 
 class _Server(uvicorn.Server):
@@ -53,6 +55,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.engine, self.shutdown_timeout = engine, shutdown_timeout
         self._hurry = asyncio.Event()
+        self.engine_has_ended_it = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -85,8 +88,8 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.05)
 
 
-async def watchdog_loop(server: uvicorn.Server, engine: Any) -> None:
-    """A stream that the engine's death ends raises nothing that the server would see.
+async def watchdog_loop(server: _Server, engine: Any) -> None:
+    """A stream that the engine's death ends raises nothing that the server would see; nor does a death while idle.
 
     Upstream: upstream/vllm/entrypoints/launcher.py:144 — `watchdog_loop`.
     """
@@ -95,10 +98,11 @@ async def watchdog_loop(server: uvicorn.Server, engine: Any) -> None:
         terminate_if_errored(server, engine)
 
 
-def terminate_if_errored(server: uvicorn.Server | None, engine: Any) -> None:
-    """End the server where the engine is gone.
+def terminate_if_errored(server: _Server | None, engine: Any) -> None:
+    """End the server where the engine is gone, and say why.
 
     Upstream: upstream/vllm/entrypoints/launcher.py:156 — `terminate_if_errored`.
     """
-    if server is not None and engine.errored:
-        server.should_exit = True
+    if server is not None and engine.errored and not server.should_exit:
+        logger.error("the engine is gone, so the server ends: %s", engine.dead_error)
+        server.should_exit = server.engine_has_ended_it = True

@@ -167,6 +167,13 @@ class Executor(ABC):
         """As `sample_tokens`, without waiting where other ranks sample; upstream says `non_block=True`."""
         return ComputedOutput(self.sample_tokens(grammar_output))
 
+    def execute_dummy_batch(self) -> None:
+        """Have all ranks take part in a step of other replicas, without work of their own.
+
+        Upstream: upstream/vllm/v1/executor/abstract.py:249 — `Executor.execute_dummy_batch`.
+        """
+        self.collective_rpc("execute_dummy_batch")
+
     @property
     def max_concurrent_batches(self) -> int:
         """Steps that may be in flight at once.

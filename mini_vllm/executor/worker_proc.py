@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 DONE, FAILED, LOADED = 0, 1, 2
 """Counters of a rank: calls that it has finished, calls up to the last one that failed there, tensors loaded."""
 NUM_COUNTERS = 3
-OK, FAILURE, BROKEN_OFF = 0, 1, 2
-"""What an answer says."""
+OK, FAILURE, BROKEN_OFF, PROGRESS = 0, 1, 2, 3
+"""What an answer says. The last is none: a counter, where ranks do not share them, and its value."""
 
 
 class BrokenOff(Exception):
@@ -30,7 +30,7 @@ def worker_main(rank: int, parent: int, settings: bytes, shared: tuple[Any, ...]
 
     Args:
         parent: pid of the engine's process. settings: pickled engine arguments and `ModelConfig`.
-        shared: group, queue and counters.
+        shared: group, queue, counters and, of replicas that hand each other rows, their ranks.
 
     Upstream: upstream/vllm/v1/executor/multiproc_executor.py:792 — `WorkerProc.worker_main`.
     """
@@ -51,7 +51,7 @@ class WorkerProc:
 
     def __init__(self, rank: int, parent: int, shared: tuple[Any, ...], connection: Connection) -> None:
         self.rank, self.parent, self.connection = rank, parent, connection
-        self.group, self.queue, self.counters = shared
+        self.group, self.queue, self.counters, self.dp_group = shared
         self.group.rank, self.group.check = rank, self._check
         self.number = 0
         self.worker: Any = None
@@ -68,10 +68,12 @@ class WorkerProc:
                 self._call(self.number, partial(self._run, call), reply)
 
     def _load(self, settings: bytes) -> None:
+        from mini_vllm.worker.worker import WorkerParts
         from mini_vllm.worker.worker_base import make_worker
 
+        parts = WorkerParts(dp_group=self.dp_group)
         config, resolved_model = pickle.loads(settings)
-        self.worker = make_worker(config, resolved_model, self.group, progress=self._count_tensors)
+        self.worker = make_worker(config, resolved_model, self.group, parts=parts, progress=self._count_tensors)
         self.worker.init_device()
         self.worker.load_model()
 

@@ -14,6 +14,7 @@ import numpy as np
 from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
 from mini_vllm.distributed.utils import divide
 from mini_vllm.layers.batch_invariant import linear_batch_invariant, vllm_is_batch_invariant
+from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.platforms.cpu.memory import WeightMemory
 from mini_vllm.utils.arrays import Array
@@ -30,6 +31,7 @@ class ModelContext:
         enable_expert_parallel: ranks hold whole experts instead of a share of each.
         pp: the ranks that have one stage of a pipeline each, this process one of them; None: it has all layers.
         missing: prefixes of what other stages have.
+        ep: how whole experts are dealt, to ranks of other replicas too.
         layers: every layer with weights, in the order in which they were made.
         ropes: rotary embeddings that are there already, so that all layers use one table.
         batch_invariant: products have the same bits in every batch (`layers/batch_invariant.py`).
@@ -45,6 +47,7 @@ class ModelContext:
     batch_invariant: bool = field(default_factory=vllm_is_batch_invariant)
     pp: RankGroup | None = None
     missing: list[str] = field(default_factory=list)
+    ep: FusedMoEParallelConfig = field(default_factory=FusedMoEParallelConfig)
 
     @property
     def tp_size(self) -> int:

@@ -21,6 +21,7 @@ from mini_vllm.utils.mem_utils import format_gib, require_memory
 
 if TYPE_CHECKING:
     from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
+    from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
@@ -147,9 +148,11 @@ def load_weights(
     progress: Callable[[int, int], None] | None = None,
     group: TensorParallelGroup | None = None,
     pp: RankGroup | None = None,
+    ep: FusedMoEParallelConfig | None = None,
 ) -> Any:
     """The model itself, or the part of it that a rank of `group` has, or of `pp`, whose ranks have a stage each.
 
+    `ep`: how whole experts are dealt; by default as `config` says, to the ranks of `group`.
     `config.load_format`: "auto" and "safetensors" read the files, "dummy" draws random weights.
 
     Raises:
@@ -171,12 +174,13 @@ def load_weights(
                 config.max_model_len,
                 config.convert_type,
                 pp,
+                ep,
             )
         else:
             model = load_model(
                 resolved.model, config.dtype, progress, quantization, config.quantization_config,
                 group=group, enable_expert_parallel=config.enable_expert_parallel, max_model_len=config.max_model_len,
-                convert=config.convert_type, pp=pp,
+                convert=config.convert_type, pp=pp, ep=ep,
             )  # fmt: skip
         if config.runner_type == "pooling":
             model.init_pooler(config.pooler_config)

@@ -12,6 +12,7 @@ import numpy as np
 
 from mini_vllm.config.vllm import DTYPES
 from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
+from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
 from mini_vllm.layers.quantization.resolve import resolve_quantization
 from mini_vllm.model_loader.safetensors_reader import Checkpoint, CheckpointError
@@ -37,6 +38,7 @@ def load_model(
     convert: str = "none",
     max_model_len: int | None = None,
     pp: RankGroup | None = None,
+    ep: FusedMoEParallelConfig | None = None,
 ) -> Any:
     """Load a checkpoint in Hugging Face layout.
 
@@ -51,6 +53,7 @@ def load_model(
         group: the ranks that share the model, this process one of them; None: it is alone.
         enable_expert_parallel: with a group, ranks hold whole experts instead of a share of each.
         pp: the ranks that have a stage of a pipeline each, this process one of them; None: it has all layers.
+        ep: how whole experts are dealt; None: in runs, to the ranks of `group`.
         max_model_len: the longest sequence that is served; some rotary positions depend on it. None: the default.
 
     Raises:
@@ -62,7 +65,7 @@ def load_model(
     config = HFConfig.from_folder(path).serving(max_model_len)
     quant_config = resolve_quantization(path, config.quantization_config, quantization, quantization_config)
     model_class = convert_model_class(get_model_class(config.architecture), convert)
-    model = make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel, pp)
+    model = make_model(model_class, config, dtype, quant_config, group, enable_expert_parallel, pp, ep)
     fill_weights(model, path, progress, quant_config)
     return model
 
@@ -91,13 +94,16 @@ def fill_weights(
 def make_model(
     model_class: Any, config: HFConfig, dtype: str, quant_config: QuantizationConfig | None,
     group: TensorParallelGroup | None, enable_expert_parallel: bool, pp: RankGroup | None = None,
+    ep: FusedMoEParallelConfig | None = None,
 ) -> Any:  # fmt: skip
     """A class that somebody registered gets what it asks for: arguments without need are left out."""
     for name, ranks in (("tensor_parallel_size", group), ("pipeline_parallel_size", pp)):
         if ranks is not None and not issubclass(model_class, CausalLM):
             raise ValueError(f"{name} must be 1 for {model_class.__name__}, got {ranks.world_size}")
-    if pp is not None:
-        return model_class(config, dtype, quant_config, group, enable_expert_parallel, pp=pp)
+    if ep is not None and not issubclass(model_class, CausalLM):
+        raise ValueError(f"enable_expert_parallel is not served with {model_class.__name__}")
+    if pp is not None or ep is not None:
+        return model_class(config, dtype, quant_config, group, enable_expert_parallel, pp=pp, ep=ep)
     if group is not None:
         return model_class(config, dtype, quant_config, group, enable_expert_parallel)
     return model_class(config, dtype) if quant_config is None else model_class(config, dtype, quant_config)

@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
+from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
 from mini_vllm.models.registry import convert_model_class, get_model_class
 from mini_vllm.parameter import ArrayShard
 from mini_vllm.transformers_utils.config import HFConfig
@@ -23,6 +24,7 @@ def load_dummy_model(
     folder: str | Path, dtype: str = "float32", quantization: Any = None,
     group: TensorParallelGroup | None = None, enable_expert_parallel: bool = False,
     max_model_len: int | None = None, convert: str = "none", pp: RankGroup | None = None,
+    ep: FusedMoEParallelConfig | None = None,
 ) -> Any:  # fmt: skip
     """The model that a folder's config.json describes, its weights uniform in ±0.001, the same in every run
     and, whole or cut, with any number of ranks.
@@ -34,7 +36,12 @@ def load_dummy_model(
     if asked := quantization or config.quantization_config:
         raise ValueError(f"load_format='dummy' must go without quantization so far, got {asked!r}")
     model = convert_model_class(get_model_class(config.architecture), convert)(
-        config, dtype, None, group, enable_expert_parallel, **({} if pp is None else {"pp": pp})
+        config,
+        dtype,
+        None,
+        group,
+        enable_expert_parallel,
+        **({} if pp is None and ep is None else {"pp": pp, "ep": ep}),
     )
     initialize_dummy_weights(model)
     return model

@@ -55,7 +55,7 @@ class GptOssExperts(Module):
 
     def __init__(self, config: HFConfig, context: ModelContext, prefix: str) -> None:
         assert config.moe is not None
-        if context.quant_config is not None or (context.enable_expert_parallel and context.tp_size > 1):
+        if context.quant_config is not None or context.ep.ranks(context)[0] > 1:
             what = "quantization" if context.quant_config is not None else "enable_expert_parallel"
             raise ValueError(f"{what} is not supported for the experts of {config.architecture}, which have biases")
         self.context, self.prefix = context, prefix

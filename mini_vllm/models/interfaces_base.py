@@ -12,6 +12,7 @@ import numpy as np
 
 from mini_vllm.distributed.parallel_state import RankGroup, TensorParallelGroup
 from mini_vllm.layers.context import ModelContext
+from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
 from mini_vllm.layers.linear_weights import LinearWeights
 from mini_vllm.layers.logits import LogitsProcessor
 from mini_vllm.layers.quantization.base_config import QuantizationConfig
@@ -38,6 +39,7 @@ class CausalLM:
         group: the processes that share every layer; None: this one has all of it.
         enable_expert_parallel: with a group, each process has some experts whole instead of a part of each.
         pp: the processes that have one stage of a pipeline each; None: this one has all layers.
+        ep: how whole experts are dealt, to the processes of other replicas too; None: in runs, to those of `group`.
 
     Attributes:
         num_heads, num_kv_heads, num_layers, sliding_windows: of this process. context: what all layers share.
@@ -61,11 +63,12 @@ class CausalLM:
     def __init__(
         self, config: HFConfig, dtype: str = "float32", quant_config: QuantizationConfig | None = None,
         group: TensorParallelGroup | None = None, enable_expert_parallel: bool = False,
-        pp: RankGroup | None = None,
+        pp: RankGroup | None = None, ep: FusedMoEParallelConfig | None = None,
     ) -> None:  # fmt: skip
         self.config, self.quant_config = config, quant_config
         self.dtype = np.dtype(dtype)
-        self.context = ModelContext(self.dtype, quant_config, group, enable_expert_parallel, pp=pp)
+        ep = ep or FusedMoEParallelConfig()
+        self.context = ModelContext(self.dtype, quant_config, group, enable_expert_parallel, pp=pp, ep=ep)
         ranks = self.context.tp_size
         self.start_layer, self.end_layer = span_of_layers(self.context, config.num_hidden_layers)
         self.num_layers = self.end_layer - self.start_layer

@@ -92,7 +92,21 @@ class StructuredOutputManager:
 
     def _create_grammar(self, request: Request) -> StructuredOutputGrammar:
         assert self.backend is not None and request.structured_output_request is not None
-        return self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
+        grammar = self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
+        if request.output_token_ids and not grammar.accept_tokens(request.request_id, self._output_so_far(request)):
+            raise ValueError(f"it rejected {request.output_token_ids}, which it had accepted in another replica")
+        return grammar
+
+    def _output_so_far(self, request: Request) -> list[int]:
+        """Of the tokens that a request brings along, those that are its grammar's: behind the end of the thinking."""
+        if self.should_fill_bitmask(request):
+            return request.output_token_ids
+        state, reasoner, tokens = request.structured_output_request, self._get_reasoner(request), request.all_token_ids
+        for end in range(request.num_prompt_tokens + 1, len(tokens) + 1):
+            if reasoner.is_reasoning_end_streaming(tokens[:end], [tokens[end - 1]]):
+                state.reasoning_ended = True  # type: ignore[union-attr]
+                return tokens[end:]
+        return []
 
     def grammar_output(self, requests: dict[str, Request], output: SchedulerOutput) -> GrammarOutput | None:
         """The bitmask of a step, for those of its requests that have a grammar; None where there are none."""
@@ -137,9 +151,10 @@ class StructuredOutputManager:
                 self._fill_row(request, grammar, row, apply, advanced > 0)
                 apply = apply and token != -1  # -1 pads drafts that were found illegal
                 if apply and not grammar.is_terminated():
-                    accepted = grammar.accept_tokens(req_id, [token])
-                    assert accepted, (token, req_id, scheduled_spec_decode_tokens)
-                    advanced += 1
+                    accepted = request.structured_output_request.attempt(_accept(req_id, [token]), None)
+                    assert accepted is not False, (token, req_id, scheduled_spec_decode_tokens)
+                    apply = bool(accepted)  # None: it costs too much, and the request ends with that error
+                    advanced += apply
                 row += 1
             grammar.rollback(advanced)
         return self._grammar_bitmask[:row].copy()
@@ -162,6 +177,14 @@ class StructuredOutputManager:
             words.fill(-1)
             if not behind_draft:  # else it is an error only if the draft is accepted: what is sampled here is rejected
                 state.error = error
+
+    def legal_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
+        """The drafts up to the first that the request's grammar forbids; none where it fails, and ends the request."""
+        state = request.structured_output_request
+        assert state is not None and state.grammar is not None
+        if state.error is not None or state.grammar.is_terminated():
+            return []
+        return state.attempt(lambda grammar: grammar.validate_tokens(token_ids), [])
 
     def advance(
         self, request: Request, new_token_ids: list[int], append: Callable[[Request, list[int]], list[int]]
@@ -190,11 +213,8 @@ class StructuredOutputManager:
             return None
         if state.error is None and self.should_advance(request):
             assert state.grammar is not None
-            try:
-                if not state.grammar.accept_tokens(request.request_id, token_ids):
-                    state.error = f"the grammar rejected tokens {token_ids}"
-            except Exception as error:
-                state.error = f"the grammar cannot go on: {error}"
+            if not state.attempt(_accept(request.request_id, token_ids), True):
+                state.error = f"the grammar rejected tokens {token_ids}"
         return state.error
 
     def forced_tokens(self, request: Request) -> list[int]:
@@ -202,7 +222,8 @@ class StructuredOutputManager:
         state = request.structured_output_request
         if self.jump_forward is None or state is None or not self.should_fill_bitmask(request):
             return []
-        return self.jump_forward.advance(request, cast("MiniGrammar", state.grammar))
+        jump = self.jump_forward
+        return state.attempt(lambda grammar: jump.advance(request, cast("MiniGrammar", grammar)), [])
 
     def is_terminated(self, request: Request) -> bool:
         """True where the end of sequence was accepted: nothing can follow, even with `ignore_eos`."""
@@ -275,6 +296,10 @@ class StructuredOutputManager:
         self.executor.shutdown(wait=False)
         if self.backend is not None:
             self.backend.destroy()
+
+
+def _accept(request_id: str, token_ids: list[int]) -> Callable[[StructuredOutputGrammar], bool]:
+    return lambda grammar: grammar.accept_tokens(request_id, token_ids)
 
 
 def make_backend(config: StructuredOutputsConfig, vocabulary: TokenVocabulary) -> StructuredOutputBackend:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputGrammar,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mini_vllm.sampling_params import SamplingParams
     from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
+T = TypeVar("T")
 _PATIENCE = 1e-4  # seconds that a look at an unfinished grammar takes at most, as upstream
 
 
@@ -68,6 +70,15 @@ class StructuredOutputRequest:
     @grammar.setter
     def grammar(self, grammar: Future[StructuredOutputGrammar] | StructuredOutputGrammar) -> None:
         self._grammar = grammar
+
+    def attempt(self, step: Callable[[StructuredOutputGrammar], T], otherwise: T) -> T:
+        """A step of the grammar, which is there; `otherwise` where it fails: the request then ends with its error."""
+        assert self.grammar is not None
+        try:
+            return step(self.grammar)
+        except Exception as failure:
+            self.error = f"the grammar cannot go on: {failure}"
+            return otherwise
 
     @functools.cached_property
     def structured_output_key(self) -> StructuredOutputKey:

@@ -16,6 +16,7 @@ from mini_vllm.config.resolved_model import ResolvedModel
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.core.kv_cache_groups import DRAFT_PREFIX, get_kv_cache_spec
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
+from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from mini_vllm.kv_oracle import KVOracle
@@ -38,12 +39,14 @@ class WorkerParts:
         sampler: a `Sampler`; None: a new one. attention: backend class; None: the one that `attention_backend` names.
         model: (model, its folder or None, config) -> the model that is served; None: the one that was loaded.
         vision_tower: of the same -> what stands in the place of its `embed_multimodal`; None: its own.
+        dp_group: the ranks of all replicas, where these hand each other rows in the middle of a step; None: no need.
     """
 
     sampler: Any = None
     attention: Any = None
     model: Any = None
     vision_tower: Any = None
+    dp_group: DataParallelGroup | None = None
 
 
 class Worker:

@@ -36,6 +36,8 @@ def make_worker(
     if not isinstance(worker_class, type):
         name = type(config.platform).__name__
         raise TypeError(f"{name}.get_worker_cls must return a class, got {worker_class!r}")
-    if config.pipeline_parallel_size > 1:
+    if (parts := settings.get("parts")) is not None and parts.dp_group is not None:
+        from mini_vllm.worker.data_parallel_worker import DataParallelWorker as worker_class
+    elif config.pipeline_parallel_size > 1:
         from mini_vllm.worker.pipeline_worker import PipelineWorker as worker_class
     return worker_class(config, resolved_model, group, **settings)

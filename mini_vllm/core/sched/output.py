@@ -34,6 +34,8 @@ class NewRequestData:
     num_computed_tokens: int
     lora_request: LoRARequest | None = None
     mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)
+    output_token_ids: list[int] = field(default_factory=list)
+    """What it has generated elsewhere."""
 
 
 @dataclass(slots=True)

@@ -84,16 +84,12 @@ class StepPlan:
         """The finished plan: new requests in full, the others as differences."""
         new_reqs = [
             NewRequestData(
-                request.request_id,
-                request.prompt_token_ids,
-                request.sampling_params,
-                self.new_blocks[request.request_id].get_block_ids(),
-                request.num_computed_tokens,
-                request.lora_request,
-                request.mm_features,
+                request.request_id, request.prompt_token_ids, request.sampling_params,
+                self.new_blocks[request.request_id].get_block_ids(), request.num_computed_tokens, request.lora_request,
+                request.mm_features, list(request.output_token_ids),
             )
             for request in self.new
-        ]
+        ]  # fmt: skip
         encoder = self.encoder
         output = SchedulerOutput(
             scheduled_new_reqs=new_reqs,

@@ -51,19 +51,44 @@ def serve(context: typer.Context) -> None:
     """Serve a model over HTTP, with OpenAI's API (extra `serve`); --help names the flags."""
     args = parse_serve_args(context.args)
     set_up_logging(args.uvicorn_log_level)
-    if (args.api_server_count or 1) > 1:
-        from mini_vllm.engine.exceptions import EngineDeadError
+    from mini_vllm.engine.exceptions import EngineDeadError
+
+    if args.headless:
+        _serve_headless(args)
+    several = (args.api_server_count or 1) > 1
+    dies = (EngineDeadError, RuntimeError) if several else (EngineDeadError,)
+    try:
+        _run(args, several)
+    except dies as error:  # a process died: who it was is all there is to say
+        c.err().print(f"error: {error}", style="bold red", markup=False)
+        raise typer.Exit(1) from None
+
+
+def _run(args: argparse.Namespace, several: bool) -> None:
+    if several:
         from mini_vllm.entrypoints.api_server_processes import run_multi_api_server
 
-        try:
-            run_multi_api_server(args)
-        except (RuntimeError, EngineDeadError) as error:  # a process died: who it was is all there is to say
-            c.err().print(f"error: {error}", style="bold red", markup=False)
-            raise typer.Exit(1) from None
+        run_multi_api_server(args)
         return
     from mini_vllm.entrypoints.openai.api_server import run_server
 
     run_in_loop(run_server(args))
+
+
+def _serve_headless(args: argparse.Namespace) -> None:
+    """The ranks of this node, until the engine of node 0 ends. Never returns.
+
+    Upstream: upstream/vllm/entrypoints/cli/serve.py:173 — `run_headless`.
+    """
+    from mini_vllm.engine.arg_utils import EngineArgs
+    from mini_vllm.executor.headless import check_headless, run_headless
+    from mini_vllm.model_loader.checkpoint import resolve_model
+
+    engine_args = EngineArgs.from_cli_args(args)
+    config = engine_args.create_engine_config()
+    check_headless(config)
+    resolved, _, _ = resolve_model(engine_args.model, None, config)
+    raise typer.Exit(run_headless(config, resolved))
 
 
 def run_in_loop(main: Any) -> None:

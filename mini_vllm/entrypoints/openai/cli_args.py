@@ -172,7 +172,7 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """
     parser.add_argument("model_tag", nargs="?", help="Folder or hub name; by default the repository's checkpoint.")
     parser.add_argument("--config", help="YAML file of flags; those of the command line win.")
-    parser.add_argument("--headless", action="store_true", help="Refused: one machine, one core.")
+    parser.add_argument("--headless", action="store_true", help="Ranks of another node: --nnodes, --node-rank.")
     parser.add_argument("--api-server-count", "-asc", type=int, default=1, help="Processes for HTTP.")
     parser.add_argument("--grpc", action="store_true", help="Refused: HTTP is what is served.")
     add_flags(parser.add_argument_group("Frontend"), FrontendArgs)
@@ -187,8 +187,8 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
     """
     if args.grpc:
         raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
-    if args.headless:
-        raise ValueError("--headless is refused: a server here has one core, on this machine")
+    if args.headless and args.api_server_count > 1:
+        raise ValueError(f"--api-server-count is of a server, and --headless is none; got {args.api_server_count}")
     if args.api_server_count < 1:
         raise ValueError(f"--api-server-count must be at least 1, got {args.api_server_count}")
     if args.enable_auto_tool_choice and not args.tool_call_parser:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mini_vllm.layers.fused_moe.config import PLACEMENTS
 from mini_vllm.layers.fused_moe.fused_moe import fused_experts
 from mini_vllm.utils.arrays import Array
-
-PLACEMENTS = ("linear", "round_robin")
 
 
 def determine_expert_map(

@@ -1,6 +1,7 @@
 """The experts of a layer and their router's rule. Upstream twin: `vllm/model_executor/layers/fused_moe/layer.py`.
 
-Ranks share each expert as they share an MLP; or, with `enable_expert_parallel`, each holds some experts whole.
+Ranks share each expert as they share an MLP; or, with `enable_expert_parallel`, each holds some experts whole: of the
+ranks of one engine, or of all replicas, which then hand each other rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from mini_vllm.layers.context import ModelContext
 from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
-from mini_vllm.layers.fused_moe.expert_parallel import determine_expert_map
+from mini_vllm.layers.fused_moe.expert_parallel import ExpertPlacement, determine_expert_map
 from mini_vllm.layers.fused_moe.fused_moe import Launches, fused_experts
 from mini_vllm.layers.fused_moe.routing import fused_topk
 from mini_vllm.layers.linear import MergedColumnParallelLinear, RowParallelLinear
@@ -37,6 +38,7 @@ class FusedMoE(Module):
     Attributes:
         w13: [experts here, 2 * inter, hidden], gate over up; w2: [experts here, hidden, inter]; lists of projections
             where the weights are quantized. Of a layer by itself, zeros until filled.
+        all2all: hands rows to the experts of other replicas; None: there are none. rank_of [num_experts]: who has each.
         expert_map: None, or [num_experts]: where each expert stands in w13 and w2, -1 for those of other ranks.
         load: counts the assignments, see `count_in`; None: nobody does.
 
@@ -58,8 +60,12 @@ class FusedMoE(Module):
         self.prefix, self.names, self.stacked = prefix, names, False
         self.load: ExpertLoad | None = None
         self.load_index = 0
-        ep = context.tp_size if context.enable_expert_parallel else 1
-        count, self.expert_map = determine_expert_map(ep, context.tp_rank if ep > 1 else 0, num_experts)
+        (ep, ep_rank), strategy = context.ep.ranks(context), context.ep.expert_placement_strategy
+        if ep > num_experts:
+            raise ValueError(f"enable_expert_parallel needs an expert for each of {ep} ranks, got {num_experts}")
+        count, self.expert_map = determine_expert_map(ep, ep_rank, num_experts, strategy)
+        self.all2all = context.ep.all2all if ep > 1 else None
+        self.rank_of = ExpertPlacement(ep, num_experts, strategy).rank_of
         self.held = np.arange(num_experts) if self.expert_map is None else np.flatnonzero(self.expert_map >= 0)
         # The experts are weights of this layer: they do not stand in the model's list themselves.
         self.of_expert = replace(context, layers=[], group=None if ep > 1 else context.group)
@@ -109,9 +115,13 @@ class FusedMoE(Module):
 
     def apply(self, hidden_states: Array, topk_weights: Array, topk_ids: Array) -> Array:
         """The experts' part: [tokens, hidden]; where ranks share the experts, this one's partial sums."""
-        return fused_experts(
-            hidden_states, self.w13, self.w2, topk_weights, topk_ids, expert_map=self.expert_map, launches=self.launches
-        )
+        x, weights, ids = hidden_states, topk_weights, topk_ids
+        if self.all2all is not None:
+            x, weights, ids = self.all2all.dispatch(x, weights, ids, self.rank_of)
+        out = fused_experts(
+            x, self.w13, self.w2, weights, ids, expert_map=self.expert_map, launches=self.launches
+        )  # fmt: skip
+        return out if self.all2all is None else self.all2all.combine(out)
 
     def count_in(self, load: ExpertLoad, index: int) -> None:
         """Count the assignments of this layer in row `index` of `load`."""
@@ -153,11 +163,12 @@ class FusedMoE(Module):
     def _stacked_weights(self) -> Iterator[tuple[str, Any]]:
         e, i, h, held, part = self.num_experts, self.inter, self.hidden, self.held, self.inter_here
         gate_up, down = f"{self.prefix}.gate_up_proj", f"{self.prefix}.down_proj"
-        if self.context.group is None:
+        if self.context.group is None and self.expert_map is None:
             yield gate_up, self.w13
             yield down, self.w2
             return
-        experts, half = slice(int(held[0]), int(held[-1]) + 1), self.w13.shape[1] // 2
+        step = int(held[1] - held[0]) if len(held) > 1 else 1
+        experts, half = slice(int(held[0]), int(held[-1]) + 1, step), self.w13.shape[1] // 2
         yield gate_up, ArrayShard(self.w13[:, :half], (e, 2 * i, h), (experts, part))
         yield gate_up, ArrayShard(self.w13[:, half:], (e, 2 * i, h), (experts, slice(i + part.start, i + part.stop)))
         yield down, ArrayShard(self.w2, (e, h, i), (experts, slice(None), part))

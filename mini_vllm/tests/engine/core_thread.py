@@ -9,7 +9,7 @@ import pickle
 import threading
 from collections.abc import Callable
 
-from mini_vllm.engine import utils
+from mini_vllm.engine import EngineCoreRequestType, utils
 from mini_vllm.engine.core_proc import EngineCoreProc
 from mini_vllm.engine.core_wire import Wire
 
@@ -30,7 +30,7 @@ class CoreThread:
     def _run(self) -> None:
         wire = Wire(self._addresses)
         try:
-            core = self._core = EngineCoreProc(wire, pickle.loads(self._payload))
+            core = self._core = EngineCoreProc.make(wire, pickle.loads(self._payload))
             ready = core.ready_response()
         except Exception as error:
             wire.send_start(EngineCoreProc.FAILED, type(error).__qualname__, str(error), "")
@@ -45,6 +45,11 @@ class CoreThread:
 
     def monitor(self, on_death: Callable[[str], None]) -> None:
         """A thread does not die unasked: an error of the core arrives as its last words."""
+
+    def kill(self) -> None:
+        """Have it die before its next step, as by a fault of its own."""
+        assert self._made.wait(PATIENCE_S) and self._core is not None
+        self._core.input_queue.put((EngineCoreRequestType.WAKEUP, ArithmeticError("it was killed"), 0))
 
     def describe_end(self) -> str:
         """As the process does."""

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -82,6 +83,35 @@ def test_a_killed_core_ends_every_stream():
         assert {str(result) for result in results} == {str(llm.dead_error)} and "SIGKILL" in str(llm.dead_error)
 
     in_loop(True, body)
+
+
+@posix
+@pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_core_that_ends_while_nothing_runs_is_noticed_without_traffic(sent):
+    async def body(llm):
+        assert not llm.errored and llm.is_running
+        os.kill(llm.core_client.manager.pid, sent)
+        while not llm.errored:
+            await asyncio.sleep(0.005)
+        assert not llm.is_running and "its process" in str(llm.dead_error)
+        with pytest.raises(EngineDeadError, match="its process"):
+            await collect(llm, "a")
+
+    in_loop(True, body)
+
+
+@posix
+@pytest.mark.slow
+def test_a_core_that_ends_before_there_is_an_event_loop_is_noticed(patience=600):
+    llm = AsyncLLM(num_blocks=8, enable_multiprocessing=True)
+    assert not llm.errored
+    os.kill(llm.core_client.manager.pid, signal.SIGKILL)
+    deadline = time.monotonic() + patience
+    while not llm.errored:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "SIGKILL" in str(llm.dead_error)
+    llm.shutdown()
 
 
 @pytest.mark.slow

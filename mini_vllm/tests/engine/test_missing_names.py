@@ -190,7 +190,7 @@ def test_arguments_of_upstream_that_nothing_here_asks_for_are_refused_by_name() 
         finally:
             llm.shutdown()
 
-    values = {"prompt_text": "x", "tokenization_kwargs": {"x": 1}, "trace_headers": {"a": "b"}, "data_parallel_rank": 1}
+    values = {"prompt_text": "x", "tokenization_kwargs": {"x": 1}, "trace_headers": {"a": "b"}}
     for name, value in values.items():
         with pytest.raises(ValueError, match=f"{name} must be None, got "):
             asyncio.run(asked(**{name: value}))

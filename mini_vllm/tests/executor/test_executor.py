@@ -120,7 +120,7 @@ def test_what_cannot_be_in_several_processes_is_refused(tmp_path: Any) -> None:
 
 
 def test_other_systems_are_told_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mini_vllm.config.vllm.is_supported", lambda: False)
+    monkeypatch.setattr("mini_vllm.config.parallel.is_supported", lambda: False)
     with pytest.raises(ValueError, match=r"tensor_parallel_size must be 1 on this system .*, got 2"):
         EngineConfig(tensor_parallel_size=2)
     with pytest.raises(ValueError, match=r"distributed_executor_backend must be 'uni' on this system .*, got 'mp'"):

@@ -4,7 +4,8 @@
 
 The texts are conversations of the kind that pocket was trained on: seeds from 1 on for calibration, from 9,000,000 on
 for what is held out, each cut at 256 tokens. The engine runs them in its plain form; of the rows that a layer is given,
-1,024 and 512 are drawn. Everything is float16. `inputs()` is what a slow test compares with the file.
+1,024 and 512 are drawn. Everything is float16; the rows keep the eight leading bits that bfloat16 would keep, so that
+the file is small. `inputs()` is what a slow test compares with the file.
 """
 
 from __future__ import annotations
@@ -66,6 +67,13 @@ def rows_of(llm: Any, projections: dict[Any, Any], seed: int, count: int) -> dic
     return {name: np.concatenate(rows)[chosen] for name, rows in seen.items()}
 
 
+def as_bfloat16(rows: np.ndarray) -> np.ndarray:
+    """The nearest numbers of eight leading bits, as float16."""
+    bits = rows.astype(np.float32).view(np.uint32)
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float16)
+
+
 def inputs() -> dict[str, np.ndarray]:
     """All arrays of the file: `calibration_4` [1024, 256], `held_out_4` [512, 256], `weight_4` [64, 256]; 7 alike."""
     from mini_vllm import LLM
@@ -76,7 +84,7 @@ def inputs() -> dict[str, np.ndarray]:
     found = {}
     for name, (seed, count) in SETS.items():
         for layer, rows in rows_of(llm, projections, seed, count).items():
-            found[f"{name}_{layer}"] = rows.astype(np.float16)
+            found[f"{name}_{layer}"] = as_bfloat16(rows)
     for layer in LAYERS:
         found[f"weight_{layer}"] = projections[layer].weight[:HEAD_ROWS].astype(np.float16)
     return found

@@ -345,4 +345,5 @@ def test_the_capture_can_be_made_again():
     made = load(HERE / "capture.py").inputs()
     assert sorted(made) == sorted(file.files)
     for name, wanted in file.items():
-        close(made[name], wanted, name, 2e-2)
+        one_bit = np.abs(wanted.astype(float)) / 128  # a machine that adds up otherwise may round to the other side
+        close(np.maximum(np.abs(made[name] - wanted.astype(float)) - one_bit, 0), 0 * one_bit, name, 2e-2)

@@ -120,6 +120,14 @@ def test_what_still_runs_is_cut_off_and_told_so(timeout, signals):
 
 
 @pytest.mark.slow
+def test_a_core_that_is_killed_while_nothing_runs_ends_the_process_with_an_error():
+    with process() as (child, _):
+        (core,) = children(child.pid)
+        os.kill(core, signal.SIGKILL)
+        assert child.wait(WAIT_S) == 1
+
+
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_named_before_the_model_is_loaded():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

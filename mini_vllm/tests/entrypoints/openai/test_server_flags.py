@@ -2,11 +2,14 @@
 
 import contextlib
 import json
+import os
+import signal
 import threading
 import time
 
 import pytest
 
+from mini_vllm import AsyncLLM, EngineDeadError
 from mini_vllm.entrypoints.cli.serve import parse_serve_args
 from mini_vllm.tests.entrypoints.openai.servers import WAIT_S, Server, events, unhurried
 
@@ -54,6 +57,14 @@ def test_request_ids(client):
     answer = client.post("/v1/completions", json=SHORT, headers={"X-Request-Id": "mine"})
     assert answer.headers["X-Request-Id"] == "mine" and answer.json()["id"] == "cmpl-mine"
     assert len(client.get("/health").headers["X-Request-Id"]) == 32
+
+
+@pytest.mark.parametrize(("rank", "status"), [("0", 200), ("1", 400), ("first", 400), ("-1", 400), ("9" * 99, 400)])
+def test_a_header_chooses_the_replica(client, rank, status):
+    for body in (SHORT, {**SHORT, "stream": True}):
+        answer = client.post("/v1/completions", json=body, headers={"X-data-parallel-rank": rank})
+        assert answer.status_code == status or '"code":400' in answer.text.replace(" ", ""), answer.text
+        assert status == 200 or "data-parallel-rank" in answer.text.replace("_", "-")
 
 
 def test_one_id_twice_at_the_same_time(client):
@@ -154,6 +165,18 @@ def test_a_dead_engine_ends_the_server():
         server.join()
 
 
+def test_a_core_that_dies_while_nothing_runs_ends_the_server(monkeypatch, caplog):
+    """Nobody asks anything: the server finds out, says so, and ends with an error, for its supervisor."""
+    pytest.importorskip("zmq", reason="needs the extra serve")
+    monkeypatch.setattr("mini_vllm.entrypoints.launcher.WATCHDOG_TIME_S", 0.02)
+    with Server("toy", engine=lambda: AsyncLLM(num_blocks=8, enable_multiprocessing=True)) as server:
+        os.kill(server.engine.core_client.manager.pid, signal.SIGTERM)
+        server.join()
+    assert isinstance(server._error, EngineDeadError) and "its process" in str(server._error)
+    (said,) = [each.getMessage() for each in caplog.records if each.name.endswith("launcher")]
+    assert said == f"the engine is gone, so the server ends: {server._error}"
+
+
 def test_flags_from_a_file(tmp_path):
     pytest.importorskip("yaml", reason="needs the extra serve")
     file = tmp_path / "flags.yaml"
@@ -168,7 +191,7 @@ def test_flags_from_a_file(tmp_path):
 
 @pytest.mark.parametrize("flags, said", [
     (["--grpc"], "--grpc is refused"),
-    (["--headless"], "--headless is refused"),
+    (["--headless", "--api-server-count", "2"], "--headless is none; got 2"),
     (["--api-server-count", "0"], "must be at least 1, got 0"),
     (["--enable-auto-tool-choice"], "requires --tool-call-parser"),
     (["--enable-log-outputs"], "requires --enable-log-requests"),
