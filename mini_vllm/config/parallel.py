@@ -12,7 +12,7 @@ from mini_vllm.config.data_parallel import check_data_parallel
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.distributed.utils import divide, get_pp_indices
-from mini_vllm.layers.fused_moe.config import PLACEMENTS, FusedMoEParallelConfig
+from mini_vllm.layers.fused_moe.config import PLACEMENTS
 from mini_vllm.logger import warning_once
 from mini_vllm.utils.checks import shown
 
@@ -48,12 +48,12 @@ def check_executor(config: EngineConfig) -> None:
         ValueError, TypeError: names the argument, its value and what is allowed.
     """
     backend, seconds = config.distributed_executor_backend, config.execute_model_timeout_seconds
-    if (config.tensor_parallel_size > 1 or backend == "mp") and not is_supported():
+    if (config.tensor_parallel_size > 1 or backend in ("mp", "ray")) and not is_supported():
         name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
         value = config.tensor_parallel_size if backend is None else backend
         raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {shown(value)}")
     if not isinstance(backend, str | type | None):
-        raise TypeError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {shown(backend)}")
+        raise TypeError(f"distributed_executor_backend must be 'uni', 'mp', 'ray' or a class, got {shown(backend)}")
     if backend == "uni" and config.tensor_parallel_size > 1:
         raise ValueError(
             f"distributed_executor_backend='uni' has one rank, got tensor_parallel_size="
@@ -61,6 +61,16 @@ def check_executor(config: EngineConfig) -> None:
         )
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {shown(seconds)}")
+    if backend == "ray" and config.tensor_parallel_size * config.pipeline_parallel_size == 1:
+        raise ValueError(
+            "distributed_executor_backend='ray' is for more than one rank, got tensor_parallel_size=1 and "
+            "pipeline_parallel_size=1"
+        )
+    if backend == "ray" and config.data_parallel_size != 1:
+        raise ValueError(
+            f"distributed_executor_backend='ray' is not served by replicas: data_parallel_size must be 1 with it, got "
+            f"{shown(config.data_parallel_size)}"
+        )
     _check_nodes(config)
 
 
@@ -125,43 +135,6 @@ def check_pipeline(config: EngineConfig) -> None:
             f"pipeline_parallel_size must be 1 on this system (more needs Linux on x86-64), got "
             f"{config.pipeline_parallel_size}"
         )
-
-
-def replicas_share_experts(config: EngineConfig, hf_config: HFConfig | None, data_parallel_size: int) -> bool:
-    """Whether replicas deal the experts of a model to each other, and so have to take their steps together.
-
-    Without `enable_expert_parallel` each replica of a mixture has all experts, and goes its own way. (Upstream shares
-    every expert among all ranks then: upstream/vllm/model_executor/layers/fused_moe/config.py:1190 — "if not use_ep:".)
-
-    Raises:
-        ValueError: with what it is not served, or too few experts.
-    """
-    if data_parallel_size == 1 or not config.enable_expert_parallel or hf_config is None or hf_config.moe is None:
-        return False
-    drafts, backend = config.speculative_config, config.distributed_executor_backend
-    for name, value, is_refused in (
-        ("speculative_config method", getattr(drafts, "method", None), drafts is not None and drafts.method != "ngram"),
-        ("enable_lora", config.enable_lora, config.enable_lora),
-        ("runner", config.runner, config.runner_type == "pooling"),
-        ("pipeline_parallel_size", config.pipeline_parallel_size, config.pipeline_parallel_size > 1),
-        ("cudagraph_mode", config.cudagraph_mode, bool(config.resolved_cudagraph_mode)),
-        ("device", config.device, config.device != "cpu"),
-        ("distributed_executor_backend", backend, backend not in (None, "uni", "mp")),
-    ):
-        if is_refused:
-            raise ValueError(
-                f"{name}={shown(value)} is not served where replicas share experts: leave enable_expert_parallel out, "
-                f"or set data_parallel_size=1, got {shown(data_parallel_size)}"
-            )
-    if not is_supported():
-        raise ValueError("enable_expert_parallel with data_parallel_size above 1 needs Linux on x86-64")
-    ranks: Any = SimpleNamespace(world_size=data_parallel_size * config.tensor_parallel_size, rank=0)
-    group: Any = None
-    if config.tensor_parallel_size > 1:
-        group = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size, mm_encoder_tp_mode="weights")
-    ep = FusedMoEParallelConfig(config.expert_placement_strategy, ranks)
-    _make_model(config, hf_config, None, group, ep)  # what only an architecture knows
-    return True
 
 
 def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -> None:
@@ -251,18 +224,13 @@ def _make_first_rank(
             layer.quant_method.check_part(layer)
 
 
-def _make_model(
-    config: EngineConfig, hf_config: HFConfig, quant_config: QuantizationConfig | None, group: Any,
-    ep: FusedMoEParallelConfig | None = None,
-) -> Any:  # fmt: skip
+def _make_model(config: EngineConfig, hf_config: HFConfig, quant_config: QuantizationConfig | None, group: Any) -> Any:
     """A model whose arrays are given back before a page of them is touched."""
     from mini_vllm.model_loader.default_loader import make_model
     from mini_vllm.models.registry import convert_model_class, get_model_class
 
     model_class = convert_model_class(get_model_class(hf_config.architecture), config.convert_type)
-    return make_model(
-        model_class, hf_config, config.dtype, quant_config, group, config.enable_expert_parallel, None, ep
-    )
+    return make_model(model_class, hf_config, config.dtype, quant_config, group, config.enable_expert_parallel)
 
 
 def _refusal(name: str, value: Any, size: int) -> str:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from mini_vllm.config.parallel import replicas_share_experts
+from mini_vllm.config.expert_parallel import replicas_share_experts
 from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
 from mini_vllm.engine import EngineCoreReadyResponse
 from mini_vllm.engine.coordinator_links import CoordinatorAddresses
