@@ -43,6 +43,19 @@ def test_a_request_for_a_wave_that_has_ended_starts_the_next_one_once():
     assert (state.current_wave, state.engines_running) == (5, True)
 
 
+def test_replicas_share_the_cores_unless_the_user_has_said_it(monkeypatch):
+    from mini_vllm.engine import utils
+
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(utils, "num_cores", lambda: 7)
+    assert utils.share_of_cores(1) == {} and utils.share_of_cores(3) == dict.fromkeys(names, "2")
+    assert set(utils.share_of_cores(9).values()) == {"1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert utils.share_of_cores(3) == {}
+
+
 def test_counts_of_a_step_that_all_have_told_are_published_before_those_of_the_next():
     state = CoordinatorState(2)
     state.take_counts(0, 1, 2, 0, 1)
