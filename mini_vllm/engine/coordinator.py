@@ -46,7 +46,7 @@ class CoordinatorState:
         counts: [waiting, running] of each replica. current_wave: the number of the wave that runs, or comes next.
         engines_running: a wave runs. stats_changed: counts came that nobody was told.
 
-    Upstream: upstream/vllm/v1/engine/coordinator.py:202 — `process_input_socket`, where these are local variables.
+    Upstream: upstream/vllm/v1/engine/coordinator.py:187 — `process_input_socket`, where these are local variables.
     """
 
     def __init__(self, engine_count: int) -> None:
@@ -188,7 +188,7 @@ class DPCoordinator:
     def _send_start_wave(self, wave: int, exclude: int | None) -> None:
         """Tell all replicas but one, which knows.
 
-        Upstream: upstream/vllm/v1/engine/coordinator.py:450 — `_send_start_wave`.
+        Upstream: upstream/vllm/v1/engine/coordinator.py:443 — `_send_start_wave`.
         """
         if len(self._identities) < len(self.state.counts):
             self._early.append((wave, exclude))

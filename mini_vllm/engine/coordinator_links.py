@@ -74,7 +74,7 @@ class CoordinatorLink:
         counts: [waiting, running] of each replica, as last heard, and counted on by the router meanwhile.
         current_wave, engines_running: as last heard.
 
-    Upstream: upstream/vllm/v1/engine/core_client.py:1149 — `DPAsyncMPClient`, whose task hears all the time. A router
+    Upstream: upstream/vllm/v1/engine/core_client.py:1169 — `DPAsyncMPClient`, whose task hears all the time. A router
     needs the counts when a request comes; until then they wait in the socket, the last of them alone.
     """
 

@@ -90,7 +90,7 @@ class EngineCoreProc(EngineCore):
     def make(wire: Wire, setup: CoreSetup) -> EngineCoreProc:
         """The core, or one of several replicas.
 
-        Upstream: upstream/vllm/v1/engine/core.py:1129 — "if data_parallel and vllm_config.model_config.is_moe:".
+        Upstream: upstream/vllm/v1/engine/core.py:1128 — "if data_parallel and vllm_config.model_config.is_moe:".
         """
         if setup.coordinator is None:
             return EngineCoreProc(wire, setup)
@@ -123,7 +123,7 @@ class EngineCoreProc(EngineCore):
                 self.wire.send_step(outputs, time.monotonic())
 
     def has_work(self) -> bool:
-        """True while a step has something to do (upstream/vllm/v1/engine/core.py:1179 — `has_work`)."""
+        """True while a step has something to do (upstream/vllm/v1/engine/core.py:1181 — `has_work`)."""
         return self.has_requests() or bool(self.batch_queue)
 
     def _process_input_queue(self) -> bool:

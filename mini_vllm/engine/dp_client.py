@@ -1,6 +1,6 @@
 """`AsyncLLM`'s client of several cores, replicas with the same weights: data parallelism.
 
-Upstream twin: upstream/vllm/v1/engine/core_client.py:1149 — `DPAsyncMPClient`, and :1349 — `DPLBAsyncMPClient`.
+Upstream twin: upstream/vllm/v1/engine/core_client.py:1169 — `DPAsyncMPClient`, and :1349 — `DPLBAsyncMPClient`.
 
     AsyncLLM ── DPLBAsyncMPClient ──┬── AsyncMPClient ── core, rank 0 ──┐ counts, 10 times a second
                      ▲              └── AsyncMPClient ── core, rank 1 ──┤

@@ -31,7 +31,7 @@ class DPEngineCoreProc(EngineCoreProc):
         engines_running: a wave runs. current_wave: its number, or that of the next one. step_counter: steps since it
             began. dp_group: None: the replicas share nothing, and there are no waves.
 
-    Upstream: upstream/vllm/v1/engine/core.py:1652 — `DPEngineCoreProc`.
+    Upstream: upstream/vllm/v1/engine/core.py:1651 — `DPEngineCoreProc`.
     """
 
     def __init__(self, wire: Wire, setup: CoreSetup) -> None:
