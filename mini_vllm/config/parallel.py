@@ -48,12 +48,12 @@ def check_executor(config: EngineConfig) -> None:
         ValueError, TypeError: names the argument, its value and what is allowed.
     """
     backend, seconds = config.distributed_executor_backend, config.execute_model_timeout_seconds
-    if (config.tensor_parallel_size > 1 or backend == "mp") and not is_supported():
+    if (config.tensor_parallel_size > 1 or backend in ("mp", "ray")) and not is_supported():
         name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
         value = config.tensor_parallel_size if backend is None else backend
         raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {shown(value)}")
     if not isinstance(backend, str | type | None):
-        raise TypeError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {shown(backend)}")
+        raise TypeError(f"distributed_executor_backend must be 'uni', 'mp', 'ray' or a class, got {shown(backend)}")
     if backend == "uni" and config.tensor_parallel_size > 1:
         raise ValueError(
             f"distributed_executor_backend='uni' has one rank, got tensor_parallel_size="
@@ -61,6 +61,16 @@ def check_executor(config: EngineConfig) -> None:
         )
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {shown(seconds)}")
+    if backend == "ray" and config.tensor_parallel_size * config.pipeline_parallel_size == 1:
+        raise ValueError(
+            "distributed_executor_backend='ray' is for more than one rank, got tensor_parallel_size=1 and "
+            "pipeline_parallel_size=1"
+        )
+    if backend == "ray" and config.data_parallel_size != 1:
+        raise ValueError(
+            f"distributed_executor_backend='ray' is not served by replicas: data_parallel_size must be 1 with it, got "
+            f"{shown(config.data_parallel_size)}"
+        )
     _check_nodes(config)
 
 

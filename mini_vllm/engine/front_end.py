@@ -36,8 +36,7 @@ class FrontEnd:
     Args:
         enable_multiprocessing: a process of its own for the core (extra `serve`). It holds no scheduler and no model
             then: `.scheduler`, `.engine_core`, `.model` and `.sampler` raise.
-        asyncio_mode: for `AsyncLLM`.
-        config: in the place of `engine_args`.
+        asyncio_mode: for `AsyncLLM`. config: in the place of `engine_args`.
         shared_core: one that another process starts, with `enable_multiprocessing` and `asyncio_mode`.
     """
 
