@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.distributed.shared_memory import num_cores
+
 if TYPE_CHECKING:
     from mini_vllm.distributed.data_parallel_ranks import InheritedGroup
     from mini_vllm.engine.coordinator_links import CoordinatorAddresses
@@ -66,6 +68,17 @@ class CoreSetup:
     """The ranks of all replicas, where these share experts."""
 
 
+def share_of_cores(size: int) -> dict[str, str]:
+    """Variables for one of `size` replicas: its share of the cores, unless the user has said how many threads.
+
+    Threads of all of them on all cores would wait for one another.
+    """
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    if size == 1 or any(name in os.environ for name in names):
+        return {}
+    return dict.fromkeys(names, str(max(1, num_cores() // size)))
+
+
 class CoreEngineProcManager:
     """One core's process, from start to end.
 
@@ -86,7 +99,9 @@ class CoreEngineProcManager:
         self._stopping = False
         self._monitor: threading.Thread | None = None
         fds = () if setup.dp_group is None else setup.dp_group.fds
-        self.process = subprocess.Popen([sys.executable, "-c", _START], stdin=subprocess.PIPE, pass_fds=fds)
+        size = 1 if setup.coordinator is None else setup.config.data_parallel_size
+        env = {**os.environ, **share_of_cores(size)}
+        self.process = subprocess.Popen([sys.executable, "-c", _START], stdin=subprocess.PIPE, pass_fds=fds, env=env)
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died at once; whoever waits for it will notice
             self.process.stdin.write(pickle.dumps(sys.path) + pickle.dumps((addresses, os.getpid())) + payload)

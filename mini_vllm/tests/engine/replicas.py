@@ -1,7 +1,6 @@
 """What the tests of several replicas share."""
 
 import asyncio
-import contextlib
 
 from mini_vllm import LLM, AsyncLLM, SamplingParams
 from mini_vllm.tests.engine.async_helpers import PATIENCE_S, collect
@@ -43,6 +42,12 @@ async def until(condition):
         await asyncio.sleep(0.002)
 
 
+def has_begun(llm, request_id, task):
+    """It has tokens, or, on a busy machine, has come to its end unseen."""
+    state = llm.output_processor.request_states.get(request_id)
+    return task.done() or (state is not None and bool(state.token_ids))
+
+
 async def streams_of(llm, prompts, params, during, **kwargs):
     """All outputs of each prompt, each asked of the replica of its turn; `during()` once all of them have tokens."""
     size = llm.config.data_parallel_size
@@ -50,8 +55,6 @@ async def streams_of(llm, prompts, params, during, **kwargs):
         asyncio.create_task(collect(llm, f"r{at}", prompt, params, data_parallel_rank=at % size, **kwargs))
         for at, prompt in enumerate(prompts)
     ]
-    states = llm.output_processor.request_states
-    with contextlib.suppress(asyncio.CancelledError):
-        await until(lambda: len(states) >= len(prompts) and all(state.token_ids for state in states.values()))
-        await during()
+    await until(lambda: all(has_begun(llm, f"r{at}", task) for at, task in enumerate(tasks)))
+    await during()
     return await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from mini_vllm.tests.engine.async_helpers import collect
 from mini_vllm.tests.engine.core_thread import CoreThread
 from mini_vllm.tests.engine.engines import greedy
 from mini_vllm.tests.engine.lockstep import MEETINGS, InStep, Meeting
-from mini_vllm.tests.engine.replicas import PROMPTS, alone, until, with_replicas
+from mini_vllm.tests.engine.replicas import PROMPTS, alone, has_begun, until, with_replicas
 from mini_vllm.toy_model import ToyModel
 
 pytest.importorskip("zmq")
@@ -40,6 +41,19 @@ def test_a_request_for_a_wave_that_has_ended_starts_the_next_one_once():
     assert state.start_wave(0, 2) is None and state.start_wave(0, 1) is None  # so did another, and a late one
     assert state.start_wave(0, 5) == (5, 0)  # a replica is ahead
     assert (state.current_wave, state.engines_running) == (5, True)
+
+
+def test_replicas_share_the_cores_unless_the_user_has_said_it(monkeypatch):
+    from mini_vllm.engine import utils
+
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(utils, "num_cores", lambda: 7)
+    assert utils.share_of_cores(1) == {} and utils.share_of_cores(3) == dict.fromkeys(names, "2")
+    assert set(utils.share_of_cores(9).values()) == {"1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert utils.share_of_cores(3) == {}
 
 
 def test_counts_of_a_step_that_all_have_told_are_published_before_those_of_the_next():
@@ -122,7 +136,7 @@ def test_idle_replicas_step_along_and_all_pause_together(waves):
         assert [found[-1].outputs[0].token_ids for found in await asyncio.gather(*streams)] == expected
         await paused(client, 2)
         long = asyncio.create_task(collect(llm, "long", "x", greedy(max_tokens=3 * STEPS_BETWEEN_SYNCS)))
-        await until(lambda: "long" in llm.output_processor.request_states)
+        await until(lambda: has_begun(llm, "long", long))
         await collect(llm, "short", "y", greedy(max_tokens=40))  # it ends in the middle of the wave
         assert len((await long)[-1].outputs[0].token_ids) == 3 * STEPS_BETWEEN_SYNCS
         await paused(client, 3)
@@ -145,6 +159,28 @@ def test_a_request_of_an_ended_wave_is_not_left_lying(waves, rank, monkeypatch):
                 outputs = await collect(llm, "late", data_parallel_rank=rank)
             assert outputs[-1].finished
             await paused(client, 2 * wave)
+
+    with_replicas(body, InStep())
+
+
+def test_no_request_is_left_lying_whatever_the_front_end_has_heard(waves):
+    chance = random.Random(5)
+
+    async def body(llm):
+        link = llm.core_client.link
+
+        async def client(name):
+            for at in range(10):
+                await asyncio.sleep(chance.choice([0, 0, 0.002, 0.02, 0.06]))
+                if chance.random() < 0.3:
+                    link.current_wave, link.engines_running = max(0, link.current_wave - 1), True
+                asked = asyncio.create_task(collect(llm, f"{name}-{at}", "x", greedy(max_tokens=chance.randint(1, 40))))
+                if chance.random() < 0.2:
+                    await until(lambda at=at, asked=asked: has_begun(llm, f"{name}-{at}", asked))
+                    await llm.abort(f"{name}-{at}")
+                assert (await asked)[-1].finished
+
+        await asyncio.gather(*[client(name) for name in "abc"])
 
     with_replicas(body, InStep())
 

@@ -15,7 +15,7 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.tests.engine.async_helpers import collect
 from mini_vllm.tests.engine.core_thread import CoreThread
 from mini_vllm.tests.engine.engines import greedy
-from mini_vllm.tests.engine.replicas import PROMPTS, alone, until, with_replicas
+from mini_vllm.tests.engine.replicas import PROMPTS, alone, has_begun, until, with_replicas
 from mini_vllm.tests.helpers import MODELS
 
 pytest.importorskip("zmq")
@@ -133,9 +133,9 @@ def test_a_request_runs_where_it_is_pinned_to():
 
 def test_aborts_and_calls_go_to_whom_they_concern():
     async def body(llm):
-        params, states = greedy(max_tokens=1500), llm.output_processor.request_states
-        tasks = [asyncio.create_task(collect(llm, str(at), "long", params)) for at in range(4)]
-        await until(lambda: len(states) == 4 and all(state.token_ids for state in states.values()))
+        params = greedy(max_tokens=1500)
+        tasks = [asyncio.create_task(collect(llm, str(at), "~", params)) for at in range(4)]
+        await until(lambda: all(has_begun(llm, str(at), task) for at, task in enumerate(tasks)))
         assert not await llm.reset_prefix_cache()  # in none of them
         await llm.abort([str(at) for at in range(4)])
         assert {outputs[-1].outputs[0].finish_reason for outputs in await asyncio.gather(*tasks)} == {"abort"}
@@ -147,7 +147,7 @@ def test_aborts_and_calls_go_to_whom_they_concern():
         with pytest.raises(AttributeError, match="no_such_call"):
             await llm.core_client.call_utility_async("no_such_call")
         (task,) = (asyncio.create_task(collect(llm, "last", "long", params, data_parallel_rank=1)),)
-        await until(lambda: "last" in states and states["last"].token_ids)
+        await until(lambda: has_begun(llm, "last", task))
         assert not await llm.reset_prefix_cache()  # True in replica 0, False in replica 1
         await llm.abort("last")
         await task
@@ -254,7 +254,7 @@ def test_each_replica_has_its_own_metrics():
         (output,) = alone(["1234"], greedy(max_tokens=40))
         stop = greedy(max_tokens=40, stop=[output.outputs[0].text[3]])
         await collect(llm, "stop", "1234", stop, data_parallel_rank=0)
-        task = asyncio.create_task(collect(llm, "gone", "1234", greedy(max_tokens=1500), data_parallel_rank=1))
+        task = asyncio.create_task(collect(llm, "gone", "~", greedy(max_tokens=1500), data_parallel_rank=1))
         await until(lambda: "gone" in llm.output_processor.request_states)
         await llm.abort("gone")
         await task
