@@ -28,7 +28,6 @@ def on_group(transport, world_size, task, dtype=np.float64, num_elements=NUM_ELE
     if transport == "tcp":
         communicator = TcpCommunicator
     else:
-        pytest.importorskip("torch")
         from mini_vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator as communicator
     ranks = tuple(range(world_size))
     found = meet(world_size, lambda world: task(communicator(world.links, ranks, num_elements, dtype)))
