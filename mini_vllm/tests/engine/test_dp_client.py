@@ -11,10 +11,12 @@ import pytest
 
 from mini_vllm import LLM, AsyncLLM, LLMEngine, SamplingParams
 from mini_vllm.engine import EngineCoreRequest
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.tests.engine.async_helpers import collect
 from mini_vllm.tests.engine.core_thread import CoreThread
 from mini_vllm.tests.engine.engines import greedy
 from mini_vllm.tests.engine.replicas import PROMPTS, alone, until, with_replicas
+from mini_vllm.tests.helpers import MODELS
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
@@ -153,6 +155,25 @@ def test_aborts_and_calls_go_to_whom_they_concern():
     with_replicas(body)
 
 
+def test_adapters_and_profiles_are_those_of_all_replicas():
+    if not (MODELS / "pocket").is_dir():
+        pytest.skip("the models are not here")
+    lora = LoRARequest("pirate", 1, str(MODELS / "pocket-lora-pirate"))
+
+    async def body(llm):
+        of_each = llm.core_client.call_utility_of_each
+        assert await llm.add_lora(lora) and not await llm.add_lora(lora) and await llm.list_loras() == {1}
+        assert await of_each("list_loras") == {0: {1}, 1: {1}}
+        assert await llm.pin_lora(1) and await llm.remove_lora(1)
+        assert await of_each("list_loras") == {0: set(), 1: set()}
+        assert await llm.core_client.call_utility_async("profile", True) == []
+        await asyncio.gather(*[collect(llm, str(at), data_parallel_rank=at) for at in range(2)])
+        events = await of_each("profile", False)
+        assert all(events.values())
+
+    with_replicas(body, str(MODELS / "pocket"), enable_lora=True)
+
+
 def test_the_counts_of_replicas_reach_the_router():
     async def body(llm):
         client, params, states = llm.core_client, greedy(max_tokens=1500), llm.output_processor.request_states
@@ -185,6 +206,16 @@ def test_what_replicas_cannot_do_is_refused_before_anything_starts(arguments, ma
     monkeypatch.setattr("mini_vllm.engine.mp_client.CoreEngineProcManager", None)
     with pytest.raises(ValueError, match=match):
         AsyncLLM(enable_multiprocessing=True, **arguments)
+
+
+def test_the_pools_of_all_replicas_have_to_fit_together(monkeypatch):
+    monkeypatch.setattr("mini_vllm.engine.mp_client.CoreEngineProcManager", None)
+    monkeypatch.setattr("mini_vllm.utils.mem_utils.total_memory", lambda: 1 << 30)
+    blocks = {"num_blocks": (1 << 30) // 160 * 2 // 3, "kv_cache_memory_bytes": None}
+    with pytest.raises(ValueError, match=r"num_blocks=.* but this machine has"):
+        AsyncLLM(enable_multiprocessing=True, data_parallel_size=2, **blocks)
+    with pytest.raises(ValueError, match=r"data_parallel_size=2 needs .* but this machine has"):
+        AsyncLLM(enable_multiprocessing=True, data_parallel_size=2, kv_cache_memory_bytes=600 << 20)
 
 
 def test_engines_of_one_core_refuse_replicas_as_upstream():

@@ -134,7 +134,7 @@ class OpenAIServingChat(OpenAIServing):
             index=output.index,
             message=message,
             logprobs=self.logprobs_of(request, output),
-            finish_reason=finish_reason(request, output.finish_reason, called),
+            finish_reason=finish_reason(request, output.finish_reason, called, message, self.parsers.as_released),
             stop_reason=output.stop_reason,
             token_ids=list(output.token_ids) if request.return_token_ids else None,
         )

@@ -56,6 +56,18 @@ class Parsers:
         kwargs = None if parser is None else self.reasoning_kwargs(request)
         return {"reasoning_ended": ended, "reasoning_parser_kwargs": kwargs}
 
+    def about_raw_prompt(self, prompt_token_ids: list[int]) -> dict[str, Any]:
+        """As `about_reasoning`, for a prompt that no template made: it thinks where the prompt has opened thoughts.
+
+        Upstream's grammar waits for the end of thoughts that nobody began, and the answer is free.
+        """
+        if self.reasoning_parser is None or self.as_released:
+            return {}
+        parser = self.reasoning_parser(self.tokenizer)
+        start = parser.vocab.get(parser.reasoning_start_str or "")
+        thinks = start in prompt_token_ids and not parser.is_reasoning_end(prompt_token_ids)
+        return {"reasoning_ended": not thinks}
+
     def adjust_request(self, request: Any) -> None:
         """Let the parsers change a request: skip fewer special tokens, add a grammar."""
         parser = self.reasoning_of(request)

@@ -41,3 +41,4 @@ def init_generate_state(state: State, common: tuple[Any, ...], render: OpenAISer
         chat.parsers, chat.openai_serving_render = parsers, render
     state.openai_serving_completion = OpenAIServingCompletion(*common)
     state.openai_serving_completion.openai_serving_render = render
+    state.openai_serving_completion.parsers = parsers

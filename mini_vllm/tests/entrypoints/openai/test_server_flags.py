@@ -59,6 +59,14 @@ def test_request_ids(client):
     assert len(client.get("/health").headers["X-Request-Id"]) == 32
 
 
+@pytest.mark.parametrize(("rank", "status"), [("0", 200), ("1", 400), ("first", 400), ("-1", 400), ("9" * 99, 400)])
+def test_a_header_chooses_the_replica(client, rank, status):
+    for body in (SHORT, {**SHORT, "stream": True}):
+        answer = client.post("/v1/completions", json=body, headers={"X-data-parallel-rank": rank})
+        assert answer.status_code == status or '"code":400' in answer.text.replace(" ", ""), answer.text
+        assert status == 200 or "data-parallel-rank" in answer.text.replace("_", "-")
+
+
 def test_one_id_twice_at_the_same_time(client):
     """Ids of the engine are unique whatever clients call their requests."""
     with client.stream("POST", "/v1/completions", json=LONG, headers={"X-Request-Id": "same"}) as first:
