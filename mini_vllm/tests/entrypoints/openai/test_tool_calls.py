@@ -222,6 +222,18 @@ def test_a_forced_call_waits_for_the_end_of_the_thinking(thinking_server, bias):
 
 
 @pytest.mark.slow
+def test_a_raw_prompt_has_its_grammar_at_once_unless_it_opens_thoughts(thinking_server):
+    """Report 57726 (docs/parsers.md)."""
+    said = []
+    with thinking_server.client(headers={}) as client:
+        for prompt in ("What is one and one?", "^What is one and one?", "^hm~What is one and one?"):
+            body = {"model": "pocket", "prompt": prompt, "max_tokens": 8, "temperature": 0}
+            answer = client.post("/v1/completions", json={**body, "structured_outputs": {"choice": ["yes", "no"]}})
+            said.append(answer.json()["choices"][0]["text"] in ("yes", "no"))
+    assert said == [True, False, True]
+
+
+@pytest.mark.slow
 def test_thoughts_that_nobody_wants(thinking_server, bias):
     body = forced(f"^hm~Look. {CALL}", logit_bias=bias, include_reasoning=False)
     choice, _, _ = ask(thinking_server, body)  # the grammar does not wait, so the answer's text has the marks itself
