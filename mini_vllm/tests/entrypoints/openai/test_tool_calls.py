@@ -38,7 +38,7 @@ def server():
         yield running
 
 
-CUT = dict.fromkeys(["chat: tool cut, stream", "chat: tool required, stream"], ["'tool_calls', ours 'length'"])
+CUT = {f"chat: tool {name}, stream": ["'tool_calls', ours 'length'"] for name in ("cut", "required")}
 """Streams that end in the middle of a call: docs/parsers.md, report 53269."""
 FAST = ("chat: tool called", "chat: tool called after text, stream", "chat: tool named, stream")
 
