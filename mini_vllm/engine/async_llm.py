@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.parallel import check_data_parallel_rank
+from mini_vllm.config.data_parallel import check_data_parallel_rank
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs

@@ -16,24 +16,23 @@ import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReadyResponse, EngineCoreRequest
+from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
+from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from mini_vllm.engine.async_mp_client import AsyncMPClient
 from mini_vllm.engine.coordinator import DPCoordinator
-from mini_vllm.engine.coordinator_links import CoordinatorLink
+from mini_vllm.engine.coordinator_links import CoordinatorAddresses, CoordinatorLink
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.mp_client import SILENCE_S, MPClient
-from mini_vllm.engine.replicas import make_dp_group, replica_setup, start_together
+from mini_vllm.engine.replicas import make_dp_group, merged, merged_ready, replica_setup, start_together
 from mini_vllm.engine.requests_in_flight import RequestsInFlight
 from mini_vllm.engine.shared_core import SharedCore, SharedCores
 from mini_vllm.engine.utils import CoreSetup
 from mini_vllm.logger import init_logger
-from mini_vllm.metrics.replicas import ReplicaMetrics, sum_of
-from mini_vllm.metrics.stats import SchedulerStats
+from mini_vllm.metrics.replicas import ReplicaMetrics
 
 logger = init_logger(__name__)
 
@@ -75,7 +74,21 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._in_flight, self._current = RequestsInFlight(), 0
         self._timer: asyncio.TimerHandle | None = None
-        self._end_coordinator = weakref.finalize(self, lambda: None)
+        group = make_dp_group(setup) if link is None else None
+        self.in_lockstep = group is not None if link is None else link.in_lockstep
+        self.core_engines, addresses = self._start(setup, link, group)
+        self.ready = merged_ready([each.ready for each in self.core_engines])
+        self.eng_start_index = (size * self.client_index) // self.client_count
+        self.link = CoordinatorLink(addresses, size)
+        self.replica_metrics = ReplicaMetrics(
+            size, None if setup.config.disable_log_stats else self.ready.max_model_len
+        )
+
+    def _start(
+        self, setup: CoreSetup, link: SharedCores | None, group: DataParallelGroup | None
+    ) -> tuple[list[AsyncMPClient], CoordinatorAddresses]:
+        """The replicas, at the same time, and the coordinator; or what another process has started."""
+        size = setup.config.data_parallel_size
         links: Sequence[SharedCore | None] = [None] * size
         if link is None:
             coordinator = DPCoordinator(size)
@@ -83,25 +96,15 @@ class DPLBAsyncMPClient(EngineCoreClient):
             addresses = coordinator.addresses
         else:
             links, addresses = link.links, link.coordinator
-        group = make_dp_group(setup) if link is None else None
-        self.in_lockstep = group is not None if link is None else link.in_lockstep
+            self._end_coordinator = weakref.finalize(self, _nothing)
+        setups = [replica_setup(setup, rank, addresses, group) for rank in range(size)]
+        inboxes = [_Inbox(self._inbox, rank) for rank in range(size)]
         try:
-            self.core_engines = start_together([
-                partial(
-                    AsyncMPClient, replica_setup(setup, rank, addresses, group), links[rank],
-                    _Inbox(self._inbox, rank),
-                )
-                for rank in range(size)
-            ])  # fmt: skip
+            makes = [partial(AsyncMPClient, *each) for each in zip(setups, links, inboxes, strict=True)]
+            return start_together(makes), addresses
         except BaseException:
             self._end_coordinator()
             raise
-        self.ready = _ready([each.ready for each in self.core_engines])
-        self.eng_start_index = (size * self.client_index) // self.client_count
-        self.link = CoordinatorLink(addresses, size)
-        self.replica_metrics = ReplicaMetrics(
-            size, None if setup.config.disable_log_stats else self.ready.max_model_len
-        )
 
     @property
     def alive(self) -> list[int]:
@@ -240,7 +243,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
 
         Upstream: upstream/vllm/v1/engine/core_client.py:1412 — `DPLBAsyncMPClient.call_utility_async`.
         """
-        return _merged(list((await self.call_utility_of_each(method, *args)).values()))
+        return merged(list((await self.call_utility_of_each(method, *args)).values()))
 
     async def call_utility_of_each(self, method: str, *args: Any) -> dict[int, Any]:
         """What each replica that is there said to it, by rank."""
@@ -282,16 +285,5 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self._end_coordinator()
 
 
-def _ready(all_ready: list[EngineCoreReadyResponse]) -> EngineCoreReadyResponse:
-    """Upstream: upstream/vllm/v1/engine/core_client.py:711 — "Sum values from all engines in DP case."."""
-    blocks = sum(each.num_gpu_blocks for each in all_ready)
-    return replace(all_ready[0], num_gpu_blocks=blocks, fits_any=all(each.fits_any for each in all_ready))
-
-
-def _merged(answers: list[Any]) -> Any:
-    first = answers[0]
-    if isinstance(first, bool):
-        return all(answers)
-    if isinstance(first, list):  # events of a profile
-        return [each for answer in answers for each in answer]
-    return sum_of(answers) if isinstance(first, SchedulerStats) else first
+def _nothing() -> None:
+    """The coordinator is another process's."""

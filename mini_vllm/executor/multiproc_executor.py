@@ -73,8 +73,8 @@ class MultiprocExecutor(Executor):
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = self._make_replies()
             self._replies.expect(0, "load_model", self._patience)
-            parts = WorkerParts(dp_group=self.parts.dp_group)
-            self._worker = make_worker(config, self.resolved_model, self.group, parts=parts)
+            replicas = WorkerParts(dp_group=self.parts.dp_group)
+            self._worker = make_worker(config, self.resolved_model, self.group, parts=replicas)
             self._worker.init_device()
             self._worker.load_model()
             self._replies.collect(0, loading=True)
@@ -93,10 +93,11 @@ class MultiprocExecutor(Executor):
 
     def _make_group(self) -> Any:
         """The ranks, as they share memory."""
-        assert self.resolved_model.hf_config is not None
-        elements = exchange_elements(self.resolved_model.hf_config.hidden_size)
-        mode = self.resolved_model.mm_encoder_tp_mode
-        return TensorParallelGroup(self.config.tensor_parallel_size, elements, self.config.dtype, mode)
+        config, resolved = self.config, self.resolved_model
+        assert resolved.hf_config is not None
+        tokens = 0 if self.parts.dp_group is None else config.max_num_batched_tokens
+        elements = exchange_elements(resolved.hf_config.hidden_size, tokens)
+        return TensorParallelGroup(config.tensor_parallel_size, elements, config.dtype, resolved.mm_encoder_tp_mode)
 
     def _make_replies(self) -> Replies:
         return Replies(self.workers, self.group, self.counters)

@@ -56,13 +56,13 @@ class RemoteProc:
 
 @dataclass
 class RemoteWorkerHandle:
-    """A `WorkerProcHandle` of a rank with a socket. said: what it has told of itself."""
+    """A `WorkerProcHandle` of a rank with a socket. said: what it has told of itself. state: no letter is known."""
 
     rank: int
     proc: RemoteProc
     connection: SocketConnection
     said: dict[str, Any]
-    state = ""
+    state = "remote"
 
     @property
     def name(self) -> str:
@@ -219,7 +219,7 @@ class NodeWorkers:
             RendezvousError: which never came. RuntimeError: one of this node has ended.
         """
         config = self.config
-        listener = rendezvous.bind(config.master_addr, config.master_port)
+        listener = self._bind()
         try:
             in_memory = self._start_processes(listener.getsockname()[:2])
             logger.info("rank 0 waits for %d others at %s:%d", self.world_size - 1, *listener.getsockname()[:2])
@@ -234,6 +234,9 @@ class NodeWorkers:
             self.workers.append(RemoteWorkerHandle(rank, RemoteProc(connection), connection, said))
         self.links = world.links
         self.group = make_group(config, self.resolved_model, world, in_memory)
+
+    def _bind(self) -> socket.socket:
+        return rendezvous.bind(self.config.master_addr, self.config.master_port)
 
     def _start_processes(self, address: tuple[str, int]) -> Mapping[int, Any]:
         """Those of this node; the groups that share its memory."""

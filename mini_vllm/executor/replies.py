@@ -23,6 +23,11 @@ from mini_vllm.executor.worker_proc import BROKEN_OFF, DONE, FAILED, LOADED, NUM
 from mini_vllm.utils.system_utils import Owner
 
 _BETWEEN_LOOKS_S = 1e-3
+_STATES = {
+    "T": "The process is stopped (SIGSTOP).",
+    "t": "The process is held by a debugger.",
+    "remote": "It is on another machine: the process does not get on, or nothing comes through.",
+}
 
 
 class Replies:
@@ -195,9 +200,7 @@ class Replies:
     def _give_up(self, timeout: float) -> None:
         progress = self._progress()
         worker = self.workers[progress.index(min(progress))]
-        state = {"T": "The process is stopped (SIGSTOP).", "t": "The process is held by a debugger."}.get(
-            worker.state, "The process is there, but does not get on."
-        )
+        state = _STATES.get(worker.state, "The process is there, but does not get on.")
         self.failure = (
             f"{worker.name} has made no progress for {timeout:g} s in {self._doing(worker.rank)}. {state} Make a new "
             "engine; where a step may take so long, with a larger execute_model_timeout_seconds."

@@ -124,7 +124,7 @@ def _class_of_plugin(device: str) -> type[Platform]:
     except Exception as error:
         raise ValueError(f"platform plugin {device!r}: {qualname!r} cannot be imported: {error!r}") from error
     if not (isinstance(found, type) and issubclass(found, Platform)):
-        raise TypeError(f"platform plugin {device!r} must name a subclass of Platform, got {shown(found)}")
+        raise TypeError(f"platform plugin {device!r} must name a subclass of Platform, got {qualname!r}")
     missing = [name for name in REQUIRED if getattr(found, name) is getattr(Platform, name)]
     if missing:
         raise TypeError(f"platform plugin {device!r}: {found.__name__} must have {', '.join(missing)} of its own")

@@ -31,6 +31,8 @@ from mini_vllm.structured_output.backend_types import (
     TokenVocabulary,
 )
 from mini_vllm.structured_output.reasoning import ReasoningParser, load_reasoning_parser
+from mini_vllm.structured_output.request import catch_up
+from mini_vllm.structured_output.utils import make_backend as make_backend
 
 if TYPE_CHECKING:
     from mini_vllm.structured_output.backend_mini import MiniGrammar
@@ -93,20 +95,9 @@ class StructuredOutputManager:
     def _create_grammar(self, request: Request) -> StructuredOutputGrammar:
         assert self.backend is not None and request.structured_output_request is not None
         grammar = self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
-        if request.output_token_ids and not grammar.accept_tokens(request.request_id, self._output_so_far(request)):
-            raise ValueError(f"it rejected {request.output_token_ids}, which it had accepted in another replica")
+        if request.output_token_ids:
+            catch_up(grammar, request, None if self.should_fill_bitmask(request) else self._get_reasoner(request))
         return grammar
-
-    def _output_so_far(self, request: Request) -> list[int]:
-        """Of the tokens that a request brings along, those that are its grammar's: behind the end of the thinking."""
-        if self.should_fill_bitmask(request):
-            return request.output_token_ids
-        state, reasoner, tokens = request.structured_output_request, self._get_reasoner(request), request.all_token_ids
-        for end in range(request.num_prompt_tokens + 1, len(tokens) + 1):
-            if reasoner.is_reasoning_end_streaming(tokens[:end], [tokens[end - 1]]):
-                state.reasoning_ended = True  # type: ignore[union-attr]
-                return tokens[end:]
-        return []
 
     def grammar_output(self, requests: dict[str, Request], output: SchedulerOutput) -> GrammarOutput | None:
         """The bitmask of a step, for those of its requests that have a grammar; None where there are none."""
@@ -300,18 +291,3 @@ class StructuredOutputManager:
 
 def _accept(request_id: str, token_ids: list[int]) -> Callable[[StructuredOutputGrammar], bool]:
     return lambda grammar: grammar.accept_tokens(request_id, token_ids)
-
-
-def make_backend(config: StructuredOutputsConfig, vocabulary: TokenVocabulary) -> StructuredOutputBackend:
-    """The backend that the configuration names. Raises ImportError where its library is not installed."""
-    if config.resolved_backend == "xgrammar":
-        from mini_vllm.structured_output.backend_xgrammar import XgrammarBackend
-
-        return XgrammarBackend(config, vocabulary)
-    if config.resolved_backend == "guidance":
-        from mini_vllm.structured_output.backend_guidance import GuidanceBackend
-
-        return GuidanceBackend(config, vocabulary)
-    from mini_vllm.structured_output.backend_mini import MiniBackend
-
-    return MiniBackend(config, vocabulary)

@@ -17,6 +17,7 @@ from mini_vllm.structured_output.backend_types import (
 )
 
 if TYPE_CHECKING:
+    from mini_vllm.request import Request
     from mini_vllm.sampling_params import SamplingParams
     from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
@@ -105,3 +106,21 @@ def get_structured_output_key(params: StructuredOutputsParams) -> StructuredOutp
     if params.structural_tag is not None:
         return StructuredOutputOptions.STRUCTURAL_TAG, params.structural_tag
     raise ValueError("No valid structured output parameter found")
+
+
+def catch_up(grammar: StructuredOutputGrammar, request: Request, reasoner: Any) -> None:
+    """Let a new grammar go on by the tokens that its request brings along from another replica: by all of them, or by
+    those behind the end of the thinking, of which `reasoner` knows.
+
+    Raises:
+        ValueError: it rejects them.
+    """
+    tokens, start = request.all_token_ids, request.num_prompt_tokens
+    while reasoner is not None:
+        if start == len(tokens):
+            return  # it thinks
+        start += 1
+        if reasoner.is_reasoning_end_streaming(tokens[:start], tokens[start - 1 : start]):
+            reasoner, request.structured_output_request.reasoning_ended = None, True  # type: ignore[union-attr]
+    if not grammar.accept_tokens(request.request_id, tokens[start:]):
+        raise ValueError(f"it rejected {tokens[start:]}, which it had accepted in another replica")

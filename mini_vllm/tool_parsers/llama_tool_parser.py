@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.engine.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
@@ -15,7 +13,6 @@ from mini_vllm.logger import init_logger
 from mini_vllm.tool_parsers.abstract_tool_parser import no_tool_calls
 from mini_vllm.tool_parsers.json_text import JsonPrefix, members_of
 from mini_vllm.tool_parsers.reread import CallSoFar, RereadingToolParser
-from mini_vllm.tool_parsers.tool_schema import Tool
 from mini_vllm.tool_parsers.utils import dumps
 
 logger = init_logger(__name__)
@@ -24,6 +21,8 @@ logger = init_logger(__name__)
 class Llama3JsonToolParser(RereadingToolParser):
     """Objects behind one another, the arguments under either of two names.
 
+    A vocabulary without `bot_token` will do, as pocket's, which writes a bare object. Upstream's raises RuntimeError.
+
     Any object in the answer is a call. As a whole, the text around is dropped; a stream has sent what stands before
     them. Upstream streams calls only of an answer that starts with one.
 
@@ -31,10 +30,6 @@ class Llama3JsonToolParser(RereadingToolParser):
     """
 
     bot_token = "<|python_tag|>"
-
-    def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None) -> None:
-        super().__init__(tokenizer, tools)
-        (self.bot_token_id,) = self.require_tokens(self.bot_token)
 
     def extract_tool_calls(self, model_output: str, request: ChatCompletionRequest) -> ExtractedToolCallInformation:
         """One brace that starts no call makes the whole answer text."""

@@ -22,7 +22,6 @@ from mini_vllm.worker.worker import Worker
 class DataParallelWorker(Worker):
     """As `Worker`, where `parts` have a `dp_group`.
 
-    The model is run as its file stands: a compiled form computes tile by tile, and replicas have not equally many.
     Upstream: upstream/vllm/v1/worker/gpu_worker.py:109 — `Worker`.
     """
 
@@ -43,9 +42,6 @@ class DataParallelWorker(Worker):
         all2all = make_all2all_manager(self.config.all2all_backend, self.dp_group)
         ep = FusedMoEParallelConfig(self.config.expert_placement_strategy, all2all)
         return load_weights(self.resolved_model, self.config, self._progress, self.group, ep=ep)
-
-    def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
-        return super()._make_model_runner(sampler, **{**settings, "enforce_eager": True})
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """As `Worker.execute_model`. A step that fails here is the end for all replicas."""

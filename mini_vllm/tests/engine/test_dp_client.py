@@ -208,6 +208,16 @@ def test_what_replicas_cannot_do_is_refused_before_anything_starts(arguments, ma
         AsyncLLM(enable_multiprocessing=True, **arguments)
 
 
+def test_the_pools_of_all_replicas_have_to_fit_together(monkeypatch):
+    monkeypatch.setattr("mini_vllm.engine.mp_client.CoreEngineProcManager", None)
+    monkeypatch.setattr("mini_vllm.utils.mem_utils.total_memory", lambda: 1 << 30)
+    blocks = {"num_blocks": (1 << 30) // 160 * 2 // 3, "kv_cache_memory_bytes": None}
+    with pytest.raises(ValueError, match=r"num_blocks=.* but this machine has"):
+        AsyncLLM(enable_multiprocessing=True, data_parallel_size=2, **blocks)
+    with pytest.raises(ValueError, match=r"data_parallel_size=2 needs .* but this machine has"):
+        AsyncLLM(enable_multiprocessing=True, data_parallel_size=2, kv_cache_memory_bytes=600 << 20)
+
+
 def test_engines_of_one_core_refuse_replicas_as_upstream():
     for make in (LLM, LLMEngine, AsyncLLM):
         with pytest.raises(ValueError, match=r"data_parallel_size=2\) is not supported for single-process usage"):

@@ -221,7 +221,7 @@ class Tally:
 
 
 def unexplained(tally: Tally, passed: int) -> list[str]:
-    """Cases that fail and are in no row of the table of `docs/upstream-tests.md`; a count that is not the page's."""
+    """Cases that fail and are in no row of the table of `docs/upstream-tests.md`, and a count that differs from it."""
     page = (
         (ROOT / "docs" / "upstream-tests.md").read_text("utf-8").partition("# Upstream's own tests of the parsers")[2]
     )

@@ -90,7 +90,7 @@ def test_the_pool_of_a_device_is_not_the_hosts(installed: Installed, monkeypatch
             ValueError,
             r"'driverless\.Chip' cannot be imported: OSError\('no driver'\)",
         ),
-        ("no_platform", TypeError, "platform plugin 'chip' must name a subclass of Platform, got <class 'pathlib"),
+        ("no_platform", TypeError, "platform plugin 'chip' must name a subclass of Platform, got 'pathlib.Path'"),
         ("broken", ValueError, "device='chip' needs its driver"),
     ],
 )

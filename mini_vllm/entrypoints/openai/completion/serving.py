@@ -124,7 +124,7 @@ class OpenAIServingCompletion(OpenAIServing):
         for result in final:
             clamp_prompt_logprobs(result.prompt_logprobs)
             for output in result.outputs:
-                self._raise_if_error(output.finish_reason, context.request_id)
+                self._raise_if_error(output, context.request_id)
                 choices.append(self._choice(len(choices), result, output, context.request))
         usage = self._usage(
             sum(len(result.prompt_token_ids) for result in final),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
+from mini_vllm.entrypoints.openai.flag_checks import fit
 from mini_vllm.parser import Parser, ParserManager
 
 
@@ -17,7 +18,7 @@ class Parsers:
 
     options.parsers_as_released: as vLLM 0.22.1's, also where ours are mended.
 
-    Raises TypeError for a name that is not registered, and what a parser raises for a tokenizer without its tokens.
+    Raises TypeError for a name that is not registered, ValueError for a tokenizer without a parser's tokens.
     Upstream: upstream/vllm/parser/parser_manager.py:241 — `ParserManager.get_parser`.
     """
 
@@ -27,10 +28,7 @@ class Parsers:
         self.as_released = released = options.parsers_as_released
         self.tool_parser = ParserManager.get_tool_parser(options.tool_parser, options.enable_auto_tools, released)
         self.reasoning_parser = ParserManager.get_reasoning_parser(options.reasoning_parser, released)
-        if self.tool_parser is not None:
-            self.tool_parser(tokenizer, None)
-        if self.reasoning_parser is not None:
-            self.reasoning_parser(tokenizer)
+        fit(self.tool_parser, self.reasoning_parser, tokenizer)
 
     def reasoning_of(self, request: Any) -> Any:
         """A reasoning parser for one answer, which knows what the request gave its template; None without one."""

@@ -28,7 +28,7 @@ from mini_vllm.entrypoints.utils import create_error_response, get_max_tokens
 from mini_vllm.logger import init_logger
 from mini_vllm.logprobs import Logprob
 from mini_vllm.lora.request import LoRARequest
-from mini_vllm.outputs import RequestOutput
+from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 from mini_vllm.tracing.utils import TRACE_CONTEXT, extract_trace_headers
 from mini_vllm.utils import random_uuid
@@ -187,14 +187,14 @@ class OpenAIServing:
         return self.engine_client.generate(dict(prompt), params, inside, **about)
 
     @staticmethod
-    def _raise_if_error(finish_reason: str | None, request_id: str) -> None:
-        """Raise `GenerationError` for a request that ended with "error".
+    def _raise_if_error(output: CompletionOutput, request_id: str) -> None:
+        """Raise `GenerationError` for a request that ended with "error", with what the engine says of it.
 
         Upstream: upstream/vllm/entrypoints/openai/engine/serving.py:199 — `OpenAIServing._raise_if_error`.
         """
-        if finish_reason == "error":
+        if output.finish_reason == "error":
             logger.error("Request %s failed with an internal error during generation", request_id)
-            raise GenerationError("Internal server error")
+            raise GenerationError(f"Internal server error: {output.stop_reason or 'the generation failed'}")
 
     def _usage(self, num_prompt: int, num_generated: int, num_cached: int | None = None) -> UsageInfo:
         """Tokens of a request; `num_cached` is told where the server was asked to."""
