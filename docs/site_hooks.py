@@ -51,6 +51,7 @@ REFERENCE = (
     "docs/places.md",
     "docs/serving.md",
     "docs/multimodal.md",
+    "docs/distributed.md",
     "docs/disaggregation.md",
     "docs/tuning.md",
     "docs/gpu.md",

@@ -264,7 +264,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(said)
 
 
-_REFUSED = {"initialize_ray_cluster": ": ranks are processes of one machine, and nothing has to be initialized"}
+_REFUSED = {"initialize_ray_cluster": ": an engine with distributed_executor_backend='ray' joins the cluster by itself"}
 
 
 def _loaded(module: str) -> ModuleType:

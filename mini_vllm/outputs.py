@@ -79,6 +79,10 @@ class RequestOutput:
         Upstream: upstream/vllm/outputs.py:145 — `RequestOutput.add`.
         """
         self.finished |= next_output.finished
+        if not self.prompt_logprobs:  # of `n` completions each brings the prompt's once, with its own first output
+            self.prompt_logprobs = next_output.prompt_logprobs
+        if next_output.kv_transfer_params is not None:
+            self.kv_transfer_params = next_output.kv_transfer_params
         mine = {completion.index: at for at, completion in enumerate(self.outputs)}
         for later in next_output.outputs:
             at = mine.get(later.index)

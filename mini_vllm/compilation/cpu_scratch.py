@@ -5,6 +5,7 @@ Upstream has no twin: Inductor plans its buffers, and a GPU kernel cuts up its r
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +25,10 @@ TILES_BETWEEN_MEETINGS = 4
 two meetings even out."""
 
 
-def exchange_elements(hidden_size: int) -> int:
+def exchange_elements(hidden_size: int, tokens_in_one_tile: int = 0) -> int:
     """Elements that the ranks' shared memory should hold for each of its two sides: `TensorParallelGroup`'s
-    `num_elements`. Less is used too, in smaller pieces."""
-    return hidden_size * TILE * TILES_BETWEEN_MEETINGS
+    `num_elements`. Less is used too, in smaller pieces; not where a step of so many tokens is one tile."""
+    return hidden_size * max(TILE * TILES_BETWEEN_MEETINGS, tokens_in_one_tile)
 
 
 class Tile:
@@ -80,7 +81,7 @@ class Scratch:
         self.q, self.k, self.v = np.split(by_head, [heads, heads + kv_heads], axis=1)
         hidden = get("hidden", num_tokens * h)
         self.out = get("out", num_tokens, h)
-        spaces = program.workspaces[: num_shares(num_tokens)]
+        spaces = program.workspaces[: 1 if is_one_tile(program) else num_shares(num_tokens)]
         largest, together = tile_sizes(program)
         size = min(largest, max(1, -(-num_tokens // len(spaces))))
         spans = [slice(a, min(a + size, num_tokens)) for a in range(0, num_tokens, size)]
@@ -94,17 +95,24 @@ class Scratch:
         ]
 
 
+def is_one_tile(program: FusedDecoder) -> bool:
+    """Whether a step is never cut up: replicas that share experts come to each exchange once, with all their rows."""
+    return program.model.context.ep.all2all is not None
+
+
 def tile_sizes(program: FusedDecoder) -> tuple[int, int]:
     """Tokens of a tile at most, and tiles that go through half a layer before the ranks meet; one rank alone takes tile
     by tile. What the ranks' shared memory holds bounds both."""
     if program.group is None:
-        return TILE, 1
+        return (sys.maxsize if is_one_tile(program) else TILE), 1
     tokens = program.group.num_elements // program.config.hidden_size
     if tokens < 1:
         raise ValueError(
             f"num_elements of the group must be at least hidden_size, {program.config.hidden_size}, "
             f"got {program.group.num_elements}"
         )
+    if is_one_tile(program):
+        return tokens, 1
     return min(TILE, tokens), max(1, min(TILES_BETWEEN_MEETINGS, tokens // TILE))
 
 

@@ -1,27 +1,26 @@
-"""What goes with several ranks and replicas, and what does not. Upstream twin: `vllm/config/parallel.py`."""
+"""Who owns the ranks and where they are; what goes with several ranks and replicas, and what does not.
+
+Upstream twin: `vllm/config/parallel.py`.
+"""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.data_parallel import check_data_parallel
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.distributed.utils import divide, get_pp_indices
-from mini_vllm.layers.fused_moe.config import PLACEMENTS, FusedMoEParallelConfig
+from mini_vllm.layers.fused_moe.config import PLACEMENTS
 from mini_vllm.logger import warning_once
 from mini_vllm.utils.checks import shown
-from mini_vllm.utils.mem_utils import require_memory
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.layers.quantization.base_config import QuantizationConfig
     from mini_vllm.transformers_utils.config import HFConfig
-
-_PROCESS_BYTES = 24 << 20
-"""What a process takes that has done no more than import numpy."""
-
 
 ALL2ALL_BACKENDS = ("allgather_reducescatter", "deepep_high_throughput")
 
@@ -42,6 +41,69 @@ def check_parallel(config: EngineConfig) -> None:
     check_pipeline(config)
 
 
+def check_executor(config: EngineConfig) -> None:
+    """Look at who owns the ranks, and on which machines they are.
+
+    Raises:
+        ValueError, TypeError: names the argument, its value and what is allowed.
+    """
+    backend, seconds = config.distributed_executor_backend, config.execute_model_timeout_seconds
+    if (config.tensor_parallel_size > 1 or backend in ("mp", "ray")) and not is_supported():
+        name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
+        value = config.tensor_parallel_size if backend is None else backend
+        raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {shown(value)}")
+    if not isinstance(backend, str | type | None):
+        raise TypeError(f"distributed_executor_backend must be 'uni', 'mp', 'ray' or a class, got {shown(backend)}")
+    if backend == "uni" and config.tensor_parallel_size > 1:
+        raise ValueError(
+            f"distributed_executor_backend='uni' has one rank, got tensor_parallel_size="
+            f"{config.tensor_parallel_size}: use 'mp'"
+        )
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {shown(seconds)}")
+    if backend == "ray" and config.tensor_parallel_size * config.pipeline_parallel_size == 1:
+        raise ValueError(
+            "distributed_executor_backend='ray' is for more than one rank, got tensor_parallel_size=1 and "
+            "pipeline_parallel_size=1"
+        )
+    if backend == "ray" and config.data_parallel_size != 1:
+        raise ValueError(
+            f"distributed_executor_backend='ray' is not served by replicas: data_parallel_size must be 1 with it, got "
+            f"{shown(config.data_parallel_size)}"
+        )
+    _check_nodes(config)
+
+
+def _check_nodes(config: EngineConfig) -> None:
+    """Upstream: upstream/vllm/config/parallel.py:887 — "allowed_backends"."""
+    whole_number("nnodes", config.nnodes, 1)
+    whole_number("node_rank", config.node_rank, 0)
+    whole_number("master_port", config.master_port, 1)
+    seconds, nnodes, backend = config.distributed_timeout_seconds, config.nnodes, config.distributed_executor_backend
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise ValueError(f"distributed_timeout_seconds must be a number above 0, got {shown(seconds)}")
+    if config.master_port > 65535:
+        raise ValueError(f"master_port must be at most 65535, got {shown(config.master_port)}")
+    if not isinstance(config.master_addr, str) or not config.master_addr:
+        raise ValueError(f"master_addr must be a host of rank 0, got {shown(config.master_addr)}")
+    if config.node_rank >= nnodes:
+        raise ValueError(f"node_rank must be below nnodes={nnodes}, got {config.node_rank}")
+    if nnodes == 1:
+        return
+    if backend not in (None, "mp"):
+        raise ValueError(f"nnodes={nnodes} needs distributed_executor_backend='mp', got {shown(backend)}")
+    if (ranks := config.tensor_parallel_size * config.pipeline_parallel_size) % nnodes:
+        raise ValueError(
+            f"nnodes must divide tensor_parallel_size * pipeline_parallel_size, {ranks}, got {nnodes}: each node has "
+            "as many ranks"
+        )
+    if config.gpu_memory_utilization is not None and config.num_blocks is None:
+        raise ValueError(
+            f"gpu_memory_utilization={config.gpu_memory_utilization} is of one machine's memory: give num_blocks or "
+            f"kv_cache_memory_bytes, which hold on each, with nnodes={nnodes}"
+        )
+
+
 def check_pipeline(config: EngineConfig) -> None:
     """Look at `pipeline_parallel_size`, and refuse what is not served with more than one stage.
 
@@ -51,7 +113,7 @@ def check_pipeline(config: EngineConfig) -> None:
     Upstream: upstream/vllm/config/parallel.py:111 — "pipeline_parallel_size: int = 1".
     """
     whole_number("pipeline_parallel_size", config.pipeline_parallel_size, 1)
-    _check_data_parallel(config)
+    check_data_parallel(config)
     if config.pipeline_parallel_size == 1:
         return
     drafts, backend = config.speculative_config, config.distributed_executor_backend
@@ -64,7 +126,7 @@ def check_pipeline(config: EngineConfig) -> None:
         ("kv_oracle", config.kv_oracle, bool(config.kv_oracle)),
         ("cudagraph_mode", config.cudagraph_mode, bool(config.resolved_cudagraph_mode)),
         ("device", config.device, config.device != "cpu"),
-        ("distributed_executor_backend", backend, backend not in (None, "mp")),
+        ("distributed_executor_backend", backend, backend not in (None, "mp", "ray")),
     ):
         if is_refused:
             raise ValueError(_refusal(name, value, config.pipeline_parallel_size))
@@ -73,94 +135,6 @@ def check_pipeline(config: EngineConfig) -> None:
             f"pipeline_parallel_size must be 1 on this system (more needs Linux on x86-64), got "
             f"{config.pipeline_parallel_size}"
         )
-
-
-def _check_data_parallel(config: EngineConfig) -> None:
-    """Look at `data_parallel_size`, refuse what replicas cannot do, and more of them than this machine could hold.
-
-    Upstream: upstream/vllm/config/parallel.py:117 — "data_parallel_size: int = 1".
-    """
-    whole_number("data_parallel_size", size := config.data_parallel_size, 1)
-    if size == 1:
-        return
-    for name, value, is_refused in (
-        ("kv_transfer_config", config.kv_transfer_config, config.kv_transfer_config is not None),
-        ("ec_transfer_config", config.ec_transfer_config, config.ec_transfer_config is not None),
-        ("device", config.device, config.device not in ("cpu", "torch")),
-        ("gpu_memory_utilization", config.gpu_memory_utilization, config.gpu_memory_utilization is not None),
-    ):
-        if is_refused:
-            raise ValueError(
-                f"{name}={shown(value, 60)} is not served by replicas: data_parallel_size must be 1 with it, got "
-                f"{shown(size)}"
-            )
-    least = _PROCESS_BYTES * config.tensor_parallel_size * config.pipeline_parallel_size
-    if config.num_blocks is None:
-        least += config.kv_cache_memory_bytes
-    require_memory(f"data_parallel_size={shown(size)}", size * least, "ask for fewer, or for smaller caches")
-
-
-def check_data_parallel_rank(rank: int | None, size: int) -> int | None:
-    """The replica that a request is to run in, None where the balancer picks it. Raises ValueError for another number.
-
-    Upstream: upstream/vllm/v1/engine/input_processor.py:255 — "if data_parallel_rank is not None and not".
-    """
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size):
-        raise ValueError(
-            f"data_parallel_rank must be a whole number from 0 to {size - 1} (data_parallel_size={size}), got "
-            f"{shown(rank)}"
-        )
-    return rank
-
-
-def refuse_replicas(size: int, name: str) -> None:
-    """Raises ValueError where something that has one core is asked for more.
-
-    Upstream: upstream/vllm/entrypoints/llm.py:299 — "is not supported for single-".
-    """
-    if size > 1:
-        raise ValueError(
-            f"{name}(data_parallel_size={size}) is not supported for single-process usage: data_parallel_size must be "
-            "1. Use `AsyncLLM(enable_multiprocessing=True, data_parallel_size=...)`, or `mini-vllm serve "
-            "--data-parallel-size ...`"
-        )
-
-
-def replicas_share_experts(config: EngineConfig, hf_config: HFConfig | None, data_parallel_size: int) -> bool:
-    """Whether replicas deal the experts of a model to each other, and so have to take their steps together.
-
-    Without `enable_expert_parallel` each replica of a mixture has all experts, and goes its own way. (Upstream shares
-    every expert among all ranks then: upstream/vllm/model_executor/layers/fused_moe/config.py:1190 — "if not use_ep:".)
-
-    Raises:
-        ValueError: with what it is not served, or too few experts.
-    """
-    if data_parallel_size == 1 or not config.enable_expert_parallel or hf_config is None or hf_config.moe is None:
-        return False
-    drafts, backend = config.speculative_config, config.distributed_executor_backend
-    for name, value, is_refused in (
-        ("speculative_config method", getattr(drafts, "method", None), drafts is not None and drafts.method != "ngram"),
-        ("enable_lora", config.enable_lora, config.enable_lora),
-        ("runner", config.runner, config.runner_type == "pooling"),
-        ("pipeline_parallel_size", config.pipeline_parallel_size, config.pipeline_parallel_size > 1),
-        ("cudagraph_mode", config.cudagraph_mode, bool(config.resolved_cudagraph_mode)),
-        ("device", config.device, config.device != "cpu"),
-        ("distributed_executor_backend", backend, backend not in (None, "uni", "mp")),
-    ):
-        if is_refused:
-            raise ValueError(
-                f"{name}={shown(value)} is not served where replicas share experts: leave enable_expert_parallel out, "
-                f"or set data_parallel_size=1, got {shown(data_parallel_size)}"
-            )
-    if not is_supported():
-        raise ValueError("enable_expert_parallel with data_parallel_size above 1 needs Linux on x86-64")
-    ranks: Any = SimpleNamespace(world_size=data_parallel_size * config.tensor_parallel_size, rank=0)
-    group: Any = None
-    if config.tensor_parallel_size > 1:
-        group = SimpleNamespace(rank=0, world_size=config.tensor_parallel_size, mm_encoder_tp_mode="weights")
-    ep = FusedMoEParallelConfig(config.expert_placement_strategy, ranks)
-    _make_model(config, hf_config, None, group, ep)  # what only an architecture knows
-    return True
 
 
 def verify_with_parallel_config(config: EngineConfig, resolved: ResolvedModel) -> None:
@@ -250,18 +224,13 @@ def _make_first_rank(
             layer.quant_method.check_part(layer)
 
 
-def _make_model(
-    config: EngineConfig, hf_config: HFConfig, quant_config: QuantizationConfig | None, group: Any,
-    ep: FusedMoEParallelConfig | None = None,
-) -> Any:  # fmt: skip
+def _make_model(config: EngineConfig, hf_config: HFConfig, quant_config: QuantizationConfig | None, group: Any) -> Any:
     """A model whose arrays are given back before a page of them is touched."""
     from mini_vllm.model_loader.default_loader import make_model
     from mini_vllm.models.registry import convert_model_class, get_model_class
 
     model_class = convert_model_class(get_model_class(hf_config.architecture), config.convert_type)
-    return make_model(
-        model_class, hf_config, config.dtype, quant_config, group, config.enable_expert_parallel, None, ep
-    )
+    return make_model(model_class, hf_config, config.dtype, quant_config, group, config.enable_expert_parallel)
 
 
 def _refusal(name: str, value: Any, size: int) -> str:

@@ -16,14 +16,13 @@ from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import COMPUTE_DTYPES, ModelConfig
 from mini_vllm.config.modes import check_modes
 from mini_vllm.config.multimodal import MultiModalConfig
-from mini_vllm.config.parallel import check_parallel
+from mini_vllm.config.parallel import check_executor, check_parallel
 from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.reasoning import ReasoningConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.config.utils import flag, whole_number
-from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.layers.batch_invariant import vllm_is_batch_invariant
 from mini_vllm.platforms import default_device, get_platform
 from mini_vllm.platforms.interface import Platform
@@ -59,10 +58,12 @@ class EngineConfig:
     `tensor_parallel_size`: processes that share every layer, this one included. `pipeline_parallel_size`: stages, which
     have some of the layers each (`config/parallel.py`), of so many processes. `data_parallel_size`: cores with all of
     these each (`engine/dp_client.py`). `enable_expert_parallel`: of a mixture, processes hold whole experts; by default
-    a share of each. `distributed_executor_backend`: who owns them (`executor/`), "uni" (one rank), "mp", or a class; by
-    default what the ranks need. `execute_model_timeout_seconds`: a step in which no rank gets on for so long is given
-    up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300). `device`: "cpu", "cuda", "torch", which is the code for
-    "cuda" on a CPU, or the name of a platform plug-in (`platforms/`); by default the plug-in whose device is there.
+    a share of each. `distributed_executor_backend`: who owns them (`executor/`), "uni" (one rank), "mp", "ray" or a
+    class; by default what the ranks need. `execute_model_timeout_seconds`: a step in which no rank gets on for so long
+    is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300). `nnodes`, `node_rank`, `master_addr`,
+    `master_port`: machines that ranks are on, which of them this is, where they meet (`executor/node_workers.py`);
+    `distributed_timeout_seconds`: how long they wait for each other. `device`: "cpu", "cuda", "torch", which is the
+    code for "cuda" on a CPU, or the name of a platform plug-in; by default the plug-in whose device is there.
     `performance_mode`: "throughput" doubles the limits of a step that are not given, "interactivity" captures graphs of
     every small size. `optimization_level`: 0 is `enforce_eager` without graphs, 1 to 3 are one.
     """
@@ -107,6 +108,11 @@ class EngineConfig:
     all2all_backend: str = "allgather_reducescatter"
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float = 60.0
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29501
+    distributed_timeout_seconds: float = 1800.0
     kv_events_config: KVEventsConfig | dict[str, Any] | None = None
     kv_transfer_config: Any = None
     ec_transfer_config: Any = None
@@ -175,7 +181,7 @@ class EngineConfig:
         if self.kv_oracle is not None:
             flag("kv_oracle", self.kv_oracle)
         whole_number("tensor_parallel_size", self.tensor_parallel_size, 1)
-        self._check_executor()
+        check_executor(self)
         self.enforce_eager = self.enforce_eager or vllm_is_batch_invariant()
         self.speculative_config = drafts = SpeculativeConfig.of(self.speculative_config)
         if drafts is not None:
@@ -196,22 +202,6 @@ class EngineConfig:
     def platform(self) -> Platform:
         """What `device` names. Raises ValueError where this machine has none."""
         return get_platform(self.device)
-
-    def _check_executor(self) -> None:
-        backend, seconds = self.distributed_executor_backend, self.execute_model_timeout_seconds
-        if (self.tensor_parallel_size > 1 or backend == "mp") and not is_supported():
-            name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
-            value = self.tensor_parallel_size if backend is None else backend
-            raise ValueError(f"{name} on this system (more needs Linux on x86-64), got {shown(value)}")
-        if not isinstance(backend, str | type | None):
-            raise TypeError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {shown(backend)}")
-        if backend == "uni" and self.tensor_parallel_size > 1:
-            raise ValueError(
-                f"distributed_executor_backend='uni' has one rank, got tensor_parallel_size="
-                f"{self.tensor_parallel_size}: use 'mp'"
-            )
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-            raise ValueError(f"execute_model_timeout_seconds must be a number above 0, got {shown(seconds)}")
 
     def _check_cudagraphs(self) -> None:
         """Sizes become a list in ascending order, empty without graphs."""

@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mini_vllm.logger import init_logger
+
+logger = init_logger(__name__)
 MAGIC = "mini_vllm rendezvous 1"
 LOOK_S = 0.05
 _MAX_HELLO = 1 << 16
@@ -30,6 +33,7 @@ class Refusals(list[str]):
     def note(self, refusal: str | None) -> None:
         """None: it was taken in."""
         if refusal is not None and refusal not in self:
+            logger.warning("a rank is refused: %s", refusal)
             self.append(refusal)
 
     def __str__(self) -> str:

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -82,7 +83,7 @@ class DataParallelGroup:
 
     @property
     def _header_bytes(self) -> int:
-        return 8 * (2 * self.dp_size + 1)
+        return 8 * (2 * self.dp_size + 2)
 
     def _open(self) -> None:
         self.tp_rank = self._count = self.num_exchanges = self.num_bytes_sent = 0
@@ -218,27 +219,33 @@ class DataParallelGroup:
         self.num_exchanges += 1
         sizes = spans[:, 1] - spans[:, 0]
         self.num_bytes_sent += int(sizes.sum() - sizes[me])
-        found = self._exchange(np.concatenate(streams) if streams else np.empty(0, np.uint8), spans)
         kinds = [(array.dtype, array.shape[1:]) for array in first]
+        kind = crc32(repr(kinds).encode())
+        found = self._exchange(np.concatenate(streams) if streams else np.empty(0, np.uint8), spans, kind)
         return [list(parts[me]) if src == me else _arrays_of(found[src], kinds) for src in range(self.dp_size)]
 
-    def _exchange(self, stream: Array, spans: Array) -> list[Array]:
-        """Put down `stream`, of which `spans` [replicas, 2] says which bytes are whose; take what is for this one."""
+    def _exchange(self, stream: Array, spans: Array, kind: int) -> list[Array]:
+        """Put down `stream`, of which `spans` [replicas, 2] says which bytes are whose; take what is for this one.
+
+        Raises RuntimeError: another replica is at an exchange of another kind.
+        """
         me, column = self.dp_rank, [dp * self.tp_size + self.tp_rank for dp in range(self.dp_size)]
         found: list[Array] = []
         mine, total, first = np.zeros((self.dp_size, 2), np.int64), len(stream), 0
         while not found or first < total:
             side = self._count & 1
             if not found:
-                header = np.append(spans.reshape(-1), len(stream))
+                header = np.append(spans.reshape(-1), [len(stream), kind])
                 self._headers[side, self.ep_rank] = header.view(np.uint8)
             piece = stream[first : first + self.num_bytes]
             self._slots[side, self.ep_rank, : len(piece)] = piece
             self._meet(column)
             if not found:
                 headers = [self._headers[side, rank].copy().view(np.int64) for rank in column]
-                total = max(int(header[-1]) for header in headers)
-                mine = np.stack([header[2 * me : 2 * me + 2] for header in headers])
+                if strays := [r for r, each in zip(column, headers, strict=True) if each[-1] != kind]:
+                    raise RuntimeError(f"{self.name(strays[0])} is at another exchange than {self.name(self.ep_rank)}")
+                total = max(int(each[-2]) for each in headers)
+                mine = np.stack([each[2 * me : 2 * me + 2] for each in headers])
                 found = [np.empty(stop - start, np.uint8) for start, stop in mine.tolist()]
             for src, (start, stop) in enumerate(mine.tolist()):
                 low, high = max(start, first), min(stop, first + self.num_bytes)

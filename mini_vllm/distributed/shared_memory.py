@@ -100,6 +100,8 @@ class Counters:
         num_processes: that run at the same time. Where they are more than the cores, nobody spins.
     """
 
+    is_shared = True
+
     def __init__(self, count: int, num_processes: int) -> None:
         self.num_processes = num_processes
         self._open(SharedMemory(count * _LINE * 8))

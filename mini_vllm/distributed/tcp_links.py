@@ -28,18 +28,19 @@ _HEADER = struct.Struct("<QQ")
 _LOOK_MS = 20
 _SPINS = 30
 """Looks at the sockets before the process sleeps: about 0.1 ms."""
-_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+_NOTICE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 
 
-class PeerLostError(ConnectionError):
+class PeerLostError(RuntimeError):
     """Another rank is gone, or silent for too long: nothing that the ranks do together can go on."""
 
 
 def tune(sock: socket.socket) -> None:
-    """Small frames go at once, and a machine that vanishes without a word is noticed after 40 s."""
+    """Small frames go at once, and a machine that vanishes without a word is noticed: after 40 s, or after two minutes
+    where something is on the way to it."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
+    for name, value in _NOTICE.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -67,9 +67,8 @@ class EngineCoreRequest:
         mm_features: its pictures, sounds and films, in the order of their places in the prompt.
         reasoning_ended: True: a grammar counts from the first token; None: a reasoning parser is asked.
         reasoning_parser_kwargs: what this parser is made with.
-        abort_immediately: only a KV connector is to hear of its end.
-        data_parallel_rank: the replica that it has to run in. current_wave: of the replicas, when it was sent.
-        output_token_ids: what it has generated already, in a replica that died since.
+        abort_immediately: only a KV connector is to hear of its end. data_parallel_rank: the replica to run in.
+        current_wave: of replicas, when it was sent. output_token_ids: generated already, in a replica that died since.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:81 — `EngineCoreRequest`.
     """
@@ -143,7 +142,7 @@ class EngineCoreOutputs:
     Attributes:
         timestamp: when the step was done, in seconds on `time.monotonic`.
         num_inputs: how many messages of the front end the core had heard before that step. What it says of a request
-            that was aborted by a later one is stale.
+            that was aborted by a later one is stale. engine_index: the replica; the front end enters it.
 
     Upstream: upstream/vllm/v1/engine/__init__.py:213 — `EngineCoreOutputs`.
     """
@@ -152,6 +151,7 @@ class EngineCoreOutputs:
     timestamp: float = 0.0
     utility_output: UtilityOutput | None = None
     num_inputs: int = 0
+    engine_index: int = 0
 
 
 @dataclass(slots=True)

@@ -26,8 +26,7 @@ _REFUSED = {
         dbo_decode_token_threshold=32 dbo_prefill_token_threshold=512 disable_nccl_for_dp_synchronization
         prefill_context_parallel_size=1 decode_context_parallel_size=1 dcp_comm_backend=ag_rs
         dcp_kv_cache_interleave_size=1 cp_kv_cache_interleave_size=1 eplb_config enable_eplb
-        master_addr=127.0.0.1 master_port=29501
-        nnodes=1 node_rank ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
+        ray_workers_use_nsight _api_process_count=1 _api_process_rank""",
     "no graph here depends on the number of adapters": "specialize_active_lora",
     "adapters of experts are not served": "enable_mixed_moe_lora_format",
     "give it as `structured_outputs_config={'reasoning_parser': …}`":
@@ -86,7 +85,6 @@ WITHOUT_EFFECT: dict[str, tuple[Kind, str]] = {
     "moe_backend": (one_of("auto", None), "the platform has one way to compute experts"),
     "linear_backend": (one_of("auto", None), "the platform has one way to compute projections"),
     "fail_on_environ_validation": (one_of(False, None), "variables of the environment are not looked at"),
-    "distributed_timeout_seconds": (NULL, _SECONDS),
     "cpu_distributed_timeout_seconds": (NULL, _SECONDS),
     "aggregate_engine_logging": (one_of(False, None), "one engine has one log"),
 }

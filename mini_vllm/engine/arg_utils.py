@@ -86,6 +86,11 @@ class EngineArgs:
     all2all_backend: str | None = None
     distributed_executor_backend: Any = None
     execute_model_timeout_seconds: float | None = None
+    nnodes: int | None = None
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    distributed_timeout_seconds: float | None = None
     disable_hybrid_kv_cache_manager: bool | None = None
     stream_interval: int | None = None
     disable_chunked_mm_input: bool | None = None

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.parallel import check_data_parallel_rank
+from mini_vllm.config.data_parallel import check_data_parallel_rank
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
@@ -107,7 +107,6 @@ class AsyncLLM(FrontEnd):
         """
         self._death.check()
         refuse_arguments(tokenization_kwargs=tokenization_kwargs, trace_headers=trace_headers, prompt_text=prompt_text)
-        check_data_parallel_rank(data_parallel_rank, self.config.data_parallel_size)
         processed = self.input_processor.process_inputs(prompt, params)
         if lora_request is not None:
             if self.lora_registry.is_new(lora_request):
@@ -118,7 +117,7 @@ class AsyncLLM(FrontEnd):
             await self.core_client.call_utility_async("check_fits", *size)
         request = self.make_request(request_id, processed, priority, arrival_time)
         request.reasoning_ended, request.reasoning_parser_kwargs = reasoning_ended, reasoning_parser_kwargs
-        request.data_parallel_rank = data_parallel_rank
+        request.data_parallel_rank = check_data_parallel_rank(data_parallel_rank, self.config.data_parallel_size)
         parent, children = (None, [request]) if request.sampling_params.n == 1 else fan_out(request)
         self.refuse_taken([request_id, *(child.request_id for child in children)])
         self._run_output_handler()

@@ -26,13 +26,14 @@ class EngineCoreClient(ABC):
 
     Attributes:
         ready: what the core said of itself when it was made.
-        engine_core: the core itself where it is in this process, else None.
+        engine_core: the core itself where it is in this process, else None. replica_metrics: of several replicas.
 
     Upstream: upstream/vllm/v1/engine/core_client.py:70 — `EngineCoreClient`.
     """
 
     ready: EngineCoreReadyResponse
     engine_core: EngineCore | None = None
+    replica_metrics: Any = None
 
     @abstractmethod
     def shutdown(self) -> None:

@@ -29,7 +29,7 @@ from mini_vllm.engine import (
 )
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.core_wire import LINGER_MS, Wire
-from mini_vllm.engine.parts import parts_from_labs
+from mini_vllm.engine.parts import EngineParts, parts_from_labs
 from mini_vllm.engine.utils import CoreSetup, watch_front_end
 from mini_vllm.multimodal.cache import MultiModalReceiverCache, mm_cache_size
 from mini_vllm.plugins import load_general_plugins
@@ -50,7 +50,7 @@ class EngineCoreProc(EngineCore):
     READY, FAILED = b"READY", b"FAILED"
 
     def __init__(self, wire: Wire, setup: CoreSetup) -> None:
-        super().__init__(setup.model, setup.config, parts_from_labs(setup.with_labs), setup.tokenizer)
+        super().__init__(setup.model, setup.config, self._parts(setup), setup.tokenizer)
         self.wire = wire
         size = mm_cache_size(self.resolved_model) if wire.num_clients == 1 else 0
         self.mm_receiver_cache = MultiModalReceiverCache(size) if size else None
@@ -81,6 +81,10 @@ class EngineCoreProc(EngineCore):
             sys.exit(1)
         wire.send_start(core.READY, ready)
         core.serve()
+
+    @staticmethod
+    def _parts(setup: CoreSetup) -> EngineParts:
+        return parts_from_labs(setup.with_labs)
 
     @staticmethod
     def make(wire: Wire, setup: CoreSetup) -> EngineCoreProc:

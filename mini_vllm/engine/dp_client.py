@@ -13,50 +13,28 @@ the death of one: its requests go on in the others (`requests_in_flight.py`).
 from __future__ import annotations
 
 import asyncio
-import copy
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReadyResponse, EngineCoreRequest
+from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
+from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from mini_vllm.engine.async_mp_client import AsyncMPClient
 from mini_vllm.engine.coordinator import DPCoordinator
 from mini_vllm.engine.coordinator_links import CoordinatorAddresses, CoordinatorLink
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.mp_client import SILENCE_S, MPClient
+from mini_vllm.engine.replicas import make_dp_group, merged, merged_ready, replica_setup, start_together
 from mini_vllm.engine.requests_in_flight import RequestsInFlight
 from mini_vllm.engine.shared_core import SharedCore, SharedCores
 from mini_vllm.engine.utils import CoreSetup
 from mini_vllm.logger import init_logger
-from mini_vllm.metrics.replicas import sum_of
-from mini_vllm.metrics.stats import SchedulerStats
+from mini_vllm.metrics.replicas import ReplicaMetrics
 
 logger = init_logger(__name__)
-Client = TypeVar("Client", bound=EngineCoreClient)
-
-
-def replica_setup(setup: CoreSetup, rank: int, coordinator: CoordinatorAddresses) -> CoreSetup:
-    """What replica `rank` is made from."""
-    config = copy.copy(setup.config)
-    config.data_parallel_rank = rank
-    return replace(setup, config=config, coordinator=coordinator)
-
-
-def start_together(makes: Sequence[Callable[[], Client]]) -> list[Client]:
-    """Clients whose cores start at the same time. Where one fails, the others end, and its error is raised."""
-    with ThreadPoolExecutor(len(makes), "start") as threads:
-        started = [threads.submit(make) for make in makes]
-    made = [each.result() for each in started if each.exception() is None]
-    for each in started:
-        if (error := each.exception()) is not None:
-            for client in made:
-                client.shutdown()
-            raise error
-    return made
 
 
 class _Inbox:
@@ -78,6 +56,8 @@ class DPLBAsyncMPClient(EngineCoreClient):
 
     Attributes:
         core_engines: the client of each replica, by rank, of the dead too. dead: why, of those that are gone.
+        in_lockstep: they share experts, so that one without work steps with the others, and the death of one is that
+            of all.
         ready: what all said of themselves: the blocks of all, and of the rest what holds for each.
 
     Raises:
@@ -94,7 +74,21 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._in_flight, self._current = RequestsInFlight(), 0
         self._timer: asyncio.TimerHandle | None = None
-        self._end_coordinator = weakref.finalize(self, lambda: None)
+        group = make_dp_group(setup) if link is None else None
+        self.in_lockstep = group is not None if link is None else link.in_lockstep
+        self.core_engines, addresses = self._start(setup, link, group)
+        self.ready = merged_ready([each.ready for each in self.core_engines])
+        self.eng_start_index = (size * self.client_index) // self.client_count
+        self.link = CoordinatorLink(addresses, size)
+        self.replica_metrics = ReplicaMetrics(
+            size, None if setup.config.disable_log_stats else self.ready.max_model_len
+        )
+
+    def _start(
+        self, setup: CoreSetup, link: SharedCores | None, group: DataParallelGroup | None
+    ) -> tuple[list[AsyncMPClient], CoordinatorAddresses]:
+        """The replicas, at the same time, and the coordinator; or what another process has started."""
+        size = setup.config.data_parallel_size
         links: Sequence[SharedCore | None] = [None] * size
         if link is None:
             coordinator = DPCoordinator(size)
@@ -102,19 +96,15 @@ class DPLBAsyncMPClient(EngineCoreClient):
             addresses = coordinator.addresses
         else:
             links, addresses = link.links, link.coordinator
+            self._end_coordinator = weakref.finalize(self, _nothing)
+        setups = [replica_setup(setup, rank, addresses, group) for rank in range(size)]
+        inboxes = [_Inbox(self._inbox, rank) for rank in range(size)]
         try:
-            self.core_engines = start_together([
-                partial(
-                    AsyncMPClient, replica_setup(setup, rank, addresses), links[rank], _Inbox(self._inbox, rank)
-                )
-                for rank in range(size)
-            ])  # fmt: skip
+            makes = [partial(AsyncMPClient, *each) for each in zip(setups, links, inboxes, strict=True)]
+            return start_together(makes), addresses
         except BaseException:
             self._end_coordinator()
             raise
-        self.ready = _ready([each.ready for each in self.core_engines])
-        self.eng_start_index = (size * self.client_index) // self.client_count
-        self.link = CoordinatorLink(addresses, size)
 
     @property
     def alive(self) -> list[int]:
@@ -133,6 +123,13 @@ class DPLBAsyncMPClient(EngineCoreClient):
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._tick)
         self.link.update()
+
+    def find_death(self) -> BaseException | None:
+        """Why all are gone, as far as it is known now."""
+        if self.dead_error is None:
+            found = [self.core_engines[rank].find_death() for rank in self.alive]
+            return found[0] if all(found) or (self.in_lockstep and any(found)) else None
+        return self.dead_error
 
     def ensure_alive(self) -> None:
         """Raise `EngineDeadError` if all replicas are known to be gone."""
@@ -172,6 +169,9 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self.link.update()
         rank = self.get_core_engine_for_request(request)
         self._in_flight.add(request, rank)
+        request.current_wave = self.link.current_wave
+        if self.in_lockstep and not self.link.engines_running:
+            self.link.first_request(rank)
         try:
             await self.core_engines[rank].add_request_async(request)
         except EngineDeadError as error:
@@ -185,10 +185,16 @@ class DPLBAsyncMPClient(EngineCoreClient):
         if rank in self.dead or self.dead_error is not None:
             return
         self.dead[rank] = error if isinstance(error, EngineDeadError) else EngineDeadError(str(error))
-        self.core_engines[rank].shutdown()
+        if self.in_lockstep:
+            reason = (
+                f"replica {rank} is gone ({self.dead[rank].reason.rstrip('.')}), and the others share experts with it"
+            )
+            self._end_all(EngineDeadError(reason))
+        self.core_engines[rank].stop_listening()
+        asyncio.get_running_loop().run_in_executor(None, MPClient.shutdown, self.core_engines[rank])  # it may take long
         if not self.alive:
-            self.dead_error = self.dead[rank]
-            raise self.dead_error
+            self._end_all(self.dead[rank])
+        self.ensure_alive()
         moved, given_up = self._in_flight.take_from(rank)
         reason = self.dead[rank].reason.rstrip(".")
         logger.error("Replica %d is gone: %s. %d requests go on in %s", rank, reason, len(moved), self.alive)
@@ -210,7 +216,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
             elif rank not in self.dead:
                 self._current = rank
                 outputs = self.core_engines[rank].hand_on(found)
-                outputs.outputs = self._in_flight.note(rank, outputs.outputs)
+                outputs.outputs, outputs.engine_index = self._in_flight.note(rank, outputs.outputs), rank
                 return outputs
 
     def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
@@ -220,6 +226,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         """Send each replica an abort of those that are there."""
         for rank, mine in self._in_flight.forget(request_ids).items():
+            self.replica_metrics.note_aborts(rank, mine)
             if rank not in self.dead:
                 try:
                     await self.core_engines[rank].abort_requests_async(mine)
@@ -231,12 +238,12 @@ class DPLBAsyncMPClient(EngineCoreClient):
         return request_id in self._in_flight
 
     async def call_utility_async(self, method: str, *args: Any) -> Any:
-        """Call it in all replicas. Returns what holds for all: True where it is for each, the sum of counts; else what
-        the first one said, as upstream of everything. Raises what one of them raised.
+        """Call it in all replicas. Returns what holds for all: True where it is for each, sums of counts, all lists as
+        one; else what the first one said, as upstream of everything. Raises what one of them raised.
 
         Upstream: upstream/vllm/v1/engine/core_client.py:1412 — `DPLBAsyncMPClient.call_utility_async`.
         """
-        return _merged(list((await self.call_utility_of_each(method, *args)).values()))
+        return merged(list((await self.call_utility_of_each(method, *args)).values()))
 
     async def call_utility_of_each(self, method: str, *args: Any) -> dict[int, Any]:
         """What each replica that is there said to it, by rank."""
@@ -264,7 +271,10 @@ class DPLBAsyncMPClient(EngineCoreClient):
         """End all; whatever is unfinished ends with `EngineDeadError`. As `AsyncMPClient.shutdown`."""
         if self.core_engines[0].resources.owner.refusal is not None:
             return
-        self.dead_error = self.dead_error or EngineDeadError("it was shut down")
+        self._end_all(EngineDeadError("it was shut down"))
+
+    def _end_all(self, error: EngineDeadError) -> None:
+        self.dead_error = self.dead_error or error
         for client in self.core_engines:
             client.stop_listening()
         with ThreadPoolExecutor(len(self.core_engines), "end") as threads:
@@ -275,14 +285,5 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self._end_coordinator()
 
 
-def _ready(all_ready: list[EngineCoreReadyResponse]) -> EngineCoreReadyResponse:
-    """Upstream: upstream/vllm/v1/engine/core_client.py:711 — "Sum values from all engines in DP case."."""
-    blocks = sum(each.num_gpu_blocks for each in all_ready)
-    return replace(all_ready[0], num_gpu_blocks=blocks, fits_any=all(each.fits_any for each in all_ready))
-
-
-def _merged(answers: list[Any]) -> Any:
-    first = answers[0]
-    if isinstance(first, bool):
-        return all(answers)
-    return sum_of(answers) if isinstance(first, SchedulerStats) else first
+def _nothing() -> None:
+    """The coordinator is another process's."""

@@ -52,6 +52,7 @@ def make_error(kind: str, message: str, trace: str = "") -> Exception:
                 error = None
     if error is None:
         error = RuntimeError(f"{name}: {message}")
+    vars(error)["said_by_core"] = True  # whoever raises it here has not made its text
     if trace:
         error.__cause__ = CoreTraceback(trace)
     return error

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.data_parallel import refuse_replicas
 from mini_vllm.config.model import ModelConfig
-from mini_vllm.config.parallel import refuse_replicas
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
 from mini_vllm.engine.core import EngineCore
@@ -36,8 +36,7 @@ class FrontEnd:
     Args:
         enable_multiprocessing: a process of its own for the core (extra `serve`). It holds no scheduler and no model
             then: `.scheduler`, `.engine_core`, `.model` and `.sampler` raise.
-        asyncio_mode: for `AsyncLLM`.
-        config: in the place of `engine_args`.
+        asyncio_mode: for `AsyncLLM`. config: in the place of `engine_args`.
         shared_core: one that another process starts, with `enable_multiprocessing` and `asyncio_mode`.
     """
 
@@ -47,8 +46,7 @@ class FrontEnd:
     ) -> None:  # fmt: skip
         if not isinstance(enable_multiprocessing, bool):
             raise ValueError(f"enable_multiprocessing must be True or False, got {enable_multiprocessing!r}")
-        if not (enable_multiprocessing and asyncio_mode):
-            refuse_replicas(config.data_parallel_size, type(self).__name__)
+        refuse_replicas(config.data_parallel_size, type(self).__name__, enable_multiprocessing and asyncio_mode)
         self.config = config
         self.core_client: EngineCoreClient
         self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)

@@ -7,6 +7,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
@@ -58,15 +61,19 @@ def start_handler(client: EngineCoreClient, processor: OutputProcessor, death: D
 
 async def handle_outputs(client: EngineCoreClient, processor: OutputProcessor, death: Death) -> None:
     """The output handler: to its collector with each output, in chunks, so that other tasks get their turn."""
+    replicas = client.replica_metrics
     try:
         while True:
             outputs = await client.get_output_async()
+            process: Callable[..., Any] = processor.process_outputs
+            if replicas is not None:
+                process = partial(replicas.process_outputs, processor, outputs.engine_index)
             for start in range(0, len(outputs.outputs), OUTPUT_PROC_CHUNK_SIZE):
                 if start:
                     await asyncio.sleep(0)
                 chunk = outputs.outputs[start : start + OUTPUT_PROC_CHUNK_SIZE]
                 chunk = client.drop_stale(chunk, outputs.num_inputs)
-                _, reqs_to_abort = processor.process_outputs(chunk, outputs.timestamp)
+                _, reqs_to_abort = process(chunk, outputs.timestamp)
                 if reqs_to_abort:  # a stop string is known only here
                     await client.abort_requests_async(reqs_to_abort)
     except BaseException as error:

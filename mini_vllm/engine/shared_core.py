@@ -49,12 +49,14 @@ class SharedCores:
 
     Attributes:
         links: to each, by rank. coordinator: of all. client_index, client_count: which front end this is, of how many.
+            in_lockstep: see `DPLBAsyncMPClient`.
     """
 
     links: list[SharedCore]
     coordinator: CoordinatorAddresses
     client_index: int
     client_count: int
+    in_lockstep: bool
 
 
 AnyCore = SharedCore | SharedCores

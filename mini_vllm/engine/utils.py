@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mini_vllm.distributed.data_parallel_ranks import InheritedGroup
     from mini_vllm.engine.coordinator_links import CoordinatorAddresses
 
 _START = (
@@ -61,6 +62,8 @@ class CoreSetup:
     """One that is not the checkpoint's own, or its folder; grammars need it."""
     coordinator: CoordinatorAddresses | None = None
     """Of the replicas of which this core is `config.data_parallel_rank`; None: there is one core."""
+    dp_group: InheritedGroup | None = None
+    """The ranks of all replicas, where these share experts."""
 
 
 class CoreEngineProcManager:
@@ -82,7 +85,8 @@ class CoreEngineProcManager:
         self._owner = os.getpid()
         self._stopping = False
         self._monitor: threading.Thread | None = None
-        self.process = subprocess.Popen([sys.executable, "-c", _START], stdin=subprocess.PIPE)
+        fds = () if setup.dp_group is None else setup.dp_group.fds
+        self.process = subprocess.Popen([sys.executable, "-c", _START], stdin=subprocess.PIPE, pass_fds=fds)
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died at once; whoever waits for it will notice
             self.process.stdin.write(pickle.dumps(sys.path) + pickle.dumps((addresses, os.getpid())) + payload)

@@ -1,4 +1,4 @@
-"""Several processes for HTTP in front of one core: `--api-server-count N`.
+"""Several processes for HTTP in front of one core, or of its replicas: `--api-server-count N`.
 
     mini-vllm serve ──┬── core ◀──────────┐ two sockets each, which the servers have bound
       binds the port  ├── ApiServer_0 ────┤
@@ -18,12 +18,16 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.engine.coordinator import DPCoordinator
+from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.front_end import core_setup
 from mini_vllm.engine.mp_client import MPClient
+from mini_vllm.engine.replicas import make_dp_group, replica_setup, start_together
 from mini_vllm.engine.utils import CoreSetup, EngineZmqAddresses
 from mini_vllm.entrypoints.launcher import LAST_WORDS_S
 from mini_vllm.entrypoints.openai.api_server import close_server_socket, setup_server
@@ -48,8 +52,11 @@ class APIServerProcessManager:
     Upstream: upstream/vllm/v1/utils.py:161 — `APIServerProcessManager`.
     """
 
-    def __init__(self, listen_address: str, sock: socket.socket, args: Namespace, num_servers: int) -> None:
-        self.identity = b"core" + os.urandom(16)
+    def __init__(
+        self, listen_address: str, sock: socket.socket, args: Namespace, num_servers: int, replicas: Replicas
+    ) -> None:
+        self.identities = [b"core" + os.urandom(16) for _ in range(replicas.size)]
+        shared = (self.identities, replicas.coordinator and replicas.coordinator.addresses, replicas.group is not None)
         self.processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Any] = []
         for index in range(num_servers):
@@ -62,21 +69,21 @@ class APIServerProcessManager:
             os.close(write)
             self.processes.append(process)
             assert process.stdin is not None
-            content = (os.getpid(), index, self.identity, listen_address, sock.fileno(), write, args)
+            content = (os.getpid(), index, num_servers, shared, listen_address, sock.fileno(), write, args)
             with contextlib.suppress(BrokenPipeError):  # it died at once; whoever waits for it will notice
                 process.stdin.write(pickle.dumps(sys.path) + pickle.dumps(content))
                 process.stdin.flush()
         logger.info("Started %d API server processes", num_servers)
 
-    def gather_actual_addresses(self) -> EngineZmqAddresses:
-        """Where they wait for the core. Raises RuntimeError where one has ended before it said so.
+    def gather_actual_addresses(self) -> list[EngineZmqAddresses]:
+        """Where they wait for each replica. Raises RuntimeError where one has ended before it said so.
 
         Upstream: upstream/vllm/v1/utils.py:242 — `APIServerProcessManager.gather_actual_addresses`.
         """
-        found = EngineZmqAddresses([], [], self.identity)
+        found = [EngineZmqAddresses([], [], identity) for identity in self.identities]
         for index, pipe in enumerate(self._pipes):
             try:
-                input_address, output_address = pickle.load(pipe)
+                addresses = pickle.load(pipe)
             except EOFError:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.processes[index].wait(_GRACE_S)
@@ -85,8 +92,9 @@ class APIServerProcessManager:
                 ) from None
             finally:
                 pipe.close()
-            found.inputs.append(input_address)
-            found.outputs.append(output_address)
+            for replica, (input_address, output_address) in zip(found, addresses, strict=True):
+                replica.inputs.append(input_address)
+                replica.outputs.append(output_address)
         return found
 
     def describe(self, index: int) -> str:
@@ -126,6 +134,50 @@ class CoreOwner(MPClient):
             self._take(self._output.recv_multipart())
 
 
+class Replicas:
+    """The core, or all replicas of it, from before their start to their end.
+
+    Attributes:
+        size: how many. group: their ranks where they share experts, else None. coordinator: None for one core.
+        alive: the owner of each that lives, by rank.
+    """
+
+    def __init__(self, setup: CoreSetup) -> None:
+        self.setup, self.size = setup, setup.config.data_parallel_size
+        self.alive: dict[int, CoreOwner] = {}
+        self.group = make_dp_group(setup)
+        self.coordinator = DPCoordinator(self.size) if self.size > 1 else None
+
+    def start(self, addresses: list[EngineZmqAddresses]) -> None:
+        """Start all, and wait until they are ready. Raises what one of them raised."""
+        setups = [self.setup]
+        if self.coordinator is not None:
+            where = self.coordinator.addresses
+            setups = [replica_setup(self.setup, rank, where, self.group) for rank in range(self.size)]
+        owners = start_together([partial(CoreOwner, *each) for each in zip(setups, addresses, strict=True)])
+        self.alive = dict(enumerate(owners))
+
+    def raise_last_words(self) -> None:
+        """Raise `EngineDeadError` where the service cannot go on: the last replica has died, or one that shares
+        experts."""
+        for rank, owner in list(self.alive.items()):
+            try:
+                owner.raise_last_words()
+            except EngineDeadError as error:
+                if self.group is not None or len(self.alive) == 1:
+                    raise
+                owner.shutdown()
+                del self.alive[rank]
+                logger.error("Replica %d is gone: %s", rank, error.reason)
+
+    def shutdown(self) -> None:
+        """End all."""
+        for owner in self.alive.values():
+            owner.shutdown()
+        if self.coordinator is not None:
+            self.coordinator.shutdown()
+
+
 def make_core_setup(args: Namespace) -> CoreSetup:
     """What the core is made from; raises for flags that no engine can have, before anything is started."""
     kwargs = EngineArgs.from_cli_args(args).as_kwargs()
@@ -152,23 +204,24 @@ def run_multi_api_server(args: Namespace) -> None:
     ends = _Ends()
     listen_address, sock = setup_server(args)
     manager: APIServerProcessManager | None = None
-    core: CoreOwner | None = None
+    replicas: Replicas | None = None
     with contextlib.ExitStack() as stack:
         stack.callback(close_server_socket, args, sock)
         stack.enter_context(setup_multiprocess_prometheus())
         try:
-            setup = make_core_setup(args)
-            manager = ends.manager = APIServerProcessManager(listen_address, sock, args, args.api_server_count)
-            core = CoreOwner(setup, manager.gather_actual_addresses())
-            wait_for_completion_or_failure(manager, core)
+            replicas = Replicas(make_core_setup(args))
+            count = args.api_server_count
+            manager = ends.manager = APIServerProcessManager(listen_address, sock, args, count, replicas)
+            replicas.start(manager.gather_actual_addresses())
+            wait_for_completion_or_failure(manager, replicas)
         except SystemExit:
             logger.info("Waiting up to %g seconds for requests to end", args.shutdown_timeout)
         finally:
             if manager is not None:
                 drain = args.shutdown_timeout if ends.asked else 0.0
                 manager.shutdown(drain + 2 * LAST_WORDS_S + _GRACE_S, at_once=not ends.asked)
-            if core is not None:
-                core.shutdown()
+            if replicas is not None:
+                replicas.shutdown()
             ends.restore()
 
 
@@ -192,7 +245,7 @@ class _Ends:
             signal.signal(number, handler)
 
 
-def wait_for_completion_or_failure(manager: APIServerProcessManager, core: CoreOwner) -> None:
+def wait_for_completion_or_failure(manager: APIServerProcessManager, core: Replicas) -> None:
     """Return when all servers have ended well; raise for the first process that has not.
 
     Upstream: upstream/vllm/v1/utils.py:479 — `wait_for_completion_or_failure`.

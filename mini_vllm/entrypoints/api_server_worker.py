@@ -13,13 +13,15 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 from argparse import Namespace
+from functools import partial
 from typing import Any, BinaryIO
 
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.exceptions import EngineDeadError
-from mini_vllm.engine.shared_core import SharedCore
+from mini_vllm.engine.shared_core import AnyCore, SharedCore, SharedCores
 from mini_vllm.engine.utils import watch_front_end
 from mini_vllm.entrypoints.cli.serve import run_in_loop, set_up_logging
 from mini_vllm.entrypoints.openai.api_server import import_parser_plugins, serve_engine
@@ -34,17 +36,13 @@ def run_api_server_worker_proc(stream: BinaryIO) -> None:
 
     Upstream: upstream/vllm/v1/utils.py:460 — `run_api_server_worker_proc`.
     """
-    parent, index, identity, listen_address, descriptor, report, args = pickle.load(stream)
+    parent, index, num_servers, shared, listen_address, descriptor, report, args = pickle.load(stream)
     set_up_logging(args.uvicorn_log_level)
     watch_front_end(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
-    def tell(*addresses: str) -> None:
-        with os.fdopen(report, "wb") as pipe:
-            pickle.dump(addresses, pipe)
-
     import_parser_plugins(args)
     try:
-        core = SharedCore(identity, tell)
+        core = _shared_core(shared, report, index, num_servers)
         engine = AsyncLLM.from_engine_args(
             EngineArgs.from_cli_args(args), enable_multiprocessing=True, shared_core=core
         )
@@ -56,6 +54,23 @@ def run_api_server_worker_proc(stream: BinaryIO) -> None:
         run_in_loop(run_server_worker(listen_address, sock, args, engine, index))
     finally:
         engine.shutdown()
+
+
+def _shared_core(shared: tuple[list[bytes], Any, bool], report: int, index: int, num_servers: int) -> AnyCore:
+    """The core, or all replicas; once all of their sockets are bound, `report` is told where."""
+    identities, coordinator, in_lockstep = shared
+    bound: dict[int, tuple[str, ...]] = {}
+    lock = threading.Lock()
+
+    def tell(rank: int, *addresses: str) -> None:
+        with lock:
+            bound[rank] = addresses
+            if len(bound) == len(identities):
+                with os.fdopen(report, "wb") as pipe:
+                    pickle.dump([bound[each] for each in range(len(bound))], pipe)
+
+    links = [SharedCore(identity, partial(tell, rank)) for rank, identity in enumerate(identities)]
+    return SharedCores(links, coordinator, index, num_servers, in_lockstep) if coordinator else links[0]
 
 
 async def run_server_worker(

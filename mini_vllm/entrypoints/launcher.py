@@ -29,9 +29,7 @@ async def serve_http(app: FastAPI, sock: socket.socket | None, shutdown_timeout:
 
     Upstream: upstream/vllm/entrypoints/launcher.py:26 — `serve_http`, which ends the engine first.
     """
-    headers = uvicorn_kwargs.pop("h11_max_header_count")
     config = uvicorn.Config(app, timeout_graceful_shutdown=round(shutdown_timeout + LAST_WORDS_S), **uvicorn_kwargs)
-    config.h11_max_header_count = headers  # type: ignore[attr-defined]
     config.load()
     server = _Server(config, app.state.engine_client, shutdown_timeout)
     app.state.server = server

@@ -14,10 +14,14 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
+from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorInfo, ErrorResponse, GenerationError, StreamOptions
+from mini_vllm.entrypoints.openai.own_words import says_what_is_wrong
 from mini_vllm.exceptions import VLLMNotFoundError, VLLMValidationError
+from mini_vllm.logger import init_logger
 
 Handler = Callable[..., Awaitable[Any]]
+logger = init_logger(__name__)
 
 
 async def listen_for_disconnect(request: Request) -> None:
@@ -164,9 +168,19 @@ def create_error_response(
     """
     if isinstance(message, Exception):
         err_type, status_code, param = _classify(message)
-        message = str(message)
+        message = _sentence(message, status_code)
     info = ErrorInfo(message=sanitize_message(message), type=err_type, code=status_code.value, param=param)
     return ErrorResponse(error=info)
+
+
+def _sentence(error: Exception, status: HTTPStatus) -> str:
+    """What a client is told; of a bug its kind alone, since Python's words say nothing to whoever asked."""
+    if status != HTTPStatus.INTERNAL_SERVER_ERROR or isinstance(error, GenerationError | EngineDeadError):
+        return str(error)
+    cause = error.__cause__ if isinstance(error, EngineGenerateError) and error.__cause__ is not None else error
+    if isinstance(error, ValueError | TypeError | OverflowError):
+        logger.error("a request failed by a fault of the server's", exc_info=error)
+    return f"Internal server error: {type(cause).__name__} while the request was answered. The server's log says where."
 
 
 def _classify(error: Exception) -> tuple[str, HTTPStatus, str | None]:
@@ -174,7 +188,7 @@ def _classify(error: Exception) -> tuple[str, HTTPStatus, str | None]:
         return "BadRequestError", HTTPStatus.BAD_REQUEST, error.parameter
     if isinstance(error, VLLMNotFoundError):
         return "NotFoundError", HTTPStatus.NOT_FOUND, None
-    if isinstance(error, ValueError | TypeError | OverflowError):
+    if isinstance(error, ValueError | TypeError | OverflowError) and says_what_is_wrong(error):
         return "BadRequestError", HTTPStatus.BAD_REQUEST, None
     if isinstance(error, NotImplementedError):
         return "NotImplementedError", HTTPStatus.NOT_IMPLEMENTED, None

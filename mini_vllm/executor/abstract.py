@@ -1,7 +1,7 @@
 """Above the workers, below the core: what has to be done once for each rank.
 
     EngineCore -> Executor -> Worker -> ModelRunner    one rank, in this process (`uniproc_executor.py`)
-                           -> Worker -> ModelRunner    more: those in processes (`multiproc_executor.py`)
+                           -> Worker -> ModelRunner    more: those in processes (`multiproc_executor.py`), or actors
 
 Upstream twin: `vllm/v1/executor/abstract.py`.
 """
@@ -58,6 +58,12 @@ class Executor(ABC):
             from mini_vllm.executor.uniproc_executor import UniProcExecutor
 
             return UniProcExecutor
+        if backend == "ray":
+            from mini_vllm.executor import ray_executor
+
+            ray_executor.assert_ray_available()
+            stages = config.pipeline_parallel_size > 1
+            return ray_executor.RayPipelineExecutor if stages else ray_executor.RayDistributedExecutor
         if backend == "mp" and config.pipeline_parallel_size > 1:
             from mini_vllm.executor.pipeline_executor import PipelineExecutor
 
@@ -73,7 +79,9 @@ class Executor(ABC):
             except (ImportError, AttributeError) as error:
                 raise ValueError(f"distributed_executor_backend={backend!r} cannot be imported: {error}") from None
         elif isinstance(backend, str):
-            raise ValueError(f"distributed_executor_backend must be 'uni', 'mp' or a class, got {shown(backend)}")
+            raise ValueError(
+                f"distributed_executor_backend must be 'uni', 'mp', 'ray' or a class, got {shown(backend)}"
+            )
         if not (isinstance(backend, type) and issubclass(backend, Executor)):
             raise TypeError(f"distributed_executor_backend must be a subclass of Executor, got {backend!r}")
         return backend

@@ -14,24 +14,20 @@ Upstream twin: `vllm/v1/executor/multiproc_executor.py`.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import weakref
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess, current_process
+from multiprocessing.process import current_process
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.compilation.cpu_scratch import exchange_elements
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
-from mini_vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
-from mini_vllm.distributed.shared_memory import Counters
 from mini_vllm.executor.abstract import Executor, Method
-from mini_vllm.executor.replies import Replies, state_of
-from mini_vllm.executor.utils import Postponed, main_left_alone, one_thread_each
-from mini_vllm.executor.worker_proc import FAILED, NUM_COUNTERS, run_method, worker_main
+from mini_vllm.executor.local_workers import LocalWorkers
+from mini_vllm.executor.replies import Replies
+from mini_vllm.executor.utils import Postponed
+from mini_vllm.executor.worker_proc import FAILED, run_method
 from mini_vllm.kv_cache_interface import KVCacheConfig
 from mini_vllm.outputs import ModelRunnerOutput
 from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
@@ -43,24 +39,7 @@ if TYPE_CHECKING:
     from mini_vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 
 _START_S = 60.0
-_GOODBYE_S = 2.0
-
-
-@dataclass
-class WorkerProcHandle:
-    """A worker as the engine's process sees it.
-
-    Upstream: upstream/vllm/v1/executor/multiproc_executor.py:512 — `WorkerProcHandle`.
-    """
-
-    rank: int
-    proc: BaseProcess
-    connection: Connection
-
-    @property
-    def name(self) -> str:
-        """Who it is, for messages."""
-        return f"rank {self.rank} (pid {self.proc.pid})"
+_SETTLE_S = 2.0
 
 
 class MultiprocExecutor(Executor):
@@ -78,26 +57,24 @@ class MultiprocExecutor(Executor):
         self._refuse_what_cannot_travel()
         config = self.config
         world_size = config.tensor_parallel_size * config.pipeline_parallel_size
-        self.group: Any = self._make_group()
-        self.rpc_broadcast_mq = MessageQueue(world_size - 1)
-        self.counters = Counters(NUM_COUNTERS * world_size, world_size)
-        self.workers: list[WorkerProcHandle] = []
-        self._finalizer = weakref.finalize(self, _end_workers, self.workers, os.getpid())
+        ranks = self._make_workers()
+        self.workers = ranks.workers
+        self._finalizer = weakref.finalize(self, ranks.end, os.getpid())
         self._number = 0
-        self._main_is_there = True  # unless a worker starts without it
         self.kv_output_aggregator: KVOutputAggregator | None = None
         if config.kv_transfer_config is not None:
             from mini_vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 
             self.kv_output_aggregator = KVOutputAggregator(world_size)
         try:
-            for rank in range(1, world_size):
-                self.workers.append(self._start_worker(rank))
+            ranks.start()
+            self.group, self.rpc_broadcast_mq, self.counters = ranks.group, ranks.rpc_broadcast_mq, ranks.counters
+            self._main_is_there = ranks.main_is_there
             self._wakers = [worker.connection for worker in self.workers]
             self._replies = self._make_replies()
             self._replies.expect(0, "load_model", self._patience)
-            parts = WorkerParts(dp_group=self.parts.dp_group)
-            self._worker = make_worker(config, self.resolved_model, self.group, parts=parts)
+            replicas = WorkerParts(dp_group=self.parts.dp_group)
+            self._worker = make_worker(config, self.resolved_model, self.group, parts=replicas)
             self._worker.init_device()
             self._worker.load_model()
             self._replies.collect(0, loading=True)
@@ -106,12 +83,21 @@ class MultiprocExecutor(Executor):
             raise
         self.group.check = self._replies.check
 
+    def _make_workers(self) -> Any:
+        """The other ranks: here, or on several machines."""
+        if self.config.nnodes > 1:
+            from mini_vllm.executor.node_workers import NodeWorkers
+
+            return NodeWorkers(self.config, self.resolved_model)
+        return LocalWorkers(self.config, self.resolved_model, self._make_group(), self.parts.dp_group)
+
     def _make_group(self) -> Any:
         """The ranks, as they share memory."""
-        assert self.resolved_model.hf_config is not None
-        elements = exchange_elements(self.resolved_model.hf_config.hidden_size)
-        mode = self.resolved_model.mm_encoder_tp_mode
-        return TensorParallelGroup(self.config.tensor_parallel_size, elements, self.config.dtype, mode)
+        config, resolved = self.config, self.resolved_model
+        assert resolved.hf_config is not None
+        tokens = 0 if self.parts.dp_group is None else config.max_num_batched_tokens
+        elements = exchange_elements(resolved.hf_config.hidden_size, tokens)
+        return TensorParallelGroup(config.tensor_parallel_size, elements, config.dtype, resolved.mm_encoder_tp_mode)
 
     def _make_replies(self) -> Replies:
         return Replies(self.workers, self.group, self.counters)
@@ -145,23 +131,6 @@ class MultiprocExecutor(Executor):
             raise ValueError(f"{ranks} needs a checkpoint folder that every rank can load, got a finished model")
         if type(self.parts.sampler) not in (Sampler, type(None)) or self.parts.attention is not None:
             raise ValueError(f"a sampler or an attention of your own needs {name}=1, got {ranks}")
-
-    def _start_worker(self, rank: int) -> WorkerProcHandle:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        settings = pickle.dumps((self.config, self.resolved_model))
-        self._main_is_there = b"__main__" in settings
-        shared = (self.group, self.rpc_broadcast_mq, self.counters, self.parts.dp_group)
-        proc = context.Process(
-            target=worker_main, args=(rank, os.getpid(), settings, shared, theirs), daemon=True,
-            name=f"mini_vllm rank {rank}",
-        )  # fmt: skip
-        try:
-            with main_left_alone(not self._main_is_there), one_thread_each():
-                proc.start()
-        finally:
-            theirs.close()
-        return WorkerProcHandle(rank, proc, ours)
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """As `Executor.initialize_from_config`."""
@@ -262,6 +231,10 @@ class MultiprocExecutor(Executor):
         if self._replies.owner.refusal is not None:
             return
         self.counters[FAILED] = self._number + 1
+        if not self.counters.is_shared:
+            if (broken := self.group.broken) is not None and self._replies.failure is None:
+                self._replies.failure = f"the ranks have lost each other: {broken}. Make a new engine."
+            self._replies.settle(self._number, _SETTLE_S)
         self._replies.forget(self._number)
         if self._replies.failure is not None:
             self.shutdown()
@@ -284,17 +257,3 @@ class MultiprocExecutor(Executor):
         if (worker := getattr(self, "_worker", None)) is not None:
             worker.shutdown()
         self._finalizer()
-
-
-def _end_workers(workers: list[WorkerProcHandle], owner: int) -> None:
-    """Close the pipes, which ends a worker that waits; kill what has not gone soon after."""
-    if os.getpid() != owner:  # a fork of the engine's process
-        return
-    for worker in workers:
-        worker.connection.close()
-    for worker in workers:
-        if state_of(worker.proc.pid) != "T":
-            worker.proc.join(_GOODBYE_S)
-        if worker.proc.is_alive():
-            worker.proc.kill()
-            worker.proc.join()

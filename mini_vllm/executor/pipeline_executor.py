@@ -55,8 +55,7 @@ class PipelineReplies(Replies):
     def take(self, rank: int, number: int) -> Any:
         """The answer of one rank, waited for. Raises where one has failed, or does not get on."""
         while not self.is_there(rank, number):
-            patience = 1.0 if self._timeout is None else min(1.0, self._timeout / 4)
-            if not self._poll.poll(patience * 1000):
+            if not self._poll.poll(self._between_looks * 1000):
                 self._watch_progress()
         self._wanted.discard(number)
         self._calls = {n: name for n, name in self._calls.items() if n > number or n in self._wanted}

@@ -10,19 +10,24 @@ from the call on.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import select
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from mini_vllm.distributed.parallel_state import TensorParallelGroup
 from mini_vllm.distributed.shared_memory import Counters
-from mini_vllm.executor.worker_proc import BROKEN_OFF, DONE, FAILED, LOADED, NUM_COUNTERS, OK
+from mini_vllm.executor.worker_proc import BROKEN_OFF, DONE, FAILED, LOADED, NUM_COUNTERS, OK, PROGRESS
 from mini_vllm.utils.system_utils import Owner
 
 _BETWEEN_LOOKS_S = 1e-3
+_STATES = {
+    "T": "The process is stopped (SIGSTOP).",
+    "t": "The process is held by a debugger.",
+    "remote": "It is on another machine: the process does not get on, or nothing comes through.",
+}
 
 
 class Replies:
@@ -77,8 +82,7 @@ class Replies:
             loading: raise a worker's own exception, as if the model had been loaded here.
         """
         while any((worker.rank, number) not in self._found for worker in self.workers):
-            patience = 1.0 if self._timeout is None else min(1.0, self._timeout / 4)
-            if not self._read(patience, loading):
+            if not self._read(self._between_looks, loading):
                 self._watch_progress()
         answers = [self._found[worker.rank, number] for worker in self.workers]
         self.forget(number)
@@ -86,11 +90,33 @@ class Replies:
 
     def finish(self, number: int) -> None:
         """Wait until all workers are through with a call that they do not answer. Raises where one failed."""
-        for at in self._places:
-            self.counters.wait(at + DONE, number + 1, self.check)
+        if self.counters.is_shared:
+            for at in self._places:
+                self.counters.wait(at + DONE, number + 1, self.check)
+        while not self._are_done(number):
+            if not self._read(self._between_looks):
+                self._watch_progress()
         while self._somebody_failed():
             self._read(1.0)  # it says why
         self.forget(number)
+
+    def settle(self, number: int, seconds: float) -> None:
+        """After a failure, where ranks share no counters: all have to come to the end of the call, or they wait for
+        the one that failed, and are of no use any more."""
+        deadline = time.monotonic() + seconds
+        while self.failure is None and not self._are_done(number):
+            if time.monotonic() > deadline:
+                late = next(w for w in self.workers if self.counters[NUM_COUNTERS * w.rank + DONE] <= number)
+                self.failure = f"{late.name} cannot go on after the failure of another rank. Make a new engine."
+            with contextlib.suppress(RuntimeError):
+                self._read(_BETWEEN_LOOKS_S)
+
+    def _are_done(self, number: int) -> bool:
+        return all(self.counters[at + DONE] > number for at in self._places)
+
+    @property
+    def _between_looks(self) -> float:
+        return 1.0 if self._timeout is None else min(1.0, self._timeout / 4)
 
     def check(self) -> None:
         """Called while rank 0 waits: raises where that has become senseless."""
@@ -125,6 +151,9 @@ class Replies:
         return bool(ready)
 
     def _take(self, worker: Any, number: int, status: int, value: Any, loading: bool) -> None:
+        if status == PROGRESS:  # where ranks share no counters
+            self.counters[number] = value
+            return
         if number <= self._settled or status == BROKEN_OFF:
             return
         if status == OK:
@@ -145,13 +174,7 @@ class Replies:
             self._give_up(self._timeout)
 
     def _died(self, worker: Any) -> None:
-        worker.proc.join(1.0)
-        code = worker.proc.exitcode
-        how = f"with exit code {code}"
-        if code is not None and code < 0:
-            how = f"by signal {-code} ({signal.Signals(-code).name})"
-        if code == -signal.SIGKILL:
-            how += "; the system does that where memory runs out"
+        how = worker.how_it_ended()
         self.failure = f"{worker.name} died in {self._doing(worker.rank)}, {how}. Make a new engine."
         raise RuntimeError(self.failure)
 
@@ -177,20 +200,9 @@ class Replies:
     def _give_up(self, timeout: float) -> None:
         progress = self._progress()
         worker = self.workers[progress.index(min(progress))]
-        state = {"T": "The process is stopped (SIGSTOP).", "t": "The process is held by a debugger."}.get(
-            state_of(worker.proc.pid), "The process is there, but does not get on."
-        )
+        state = _STATES.get(worker.state, "The process is there, but does not get on.")
         self.failure = (
             f"{worker.name} has made no progress for {timeout:g} s in {self._doing(worker.rank)}. {state} Make a new "
             "engine; where a step may take so long, with a larger execute_model_timeout_seconds."
         )
         raise RuntimeError(self.failure)
-
-
-def state_of(pid: int | None) -> str:
-    """The state letter of a process ("T": stopped), "" where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""

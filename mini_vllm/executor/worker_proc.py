@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 DONE, FAILED, LOADED = 0, 1, 2
 """Counters of a rank: calls that it has finished, calls up to the last one that failed there, tensors loaded."""
 NUM_COUNTERS = 3
-OK, FAILURE, BROKEN_OFF = 0, 1, 2
-"""What an answer says."""
+OK, FAILURE, BROKEN_OFF, PROGRESS = 0, 1, 2, 3
+"""What an answer says. The last is none: a counter, where ranks do not share them, and its value."""
 
 
 class BrokenOff(Exception):

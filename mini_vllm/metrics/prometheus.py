@@ -64,6 +64,13 @@ def _add(family: Any, metric: Metric) -> None:
         family.add_metric(values, metric.value)
 
 
+async def core_stats(client: Any) -> Any:
+    """What the core has counted; of several replicas, by rank."""
+    if client.replica_metrics is None:
+        return await client.call_utility_async("make_stats")
+    return await client.call_utility_of_each("make_stats")
+
+
 async def exposition(engine: Any, further: Any = None) -> bytes:
     """The text of `/metrics` for an `AsyncLLM`.
 
@@ -75,7 +82,7 @@ async def exposition(engine: Any, further: Any = None) -> bytes:
         make(registry)
     ProcessCollector(registry=registry)
     if engine.stat_logger is not None:
-        stats = await engine.core_client.call_utility_async("make_stats")
+        stats = await core_stats(engine.core_client)
         registry.register(SnapshotCollector(get_metrics_snapshot(engine, stats)))  # type: ignore[arg-type]
     if further is not None:
         registry.register(further)

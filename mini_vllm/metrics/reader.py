@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.engine import FinishReason
+from mini_vllm.metrics.loggers import StatLogger
+from mini_vllm.metrics.stats import EngineStats, SchedulerStats
 
 
 @dataclass
@@ -52,6 +54,7 @@ def get_metrics_snapshot(engine: Any, scheduler_stats: Any = None) -> list[Metri
 
     Args:
         scheduler_stats: the core's counts, where the caller has them already: an `AsyncLLM`'s cannot be asked for here.
+            Of several replicas: by rank, or the same for each.
 
     Those of things that are not here yet (the cache of media, sleep) are there, and 0.
     Raises ValueError where the engine was told `disable_log_stats`.
@@ -60,14 +63,26 @@ def get_metrics_snapshot(engine: Any, scheduler_stats: Any = None) -> list[Metri
     logger = engine.stat_logger
     if logger is None:
         raise ValueError("get_metrics needs statistics: disable_log_stats must be False, got True")
-    labels = {"model_name": _model_name(engine), "engine": "0"}
-    core = engine.core_client.call_utility("make_stats") if scheduler_stats is None else scheduler_stats
-    engine._stats.update_from_core(core)
-    found = [*_gauges(core, labels), *_counters(engine._stats, core, labels)]
+    replicas = getattr(engine.core_client, "replica_metrics", None)
+    if replicas is None:
+        core = engine.core_client.call_utility("make_stats") if scheduler_stats is None else scheduler_stats
+        return _of_one(engine, "0", core, engine._stats, logger)
+    found: list[Metric] = []
+    for rank, (stats, mine) in enumerate(zip(replicas.stats, replicas.loggers, strict=True)):
+        is_table = isinstance(scheduler_stats, dict)
+        core = scheduler_stats.get(rank, SchedulerStats()) if is_table else scheduler_stats  # of a dead one: nothing
+        found += _of_one(engine, str(rank), core, stats, mine)
+    return found
+
+
+def _of_one(engine: Any, rank: str, core: Any, stats: EngineStats, logger: StatLogger) -> list[Metric]:
+    labels = {"model_name": _model_name(engine), "engine": rank}
+    stats.update_from_core(core)
+    found = [*_gauges(core, labels), *_counters(stats, core, labels)]
     for name, data in logger.histograms.items():
         buckets = data.cumulative()
         found.append(Histogram(name, dict(labels), data.count, data.sum, buckets))
-    return [*found, *_kv_connector(core, labels), *_spec_decoding(engine, labels), _cache_config(engine, labels)]
+    return [*found, *_kv_connector(core, labels), *_spec_decoding(stats, labels), _cache_config(engine, labels)]
 
 
 def _model_name(engine: Any) -> str:
@@ -125,12 +140,12 @@ def _kv_connector(core: Any, labels: dict[str, str]) -> list[Metric]:
     ]
 
 
-def _spec_decoding(engine: Any, labels: dict[str, str]) -> list[Metric]:
+def _spec_decoding(counted: EngineStats, labels: dict[str, str]) -> list[Metric]:
     """Drafts made and accepted, where drafts are made.
 
     Upstream: upstream/vllm/v1/spec_decode/metrics.py:121 — `SpecDecodingProm`.
     """
-    stats = engine._stats.spec_decoding
+    stats = counted.spec_decoding
     if stats is None:
         return []
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")

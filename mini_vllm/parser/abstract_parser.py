@@ -24,6 +24,7 @@ from mini_vllm.tool_parsers.streaming import (
     filter_delta_text,
 )
 from mini_vllm.tool_parsers.tool_schema import Tool
+from mini_vllm.tool_parsers.utils import partial_tag_overlap
 
 
 @dataclass
@@ -32,6 +33,7 @@ class StreamState:
 
     previous_text, previous_token_ids: what the parser whose turn it is has seen.
     function_name_returned: of a forced call.
+    late_text, late_token_ids: from a mark of thoughts on, whose text has not come for `late_for` steps.
 
     Upstream: upstream/vllm/parser/abstract_parser.py:52 — `StreamState`.
     """
@@ -42,6 +44,9 @@ class StreamState:
     previous_text: str = ""
     previous_token_ids: list[int] = field(default_factory=list)
     function_name_returned: bool = False
+    late_text: str = ""
+    late_token_ids: list[int] = field(default_factory=list)
+    late_for: int = 0
 
 
 @dataclass
@@ -134,6 +139,7 @@ class DelegatingParser(Parser):
             state.prompt_reasoning_checked = True
             parser = self.reasoning_parser
             state.reasoning_ended = parser is None or parser.ended_before(prompt_token_ids)
+        delta_text, delta_token_ids = self.step_of(delta_text, delta_token_ids, request)
         ids_after = state.previous_token_ids + delta_token_ids
         step = Step(delta_text, delta_token_ids, state.previous_text + delta_text, ids_after)
         delta = None
@@ -146,6 +152,31 @@ class DelegatingParser(Parser):
             delta = DeltaMessage(content=step.text)
         state.previous_text, state.previous_token_ids = step.current_text, step.current_token_ids
         return delta
+
+    def step_of(self, text: str, token_ids: list[int], request: ChatCompletionRequest) -> tuple[str, list[int]]:
+        """Text and ids that belong together, as far as the first mark of thoughts whose text is not there.
+
+        Text that may become a stop string is held back, ids are not: a parser that asks ids would cut the text at a
+        mark that has not come. Upstream's does: thoughts become the answer's, or the mark itself is sent.
+        """
+        state, parser = self._stream_state, self.reasoning_parser
+        text, ids = state.late_text + text, state.late_token_ids + token_ids
+        state.late_text, state.late_token_ids = "", []
+        lag = max(map(len, [request.stop] if isinstance(request.stop, str) else request.stop or []), default=0) - 1
+        if parser is None or state.reasoning_ended or lag < 1:
+            return text, ids
+        for mark in filter(None, (parser.reasoning_start_str, parser.reasoning_end_str)):
+            token_id = parser.vocab.get(mark)
+            if token_id not in ids or mark in text:
+                continue
+            state.late_for += 1
+            if state.late_for > lag + len(mark):  # it is left out of the text
+                break
+            at, waits = ids.index(token_id), partial_tag_overlap(text, mark)
+            state.late_text, state.late_token_ids = text[len(text) - waits :], ids[at:]
+            return text[: len(text) - waits], ids[:at]
+        state.late_for = 0
+        return text, ids
 
     def _think(self, step: Step) -> DeltaMessage | None:
         """The reasoning parser's turn. If it ends here, the step that remains is the answer's part of it."""

@@ -9,23 +9,37 @@ import ast
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from xml.sax.saxutils import escape
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaMessage, ToolCall
 from mini_vllm.parser.abstract_parser import DelegatingParser
+from mini_vllm.parser.deepseek_as_released import DeepSeekV3AsReleased, DeepSeekV31AsReleased
+from mini_vllm.parser.granite_as_released import GraniteReasoningAsReleased
+from mini_vllm.parser.llama_as_released import Llama3JsonAsReleased
+from mini_vllm.parser.mistral_as_released import MistralAsReleased
+from mini_vllm.parser.qwen3coder_as_released import Qwen3CoderAsReleased
 from mini_vllm.reasoning import ReasoningParser
+from mini_vllm.reasoning.basic_parsers import BaseThinkingReasoningParser
+from mini_vllm.reasoning.deepseek_v3_reasoning_parser import DeepSeekV3ReasoningParser
+from mini_vllm.reasoning.granite_reasoning_parser import GraniteReasoningParser
 from mini_vllm.tool_parsers import ToolParser
+from mini_vllm.tool_parsers.deepseekv3_tool_parser import DeepSeekV3ToolParser
+from mini_vllm.tool_parsers.deepseekv31_tool_parser import DeepSeekV31ToolParser
 from mini_vllm.tool_parsers.granite_tool_parser import GraniteToolParser
 from mini_vllm.tool_parsers.internlm2_tool_parser import Internlm2ToolParser
 from mini_vllm.tool_parsers.jamba_tool_parser import JambaToolParser
 from mini_vllm.tool_parsers.json_calls import PartialJsonToolParser
-from mini_vllm.tool_parsers.pythonic_calls import UnexpectedAstError, parse_calls
+from mini_vllm.tool_parsers.llama_tool_parser import Llama3JsonToolParser
+from mini_vllm.tool_parsers.mistral_tool_parser import MistralToolParser
+from mini_vllm.tool_parsers.pythonic_calls import UnexpectedAstError, make_valid_python, parse_calls
 from mini_vllm.tool_parsers.pythonic_tool_parser import PythonicToolParser
+from mini_vllm.tool_parsers.qwen3coder_tool_parser import Qwen3CoderToolParser
 from mini_vllm.tool_parsers.qwen3xml_tool_parser import Qwen3XMLToolParser, StreamingXMLToolCallParser
 from mini_vllm.tool_parsers.streaming import TextFilter
 from mini_vllm.tool_parsers.tool_schema import Tool, get_json_schema_from_tools
 from mini_vllm.tool_parsers.utils import dumps, find_common_prefix
-from mini_vllm.tool_parsers.xml_call_events import convert_param_value
+from mini_vllm.tool_parsers.xml_call_events import convert_param_value, known_type, read_python
 
 
 def find_common_suffix(first: str, second: str) -> str:
@@ -108,13 +122,50 @@ def _parse_calls_without_signs(text: str) -> list[ToolCall]:
     return parse_calls(text)
 
 
+def _marks_of_strings_too(text: str) -> list[str]:
+    """As `open_marks`, brackets inside of strings among them.
+
+    Upstream: upstream/vllm/tool_parsers/utils.py:360 — `make_valid_python`.
+    """
+    stack: list[str] = []
+    closes = {")": "(", "]": "[", "}": "{"}
+    for at, char in enumerate(text):
+        if char in "[({":
+            stack.append(char)
+        elif char in closes and (not stack or stack.pop() != closes[char]):
+            raise UnexpectedAstError(f"Mismatched {char}")
+        elif char in "'\"":
+            if not stack or stack[-1] not in "'\"":
+                stack.append(char)
+            elif stack[-1] == char and text[at - 1] != "\\":
+                stack.pop()
+    return stack
+
+
 class PythonicAsReleased(PythonicToolParser):
-    """Takes no number with a sign, and no call of an answer with one."""
+    """Takes no number with a sign, and no call of an answer with one; sends numbers and escapes that are cut."""
 
     parse_calls = staticmethod(_parse_calls_without_signs)
+    make_valid_python = staticmethod(partial(make_valid_python, marks=_marks_of_strings_too, waits=lambda *cut: False))
 
 
 class _XmlCallsAsReleased(StreamingXMLToolCallParser):
+    read_whole = staticmethod(read_python)
+
+    @staticmethod
+    def safe(text: str) -> str:
+        return escape(text, {'"': "&quot;", "'": "&apos;"})
+
+    @staticmethod
+    def stated_type(schema: dict[str, Any]) -> str:
+        return known_type(str(schema.get("type", "string")))
+
+    def of_last_call(self, chunk: str) -> str:
+        return chunk
+
+    def behind_first_break(self, data: str) -> str:
+        return data if self.param_value else data.removeprefix("\n")
+
     def _emit_value(self, name: str, whole: bool = False) -> None:
         if whole:  # all of it has been sent
             return
@@ -132,10 +183,15 @@ class Qwen3XMLAsReleased(Qwen3XMLToolParser):
 
 
 _BESIDE: dict[type[ToolParser], type[ToolParser]] = {
+    DeepSeekV31ToolParser: DeepSeekV31AsReleased,
+    DeepSeekV3ToolParser: DeepSeekV3AsReleased,
     GraniteToolParser: GraniteAsReleased,
     Internlm2ToolParser: Internlm2AsReleased,
     JambaToolParser: JambaAsReleased,
+    Llama3JsonToolParser: Llama3JsonAsReleased,
+    MistralToolParser: MistralAsReleased,
     PythonicToolParser: PythonicAsReleased,
+    Qwen3CoderToolParser: Qwen3CoderAsReleased,
     Qwen3XMLToolParser: Qwen3XMLAsReleased,
 }
 """Mended parser to the release's; all others are the same but for `_forced_schema`."""
@@ -163,10 +219,20 @@ def _extract_reasoning_behind(
     return self.extract_reasoning(model_output, request=request)
 
 
+def _with_first_token(self: ReasoningParser, delta_text: str) -> str:
+    """As it came."""
+    return delta_text
+
+
 def reasoning_parser_as_released(parser: type[ReasoningParser]) -> type[ReasoningParser]:
     """The class that ends thoughts where the release's does."""
-    ways = {"ended_before": _ended_before, "extract_reasoning_behind": _extract_reasoning_behind}
-    return type(parser.__name__, (parser,), ways)
+    ways: dict[str, Any] = {"ended_before": _ended_before, "extract_reasoning_behind": _extract_reasoning_behind}
+    if issubclass(parser, BaseThinkingReasoningParser):
+        ways["text_of_first_step"] = _with_first_token
+    if issubclass(parser, DeepSeekV3ReasoningParser):
+        ways["thinking_parser"] = reasoning_parser_as_released(parser.thinking_parser)
+    beside = GraniteReasoningAsReleased if parser is GraniteReasoningParser else parser
+    return type(parser.__name__, (beside,), ways)
 
 
 def count_braces(before_step: str, text: str, before: str) -> tuple[str, bool]:
@@ -190,7 +256,11 @@ def count_braces(before_step: str, text: str, before: str) -> tuple[str, bool]:
 
 
 class DelegatingParserAsReleased(DelegatingParser):
-    """Counts all braces of a forced call."""
+    """Counts all braces of a forced call, and gives a parser ids whose text has not come."""
+
+    def step_of(self, text: str, token_ids: list[int], request: ChatCompletionRequest) -> tuple[str, list[int]]:
+        """As it came."""
+        return text, token_ids
 
     def text_filter(self, previous_text: str) -> TextFilter:
         """See `count_braces`."""

@@ -89,6 +89,10 @@ class BaseThinkingReasoningParser(ReasoningParser):
         before, start, behind = text.partition(self.start_token)
         return behind if start else before
 
+    def text_of_first_step(self, delta_text: str) -> str:
+        """Without the first token, as in a whole answer. Upstream sends it as a thought if more comes in the step."""
+        return self.without_start(delta_text)
+
     def extract_reasoning_streaming(
         self,
         previous_text: str,
@@ -101,12 +105,15 @@ class BaseThinkingReasoningParser(ReasoningParser):
         """A step that is one of the two tokens and nothing else says nothing."""
         if len(delta_token_ids) == 1 and delta_token_ids[0] in (self.start_token_id, self.end_token_id):
             return None
+        if self.start_token_id in delta_token_ids:
+            delta_text = self.text_of_first_step(delta_text)
         started_before = self.start_token_id in previous_token_ids
         if not started_before and self.start_token_id not in delta_token_ids:
             return DeltaMessage(content=delta_text)
         if self.end_token_id in delta_token_ids:
-            start = 0 if started_before else delta_text.find(self.start_token) + len(self.start_token)
-            return self.split_at_end(delta_text, start)
+            start = delta_text.find(self.start_token)
+            has_start = start >= 0 and not started_before
+            return self.split_at_end(delta_text, start + len(self.start_token) if has_start else 0)
         if started_before and self.end_token_id in previous_token_ids:
             return DeltaMessage(content=delta_text)
         return DeltaMessage(reasoning=delta_text)

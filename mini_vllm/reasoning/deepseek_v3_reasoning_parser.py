@@ -24,13 +24,14 @@ class DeepSeekV3ReasoningParser(ReasoningParser):
     """
 
     thinks_unless_told: ClassVar[bool] = False
+    thinking_parser: ClassVar[type[ReasoningParser]] = DeepSeekR1ReasoningParser
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, *args, **kwargs)
         asked = kwargs.get("chat_template_kwargs") or {}
         told = [asked[name] for name in _SWITCHES if asked.get(name) is not None]
         thinks = any(told) if told else self.thinks_unless_told
-        chosen = DeepSeekR1ReasoningParser if thinks else IdentityReasoningParser
+        chosen = self.thinking_parser if thinks else IdentityReasoningParser
         self._parser: ReasoningParser = chosen(tokenizer, *args, **kwargs)
 
     @property

@@ -7,29 +7,24 @@ No special tokens: the sentences come in pieces, and a piece that may become one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import regex as re
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaMessage
 from mini_vllm.reasoning.abs_reasoning_parsers import ReasoningParser
+from mini_vllm.tool_parsers.utils import partial_tag_overlap
 
 THINK_STARTS = ("Here's my thought process:", "Here is my thought process:")
 RESPONSE_STARTS = ("Here's my response:", "Here is my response:")
 
 
-class Sections(NamedTuple):
-    """Of the text so far: thoughts, the answer, and how long the sentence between them is; None: not begun."""
-
-    reasoning: str | None = None
-    content: str | None = None
-    sentence: int = 0
-
-
 class GraniteReasoningParser(ReasoningParser):
-    """It asks texts alone, so it cannot tell a grammar or a tool parser where thinking ends; nor can upstream's.
+    """It asks texts alone, so it cannot tell a grammar where thinking ends; nor can upstream's.
+
+    A tool parser is told: upstream's stream has no calls, since its thinking never ends there.
 
     Upstream: upstream/vllm/reasoning/granite_reasoning_parser.py:21 — `GraniteReasoningParser`.
     """
@@ -37,6 +32,10 @@ class GraniteReasoningParser(ReasoningParser):
     reasoning_regex = re.compile(
         r"(?:Here's|Here is) my thought process:(.*?)(?:Here's|Here is) my response:(.*)", re.DOTALL
     )
+
+    def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(tokenizer, *args, **kwargs)
+        self.ended = False
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
         """Tokens alone do not tell."""
@@ -51,6 +50,10 @@ class GraniteReasoningParser(ReasoningParser):
         found = self.reasoning_regex.search(model_output)
         return (found[1], found[2] or None) if found else (None, model_output)
 
+    def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Iterable[int]) -> bool:
+        """Of the parser that reads the stream's text: whether the answer has begun."""
+        return self.ended
+
     def extract_reasoning_streaming(
         self,
         previous_text: str,
@@ -61,65 +64,25 @@ class GraniteReasoningParser(ReasoningParser):
         delta_token_ids: Sequence[int],
     ) -> DeltaMessage | None:
         """A step may end the thinking and start the answer: then it has both."""
-        sections = split_sections(current_text)
-        if not sections.reasoning:
-            delta = _before_thoughts(current_text, delta_text)
-        elif not sections.content:
-            delta = _in_thoughts(current_text, sections.reasoning, delta_text)
-        else:
-            delta = _in_answer(sections.reasoning, sections.content, sections.sentence, current_text, delta_text)
-        return delta if delta.content or delta.reasoning else None
+        reasoning, content = thoughts_and_answer(current_text)
+        self.ended = content is not None
+        sent = thoughts_and_answer(previous_text or "")
+        new = reasoning[len(sent[0]) :], (content or "")[len(sent[1] or "") :]
+        return DeltaMessage(reasoning=new[0] or None, content=new[1] or None) if any(new) else None
 
 
-def split_sections(text: str) -> Sections:
-    """The answer starts at the first such sentence. Thoughts start only where the text does.
+def thoughts_and_answer(text: str) -> tuple[str, str | None]:
+    """Of a text that may go on; the answer is None until it begins. What may become a sentence waits.
 
-    Upstream: upstream/vllm/reasoning/granite_reasoning_parser.py:322 — `_get_content_sections`.
+    Thoughts start only where the text does; the answer starts at the first sentence that starts one.
     """
-    start = text.find(":") + 1  # the first colon must end the sentence
-    while start and text[:start] not in THINK_STARTS:
-        start = 0
-    if not start:
-        return Sections()
-    ends = [(text.find(sentence, start), sentence) for sentence in RESPONSE_STARTS]
-    found = min(((at, sentence) for at, sentence in ends if at >= 0), default=None)
-    if found is None:
-        return Sections(text[start:])
-    at, sentence = found
-    return Sections(text[start : max(at - 1, 0)], text[at + len(sentence) :], len(sentence))
-
-
-def _may_become(sentences: tuple[str, ...], text: str) -> bool:
-    return any(sentence.startswith(text) for sentence in sentences)
-
-
-def _before_thoughts(text: str, delta_text: str) -> DeltaMessage:
-    """Nothing while the first sentence may still come; when it cannot, all that was held back."""
-    if _may_become(THINK_STARTS, text):
-        return DeltaMessage(reasoning=None, content=None)
-    held = _may_become(THINK_STARTS, text[: len(text) - len(delta_text)])
-    return DeltaMessage(reasoning=None, content=text if held else delta_text)
-
-
-def _in_thoughts(text: str, reasoning: str, delta_text: str) -> DeltaMessage:
-    """Without an end that may become the second sentence; what was held back is released where it did not."""
-    before = reasoning[: -len(delta_text)]
-    at, new_at = before.rfind("Here"), delta_text.rfind("Here")
-    if text.endswith(RESPONSE_STARTS) or (at >= 0 and _may_become(RESPONSE_STARTS, reasoning[at:])):
-        return DeltaMessage(reasoning=None, content=None)
-    released = before[at:] if at >= 0 and _may_become(RESPONSE_STARTS, before[at:]) else ""
-    if new_at >= 0 and _may_become(RESPONSE_STARTS, delta_text[new_at:]):
-        delta_text = delta_text[:new_at]
-    return DeltaMessage(reasoning=released + delta_text, content=None)
-
-
-def _in_answer(reasoning: str, content: str, sentence: int, text: str, delta_text: str) -> DeltaMessage:
-    """The answer; thoughts too where this step holds the whole second sentence.
-
-    Where they would start is counted from the text's end, as upstream does, so that thoughts which come in the same
-    step as the answer are mostly lost.
-    """
-    end = len(delta_text) - len(content) - sentence
-    start = len(reasoning) + sentence + len(content) - 1 - (len(text) - len(delta_text))
-    thoughts = delta_text[max(start, 0) : end] if end >= 0 else None
-    return DeltaMessage(reasoning=thoughts, content=delta_text[-len(content) :])
+    start = next((len(sentence) for sentence in THINK_STARTS if text.startswith(sentence)), None)
+    if start is None:
+        return "", None if any(sentence.startswith(text) for sentence in THINK_STARTS) else text
+    found = min(
+        ((at, sentence) for sentence in RESPONSE_STARTS if (at := text.find(sentence, start)) >= 0), default=None
+    )
+    if found is not None:
+        return text[start : found[0]], text[found[0] + len(found[1]) :]
+    waits = max(partial_tag_overlap(text[start:], sentence) for sentence in RESPONSE_STARTS)
+    return text[start : len(text) - waits], None

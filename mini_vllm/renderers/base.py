@@ -81,9 +81,9 @@ class BaseRenderer:
             ids = list(prompt)
             if params.needs_detokenization:
                 text = self.get_tokenizer().decode(ids, skip_special_tokens=False)
-        if not ids:
+        if not ids or not (ids := params.apply(ids)):
             raise ValueError("The decoder prompt cannot be empty")
-        found: dict[str, Any] = {"prompt_token_ids": params.apply(ids), **(extras or {})}
+        found: dict[str, Any] = {"prompt_token_ids": ids, **(extras or {})}
         if text:
             found["prompt"] = text
         return found
@@ -92,8 +92,8 @@ class BaseRenderer:
         tokenizer = self.get_tokenizer()
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # half of a pair of surrogates
-            raise ValueError(f"prompt is not a text that UTF-8 can write: {error}") from None
+        except UnicodeEncodeError as error:
+            raise ValueError(f"prompt has half of a surrogate pair at character {error.start}: no UTF-8") from None
         return list(tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     async def render_chat_async(

@@ -31,6 +31,8 @@ from mini_vllm.structured_output.backend_types import (
     TokenVocabulary,
 )
 from mini_vllm.structured_output.reasoning import ReasoningParser, load_reasoning_parser
+from mini_vllm.structured_output.request import catch_up
+from mini_vllm.structured_output.utils import make_backend as make_backend
 
 if TYPE_CHECKING:
     from mini_vllm.structured_output.backend_mini import MiniGrammar
@@ -93,20 +95,9 @@ class StructuredOutputManager:
     def _create_grammar(self, request: Request) -> StructuredOutputGrammar:
         assert self.backend is not None and request.structured_output_request is not None
         grammar = self.backend.compile_grammar(*request.structured_output_request.structured_output_key)
-        if request.output_token_ids and not grammar.accept_tokens(request.request_id, self._output_so_far(request)):
-            raise ValueError(f"it rejected {request.output_token_ids}, which it had accepted in another replica")
+        if request.output_token_ids:
+            catch_up(grammar, request, None if self.should_fill_bitmask(request) else self._get_reasoner(request))
         return grammar
-
-    def _output_so_far(self, request: Request) -> list[int]:
-        """Of the tokens that a request brings along, those that are its grammar's: behind the end of the thinking."""
-        if self.should_fill_bitmask(request):
-            return request.output_token_ids
-        state, reasoner, tokens = request.structured_output_request, self._get_reasoner(request), request.all_token_ids
-        for end in range(request.num_prompt_tokens + 1, len(tokens) + 1):
-            if reasoner.is_reasoning_end_streaming(tokens[:end], [tokens[end - 1]]):
-                state.reasoning_ended = True  # type: ignore[union-attr]
-                return tokens[end:]
-        return []
 
     def grammar_output(self, requests: dict[str, Request], output: SchedulerOutput) -> GrammarOutput | None:
         """The bitmask of a step, for those of its requests that have a grammar; None where there are none."""
@@ -151,9 +142,10 @@ class StructuredOutputManager:
                 self._fill_row(request, grammar, row, apply, advanced > 0)
                 apply = apply and token != -1  # -1 pads drafts that were found illegal
                 if apply and not grammar.is_terminated():
-                    accepted = grammar.accept_tokens(req_id, [token])
-                    assert accepted, (token, req_id, scheduled_spec_decode_tokens)
-                    advanced += 1
+                    accepted = request.structured_output_request.attempt(_accept(req_id, [token]), None)
+                    assert accepted is not False, (token, req_id, scheduled_spec_decode_tokens)
+                    apply = bool(accepted)  # None: it costs too much, and the request ends with that error
+                    advanced += apply
                 row += 1
             grammar.rollback(advanced)
         return self._grammar_bitmask[:row].copy()
@@ -176,6 +168,14 @@ class StructuredOutputManager:
             words.fill(-1)
             if not behind_draft:  # else it is an error only if the draft is accepted: what is sampled here is rejected
                 state.error = error
+
+    def legal_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
+        """The drafts up to the first that the request's grammar forbids; none where it fails, and ends the request."""
+        state = request.structured_output_request
+        assert state is not None and state.grammar is not None
+        if state.error is not None or state.grammar.is_terminated():
+            return []
+        return state.attempt(lambda grammar: grammar.validate_tokens(token_ids), [])
 
     def advance(
         self, request: Request, new_token_ids: list[int], append: Callable[[Request, list[int]], list[int]]
@@ -204,11 +204,8 @@ class StructuredOutputManager:
             return None
         if state.error is None and self.should_advance(request):
             assert state.grammar is not None
-            try:
-                if not state.grammar.accept_tokens(request.request_id, token_ids):
-                    state.error = f"the grammar rejected tokens {token_ids}"
-            except Exception as error:
-                state.error = f"the grammar cannot go on: {error}"
+            if not state.attempt(_accept(request.request_id, token_ids), True):
+                state.error = f"the grammar rejected tokens {token_ids}"
         return state.error
 
     def forced_tokens(self, request: Request) -> list[int]:
@@ -216,7 +213,8 @@ class StructuredOutputManager:
         state = request.structured_output_request
         if self.jump_forward is None or state is None or not self.should_fill_bitmask(request):
             return []
-        return self.jump_forward.advance(request, cast("MiniGrammar", state.grammar))
+        jump = self.jump_forward
+        return state.attempt(lambda grammar: jump.advance(request, cast("MiniGrammar", grammar)), [])
 
     def is_terminated(self, request: Request) -> bool:
         """True where the end of sequence was accepted: nothing can follow, even with `ignore_eos`."""
@@ -291,16 +289,5 @@ class StructuredOutputManager:
             self.backend.destroy()
 
 
-def make_backend(config: StructuredOutputsConfig, vocabulary: TokenVocabulary) -> StructuredOutputBackend:
-    """The backend that the configuration names. Raises ImportError where its library is not installed."""
-    if config.resolved_backend == "xgrammar":
-        from mini_vllm.structured_output.backend_xgrammar import XgrammarBackend
-
-        return XgrammarBackend(config, vocabulary)
-    if config.resolved_backend == "guidance":
-        from mini_vllm.structured_output.backend_guidance import GuidanceBackend
-
-        return GuidanceBackend(config, vocabulary)
-    from mini_vllm.structured_output.backend_mini import MiniBackend
-
-    return MiniBackend(config, vocabulary)
+def _accept(request_id: str, token_ids: list[int]) -> Callable[[StructuredOutputGrammar], bool]:
+    return lambda grammar: grammar.accept_tokens(request_id, token_ids)

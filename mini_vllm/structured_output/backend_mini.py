@@ -6,12 +6,14 @@ Upstream has no twin: its backends are libraries, behind the same interface. Wha
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 
 import numpy as np
 
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
+from mini_vllm.structured_output.automata.budget import Account
 from mini_vllm.structured_output.automata.expression import GrammarError
 from mini_vllm.structured_output.automata.pushdown import DEAD, Configuration, Pushdown
 from mini_vllm.structured_output.automata.token_masks import TokenMasks
@@ -63,7 +65,8 @@ class MiniBackend(StructuredOutputBackend):
 class MiniGrammar(StructuredOutputGrammar):
     """A place in a grammar: the configurations after each accepted token, the present one last.
 
-    A terminated grammar has None on top: the end of sequence was accepted.
+    A terminated grammar has None on top: the end of sequence was accepted. Every step that looks at stacks may raise
+    GrammarError: it would cost more than `automata/budget.py` allows to a step, or to a request. The place stays.
     """
 
     def __init__(self, masks: TokenMasks, stop_token_ids: list[int]) -> None:
@@ -71,6 +74,7 @@ class MiniGrammar(StructuredOutputGrammar):
         self.stop_token_ids = frozenset(stop_token_ids)
         self._stop_bits = _bits_of(stop_token_ids, self.trie.num_words)
         self._history: list[Configuration | None] = []
+        self._account = Account()
         self.reset()
 
     def reset(self) -> None:
@@ -86,19 +90,24 @@ class MiniGrammar(StructuredOutputGrammar):
         """See `StructuredOutputGrammar`; False after termination, as upstream."""
         if self.is_terminated():
             return not tokens
-        before = len(self._history)
-        for token in tokens:
-            if not self._advance(token):
+        before, accepted = len(self._history), False
+        try:
+            with self._step():
+                accepted = all(self._advance(token) for token in tokens)
+        finally:
+            if not accepted:
                 del self._history[before:]
-                return False
-        return True
+        return accepted
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
         """See `StructuredOutputGrammar`."""
-        count = 0
-        while count < len(tokens) and self._advance(tokens[count]):
-            count += 1
-        self.rollback(count)
+        before, count = len(self._history), 0
+        try:
+            with self._step():
+                while count < len(tokens) and self._advance(tokens[count]):
+                    count += 1
+        finally:
+            del self._history[before:]
         return tokens[:count]
 
     def rollback(self, num_tokens: int) -> None:
@@ -115,8 +124,8 @@ class MiniGrammar(StructuredOutputGrammar):
         if configuration is None:
             row.fill(-1)
             return
-        self._make_room()
-        row[:] = self.masks.mask(configuration)
+        with self._step():
+            row[:] = self.masks.mask(configuration)
         if self.pushdown.done in configuration:
             for word, bits in self._stop_bits:
                 row[word] |= bits
@@ -137,13 +146,14 @@ class MiniGrammar(StructuredOutputGrammar):
         found = bytearray()
         if configuration is None:
             return b""
-        number = self.pushdown.number(configuration)
-        while len(found) < limit and not self.pushdown.ends[number]:
-            bytes_next = self._bytes_next(number)
-            if len(bytes_next) != 1:
-                break
-            found.append(int(bytes_next[0]))
-            number = int(self.pushdown.table[number, bytes_next[0]])
+        with self._step():
+            number = self.pushdown.number(configuration)
+            while len(found) < limit and not self.pushdown.ends[number]:
+                bytes_next = self._bytes_next(number)
+                if len(bytes_next) != 1:
+                    break
+                found.append(int(bytes_next[0]))
+                number = int(self.pushdown.table[number, bytes_next[0]])
         return bytes(found)
 
     def ends_after(self, text: bytes) -> bool:
@@ -151,10 +161,11 @@ class MiniGrammar(StructuredOutputGrammar):
         configuration = self._history[-1]
         if configuration is None:
             return False
-        number = self.pushdown.number(configuration)
-        for byte in text:
-            number = self.pushdown.step(number, byte)
-        return bool(self.pushdown.ends[number]) and not len(self._bytes_next(number))
+        with self._step():
+            number = self.pushdown.number(configuration)
+            for byte in text:
+                number = self.pushdown.step(number, byte)
+            return bool(self.pushdown.ends[number]) and not len(self._bytes_next(number))
 
     def _bytes_next(self, number: int) -> np.ndarray:
         """The bytes that may come next in a configuration."""
@@ -162,9 +173,11 @@ class MiniGrammar(StructuredOutputGrammar):
             self.pushdown.build_row(number)
         return np.flatnonzero(self.pushdown.table[number])
 
-    def _make_room(self) -> None:
+    def _step(self) -> contextlib.AbstractContextManager[None]:
+        """Room in the table, and a bound on what the step may cost."""
         if self.pushdown.is_full:
             self.pushdown.clear()
+        return self.pushdown.budget.step(self._account, self.num_processed_tokens)
 
     def _advance(self, token: int) -> bool:
         configuration = self._history[-1]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputGrammar,
@@ -16,9 +17,11 @@ from mini_vllm.structured_output.backend_types import (
 )
 
 if TYPE_CHECKING:
+    from mini_vllm.request import Request
     from mini_vllm.sampling_params import SamplingParams
     from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
+T = TypeVar("T")
 _PATIENCE = 1e-4  # seconds that a look at an unfinished grammar takes at most, as upstream
 
 
@@ -69,6 +72,15 @@ class StructuredOutputRequest:
     def grammar(self, grammar: Future[StructuredOutputGrammar] | StructuredOutputGrammar) -> None:
         self._grammar = grammar
 
+    def attempt(self, step: Callable[[StructuredOutputGrammar], T], otherwise: T) -> T:
+        """A step of the grammar, which is there; `otherwise` where it fails: the request then ends with its error."""
+        assert self.grammar is not None
+        try:
+            return step(self.grammar)
+        except Exception as failure:
+            self.error = f"the grammar cannot go on: {failure}"
+            return otherwise
+
     @functools.cached_property
     def structured_output_key(self) -> StructuredOutputKey:
         """What is compiled: equal keys are equal grammars."""
@@ -94,3 +106,21 @@ def get_structured_output_key(params: StructuredOutputsParams) -> StructuredOutp
     if params.structural_tag is not None:
         return StructuredOutputOptions.STRUCTURAL_TAG, params.structural_tag
     raise ValueError("No valid structured output parameter found")
+
+
+def catch_up(grammar: StructuredOutputGrammar, request: Request, reasoner: Any) -> None:
+    """Let a new grammar go on by the tokens that its request brings along from another replica: by all of them, or by
+    those behind the end of the thinking, of which `reasoner` knows.
+
+    Raises:
+        ValueError: it rejects them.
+    """
+    tokens, start = request.all_token_ids, request.num_prompt_tokens
+    while reasoner is not None:
+        if start == len(tokens):
+            return  # it thinks
+        start += 1
+        if reasoner.is_reasoning_end_streaming(tokens[:start], tokens[start - 1 : start]):
+            reasoner, request.structured_output_request.reasoning_ended = None, True  # type: ignore[union-attr]
+    if not grammar.accept_tokens(request.request_id, tokens[start:]):
+        raise ValueError(f"it rejected {tokens[start:]}, which it had accepted in another replica")

@@ -8,10 +8,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mini_vllm.core.sched.output import GrammarOutput
+
+if TYPE_CHECKING:
+    from mini_vllm.config.structured_outputs import StructuredOutputsConfig
+    from mini_vllm.structured_output.backend_types import StructuredOutputBackend, TokenVocabulary
 
 _COMMENT = re.compile(r"(#|//).*$")
 _TEXT = re.compile(r"'([^']*)'")
@@ -107,3 +112,18 @@ def _check_references(rules: dict[str, list[str]]) -> None:
     missing = set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", bare)) - rules.keys() - {"root"}
     if missing:
         raise ValueError(f"Referenced rules are not defined: {', '.join(sorted(missing))}")
+
+
+def make_backend(config: StructuredOutputsConfig, vocabulary: TokenVocabulary) -> StructuredOutputBackend:
+    """The backend that the configuration names. Raises ImportError where its library is not installed."""
+    if config.resolved_backend == "xgrammar":
+        from mini_vllm.structured_output.backend_xgrammar import XgrammarBackend
+
+        return XgrammarBackend(config, vocabulary)
+    if config.resolved_backend == "guidance":
+        from mini_vllm.structured_output.backend_guidance import GuidanceBackend
+
+        return GuidanceBackend(config, vocabulary)
+    from mini_vllm.structured_output.backend_mini import MiniBackend
+
+    return MiniBackend(config, vocabulary)

@@ -17,7 +17,7 @@ class DeepSeekV31ToolParser(DeepSeekV3ToolParser):
     """
 
     tool_call_regex = re.compile(
-        r"<｜tool▁call▁begin｜>(?P<name>.*?)<｜tool▁sep｜>(?P<arguments>.*?)<｜tool▁call▁end｜>"
+        r"<｜tool▁call▁begin｜>(?P<name>.*?)<｜tool▁sep｜>(?P<arguments>(?s:.*?))<｜tool▁call▁end｜>"
     )
-    stream_tool_call_portion_regex = re.compile(r"(?P<name>.*)<｜tool▁sep｜>(?P<arguments>.*)")
-    stream_tool_call_name_regex = re.compile(r"(?P<name>.*)<｜tool▁sep｜>")
+    call_so_far_regex = re.compile(r"(?P<name>.*?)<｜tool▁sep｜>(?P<arguments>(?s:.*))")
+    behind_arguments = ""

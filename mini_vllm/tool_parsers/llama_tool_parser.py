@@ -6,39 +6,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from mini_vllm.entrypoints.openai.engine.protocol import (
-    DeltaMessage,
-    ExtractedToolCallInformation,
-    FunctionCall,
-    ToolCall,
-)
+from mini_vllm.entrypoints.openai.engine.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
 from mini_vllm.logger import init_logger
 from mini_vllm.tool_parsers.abstract_tool_parser import no_tool_calls
-from mini_vllm.tool_parsers.json_calls import PartialJsonToolParser, malformed_json
-from mini_vllm.tool_parsers.tool_schema import Tool
-from mini_vllm.tool_parsers.utils import dumps, is_complete_json, partial_json_loads
+from mini_vllm.tool_parsers.json_text import JsonPrefix, members_of
+from mini_vllm.tool_parsers.reread import CallSoFar, RereadingToolParser
+from mini_vllm.tool_parsers.utils import dumps
 
 logger = init_logger(__name__)
 
 
-class Llama3JsonToolParser(PartialJsonToolParser):
+class Llama3JsonToolParser(RereadingToolParser):
     """Objects behind one another, the arguments under either of two names.
 
-    As a whole, any object in the answer is a call and the text around is dropped; as a stream only an answer that
-    starts with one has calls.
+    A vocabulary without `bot_token` will do, as pocket's, which writes a bare object. Upstream's raises RuntimeError.
+
+    Any object in the answer is a call. As a whole, the text around is dropped; a stream has sent what stands before
+    them. Upstream streams calls only of an answer that starts with one.
 
     Upstream: upstream/vllm/tool_parsers/llama_tool_parser.py:39 — `Llama3JsonToolParser`.
     """
 
     bot_token = "<|python_tag|>"
-
-    def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None) -> None:
-        super().__init__(tokenizer, tools)
-        (self.bot_token_id,) = self.require_tokens(self.bot_token)
 
     def extract_tool_calls(self, model_output: str, request: ChatCompletionRequest) -> ExtractedToolCallInformation:
         """One brace that starts no call makes the whole answer text."""
@@ -56,35 +47,20 @@ class Llama3JsonToolParser(PartialJsonToolParser):
             return no_tool_calls(model_output)
         return ExtractedToolCallInformation(tools_called=True, tool_calls=tool_calls, content=None)
 
-    def extract_tool_calls_streaming(
-        self,
-        previous_text: str,
-        current_text: str,
-        delta_text: str,
-        previous_token_ids: Sequence[int],
-        current_token_ids: Sequence[int],
-        delta_token_ids: Sequence[int],
-        request: ChatCompletionRequest,
-    ) -> DeltaMessage | None:
-        """Text if the answer does not start with a call; else one part of a call a step."""
-        if not current_text.startswith((self.bot_token, "{")):
-            return DeltaMessage(content=delta_text)
-        try:
-            return self.next_delta(*self._read(current_text.removeprefix(self.bot_token)))
-        except malformed_json():
-            return None
-        except Exception:
-            logger.exception("Error trying to handle streaming tool call.")
-            return None
-
-    def _read(self, text: str) -> tuple[list[Any], list[bool]]:
-        calls, is_complete, at = [], [], 0
-        while at < len(text):
-            call, size = partial_json_loads(text[at:], self.allowed())
-            is_complete.append(is_complete_json(text[at : at + size]))
-            at += size + len("; ")
-            if "parameters" in call:
-                assert "arguments" not in call, "model generated both parameters and arguments"
-                call["arguments"] = call["parameters"]
-            calls.append(call)
-        return calls, is_complete
+    def read(self, text: str) -> tuple[str, list[CallSoFar]]:
+        """Text before the first object, and the calls. An object that is no call makes all of it text, as above."""
+        calls, at = list[CallSoFar](), text.find("{")
+        if at < 0:
+            return text.replace(self.bot_token, ""), []
+        before = text[:at].replace(self.bot_token, "")
+        while at >= 0:
+            members, size = members_of(text[at:])
+            key = "arguments" if "arguments" in members else "parameters"
+            (name, is_whole), (arguments, _) = members.get("name", ("", False)), members.get(key, ("", False))
+            is_call = is_whole and name.startswith('"') and (key in members or size is None)
+            if not (is_call or size is None) or not JsonPrefix().grows(text[at:][:size]):
+                return (text, []) if not calls else (before, calls)
+            if is_call:
+                calls.append(CallSoFar(json.loads(name), arguments))
+            at = -1 if size is None or not is_call else text.find("{", at + size + 1)
+        return before, calls

@@ -7,6 +7,8 @@ says that it is too early to guess.
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Callable
 from typing import Any
 
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaToolCall, FunctionCall, ToolCall
@@ -75,21 +77,36 @@ def parse_calls(text: str) -> list[ToolCall]:
     return [handle_single_tool(call) for call in calls]
 
 
-def _open_marks(text: str) -> list[str]:
-    """Brackets and quotes that nothing has closed. Raises UnexpectedAstError for one that closes another's."""
+def open_marks(text: str) -> list[str]:
+    """Brackets and quotes that nothing has closed; those inside of a string are letters of it.
+
+    Raises UnexpectedAstError for one that closes another's. Upstream counts brackets of strings too, and takes a quote
+    behind two backslashes for one of the string.
+    """
     stack: list[str] = []
-    for at, char in enumerate(text):
-        if char in "[({":
-            stack.append(char)
-        elif char in _OPENING:
-            if not stack or stack.pop() != _OPENING[char]:
-                raise UnexpectedAstError(f"Mismatched {_NAMES[char]}")
-        elif char in "'\"":
-            if not stack or stack[-1] not in "'\"":
-                stack.append(char)
-            elif stack[-1] == char and text[at - 1] != "\\":
+    escaped = False
+    for char in text:
+        if stack and stack[-1] in "'\"":
+            if char == stack[-1] and not escaped:
                 stack.pop()
+            escaped = char == "\\" and not escaped
+        elif char in "[({'\"":
+            stack.append(char)
+        elif char in _OPENING and (not stack or stack.pop() != _OPENING[char]):
+            raise UnexpectedAstError(f"Mismatched {_NAMES[char]}")
     return stack
+
+
+_ESCAPE_BEGINS = re.compile(r"(?<!\\)(\\\\)*\\([xuU][0-9a-fA-F]*|N(\{[^}]*)?|[0-7]{1,2})?$")
+
+
+def may_go_on(text: str, stack: list[str]) -> bool:
+    """The text stops in a number or a name, whose next letter changes all of it (1, 1e5), or in a string's escape."""
+    if not stack or stack[-1] not in "'\"":
+        return bool(re.search(r"[\w.+-]$", text))
+    found = _ESCAPE_BEGINS.search(text)
+    whole = {"x": 2, "u": 4, "U": 8}
+    return found is not None and not (found[2] and len(found[2]) - 1 >= whole.get(found[2][0], 99))
 
 
 def _too_early(text: str, stack: list[str]) -> bool:
@@ -104,7 +121,9 @@ def _too_early(text: str, stack: list[str]) -> bool:
     return False
 
 
-def make_valid_python(text: str) -> tuple[str, str] | None:
+def make_valid_python(
+    text: str, marks: Callable[[str], list[str]] = open_marks, waits: Callable[[str, list[str]], bool] = may_go_on
+) -> tuple[str, str] | None:
     """(the text with its brackets and quotes closed, what closes them), or None where it is too early.
 
     The counts look at the text *outside* the innermost bracket, as upstream's do, so that they say "too early" now
@@ -113,7 +132,10 @@ def make_valid_python(text: str) -> tuple[str, str] | None:
     Raises UnexpectedAstError for brackets that do not match.
     Upstream: upstream/vllm/tool_parsers/utils.py:360 — `make_valid_python`.
     """
-    stack, text = _open_marks(text), text.rstrip()
+    stack = marks(text)
+    if waits(text, stack):
+        return None
+    text = text.rstrip()
     if _too_early(text, stack):
         return None
     text = text.removesuffix(",")

@@ -32,6 +32,7 @@ class PythonicToolParser(ToolParser):
     """
 
     parse_calls = staticmethod(parse_calls)
+    make_valid_python = staticmethod(make_valid_python)
     TOOL_CALL_REGEX = re.compile(rf"\[({_CALL.format('')},\s*)*({_CALL.format('*')}\s*)+\]", re.DOTALL)
 
     def extract_tool_calls(self, model_output: str, request: ChatCompletionRequest) -> ExtractedToolCallInformation:
@@ -62,7 +63,7 @@ class PythonicToolParser(ToolParser):
         if not current_text.startswith("["):
             return DeltaMessage(content=delta_text)
         try:
-            closed = make_valid_python(current_text)
+            closed = self.make_valid_python(current_text)
             if closed is None:
                 return None
             text, added = closed

@@ -11,30 +11,24 @@ Paris
 
 from __future__ import annotations
 
-import uuid
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import regex as re
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from mini_vllm.entrypoints.openai.engine.protocol import (
-    DeltaFunctionCall,
-    DeltaMessage,
-    DeltaToolCall,
-    ExtractedToolCallInformation,
-    FunctionCall,
-    ToolCall,
-)
+from mini_vllm.entrypoints.openai.engine.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
 from mini_vllm.logger import init_logger
-from mini_vllm.tool_parsers.abstract_tool_parser import ToolParser, no_tool_calls
+from mini_vllm.tool_parsers.abstract_tool_parser import no_tool_calls
+from mini_vllm.tool_parsers.reread import CallSoFar, RereadingToolParser
 from mini_vllm.tool_parsers.tool_schema import (
     Tool,
     coerce_to_schema_type,
     extract_types_from_schema,
     find_tool_properties,
 )
-from mini_vllm.tool_parsers.utils import arguments_delta, call_message, dumps
+from mini_vllm.tool_parsers.utils import dumps, partial_tag_overlap
 
 logger = init_logger(__name__)
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -42,12 +36,16 @@ FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 
-class Qwen3CoderToolParser(ToolParser):
+class Qwen3CoderToolParser(RereadingToolParser):
     """Values are bare text: the tool's schema says what they are. A parameter is sent once it has ended.
+
+    Upstream's stream sends one thing a step, and loses the text of a step that passes to the next call.
 
     Upstream: upstream/vllm/tool_parsers/qwen3coder_tool_parser.py:41 — `Qwen3CoderToolParser`.
     """
 
+    none_is_null = True
+    """Templates write a null of an earlier call so, and models repeat it. Upstream makes a text of it."""
     tool_call_regex = re.compile(r"<tool_call>(.*?)</tool_call>|<tool_call>(.*?)$", re.DOTALL)
     function_regex = re.compile(r"<function=(.*?)</function>|<function=(.*)$", re.DOTALL)
     parameter_regex = re.compile(r"<parameter=(.*?)(?:</parameter>|(?=<parameter=)|(?=</function>)|$)", re.DOTALL)
@@ -55,17 +53,6 @@ class Qwen3CoderToolParser(ToolParser):
     def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None) -> None:
         super().__init__(tokenizer, tools)
         self.tool_call_start_token_id, self.tool_call_end_token_id = self.require_tokens(CALL, CALL_END)
-        self._reset()
-
-    def _reset(self) -> None:
-        self.current_tool_index = 0
-        self.is_tool_call_started = False
-        self._next_function()
-
-    def _next_function(self) -> None:
-        self.function_name = ""
-        self.header_sent = self.in_function = self.json_started = self.json_closed = False
-        self.param_count = 0
 
     def extract_tool_calls(self, model_output: str, request: ChatCompletionRequest) -> ExtractedToolCallInformation:
         """A function needs no <tool_call> around it. One parameter without a name makes the whole answer text."""
@@ -99,126 +86,52 @@ class Qwen3CoderToolParser(ToolParser):
 
     def _value(self, function: str, key: str, text: str) -> Any:
         schema = find_tool_properties(self.tools, function).get(key, {})
-        return coerce_to_schema_type(text.removesuffix("\n"), extract_types_from_schema(schema))
+        return coerce_to_schema_type(text.removesuffix("\n"), extract_types_from_schema(schema), self.none_is_null)
 
-    def extract_tool_calls_streaming(
-        self,
-        previous_text: str,
-        current_text: str,
-        delta_text: str,
-        previous_token_ids: Sequence[int],
-        current_token_ids: Sequence[int],
-        delta_token_ids: Sequence[int],
-        request: ChatCompletionRequest,
-    ) -> DeltaMessage | None:
-        """One thing a step: text, a name, an opening brace, whole parameters, or the closing brace.
+    def read(self, text: str) -> tuple[str, list[CallSoFar]]:
+        """Text outside of calls, but for line breaks between them; and of each call the parameters that have ended."""
+        start = text.find(CALL) if CALL in text else text.find(FUNCTION)
+        if start < 0:
+            waits = max(partial_tag_overlap(text, tag) for tag in (CALL, FUNCTION))
+            return text[: len(text) - waits], []
+        content, inside = text[:start], text[start:]
+        for behind in inside.split(CALL_END)[1:]:
+            between, tag, _ = behind.partition(CALL)
+            between = between if tag else between[: len(between) - partial_tag_overlap(between, CALL)]
+            content += between if between.strip() else ""
+        calls = []
+        for body, is_whole in self._bodies(inside):
+            name, mark, parameters = body.partition(">")
+            if not mark:
+                break
+            calls.append(CallSoFar(name, self._arguments(body, name, parameters, is_whole)))
+        return content, calls
 
-        So a step that brings several of them is behind; the server sends at the end what is missing. A step that
-        passes to the next call sends nothing, and what it brings of text is lost.
-        """
-        if not previous_text:
-            self._reset()
-        if not delta_text:
-            return self._end_of_stream(current_text, delta_token_ids)
-        if self.json_closed and not self.in_function and current_text.count(CALL_END) > self.current_tool_index:
-            self.current_tool_index += 1
-            self._next_function()
-            if self.current_tool_index >= current_text.count(CALL):
-                self.is_tool_call_started = False
-            return None
-        if not self.is_tool_call_started:
-            return self._text(current_text, delta_text, delta_token_ids)
-        calls = current_text.split(CALL)[1:]
-        if self.current_tool_index >= len(calls):
-            return None
-        # a start inside a call belongs to it, and so do the parts behind it, up to the first end
-        call = CALL.join(calls[self.current_tool_index :])
-        call, end, _ = call.partition(CALL_END)
-        return self._call(call + end)
+    def _bodies(self, text: str) -> list[tuple[str, bool]]:
+        """Of each function, what stands behind its tag's "=", and whether it has ended."""
+        bodies = [(whole or cut, bool(whole)) for whole, cut in self.tool_call_regex.findall(text)] or [(text, False)]
+        return [
+            (whole or cut, bool(whole) or has_ended)
+            for body, has_ended in bodies
+            for whole, cut in self.function_regex.findall(body)
+        ]
 
-    def _end_of_stream(self, text: str, token_ids: Sequence[int]) -> DeltaMessage | None:
-        """A token without text: an empty delta where all is said, for the reason why it ends."""
-        if not token_ids or self.tool_call_end_token_id in token_ids:
-            return None
-        if re.search(r"<tool_call>.*?</tool_call>", text, re.DOTALL) and self.prev_tool_call_arr:
-            return DeltaMessage(content="") if text.count(CALL) == text.count(CALL_END) else None
-        return DeltaMessage(content="") if text and not self.is_tool_call_started else None
-
-    def _text(self, text: str, delta_text: str, token_ids: Sequence[int]) -> DeltaMessage | None:
-        """Outside of calls."""
-        if CALL in delta_text or self.tool_call_start_token_id in token_ids:
-            self.is_tool_call_started = True
-            content, tag, _ = delta_text.partition(CALL)
-            return DeltaMessage(content=content) if tag and content else None
-        if not delta_text.strip() and text.rstrip().endswith(CALL_END):
-            return None
-        return DeltaMessage(content=delta_text)
-
-    def _call(self, text: str) -> DeltaMessage | None:
-        """`text`: the call that is being written, as far as it has come."""
-        if not self.header_sent:
-            return self._header(text)
-        if not self.in_function:
-            return None
-        if not self.json_started:
-            self.json_started = True
-            return self._send("{")
-        parameters = self._new_parameters(text)
-        if parameters:
-            return self._send(parameters)
-        if self.json_closed or FUNCTION_END not in text:
-            return None
-        self.json_closed, self.in_function = True, False
-        self._remember(text)
-        return self._send("}")
-
-    def _header(self, text: str) -> DeltaMessage | None:
-        name, mark, _ = text.partition(FUNCTION)[2].partition(">")
-        if not mark:
-            return None
-        self.function_name, self.header_sent, self.in_function = name, True, True
-        self.prev_tool_call_arr.append({"name": name, "arguments": "{}"})
-        self.streamed_args_for_tool.append("")
-        function, tool_id = DeltaFunctionCall(name=name, arguments=""), f"call_{uuid.uuid4().hex[:24]}"
-        call = DeltaToolCall(index=self.current_tool_index, id=tool_id, function=function, type="function")
-        return call_message(call)
-
-    def _send(self, arguments: str) -> DeltaMessage:
-        if self.current_tool_index < len(self.streamed_args_for_tool):
-            self.streamed_args_for_tool[self.current_tool_index] += arguments
-        return call_message(arguments_delta(self.current_tool_index, arguments))
-
-    def _new_parameters(self, text: str) -> str:
-        """All parameters that have ended since, as JSON."""
-        pairs = []
-        starts = [found.end() for found in re.finditer(PARAMETER, text)]
-        for start in starts[self.param_count :]:
-            key, mark, value = text[start:].partition(">")
+    def _arguments(self, body: str, name: str, parameters: str, is_whole: bool) -> str:
+        if is_whole:
+            with contextlib.suppress(ValueError):
+                return (self._parse_function(body) or FunctionCall(name=name, arguments="{}")).arguments
+        arguments = {}
+        for found in re.finditer(PARAMETER, parameters):
+            key, mark, value = parameters[found.end() :].partition(">")
             value = value.removeprefix("\n")
-            end = _end_of_value(value)
+            end = end_of_value(value)
             if not mark or end is None:
                 break
-            as_json = dumps(self._value(self.function_name, key, value[:end]))
-            # the key as it stands: the model's own quotes in it would break the JSON, as upstream
-            pairs.append(f'{", " if self.param_count else ""}"{key}": {as_json}')
-            self.param_count += 1
-        return "".join(pairs)
-
-    def _remember(self, text: str) -> None:
-        """The whole arguments, for the server's last word."""
-        body = text.partition(FUNCTION)[2]
-        if FUNCTION_END not in body or self.current_tool_index >= len(self.prev_tool_call_arr):
-            return
-        try:
-            call = self._parse_function(body.partition(FUNCTION_END)[0])
-        except Exception:
-            logger.debug("Failed to parse tool call during streaming: %s", text, exc_info=True)
-            return
-        if call:
-            self.prev_tool_call_arr[self.current_tool_index]["arguments"] = call.arguments
+            arguments[key] = self._value(name, key, value[:end])
+        return dumps(arguments)[:-1]
 
 
-def _end_of_value(value: str) -> int | None:
+def end_of_value(value: str) -> int | None:
     """Where a parameter ends: at its tag, else at what can only come behind it; None: it goes on."""
     end = value.find(PARAMETER_END)
     if end >= 0:

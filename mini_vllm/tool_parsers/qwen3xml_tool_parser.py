@@ -40,6 +40,7 @@ class StreamingXMLToolCallParser(XmlCallEvents):
         """What a step's text says; empty where it says nothing yet. A tag that XML did not see is closed by hand."""
         self.deltas = []
         self.buffer += chunk
+        chunk = self.of_last_call(chunk)
         if self._feed_elements():
             self._close_unseen(chunk)
             return _merged(self.deltas)
@@ -52,6 +53,11 @@ class StreamingXMLToolCallParser(XmlCallEvents):
                 self._end_element("tool_call")
             return _merged(self.deltas)
         return DeltaMessage(content=None)
+
+    def of_last_call(self, chunk: str) -> str:
+        """What of a step's text can end the call that is open: what stands behind the last start. Upstream takes the
+        end of a call before it for this one's."""
+        return chunk[max(chunk.rfind(CALL), chunk.rfind(FUNCTION), 0) :]
 
     def _close_unseen(self, chunk: str) -> None:
         """Where XML has failed, its end tags are not seen."""
@@ -67,6 +73,11 @@ class StreamingXMLToolCallParser(XmlCallEvents):
     def _has_sent(self, *arguments: str) -> bool:
         calls = [call for delta in self.deltas for call in delta.tool_calls if call.id == self.call_id]
         return any(call.function and call.function.arguments in arguments for call in calls)
+
+    @staticmethod
+    def safe(text: str) -> str:
+        """Text that XML gives back as it is; it would make a line break of a carriage return."""
+        return escape(text, {'"': "&quot;", "'": "&apos;", "\r": "&#13;"})
 
     def _feed_elements(self) -> bool:
         """True where at least one went in."""
@@ -128,17 +139,17 @@ class StreamingXMLToolCallParser(XmlCallEvents):
             self._coming = name.group(1) if name else self._coming
             self.inside_parameter, self.whole_text = True, ""
             return xml
-        return xml if element.startswith(_TAGS) else _safe(xml)
+        return xml if element.startswith(_TAGS) else self.safe(xml)
 
     _coming: str | None = None
 
     def _inside(self, element: str, xml: str) -> str:
         if xml.startswith(PARAMETER_END):
             self.inside_parameter, self.deferred = False, True
-            return _safe(self.whole_text) + PARAMETER_END
+            return self.safe(self.whole_text) + PARAMETER_END
         if not self.whole_text and not self._waits(element):
             self.inside_parameter = False
-            return _safe(element)
+            return self.safe(element)
         self.whole_text += element
         return ""
 
@@ -147,10 +158,6 @@ class StreamingXMLToolCallParser(XmlCallEvents):
         name = self.param_type(self._coming)
         looks = "'" in element and any(mark in element for mark in "[{(")
         return is_list_type(name) or (name == "object" and looks)
-
-
-def _safe(text: str) -> str:
-    return escape(text, {'"': "&quot;", "'": "&apos;"})
 
 
 def _merged(deltas: list[DeltaMessage]) -> DeltaMessage:

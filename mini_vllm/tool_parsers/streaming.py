@@ -14,7 +14,8 @@ import regex as re
 from mini_vllm.entrypoints.chat_utils import make_tool_call_id
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from mini_vllm.tool_parsers.json_calls import malformed_json
-from mini_vllm.tool_parsers.utils import after_quote, call_message, partial_json_loads
+from mini_vllm.tool_parsers.json_text import after_quote
+from mini_vllm.tool_parsers.utils import call_message, partial_json_loads
 
 TextFilter = Callable[[str, str], tuple[str, bool]]
 """As `filter_delta_text`."""

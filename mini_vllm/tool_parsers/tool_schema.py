@@ -136,14 +136,18 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 """How a text becomes a value of each type, in the order in which the types are tried."""
 
 
-def coerce_to_schema_type(value: str, schema_type: str | Sequence[str]) -> Any:
+def coerce_to_schema_type(value: str, schema_type: str | Sequence[str], none_is_null: bool = False) -> Any:
     """A value that the model wrote as bare text, as the first of the types that it can be; else as it stands.
+
+    none_is_null: what Python writes for it is null too, where null is allowed and no text is.
 
     Upstream: upstream/vllm/tool_parsers/utils.py:526 — `coerce_to_schema_type`. An infinite "number" is an error
     there (OverflowError), as it is here.
     """
     stated = [schema_type] if isinstance(schema_type, str) else schema_type
     wanted = {_ALIASES.get(each.strip().lower(), each.strip().lower()) for each in stated}
+    if none_is_null and value == "None" and "null" in wanted and "string" not in wanted:
+        return None
     for name in [name for name in _READERS if name in wanted]:
         try:
             return _READERS[name](value)

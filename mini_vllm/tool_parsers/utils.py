@@ -9,19 +9,6 @@ from mini_vllm.entrypoints.chat_utils import make_tool_call_id
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 
 
-def after_quote(where: str, char: str) -> str:
-    """Where a JSON text stands behind one more character of it.
-
-    Args:
-        where: "" outside of strings, `"` inside of one, a backslash behind one that hides the next character.
-    """
-    if where == "\\":
-        return '"'
-    if where:
-        return {'"': "", "\\": "\\"}.get(char, where)
-    return '"' if char == '"' else ""
-
-
 def partial_tag_overlap(text: str, tag: str) -> int:
     """Characters at the end of `text` that may become `tag`: "…<tool_" gives 6 for "<tool_call>".
 

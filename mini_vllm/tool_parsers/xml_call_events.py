@@ -7,12 +7,14 @@ list or an object whole. What the model forgets to close is closed.
 from __future__ import annotations
 
 import ast
+import json
+from collections.abc import Callable
 from typing import Any
 from xml.parsers.expat import ParserCreate
 
 from mini_vllm.entrypoints.chat_utils import make_tool_call_id
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
-from mini_vllm.tool_parsers.tool_schema import Tool, find_tool_properties
+from mini_vllm.tool_parsers.tool_schema import Tool, extract_types_from_schema, find_tool_properties
 from mini_vllm.tool_parsers.utils import dumps
 
 _TEXTS = ("string", "str", "text", "varchar", "char", "enum")
@@ -39,13 +41,17 @@ def is_list_type(name: str) -> bool:
 def value_so_far(text: str, name: str, whole: bool = False) -> str:
     """As `convert_param_value`, of a text that may still grow; null is null where no text is wanted.
 
-    What may become "null" or "true" waits until the text is `whole`: upstream makes a text or false of its beginning,
-    and nothing, which is no JSON, of a null that is no text's.
+    Numbers, and what may become "null" or "true", wait until the text is `whole`: upstream makes another number, a
+    text or false of its beginning, and nothing, which is no JSON, of a null that is no text's.
     """
     kind, word = name.strip().lower(), text.lower()
-    if not whole and ("null".startswith(word) or (kind in _BOOLEANS and word != "true" and "true".startswith(word))):
+    may_be_null = "null".startswith(word) or (kind not in _TEXTS and "None".startswith(text))
+    if not whole and (kind.startswith((*_WHOLE_NUMBERS, *_NUMBERS)) or may_be_null):
         return ""
-    return "null" if word in ("", "null") and kind not in _TEXTS else convert_param_value(text, name)
+    if not whole and kind in _BOOLEANS and word != "true" and "true".startswith(word):
+        return ""
+    is_null = word in ("", "null") or text == "None"
+    return "null" if is_null and kind not in _TEXTS else convert_param_value(text, name)
 
 
 def convert_param_value(text: str, name: str) -> str:
@@ -70,8 +76,28 @@ def convert_param_value(text: str, name: str) -> str:
     return dumps(text.lower() == "true") if name in _BOOLEANS else text
 
 
+def read_json_or_python(text: str) -> str:
+    """A list or an object, as JSON. Upstream reads Python alone, so that `[true]` is a text there, and so is `[1]` on a
+    line of its own."""
+    try:
+        return dumps(json.loads(text))
+    except ValueError:
+        return read_python(text.strip())
+
+
+def read_python(text: str) -> str:
+    """A list or an object as Python writes it, as JSON; what cannot be read is a text."""
+    try:
+        value: Any = ast.literal_eval(text + "\n" * text.endswith(("\n", "\r")))
+        return dumps(value)
+    except Exception:
+        return dumps(text)
+
+
 class XmlCallEvents:
     """The state of the call that is being written. `deltas`: what this step has to send."""
+
+    read_whole: Callable[[str], str] = staticmethod(read_json_or_python)
 
     def __init__(self) -> None:
         self.tools: list[Tool] = []
@@ -103,14 +129,20 @@ class XmlCallEvents:
     def _end_parameter(self) -> None:
         self.param_name: str | None = None
         self.param_value = self.param_sent = ""
-        self.newline_waits = self.quote_sent = self.deferred = False
+        self.newline_waits = self.quote_sent = self.deferred = self.seen_break = False
 
     def param_type(self, name: str | None) -> str:
         """The type that the tool's schema states for an argument; "string" where it says nothing."""
         if not self.tools or not self.function_name or not name:
             return "string"
         schema = find_tool_properties(self.tools, self.function_name).get(name)
-        return known_type(str(schema.get("type", "string"))) if isinstance(schema, dict) else "string"
+        return self.stated_type(schema) if isinstance(schema, dict) else "string"
+
+    @staticmethod
+    def stated_type(schema: dict[str, Any]) -> str:
+        """The one type that a value has if it is not null; "string" of several. Upstream takes every union for text."""
+        types = [each for each in extract_types_from_schema(schema) if each != "null"]
+        return known_type(types[0]) if len(types) == 1 else "string"
 
     def emit(self, arguments: str, name: str | None = None) -> None:
         """A part of the call; each has the call's id, so that the parts of one step can be joined."""
@@ -146,7 +178,7 @@ class XmlCallEvents:
         elif tag.startswith("parameter"):
             self.close()
             self.param_name = attributes.get("name")
-            self.param_value, self.param_sent, self.quote_sent = "", "", False
+            self.param_value, self.param_sent, self.quote_sent, self.seen_break = "", "", False, False
             if self.param_name:
                 self.emit(f'{", " if self.has_parameters else "{"}"{self.param_name}": ')
 
@@ -155,8 +187,7 @@ class XmlCallEvents:
         if not self.param_name or self.deferred:
             return
         name = self.param_type(self.param_name)
-        if not self.param_value:
-            data = data.removeprefix("\n")
+        data = self.behind_first_break(data)
         if name in _TEXTS and not self.quote_sent:
             self.emit('"')
             self.quote_sent = True
@@ -166,6 +197,13 @@ class XmlCallEvents:
         self.newline_waits = data.endswith("\n")
         self.param_value += data.removesuffix("\n")
         self._emit_value(name)
+
+    def behind_first_break(self, data: str) -> str:
+        """Of a parameter's first text, what follows the line break that belongs to the syntax."""
+        if self.seen_break or not data:
+            return data
+        self.seen_break = True
+        return data.removeprefix("\n")
 
     def _emit_value(self, name: str, whole: bool = False) -> None:
         """What of the value is new; `whole`: nothing follows."""
@@ -194,18 +232,9 @@ class XmlCallEvents:
     def _close_parameter(self) -> None:
         self.has_parameters = True
         if self.deferred:
-            self.emit(_read_whole(self.whole_text))
+            self.emit(self.read_whole(self.whole_text))
         else:
             self._emit_value(self.param_type(self.param_name), whole=True)
         if not self.deferred and self.param_type(self.param_name) in _TEXTS:
             self.emit('"' if self.param_value or self.quote_sent else '""')
         self._end_parameter()
-
-
-def _read_whole(text: str) -> str:
-    """A list or an object as Python writes it, as JSON; what cannot be read is a text."""
-    try:
-        value: Any = ast.literal_eval(text + "\n" * text.endswith(("\n", "\r")))
-        return dumps(value)
-    except Exception:
-        return dumps(text)

@@ -13,6 +13,7 @@ import numpy as np
 from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.distributed.device_communicators.all2all import make_all2all_manager
 from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
+from mini_vllm.platforms.cpu.threads import one_blas_thread, unshared
 from mini_vllm.utils.arrays import Array
 from mini_vllm.worker.model_runner import ModelRunner
 from mini_vllm.worker.worker import Worker
@@ -21,7 +22,6 @@ from mini_vllm.worker.worker import Worker
 class DataParallelWorker(Worker):
     """As `Worker`, where `parts` have a `dp_group`.
 
-    The model is run as its file stands: a compiled form computes tile by tile, and replicas have not equally many.
     Upstream: upstream/vllm/v1/worker/gpu_worker.py:109 — `Worker`.
     """
 
@@ -43,9 +43,6 @@ class DataParallelWorker(Worker):
         ep = FusedMoEParallelConfig(self.config.expert_placement_strategy, all2all)
         return load_weights(self.resolved_model, self.config, self._progress, self.group, ep=ep)
 
-    def _make_model_runner(self, sampler: Any, **settings: Any) -> ModelRunner:
-        return super()._make_model_runner(sampler, **{**settings, "enforce_eager": True})
-
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """As `Worker.execute_model`. A step that fails here is the end for all replicas."""
         self._together(super().execute_model, scheduler_output)
@@ -59,7 +56,8 @@ class DataParallelWorker(Worker):
 
     def _together(self, compute: Any, *args: Any) -> None:
         try:
-            compute(*args)
+            with one_blas_thread(), unshared():  # the cores go to the replicas, whose threads would wait for each other
+                compute(*args)
         except BaseException as error:
             self.dp_group.abort(f"failed in its step: {type(error).__name__}: {error}")
             raise

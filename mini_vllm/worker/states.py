@@ -145,7 +145,8 @@ class RequestStates:
             new.req_id, prompt, new.sampling_params, block_ids, new.num_computed_tokens, lora_request=new.lora_request
         )
         state.start_stream(self.seed, self._num_streams)
-        state.set_output(list(new.output_token_ids), self.vocab_size)
+        if new.output_token_ids:
+            state.set_output(list(new.output_token_ids), self.vocab_size)
         self._num_streams += 1
         self.requests[new.req_id] = state
         wanted = new.sampling_params.prompt_logprobs

@@ -133,8 +133,8 @@ class Drafts:
             return token_ids
         if not manager.should_advance(request):
             return manager.drafts_of_thinking(request, token_ids)
-        assert state.grammar is not None and manager.backend is not None
-        legal = [] if state.grammar.is_terminated() else state.grammar.validate_tokens(token_ids)
+        assert manager.backend is not None
+        legal = manager.legal_drafts(request, token_ids)
         if request.sampling_params.ignore_eos:
             stops = manager.backend.vocabulary.stop_token_ids
             legal = legal[: next((i for i, token in enumerate(legal) if token in stops), len(legal))]

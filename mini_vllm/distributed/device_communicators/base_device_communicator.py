@@ -30,6 +30,7 @@ class DeviceCommunicatorBase(ABC):
         rank: of this process, in the group. world_size: how many. num_elements, dtype: of a partial sum that `parts`
             holds, at most. mm_encoder_tp_mode: "data" where each rank has an encoder of media of its own.
         steps_overlap: whether ranks may be at different steps.
+        broken: why nothing goes any more, where a call has ended half-way.
         check: called while waiting; raises where waiting has become senseless.
 
     Upstream: upstream/vllm/distributed/device_communicators/base_device_communicator.py:118 —
@@ -37,6 +38,7 @@ class DeviceCommunicatorBase(ABC):
     """
 
     steps_overlap = False
+    broken: str | None = None
     rank: int
     world_size: int
     num_elements: int

@@ -72,7 +72,13 @@ class CpuCommunicator(DeviceCommunicatorBase):
             getattr(self._group, name)(*args).wait()
         except RuntimeError as error:
             first = str(error).splitlines()[0]
-            raise PeerLostError(f"gloo has lost a rank in {name} on rank {self.rank}: {first}") from None
+            self.links.broken = f"gloo has lost a rank in {name} on rank {self.rank}: {first}"
+            raise PeerLostError(self.links.broken) from None
+
+    @property
+    def broken(self) -> str | None:  # type: ignore[override]
+        """See `DeviceCommunicatorBase`."""
+        return self.links.broken
 
     def begin_step(self, step: int) -> None:
         """See `DeviceCommunicatorBase.begin_step`."""

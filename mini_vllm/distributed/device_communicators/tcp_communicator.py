@@ -43,6 +43,11 @@ class TcpCommunicator(DeviceCommunicatorBase):
         self._parts = np.empty((2, self.world_size, num_elements), self.dtype)
         self._others = [(at, peer) for at, peer in enumerate(ranks) if peer != links.rank]
 
+    @property
+    def broken(self) -> str | None:  # type: ignore[override]
+        """See `DeviceCommunicatorBase`."""
+        return self.links.broken
+
     def begin_step(self, step: int) -> None:
         """See `DeviceCommunicatorBase.begin_step`."""
         self._step, self._count = step, 0

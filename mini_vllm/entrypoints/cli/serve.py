@@ -53,7 +53,9 @@ def serve(context: typer.Context) -> None:
     set_up_logging(args.uvicorn_log_level)
     from mini_vllm.engine.exceptions import EngineDeadError
 
-    several = args.api_server_count > 1
+    if args.headless:
+        _serve_headless(args)
+    several = (args.api_server_count or 1) > 1
     dies = (EngineDeadError, RuntimeError) if several else (EngineDeadError,)
     try:
         _run(args, several)
@@ -71,6 +73,22 @@ def _run(args: argparse.Namespace, several: bool) -> None:
     from mini_vllm.entrypoints.openai.api_server import run_server
 
     run_in_loop(run_server(args))
+
+
+def _serve_headless(args: argparse.Namespace) -> None:
+    """The ranks of this node, until the engine of node 0 ends. Never returns.
+
+    Upstream: upstream/vllm/entrypoints/cli/serve.py:173 — `run_headless`.
+    """
+    from mini_vllm.engine.arg_utils import EngineArgs
+    from mini_vllm.executor.headless import check_headless, run_headless
+    from mini_vllm.model_loader.checkpoint import resolve_model
+
+    engine_args = EngineArgs.from_cli_args(args)
+    config = engine_args.create_engine_config()
+    check_headless(config)
+    resolved, _, _ = resolve_model(engine_args.model, None, config)
+    raise typer.Exit(run_headless(config, resolved))
 
 
 def run_in_loop(main: Any) -> None:

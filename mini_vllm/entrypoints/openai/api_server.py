@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.datastructures import State
+from starlette.exceptions import HTTPException
 
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.async_llm import AsyncLLM
@@ -24,6 +25,7 @@ from mini_vllm.entrypoints.openai.cli_args import find_middleware
 from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
 from mini_vllm.entrypoints.openai.fingerprint import build_system_fingerprint
+from mini_vllm.entrypoints.openai.flag_checks import check_parsers
 from mini_vllm.entrypoints.openai.models.protocol import BaseModelPath
 from mini_vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from mini_vllm.entrypoints.openai.server_utils import (
@@ -90,7 +92,7 @@ def build_app(args: Namespace) -> FastAPI:
 
 def _add_middleware(app: FastAPI, args: Namespace) -> None:
     """The last one added sees a request first."""
-    from mini_vllm.entrypoints.openai.limits import BodySizeMiddleware, ConcurrencyMiddleware
+    from mini_vllm.entrypoints.openai.limits import BodySizeMiddleware, ConcurrencyMiddleware, HeaderCountMiddleware
     from mini_vllm.metrics.http import HTTPMetrics, HTTPMetricsMiddleware
 
     app.state.http_metrics = HTTPMetrics()
@@ -98,6 +100,7 @@ def _add_middleware(app: FastAPI, args: Namespace) -> None:
         app.add_middleware(ConcurrencyMiddleware, limit=args.max_concurrent_requests)
     if args.max_request_body_size:
         app.add_middleware(BodySizeMiddleware, limit=args.max_request_body_size)
+    app.add_middleware(HeaderCountMiddleware, limit=args.h11_max_header_count)
     app.add_middleware(HTTPMetricsMiddleware, metrics=app.state.http_metrics)
     app.add_middleware(
         CORSMiddleware,
@@ -204,11 +207,13 @@ def import_parser_plugins(args: Namespace) -> None:
 
 
 def setup_server(args: Namespace) -> tuple[str, socket.socket]:
-    """The address as text, and its socket. Runs the user's parsers first; raises ValueError where they cannot be.
+    """The address as text, and its socket. Runs the user's parsers first; raises ValueError where they cannot be, or
+    where a parser does not fit the model.
 
     Upstream: upstream/vllm/entrypoints/openai/api_server.py:535 — `setup_server`.
     """
     import_parser_plugins(args)
+    check_parsers(args)
     if args.uds:
         sock = socket.socket(family=socket.AF_UNIX, type=socket.SOCK_STREAM)
         with naming("--uds", args.uds):
@@ -265,7 +270,7 @@ def _uvicorn_options(args: Namespace) -> dict[str, Any]:
     if hidden:
         logging.getLogger("uvicorn.access").addFilter(AccessLogFilter(hidden))
     same = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers",
-            "h11_max_incomplete_event_size", "h11_max_header_count")  # fmt: skip
+            "h11_max_incomplete_event_size")  # fmt: skip
     return {
         **{name: getattr(args, name) for name in same if getattr(args, name) is not None},
         "http": "h11",  # whose bounds the flags set

@@ -17,6 +17,7 @@ from typing import Any
 from mini_vllm.config.utils import check_kind
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.entrypoints.constants import H11_MAX_HEADER_COUNT_DEFAULT, H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
+from mini_vllm.entrypoints.openai.flag_checks import check_frontend_flags
 from mini_vllm.entrypoints.openai.models.protocol import LoRAModulePath
 from mini_vllm.utils.checks import shown
 
@@ -94,7 +95,7 @@ class FrontendArgs:
     allowed_origins: list[str] = cli_flag(["*"], "CORS: origins, as a JSON list.", type=_TEXTS)
     allowed_methods: list[str] = cli_flag(["*"], "CORS: methods, as a JSON list.", type=_TEXTS)
     allowed_headers: list[str] = cli_flag(["*"], "CORS: headers, as a JSON list.", type=_TEXTS)
-    api_key: list[str] | None = cli_flag(None, "One of these keys is needed for /v1 (also: VLLM_API_KEY).", nargs="+")
+    api_key: list[str] | None = cli_flag(None, "Keys, one of which computing needs (VLLM_API_KEY).", nargs="+")
     ssl_keyfile: str | None = cli_flag(None, "TLS: file of the key.")
     ssl_certfile: str | None = cli_flag(None, "TLS: file of the certificate.")
     ssl_ca_certs: str | None = cli_flag(None, "TLS: file of the authorities for clients' certificates.")
@@ -104,10 +105,10 @@ class FrontendArgs:
     middleware: list[str] = cli_flag([], "ASGI middleware, module.Class; may be given several times.", action="append")
     enable_request_id_headers: bool = cli_flag(False, "Answers carry X-Request-Id.")
     disable_fastapi_docs: bool = cli_flag(False, "No /docs, /redoc and /openapi.json.")
-    h11_max_incomplete_event_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a request's head.")
-    h11_max_header_count: int = cli_flag(H11_MAX_HEADER_COUNT_DEFAULT, "Headers of a request.")
+    h11_max_incomplete_event_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a head to come.")
+    h11_max_header_count: int = cli_flag(H11_MAX_HEADER_COUNT_DEFAULT, "Headers; more are a 431.")
     max_request_body_size: int = cli_flag(H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, "Bytes of a body; 0: no bound. Ours.")
-    max_concurrent_requests: int = cli_flag(0, "Requests under /v1 at a time, further ones get 429; 0: no bound. Ours.")
+    max_concurrent_requests: int = cli_flag(0, "Requests at a time, further ones get 429; 0: no bound. Ours.")
     shutdown_timeout: float = cli_flag(0, "Seconds that running requests have after SIGTERM.")
     lora_modules: list[Any] | None = cli_flag(
         None, "Adapters to serve, name=path or JSON each; needs --enable-lora.", nargs="+", action=LoRAParserAction
@@ -172,7 +173,7 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """
     parser.add_argument("model_tag", nargs="?", help="Folder or hub name; by default the repository's checkpoint.")
     parser.add_argument("--config", help="YAML file of flags; those of the command line win.")
-    parser.add_argument("--headless", action="store_true", help="Refused: one machine, one core.")
+    parser.add_argument("--headless", action="store_true", help="Ranks of another node: --nnodes, --node-rank.")
     parser.add_argument("--api-server-count", "-asc", type=int, default=1, help="Processes for HTTP.")
     parser.add_argument("--grpc", action="store_true", help="Refused: HTTP is what is served.")
     add_flags(parser.add_argument_group("Frontend"), FrontendArgs)
@@ -187,10 +188,8 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
     """
     if args.grpc:
         raise ValueError("--grpc is refused: mini_vllm serves HTTP alone (vLLM's gRPC server is a package of its own)")
-    if args.headless:
-        raise ValueError("--headless is refused: a server here has one core, on this machine")
-    if args.api_server_count < 1:
-        raise ValueError(f"--api-server-count must be at least 1, got {args.api_server_count}")
+    if args.headless and args.api_server_count > 1:
+        raise ValueError(f"--api-server-count is of a server, and --headless is none; got {args.api_server_count}")
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if args.enable_log_outputs and not args.enable_log_requests:
@@ -207,8 +206,4 @@ def validate_parsed_serve_args(args: argparse.Namespace) -> None:
         find_middleware(name)
     if args.lora_modules and not args.enable_lora:
         raise ValueError("--lora-modules needs --enable-lora")
-    for name in ("max_request_body_size", "max_concurrent_requests", "shutdown_timeout"):
-        if getattr(args, name) < 0:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(args, name)}")
-    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
-        raise ValueError("--ssl-keyfile and --ssl-certfile come together")
+    check_frontend_flags(args)

@@ -1,6 +1,7 @@
-"""How much a client may ask of the server: bytes of a body, and requests at a time.
+"""How much a client may ask of the server: headers, bytes of a body, and requests at a time.
 
-Upstream leaves both to a proxy; it bounds headers alone, as this server does too (`--h11-max-header-count`).
+Upstream leaves the last two to a proxy. It has a flag for the first, `--h11-max-header-count`, which sets an attribute
+that uvicorn does not read (upstream/vllm/entrypoints/launcher.py:74 — "h11_max_header_count"); here it bounds.
 """
 
 from __future__ import annotations
@@ -9,21 +10,32 @@ import asyncio
 import contextlib
 from http import HTTPStatus
 
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mini_vllm.entrypoints.openai.engine.protocol import ErrorInfo, ErrorResponse
-from mini_vllm.entrypoints.openai.server_utils import GUARDED_PREFIX
+from mini_vllm.entrypoints.openai.server_utils import path_of, refusal
 
 LINGER_BYTES, LINGER_SECONDS = 1 << 20, 1.0
 """What is still read of a body that is refused. Closing a connection on which the client is writing would take the
 answer away from it again."""
 
 
-def _refusal(status: HTTPStatus, message: str, **headers: str) -> JSONResponse:
-    info = ErrorInfo(message=message, type=status.phrase, code=status.value)
-    return JSONResponse(ErrorResponse(error=info).model_dump(), status_code=status, headers=headers)
+UNCOUNTED_POSTS = frozenset(("/ping", "/reset_prefix_cache", "/reset_mm_cache", "/start_profile", "/stop_profile"))
+"""What operators send. Every other POST counts as a request, so that no new route lies outside."""
+
+
+class HeaderCountMiddleware:
+    """431 for a request of more than `limit` headers."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and len(scope["headers"]) > self.limit:
+            message = f"The request has {len(scope['headers'])} headers; at most {self.limit} are allowed."
+            await refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
 
 
 class BodySizeMiddleware:
@@ -65,7 +77,7 @@ class BodySizeMiddleware:
         message = f"The body of the request is larger than {self.limit} bytes."
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(_linger(receive, is_whole), LINGER_SECONDS)
-        response = _refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, Connection="close")
+        response = refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, {"Connection": "close"})
         await response(scope, receive, send)
 
 
@@ -82,18 +94,18 @@ class _TooLarge(BaseException):
 
 
 class ConcurrencyMiddleware:
-    """429, with Retry-After, for a request under `/v1` while `limit` others are being answered."""
+    """429, with Retry-After, for a request while `limit` others are being answered, under whatever path."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app, self.limit, self.running = app, limit, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith(GUARDED_PREFIX):
+        if scope["type"] != "http" or scope["method"] != "POST" or path_of(scope) in UNCOUNTED_POSTS:
             await self.app(scope, receive, send)
             return
         if self.running >= self.limit:
             message = f"The server answers {self.limit} requests already. Please try again later."
-            response = _refusal(HTTPStatus.TOO_MANY_REQUESTS, message, **{"Retry-After": "1"})
+            response = refusal(HTTPStatus.TOO_MANY_REQUESTS, message, {"Retry-After": "1"})
             await response(scope, receive, send)
             return
         self.running += 1

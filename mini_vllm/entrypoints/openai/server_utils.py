@@ -6,13 +6,16 @@ import hashlib
 import logging
 import secrets
 import uuid
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import Request
+from fastapi.exception_handlers import http_exception_handler as http_exception
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -23,12 +26,29 @@ from mini_vllm.exceptions import VLLMNotFoundError, VLLMValidationError
 from mini_vllm.logger import init_logger
 
 logger = init_logger(__name__)
-GUARDED_PREFIX = ("/v1", "/v2", "/inference")
-"""Paths that need a key, where the server has one; `/health` and `/metrics` are open."""
+OPENAI_PREFIX = ("/v1", "/v2", "/inference")
+OPEN_PATHS = frozenset(
+    ("/health", "/ping", "/metrics", "/load", "/version", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json",
+     "/tokenize", "/detokenize", "/tokenizer_info")
+)  # fmt: skip
+"""Paths that need no key, where the server has one: what is not named here is guarded, so that no new route lies
+outside. Upstream names what is guarded, and leaves `/invocations`, `/score` and others open:
+upstream/vllm/entrypoints/openai/server_utils.py:41 — `AuthenticationMiddleware`."""
 
 EXPECTED_ERRORS = (ValueError, TypeError, OverflowError, NotImplementedError, VLLMNotFoundError, GenerationError,
                    EngineGenerateError, EngineDeadError)  # fmt: skip
 """What a request or a dead engine raises; anything else is a bug of the server."""
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request without the one below which a proxy shows this server."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def refusal(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An error in the form in which OpenAI's clients look for it."""
+    info = ErrorInfo(message=sanitize_message(message), type=status.phrase, code=status.value)
+    return JSONResponse(ErrorResponse(error=info).model_dump(), status_code=status, headers=headers)
 
 
 class AuthenticationMiddleware:
@@ -53,11 +73,10 @@ class AuthenticationMiddleware:
         return found
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and scope.get("method") != "OPTIONS":
-            path = scope["path"].removeprefix(scope.get("root_path", ""))
-            if path.startswith(GUARDED_PREFIX) and not self.verify_token(Headers(scope=scope)):
-                await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
-                return
+        asks = scope["type"] in ("http", "websocket") and scope.get("method") != "OPTIONS"
+        if asks and path_of(scope) not in OPEN_PATHS and not self.verify_token(Headers(scope=scope)):
+            await refusal(HTTPStatus.UNAUTHORIZED, "Unauthorized")(scope, receive, send)
+            return
         await self.app(scope, receive, send)
 
 
@@ -115,14 +134,16 @@ async def exception_handler(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body.model_dump(), status_code=body.error.code)
 
 
-async def http_exception_handler(request: Request, error: HTTPException) -> JSONResponse:
-    """404 and 405 of the router, and their like.
+async def http_exception_handler(request: Request, error: HTTPException) -> Response:
+    """404 and 405 of the router, a body that cannot be read, and their like.
+
+    Under `/v1` each has an `error`, where OpenAI's clients look; elsewhere FastAPI's `detail`, as upstream everywhere.
 
     Upstream: upstream/vllm/entrypoints/openai/server_utils.py:391 — `http_exception_handler`.
     """
-    status = HTTPStatus(error.status_code)
-    info = ErrorInfo(message=sanitize_message(error.detail), type=status.phrase, code=status.value)
-    return JSONResponse(ErrorResponse(error=info).model_dump(), status_code=status, headers=error.headers)
+    if not path_of(request.scope).startswith(OPENAI_PREFIX) and error.status_code in (404, 405):
+        return await http_exception(request, error)
+    return refusal(HTTPStatus(error.status_code), str(error.detail), error.headers)
 
 
 async def validation_exception_handler(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -29,6 +29,8 @@ from mini_vllm.structured_output.automata.unicode_ranges import Ranges, characte
 _SPACE = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*")
 _NAME = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
 _ASSIGN = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*::=")
+_RULE = re.compile(rf"({_NAME.pattern}){_ASSIGN.pattern}")
+_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"')
 _OPERATORS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
@@ -45,6 +47,7 @@ class _EbnfParser:
     def __init__(self, text: str, root: str) -> None:
         self.cursor = TextCursor(text, "grammar")
         self.grammar = Grammar(root=root)
+        self.names = set(_RULE.findall(_QUOTED.sub('""', text)))
 
     def parse(self) -> Grammar:
         cursor = self.cursor
@@ -111,8 +114,8 @@ class _EbnfParser:
                 return None
             return self._group()
         name = self._name(f"{cursor.peek()!r} cannot stand here")
-        if cursor.peek() == "(":
-            raise cursor.error(f"the macro {name}(…) is not supported")
+        if cursor.peek() == "(" and name not in self.names:  # behind the name of a rule, a group begins
+            raise cursor.error(f"the macro {name}(…) is not supported, and no rule has this name")
         return Reference(name)
 
     def _group(self) -> Expression:

@@ -16,6 +16,7 @@ import functools
 
 import numpy as np
 
+from mini_vllm.structured_output.automata.budget import Budget
 from mini_vllm.structured_output.automata.expression import GrammarError
 from mini_vllm.structured_output.automata.grammar import CompiledGrammar
 from mini_vllm.structured_output.automata.rule_automaton import State, disjoint
@@ -25,7 +26,11 @@ DEAD = 0
 MAX_STACKS = 1024
 MAX_CONFIGURATIONS = 16_384
 """Kept before the table starts anew: 16 MiB of rows."""
+MAX_KEPT_STACKS = 1_000_000
+"""In all configurations together, before the table starts anew."""
 FIRST_ROWS = 64
+ROW_LOOKS, PART_LOOKS = 16, 4
+"""What a new row costs, and each set of bytes in it, in looks at a stack."""
 
 
 class Stack:
@@ -49,6 +54,7 @@ class Pushdown:
         done: the stack of a text that may end here.
         table: int32[configurations, 256], rows valid where `built`. ends: bool, whether a text may end there.
         generation: goes up whenever the table is emptied; numbers from before mean nothing then.
+        start: the configuration before the first byte. budget: what the step that is under way may cost.
     """
 
     def __init__(self, grammar: CompiledGrammar, countdown_reach: int) -> None:
@@ -57,7 +63,7 @@ class Pushdown:
         self.states: list[State] = grammar.states
         self.start_of = grammar.start_of
         self._alias = _aliases(self.states, countdown_reach)
-        self.generation = 0
+        self.generation, self.budget = 0, Budget()
         self._start = grammar.start
         self.done = Stack(-1, None)
         self.done.closure = frozenset((self.done,))
@@ -74,11 +80,8 @@ class Pushdown:
         self.built = np.zeros(FIRST_ROWS, bool)
         self.ends = np.zeros(FIRST_ROWS, bool)
         self.built[DEAD] = True
-
-    @property
-    def start(self) -> Configuration:
-        """Before the first byte."""
-        return self.closure(self.stack(self._start, None))
+        self._num_kept = 0
+        self.start = self.closure(self.stack(self._start, None))
 
     def stack(self, state: int, parent: Stack | None) -> Stack:
         """The one object for this stack."""
@@ -100,6 +103,8 @@ class Pushdown:
         if len(configuration) > MAX_STACKS:
             raise GrammarError(f"the grammar is too ambiguous: more than {MAX_STACKS} readings of the text so far")
         found = len(self.configurations)
+        self._num_kept += len(configuration)
+        self.budget.spend(len(configuration))
         self.configurations.append(configuration)
         self._numbers[configuration] = found
         if found == len(self.table):
@@ -111,7 +116,7 @@ class Pushdown:
     @property
     def is_full(self) -> bool:
         """True when it is time to `clear`, which is the caller's to do between two tokens."""
-        return len(self.configurations) > MAX_CONFIGURATIONS
+        return len(self.configurations) > MAX_CONFIGURATIONS or self._num_kept > MAX_KEPT_STACKS
 
     def closure(self, stack: Stack) -> Configuration:
         """The stacks that wait for a byte (or for the end) once rules have been entered and finished ones left."""
@@ -121,14 +126,17 @@ class Pushdown:
 
     def _close(self, todo: list[Stack]) -> Configuration:
         seen, waiting = set(todo), set()
+        spend = self.budget.spend
         while todo:
             stack = todo.pop()
             if stack is self.done:
                 waiting.add(stack)
                 continue
             if stack.closure is not None:
+                spend(len(stack.closure))
                 waiting |= stack.closure
                 continue
+            spend(2 + 2 * len(self.states[stack.state].rules_to))
             for follower in self._without_reading(stack):
                 if follower not in seen:
                     seen.add(follower)
@@ -154,10 +162,12 @@ class Pushdown:
 
     def build_row(self, number: int) -> None:
         """Fill in where each byte leads from this configuration."""
-        edges = []
+        spend, edges = self.budget.spend, []
+        spend(ROW_LOOKS + len(self.configurations[number]))
         for stack in self.configurations[number]:
             if stack is not self.done:
                 edges += [(bits, (target, stack.parent)) for bits, target in self.states[stack.state].bytes_to]
+        spend(len(edges))
         row = np.zeros(256, np.int32)
         if len(edges) == 1 or _one_stack(self.configurations[number], self.done):
             for bits, (target, parent) in edges:
@@ -166,8 +176,11 @@ class Pushdown:
             stacks = [self.stack(*target) for _, target in edges]
             for bits, places in disjoint((bits, place) for place, (bits, _) in enumerate(edges)):
                 reached: set[Stack] = set()
+                spend(PART_LOOKS)
                 for place in places:
-                    reached |= self.closure(stacks[place])
+                    closure = self.closure(stacks[place])
+                    spend(len(closure))
+                    reached |= closure
                 row[members(bits)] = self.number(frozenset(reached))
         self.table[number] = row
         self.built[number] = True

@@ -3,8 +3,9 @@
     a [a-z] [^a-z] . \\d \\w \\s \\D \\W \\S \\n \\x41 \\u0041      ab  a|b  (a)  (?:a)      a* a+ a? a{2} a{2,} a{2,5}
 
 The whole text has to match, so that ^ and $ may be written at its ends and change nothing. `a*?` is `a*`: a grammar
-takes every way. What is no regular language, or looks at text without taking it, is refused by name: backreferences,
-lookahead and lookbehind, word boundaries; and flags and Unicode classes (\\p{…}). Upstream has no twin.
+takes every way. `\\D` and `\\W` are those of ECMA-262, so that é is a `\\W` (to Python's `re` it is a letter). What is
+no regular language, or looks at text without taking it, is refused by name: backreferences, lookahead and lookbehind,
+word boundaries; and flags and Unicode classes (\\p{…}). Upstream has no twin.
 """
 
 from __future__ import annotations
@@ -18,8 +19,17 @@ from mini_vllm.structured_output.automata.unicode_ranges import MAX_CODE_POINT, 
 DIGITS: Ranges = [(0x30, 0x39)]
 WORD: Ranges = [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
 SPACE: Ranges = [(9, 13), (0x20, 0x20), (0xA0, 0xA0)]
+EVERY_SPACE: Ranges = [
+    *SPACE, (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
+]  # fmt: skip
+"""White space and line ends of ECMA-262. `\\s` writes the common ones; `\\S` and `[^\\s]` leave all of them out."""
+UNICODE_SPACE: Ranges = [(0x1C, 0x1F), (0x85, 0x85)]
+"""White space for Python's `re` and for Unicode, and not for ECMA-262: neither `\\s` nor `\\S` writes it."""
 ANY: Ranges = [(0, MAX_CODE_POINT)]
 _CLASSES = {"d": DIGITS, "w": WORD, "s": SPACE}
+_WIDEST = {"d": DIGITS, "w": WORD, "s": [*EVERY_SPACE, *UNICODE_SPACE]}
+_SIGNS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _REFUSED_GROUPS = {"=": "lookahead", "!": "lookahead", "<=": "lookbehind", "<!": "lookbehind"}
 
 
@@ -42,24 +52,25 @@ class _RegexParser:
         self.dot, self.character = dot, character
 
     def parse(self) -> Expression:
-        body, _ = self._alternatives(True)
+        body, _, _ = self._alternatives(True)
         if not self.cursor.is_done:
             raise self.cursor.error("unmatched ')'")
         return body
 
-    def _alternatives(self, at_start: bool) -> tuple[Expression, bool]:
-        """a|b|c, and whether one of them was closed by a $. at_start: a ^ may stand here."""
-        items, ended = [], False
+    def _alternatives(self, at_start: bool) -> tuple[Expression, bool, bool]:
+        """a|b|c, and whether one of them was opened by a ^, or closed by a $. at_start: a ^ may stand here."""
+        items, opened, ended = [], False, False
         while True:
-            item, item_ended = self._concatenation(at_start)
+            item, item_opened, item_ended = self._concatenation(at_start)
             items.append(item)
+            opened |= item_opened
             ended |= item_ended
             if not self.cursor.takes("|"):
-                return choice(items), ended
+                return choice(items), opened, ended
 
-    def _concatenation(self, at_start: bool) -> tuple[Expression, bool]:
+    def _concatenation(self, at_start: bool) -> tuple[Expression, bool, bool]:
         items: list[Expression] = []
-        ended = False
+        opened = ended = False
         cursor = self.cursor
         while not cursor.is_done and cursor.peek() not in "|)":
             if cursor.takes("$"):
@@ -70,51 +81,54 @@ class _RegexParser:
             if cursor.takes("^"):
                 if not (at_start and not items):
                     raise cursor.error("'^' may stand at the start alone: nothing can precede the start of the text")
+                opened = True
                 continue
-            item, ended = self._atom(at_start and not items)
-            item, repeated = self._repeated(item)
-            if repeated and ended:
+            item, item_opened, ended = self._atom(at_start and not items)
+            opened |= item_opened
+            times = self._times()
+            if times is not None and ended:
                 raise cursor.error("a group with '$' cannot be repeated")
-            items.append(item)
-        return (sequence(*items) if items else EMPTY), ended
+            if times not in (None, (0, 0), (0, 1), (1, 1)) and item_opened:
+                raise cursor.error("a group with '^' cannot be repeated")
+            items.append(item if times is None else Repeat(item, *times))
+        return (sequence(*items) if items else EMPTY), opened, ended
 
-    def _atom(self, at_start: bool) -> tuple[Expression, bool]:
+    def _atom(self, at_start: bool) -> tuple[Expression, bool, bool]:
         cursor = self.cursor
         taken = cursor.take()
         if taken == "(":
             cursor.enter()
             self._group_kind()
-            body, ended = self._alternatives(at_start)
+            body, opened, ended = self._alternatives(at_start)
             cursor.expect(")", "the group is not closed")
             cursor.leave()
-            return body, ended
+            return body, opened, ended
         if taken == "[":
-            return self.character(self._bracket()), False
+            return self.character(self._bracket()), False, False
         if taken == ".":
-            return self.character(self.dot), False
+            return self.character(self.dot), False, False
         if taken == "\\":
-            return self.character(self._escape()), False
+            return self.character(self._escape()), False, False
         if taken in "*+?" or (taken == "{" and cursor.peek().isdigit()):
             cursor.at -= 1
             raise cursor.error(f"nothing to repeat before {taken!r}")
-        return self.character([(ord(taken), ord(taken))]), False
+        return self.character([(ord(taken), ord(taken))]), False, False
 
-    def _repeated(self, item: Expression) -> tuple[Expression, bool]:
+    def _times(self) -> tuple[int, int | None] | None:
+        """How often what stands before is repeated; None: it is not."""
         cursor = self.cursor
-        if cursor.takes("*"):
-            item = Repeat(item)
-        elif cursor.takes("+"):
-            item = Repeat(item, 1)
-        elif cursor.takes("?"):
-            item = Repeat(item, 0, 1)
+        sign = cursor.peek()
+        if sign and sign in _SIGNS:
+            cursor.take()
+            times = _SIGNS[sign]
         elif cursor.takes("{"):
-            item = Repeat(item, *cursor.bounds())
+            times = cursor.bounds()
         else:
-            return item, False
+            return None
         cursor.takes("?")  # a lazy repetition: which text is preferred is the model's business
         if cursor.peek() and cursor.peek() in "*+?{":
             raise cursor.error("two repetitions in a row; put the first into a group")
-        return item, True
+        return times
 
     def _group_kind(self) -> None:
         cursor = self.cursor
@@ -142,28 +156,31 @@ class _RegexParser:
         while not cursor.takes("]"):
             if cursor.is_done:
                 raise cursor.error("'[' is not closed")
-            low = self._bracket_item()
+            low = self._bracket_item(negated)
             if cursor.peek() == "-" and cursor.peek(2)[1:] not in ("]", "") and _is_one(low):
                 cursor.take()
-                high = self._bracket_item()
+                high = self._bracket_item(negated)
                 if not _is_one(high) or high[0][0] < low[0][0]:
                     raise cursor.error("a range in [] goes from a character to a later one")
                 low = [(low[0][0], high[0][0])]
             ranges += low
         return complement(ranges) if negated else ranges
 
-    def _bracket_item(self) -> Ranges:
+    def _bracket_item(self, negated: bool) -> Ranges:
         taken = self.cursor.take()
         if taken == "\\":
-            return self._escape(in_bracket=True)
+            return self._escape(True, negated)
         return [(ord(taken), ord(taken))]
 
-    def _escape(self, in_bracket: bool = False) -> Ranges:
+    def _escape(self, in_bracket: bool = False, negated: bool = False) -> Ranges:
+        """negated: what is found will be left out: a class is taken at its widest then, and else at its narrowest."""
         cursor = self.cursor
         kind = cursor.take()
         if kind.lower() in _CLASSES and kind.isascii():
-            found = _CLASSES[kind.lower()]
-            return complement(found) if kind.isupper() else found
+            narrow, wide = _CLASSES[kind.lower()], _WIDEST[kind.lower()]
+            if kind.isupper():
+                return complement(narrow if negated else wide)
+            return wide if negated else narrow
         if kind in "pP":
             raise cursor.error("Unicode classes (\\p) are not supported")
         if not in_bracket and kind in "bB":

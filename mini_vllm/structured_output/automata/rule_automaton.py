@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mini_vllm.structured_output.automata.expression import (
     ByteSet,
     Choice,
@@ -218,6 +220,8 @@ def disjoint(edges: Iterable[tuple[int, int]]) -> list[tuple[int, tuple[int, ...
     alike: dict[int, list[int]] = {}
     for target, bits in by_target.items():
         alike.setdefault(bits, []).append(target)
+    if len(alike) > 32:
+        return _disjoint_by_byte(alike)
     parts: list[tuple[int, frozenset[int]]] = []
     for bits, same in alike.items():
         cut = []
@@ -234,6 +238,23 @@ def disjoint(edges: Iterable[tuple[int, int]]) -> list[tuple[int, tuple[int, ...
             cut.append((bits, frozenset(same)))
         parts = cut
     return [(bits, tuple(sorted(targets))) for bits, targets in parts]
+
+
+def _disjoint_by_byte(alike: dict[int, list[int]]) -> list[tuple[int, tuple[int, ...]]]:
+    """The same for many sets: bytes that stand in the same of them are one part. alike: set of bytes -> targets."""
+    packed = np.frombuffer(b"".join(bits.to_bytes(32, "little") for bits in alike), np.uint8).reshape(-1, 32)
+    columns = np.packbits(np.unpackbits(packed, axis=1, bitorder="little").T, axis=1)  # [256, sets / 8]
+    parts: dict[bytes, int] = {}
+    for byte, column in enumerate(columns):
+        key = column.tobytes()
+        parts[key] = parts.get(key, 0) | 1 << byte
+    targets = list(alike.values())
+    found = []
+    for key, bits in parts.items():
+        sets = np.flatnonzero(np.unpackbits(np.frombuffer(key, np.uint8), count=len(targets)))
+        if len(sets):
+            found.append((bits, tuple(sorted(target for each in sets for target in targets[each]))))
+    return found
 
 
 def are_apart(sets: Iterable[int]) -> bool:

@@ -2,7 +2,8 @@
 
     {"structures": [{"begin": "<f>", "schema": {…}, "end": "</f>"}], "triggers": ["<f"]}
 
-Outside of tags any text may stand that holds no trigger. A trigger starts one of the tags that begin with it. This is
+Outside of tags any text may stand that holds no trigger. A trigger starts one of the tags that begin with it; where one
+stands inside another ("b" and "abc"), the first that is whole counts, so that "ab" starts a tag of "b". This is
 the older of the two forms that the pinned release takes; the newer one ({"type": "structural_tag", "format": …}), a
 language of xgrammar's own, is refused by name. Upstream has no twin: `structural_tag.cc` of xgrammar does it there.
 """
@@ -35,13 +36,14 @@ def structural_tag_grammar(spec: str, any_whitespace: bool = True) -> Grammar:
     grammar = Grammar()
     tags: dict[str, list[Expression]] = {trigger: [] for trigger in triggers}
     for number, each in enumerate(structures):
-        trigger = next((t for t in triggers if each["begin"].startswith(t)), None)
-        if trigger is None:
+        begin, starts = each["begin"], [trigger for trigger in tags if each["begin"].startswith(trigger)]
+        if not starts:
             raise GrammarError(f"structures[{number}]: begin {each['begin']!r} starts with none of the triggers")
         inner = _include(grammar, schema_grammar(each.get("schema", True), any_whitespace), f"tag_{number}_")
-        rest = literal(each["begin"][len(trigger) :])
-        tags[trigger].append(sequence(rest, inner, literal(each["end"]), Reference("root")))
-    _add_free_text(grammar, {trigger: choice(ways) for trigger, ways in tags.items() if ways})
+        for trigger in starts:
+            rest = literal(begin[len(trigger) :])
+            tags[trigger].append(sequence(rest, inner, literal(each["end"]), Reference("root")))
+    _add_free_text(grammar, {trigger: choice(ways) for trigger, ways in tags.items()})
     return grammar
 
 
@@ -75,16 +77,19 @@ def _include(grammar: Grammar, other: Grammar, prefix: str) -> Reference:
 def _add_free_text(grammar: Grammar, after: dict[str, Expression]) -> None:
     """Rules `root` and `free_0`, `free_1`, …: text in which a trigger has been read up to some byte (Aho and
     Corasick's automaton). The text may end anywhere outside a tag."""
-    prefixes = _prefixes(trigger.encode() for trigger in after)
-    names = {prefix: "root" if not prefix else f"free_{n}" for n, prefix in enumerate(prefixes)}
+    ordered = _prefixes(trigger.encode() for trigger in after)
+    names = {prefix: "root" if not prefix else f"free_{n}" for n, prefix in enumerate(ordered)}
+    prefixes = set(ordered)
     whole = {trigger.encode(): ways for trigger, ways in after.items()}
     for prefix, name in names.items():
         ways: list[Expression] = [EMPTY]
         plain = ALL_BYTES
         for byte in range(256):
-            state = _longest_suffix(prefix + bytes([byte]), prefixes, whole)
-            if state in whole:
-                ways.append(sequence(ByteSet(1 << byte), whole[state]))
+            read = prefix + bytes([byte])
+            state = _longest_suffix(read, prefixes)
+            found = [ways_on for trigger, ways_on in whole.items() if read.endswith(trigger)]
+            if found:
+                ways.append(sequence(ByteSet(1 << byte), choice(found)))
             elif state:
                 ways.append(sequence(ByteSet(1 << byte), Reference(names[state])))
             else:
@@ -101,10 +106,6 @@ def _prefixes(triggers: Iterable[bytes]) -> list[bytes]:
     )
 
 
-def _longest_suffix(read: bytes, prefixes: list[bytes], whole: dict[bytes, Expression]) -> bytes:
-    """Where the automaton stands after `read`: its longest end that is a trigger or a prefix of one."""
-    known = set(prefixes)
-    for start in range(len(read)):
-        if read[start:] in whole or read[start:] in known:
-            return read[start:]
-    return b""
+def _longest_suffix(read: bytes, prefixes: set[bytes]) -> bytes:
+    """Where the automaton stands after `read`: its longest end that is a prefix of some trigger."""
+    return next((read[start:] for start in range(len(read)) if read[start:] in prefixes), b"")

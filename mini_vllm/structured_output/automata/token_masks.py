@@ -17,11 +17,14 @@ from collections import OrderedDict
 
 import numpy as np
 
+from mini_vllm.structured_output.automata.budget import StepError
 from mini_vllm.structured_output.automata.pushdown import DEAD, Configuration, Pushdown, Stack
 from mini_vllm.structured_output.automata.token_trie import TokenTrie
 
 CACHE_BYTES = 64 << 20
 """Of masks, for one grammar; the least recently used go first (upstream's bound for xgrammar: 512 MiB for all)."""
+NODES_A_LOOK, LEVEL_LOOKS = 64, 16
+"""Nodes of the tree that count as one look at a stack, and what each level of it counts beside them."""
 
 
 class TokenMasks:
@@ -36,24 +39,40 @@ class TokenMasks:
         self._generation = pushdown.generation
         self._inner: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._of: OrderedDict[object, np.ndarray] = OrderedDict()
+        self._too_costly: dict[Configuration, str] = {}
         self._max_masks = max(64, CACHE_BYTES // (4 * trie.num_words))
 
     def mask(self, configuration: Configuration) -> np.ndarray:
-        """int32[num_words], not to be written to: one bit a token. The end of the text is not a token here."""
+        """int32[num_words], not to be written to: one bit a token. The end of the text is not a token here.
+
+        Raises:
+            GrammarError: it would cost more than a step may. Who asks again for the same is told so at once.
+        """
         if self._generation != self.pushdown.generation:
             self._generation = self.pushdown.generation
             self._of.clear()
             self._inner.clear()
+            self._too_costly.clear()
         found = self._of.get(configuration)
         if found is not None:
             self._of.move_to_end(configuration)
             return found
+        if configuration in self._too_costly:
+            raise StepError(self._too_costly[configuration])
+        try:
+            return self._keep(configuration, self._made(configuration))
+        except StepError as error:
+            self._too_costly[configuration] = str(error)
+            raise
+
+    def _made(self, configuration: Configuration) -> np.ndarray:
         pushdown = self.pushdown
+        pushdown.budget.spend(len(configuration))
         stacks = {pushdown.representative(stack) for stack in configuration if stack is not pushdown.done}
         mask = np.zeros(self.trie.num_words, np.int32)
         for stack in stacks:
             mask |= self._mask_of_stack(stack)
-        return self._keep(configuration, mask)
+        return mask
 
     def _keep(self, key: object, mask: np.ndarray) -> np.ndarray:
         self._of[key] = mask
@@ -104,6 +123,7 @@ class TokenMasks:
     def _build_rows(self, at: np.ndarray) -> None:
         """Every configuration in `at` gets its row."""
         pushdown = self.pushdown
+        pushdown.budget.spend(LEVEL_LOOKS + len(at) // NODES_A_LOOK)
         wanted = np.zeros(len(pushdown.configurations), bool)
         wanted[at] = True
         for number in np.flatnonzero(wanted & ~pushdown.built[: len(wanted)]):

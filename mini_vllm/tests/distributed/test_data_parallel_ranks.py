@@ -11,6 +11,7 @@ import pytest
 
 from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
+from mini_vllm.distributed.parallel_state import initialize_model_parallel
 from mini_vllm.distributed.replica_patience import ReplicaGoneError
 from mini_vllm.tests.distributed.replicas import run_replicas
 
@@ -69,6 +70,29 @@ def test_columns_do_not_mix():
         return found.tolist()
 
     assert run_replicas(task, dp_size=2, tp_size=2) == [[0, 2], [1, 3], [0, 2], [1, 3]]
+
+
+def test_ranks_and_columns_are_the_groups_that_are_numbered_elsewhere():
+    group = DataParallelGroup(3, 2)
+    for rank in range(6):
+        state = initialize_model_parallel(rank, tensor_model_parallel_size=2, data_parallel_size=3)
+        group.of_replica(state.dp.rank_in_group).join(state.tp.rank_in_group)
+        assert group.ep_rank == state.ep.rank_in_group and state.ep.world_size == group.world_size
+        assert state.dp.ranks == tuple(dp * 2 + group.tp_rank for dp in range(3))
+
+
+def test_replicas_that_are_not_at_the_same_exchange_are_told():
+    def task(group, tp):
+        try:
+            group.all_gatherv([np.zeros((2, 3 + group.dp_rank))])
+        except RuntimeError as error:
+            return str(error)
+
+    first, second = run_replicas(task)
+    assert (
+        first.startswith("data-parallel rank 1 (pid") and " is at another exchange than data-parallel rank 0" in first
+    )
+    assert second.startswith("data-parallel rank 0 (pid")
 
 
 @pytest.mark.parametrize("how", ["dies", "fails", "leaves", "stops"])

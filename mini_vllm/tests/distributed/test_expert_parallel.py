@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.compilation import cpu_scratch
 from mini_vllm.config.parallel import ALL2ALL_BACKENDS
 from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.device_communicators.all2all import make_all2all_manager
@@ -15,6 +16,7 @@ from mini_vllm.layers.fused_moe.config import FusedMoEParallelConfig
 from mini_vllm.layers.fused_moe.expert_parallel import dispatch_matrix
 from mini_vllm.layers.fused_moe.layer import FusedMoE
 from mini_vllm.tests.distributed.replicas import run_replicas
+from mini_vllm.tests.models.decoder_checkpoints import save_decoder
 from mini_vllm.tests.models.test_moe_models import stacked
 from mini_vllm.tests.models.tiny_checkpoints import make_weights, save_safetensors, save_tiny
 
@@ -119,7 +121,7 @@ PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 
 def prompts_of(dp_rank, count):
     rng = np.random.default_rng(dp_rank)
-    return [{"prompt_token_ids": rng.integers(3, 500, int(rng.integers(1, 30))).tolist()} for _ in range(count)]
+    return [{"prompt_token_ids": rng.integers(3, 150, int(rng.integers(1, 30))).tolist()} for _ in range(count)]
 
 
 def make_engine(folder, group=None, **args):
@@ -188,10 +190,27 @@ def test_replicas_give_the_tokens_of_one_process(folder, backend, counts):
     check_engines(folder, counts, {"all2all_backend": backend})
 
 
-@pytest.mark.parametrize("more", [{"async_scheduling": True}, {"quantization": "fp8"}, {"speculative_config": NGRAM}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"enforce_eager": True}, {"async_scheduling": True}, {"quantization": "fp8"}, {"speculative_config": NGRAM},
+        {"load_format": "dummy"},
+    ],
+)  # fmt: skip
 def test_and_with(folder, more):
     """Steps planned ahead, quantized experts, drafts; experts dealt in turns."""
     check_engines(folder, (2, 1, 0), {"expert_placement_strategy": "round_robin", "all2all_backend": HT}, **more)
+
+
+def test_experts_that_are_chosen_by_groups_beside_latents(tmp_path):
+    """DeepSeek-V2: shared experts stay in each replica; a dummy's attention has the width of the latents."""
+    check_engines(str(save_decoder("deepseek-v2", tmp_path)), (2, 0))
+
+
+def test_replicas_that_would_cut_their_steps_into_unequally_many_tiles(folder, monkeypatch):
+    """The compiled form takes a step as one: else one replica would come to more exchanges than the other."""
+    monkeypatch.setattr(cpu_scratch, "TILE", 8)
+    check_engines(folder, (3, 1))
 
 
 def test_experts_that_are_stacked_in_the_file(tmp_path):
@@ -211,3 +230,41 @@ def test_the_pocket_mixture(backend):
 @BOTH
 def test_replicas_of_two_ranks_each(folder, backend):
     check_engines(folder, (0, 3), {"all2all_backend": backend, "tensor_parallel_size": 2})
+
+
+def failing_task(folder, how, **args):
+    """Replica 1 breaks in its first step; what each replica raised."""
+
+    def task(group, tp):
+        llm = make_engine(folder, group, **args)
+        executor = llm.llm_engine.engine_core.model_executor
+        group.all_reduce(np.array([1]))
+        if group.dp_rank == 1 and how == "raises":
+            executor.driver_worker.model_runner.forward = no_room
+        elif group.dp_rank == 1:
+            executor.workers[0].proc.kill()
+        try:
+            in_lockstep(llm, group, prompts_of(group.dp_rank, 1))
+        except Exception as error:
+            return type(error).__name__, str(error)
+
+    return task
+
+
+def no_room(*args):
+    raise MemoryError("no room for it")
+
+
+def test_a_step_that_fails_in_one_replica_fails_in_all(folder):
+    first, second = run_replicas(failing_task(folder, "raises"))
+    assert second == ("MemoryError", "no room for it")
+    assert first[0] == "ReplicaGoneError" and "data-parallel rank 1 (pid" in first[1]
+    assert "failed in its step: MemoryError: no room for it. The replicas cannot go on" in first[1]
+
+
+@pytest.mark.slow
+def test_a_rank_of_a_replica_that_dies_ends_all(folder):
+    args = {"tensor_parallel_size": 2}
+    first, second = run_replicas(failing_task(folder, "dies", **args), 2, 2, start_others=True)
+    assert second[0] == "RuntimeError" and "rank 1 (pid" in second[1] and "SIGKILL" in second[1]
+    assert "data-parallel rank 1" in first[1] and "make a new engine" in first[1].lower()

@@ -3,7 +3,8 @@
 import pytest
 
 from mini_vllm import EngineArgs
-from mini_vllm.config.parallel import ALL2ALL_BACKENDS, replicas_share_experts
+from mini_vllm.config.expert_parallel import replicas_share_experts
+from mini_vllm.config.parallel import ALL2ALL_BACKENDS
 from mini_vllm.distributed import shared_memory
 from mini_vllm.distributed.device_communicators import all2all
 from mini_vllm.tests.models.decoder_checkpoints import DECODERS
@@ -30,12 +31,18 @@ def test_mixtures_share_experts_where_it_is_asked_for():
         ({"enable_lora": True}, "enable_lora=True"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2"),
         ({"cudagraph_mode": "PIECEWISE"}, "cudagraph_mode="),
-        ({"device": "torch"}, "device='torch'"),
     ],
 )
 def test_the_rest_is_refused_by_name(args, name):
     with pytest.raises(ValueError, match=rf"^{name}.* is not served where replicas share experts.*got 2$"):
         share(**args)
+
+
+@pytest.mark.needs_torch
+def test_devices_are_refused_by_name():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"^device='torch' is not served where replicas share experts"):
+        share(device="torch")
 
 
 def test_too_few_experts_and_experts_of_another_kind():

@@ -26,14 +26,14 @@ def with_replicas(body, model=None, size=2, **kwargs):
     return asyncio.run(main())
 
 
-def alone(prompts, params, model=None, **kwargs):
-    """What one core in this process gives for each prompt, asked one by one."""
+def alone(prompts, params, model=None, how=None, **kwargs):
+    """What one core in this process gives for each prompt, asked one by one. how: further arguments of `generate`."""
     wanted = {"num_blocks": 256, "dtype": "float64", **kwargs}
     llm = LLM(Trapped() if model is None else model, **wanted)
-    return [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in prompts]
+    return [llm.generate(prompt, params, use_tqdm=False, **(how or {}))[0] for prompt in prompts]
 
 
-def slowed(params=None, **kwargs):
+def slowed(**kwargs):
     """Parameters of streams that last long enough to lose a replica meanwhile."""
     return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": 24, **kwargs})
 

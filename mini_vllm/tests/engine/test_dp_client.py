@@ -11,10 +11,12 @@ import pytest
 
 from mini_vllm import LLM, AsyncLLM, LLMEngine, SamplingParams
 from mini_vllm.engine import EngineCoreRequest
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.tests.engine.async_helpers import collect
 from mini_vllm.tests.engine.core_thread import CoreThread
 from mini_vllm.tests.engine.engines import greedy
 from mini_vllm.tests.engine.replicas import PROMPTS, alone, until, with_replicas
+from mini_vllm.tests.helpers import MODELS
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
@@ -153,6 +155,25 @@ def test_aborts_and_calls_go_to_whom_they_concern():
     with_replicas(body)
 
 
+def test_adapters_and_profiles_are_those_of_all_replicas():
+    if not (MODELS / "pocket").is_dir():
+        pytest.skip("the models are not here")
+    lora = LoRARequest("pirate", 1, str(MODELS / "pocket-lora-pirate"))
+
+    async def body(llm):
+        of_each = llm.core_client.call_utility_of_each
+        assert await llm.add_lora(lora) and not await llm.add_lora(lora) and await llm.list_loras() == {1}
+        assert await of_each("list_loras") == {0: {1}, 1: {1}}
+        assert await llm.pin_lora(1) and await llm.remove_lora(1)
+        assert await of_each("list_loras") == {0: set(), 1: set()}
+        assert await llm.core_client.call_utility_async("profile", True) == []
+        await asyncio.gather(*[collect(llm, str(at), data_parallel_rank=at) for at in range(2)])
+        events = await of_each("profile", False)
+        assert all(events.values())
+
+    with_replicas(body, str(MODELS / "pocket"), enable_lora=True)
+
+
 def test_the_counts_of_replicas_reach_the_router():
     async def body(llm):
         client, params, states = llm.core_client, greedy(max_tokens=1500), llm.output_processor.request_states
@@ -187,6 +208,16 @@ def test_what_replicas_cannot_do_is_refused_before_anything_starts(arguments, ma
         AsyncLLM(enable_multiprocessing=True, **arguments)
 
 
+def test_the_pools_of_all_replicas_have_to_fit_together(monkeypatch):
+    monkeypatch.setattr("mini_vllm.engine.mp_client.CoreEngineProcManager", None)
+    monkeypatch.setattr("mini_vllm.utils.mem_utils.total_memory", lambda: 1 << 30)
+    blocks = {"num_blocks": (1 << 30) // 160 * 2 // 3, "kv_cache_memory_bytes": None}
+    with pytest.raises(ValueError, match=r"num_blocks=.* but this machine has"):
+        AsyncLLM(enable_multiprocessing=True, data_parallel_size=2, **blocks)
+    with pytest.raises(ValueError, match=r"data_parallel_size=2 needs .* but this machine has"):
+        AsyncLLM(enable_multiprocessing=True, data_parallel_size=2, kv_cache_memory_bytes=600 << 20)
+
+
 def test_engines_of_one_core_refuse_replicas_as_upstream():
     for make in (LLM, LLMEngine, AsyncLLM):
         with pytest.raises(ValueError, match=r"data_parallel_size=2\) is not supported for single-process usage"):
@@ -209,3 +240,60 @@ def test_a_replica_that_cannot_start_ends_the_others(monkeypatch):
     with pytest.raises(Exception, match="block"):
         with_replicas(None)
     assert len(started) == 2 and not any(each._thread.is_alive() for each in started)
+
+
+def test_each_replica_has_its_own_metrics():
+    pytest.importorskip("prometheus_client")
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from mini_vllm.metrics.prometheus import exposition
+
+    async def body(llm):
+        for at, rank in enumerate([0, 1, 1, 1]):
+            await collect(llm, str(at), "1234", greedy(max_tokens=3), data_parallel_rank=rank)
+        (output,) = alone(["1234"], greedy(max_tokens=40))
+        stop = greedy(max_tokens=40, stop=[output.outputs[0].text[3]])
+        await collect(llm, "stop", "1234", stop, data_parallel_rank=0)
+        task = asyncio.create_task(collect(llm, "gone", "1234", greedy(max_tokens=1500), data_parallel_rank=1))
+        await until(lambda: "gone" in llm.output_processor.request_states)
+        await llm.abort("gone")
+        await task
+        found = {}
+        for family in text_string_to_metric_families((await exposition(llm)).decode()):
+            for sample in family.samples:
+                key = sample.name, sample.labels.get("engine"), sample.labels.get("finished_reason")
+                found[key] = found.get(key, 0) + sample.value
+
+        def of_each(name, reason=None):
+            return [found[name, str(rank), reason] for rank in range(2)]
+
+        assert of_each("vllm:request_success_total", "length") == [1, 3]
+        assert of_each("vllm:request_success_total", "stop") == [1, 0]
+        assert of_each("vllm:request_success_total", "abort") == [0, 1]
+        assert sum(of_each("vllm:request_prompt_tokens_count")) == 6 and of_each("vllm:generation_tokens_total")[0] >= 7
+        assert of_each("vllm:num_requests_running") == [0, 0]
+        assert (await llm.get_stats()).finished == {"length": 4, "stop": 1, "abort": 1}
+
+    with_replicas(body)
+
+
+def test_counts_of_replicas_add_up():
+    from mini_vllm.layers.fused_moe.expert_load import ExpertLoad
+    from mini_vllm.metrics.replicas import sum_of
+    from mini_vllm.metrics.stats import PrefixCacheStats, SchedulerStats
+    from mini_vllm.spec_decode.metrics import SpecDecodingStats
+
+    def of(count):
+        load = ExpertLoad(1, 2)
+        load.counts += count
+        cache, drafts = (
+            PrefixCacheStats(hits=count),
+            SpecDecodingStats(2, count, num_accepted_tokens_per_pos=[count, 1]),
+        )
+        return SchedulerStats(count, 1, 0.5 * count, cache, expert_load=load, spec_decoding_stats=drafts)
+
+    total = sum_of([of(1), of(3)])
+    assert (total.num_running_reqs, total.num_waiting_reqs, total.kv_cache_usage) == (4, 2, 1.0)
+    assert total.prefix_cache_stats.hits == 4 and total.expert_load.counts.tolist() == [[4, 4]]
+    assert (total.spec_decoding_stats.num_spec_tokens, total.spec_decoding_stats.num_drafts) == (2, 4)
+    assert total.spec_decoding_stats.num_accepted_tokens_per_pos == [4, 2] and total.cudagraph_stats is None

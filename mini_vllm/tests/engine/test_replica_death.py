@@ -2,12 +2,14 @@
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
 from mini_vllm import EngineDeadError, SamplingParams
 from mini_vllm.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from mini_vllm.engine.requests_in_flight import RequestsInFlight
+from mini_vllm.structured_output.request import catch_up
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 from mini_vllm.tests.engine.async_helpers import collect
 from mini_vllm.tests.engine.core_thread import CoreThread
@@ -80,6 +82,42 @@ def test_a_grammar_goes_on_where_it_stood():
     outputs = lose_one(slowed(structured_outputs=pattern, ignore_eos=False, max_tokens=60))
     for each in outputs:
         assert each[-1].outputs[0].finish_reason == "stop" and each[-1].outputs[0].text.endswith("xyxyxy")
+
+
+class Thinks:
+    """Token 9 ends the thinking."""
+
+    def is_reasoning_end_streaming(self, told, new):
+        return 9 in new
+
+
+class Remembers:
+    def __init__(self, refuses=()):
+        self.accepted, self.refuses = None, refuses
+
+    def accept_tokens(self, request_id, tokens):
+        self.accepted = tokens
+        return not set(tokens) & set(self.refuses)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "thinks", "accepted", "ended"),
+    [
+        ([1, 2], False, [1, 2], None),
+        ([1, 2], True, None, None),
+        ([1, 9], True, [], True),
+        ([1, 9, 3, 4], True, [3, 4], True),
+    ],
+)
+def test_a_grammar_is_given_what_is_its_own(tokens, thinks, accepted, ended):
+    grammar, state = Remembers(), SimpleNamespace(reasoning_ended=None)
+    request = SimpleNamespace(
+        request_id="a", all_token_ids=[9, 5, *tokens], num_prompt_tokens=2, structured_output_request=state
+    )
+    catch_up(grammar, request, Thinks() if thinks else None)
+    assert grammar.accepted == accepted and state.reasoning_ended is ended
+    with pytest.raises(ValueError, match="which it had accepted in another replica"):
+        catch_up(Remembers([2, 4, 5]), SimpleNamespace(**{**vars(request), "all_token_ids": [9, 5, 2, 4]}), None)
 
 
 def test_deltas_add_up():

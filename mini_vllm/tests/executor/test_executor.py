@@ -74,12 +74,12 @@ def test_more_ranks_or_mp_give_processes() -> None:
 @pytest.mark.parametrize(
     ("backend", "error", "message"),
     [
-        ("ray2", ValueError, "distributed_executor_backend must be 'uni', 'mp' or a class, got 'ray2'"),
+        ("ray2", ValueError, "distributed_executor_backend must be 'uni', 'mp', 'ray' or a class, got 'ray2'"),
         ("nowhere.Executor", ValueError, "'nowhere.Executor' cannot be imported: No module named 'nowhere'"),
         ("mini_vllm.NoSuch", ValueError, "'mini_vllm.NoSuch' cannot be imported: "),
         ("mini_vllm.toy_model.ToyModel", TypeError, "must be a subclass of Executor, got <class .*ToyModel'>"),
         (ToyModel, TypeError, "must be a subclass of Executor, got <class .*ToyModel'>"),
-        (5, TypeError, "distributed_executor_backend must be 'uni', 'mp' or a class, got 5"),
+        (5, TypeError, "distributed_executor_backend must be 'uni', 'mp', 'ray' or a class, got 5"),
     ],
 )
 def test_what_is_no_executor_is_an_error(backend: Any, error: Any, message: str) -> None:
@@ -120,7 +120,7 @@ def test_what_cannot_be_in_several_processes_is_refused(tmp_path: Any) -> None:
 
 
 def test_other_systems_are_told_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mini_vllm.config.vllm.is_supported", lambda: False)
+    monkeypatch.setattr("mini_vllm.config.parallel.is_supported", lambda: False)
     with pytest.raises(ValueError, match=r"tensor_parallel_size must be 1 on this system .*, got 2"):
         EngineConfig(tensor_parallel_size=2)
     with pytest.raises(ValueError, match=r"distributed_executor_backend must be 'uni' on this system .*, got 'mp'"):

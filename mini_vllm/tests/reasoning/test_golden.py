@@ -10,7 +10,7 @@ from mini_vllm.tests.golden.packed import read_packed
 pytest.importorskip("pydantic")
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from mini_vllm.reasoning import ReasoningParserManager
+from mini_vllm.parser import ParserManager
 from mini_vllm.tests.golden.parser_cases import REASONING, REASONING_TEXTS, THINK, Words
 from mini_vllm.tests.golden.parser_runs import reasoning_run
 
@@ -21,7 +21,7 @@ RECORDED = read_packed(GOLDEN)["reasoning"]
 @pytest.mark.parametrize(("name", "kwargs", "recorded"), [(*each, RECORDED[i]) for i, each in enumerate(REASONING)])
 def test_as_recorded(name, kwargs, recorded):
     tokenizer, wrong = Words(THINK), []
-    make = partial(ReasoningParserManager.get_reasoning_parser(name), tokenizer, chat_template_kwargs=kwargs)
+    make = partial(ParserManager.get_reasoning_parser(name, as_released=True), tokenizer, chat_template_kwargs=kwargs)
     request = ChatCompletionRequest(messages=[], model="m", chat_template_kwargs=kwargs)
     assert len(recorded) == len(REASONING_TEXTS)
     for text, expected in zip(REASONING_TEXTS, recorded, strict=True):

@@ -1,5 +1,7 @@
 """Regexes and EBNF as automata: judged by `re`, by a parser written for the test, and by a mask made the slow way."""
 
+import itertools
+import json
 import random
 import re
 import time
@@ -304,6 +306,86 @@ def test_dot_and_classes_are_those_of_ecmascript():
     grammar = grammar_of("REGEX", r".\d\w\s\S")
     assert matches(grammar, "\n1_\u00a0é") and not matches(grammar, "x٣_ é")  # an Arabic digit is none of [0-9]
     assert parse_regex("") == parse_regex("^$")
+
+
+def test_a_capital_class_leaves_out_whatever_anybody_calls_by_the_small_one():
+    spaces = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000 and re.match(r"\s", chr(code))]
+    spaces.append("\ufeff")  # to ECMA-262, and not to Python
+    for pattern in (r"\S", r"[\S]", r"[^\s]", r"[^\sx]", r"[\Sx]"):
+        grammar = grammar_of("REGEX", pattern)
+        assert [each for each in spaces if matches(grammar, each)] == [], pattern
+        assert all(matches(grammar, each) for each in "aé日\x00")
+        grammar = grammar_of("JSON", json.dumps({"type": "string", "pattern": f"^{pattern}$"}))
+        assert [each for each in spaces if matches(grammar, json.dumps(each, ensure_ascii=False))] == []
+    narrow = grammar_of("REGEX", r"[^\S]")
+    assert all(matches(narrow, each) for each in " \t\n\xa0") and not any(
+        matches(narrow, each) for each in "\ufeff\x1fé"
+    )
+    assert matches(grammar_of("REGEX", r"[\s\S]"), "é") and matches(grammar_of("REGEX", r"\W\D"), "éé")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(^a)+", "(^a)*b", "(^a|b)*", "(?:^a){2}", "((^a)b)+", "(x|(^a){1,1}){0,3}", "(^a){2,}", "((^)a)*?"]
+)
+def test_a_group_that_is_opened_by_a_start_is_not_repeated(pattern):
+    for kind, text in (("REGEX", pattern), ("JSON", json.dumps({"type": "string", "pattern": f"^{pattern}$"}))):
+        with pytest.raises(GrammarError, match=r"a group with '\^' cannot be repeated"):
+            grammar_of(kind, text)
+
+
+@pytest.mark.parametrize("pattern", ["(^a)?b", "(^a|b)c", "^(^a){1}b", "(^a){0,1}b", "((^a)|b)c", "^^a", "(^a)b+"])
+def test_a_start_that_stands_once_changes_nothing(pattern):
+    grammar, judge = grammar_of("REGEX", pattern), re.compile(pattern)
+    texts = ["".join(each) for n in range(5) for each in itertools.product("abc", repeat=n)]
+    assert [matches(grammar, text) for text in texts] == [judge.fullmatch(text) is not None for text in texts]
+
+
+def test_a_group_behind_the_name_of_a_rule():
+    """As in llama.cpp's grammar of C."""
+    text = """root ::= term
+    term ::= factor(("*" | "/") factor)*   # one ::= (
+    factor ::= [0-9]+ | "("term ")"
+    """
+    grammar = grammar_of("GRAMMAR", text)
+    assert all(matches(grammar, each) for each in ("1", "1*2/3", "(4*5)*6"))
+    assert not any(matches(grammar, each) for each in ("", "1*", "factor", "(4*5"))
+
+
+@pytest.mark.parametrize(
+    "text", ['root ::= TagDispatch((a))\na ::= "x"', 'root ::= "n ::= " n("a")', 'root ::= x ("a")']
+)
+def test_a_name_that_no_rule_has_is_refused_by_name(text):
+    with pytest.raises(GrammarError, match=r"the macro \w+\(…\) is not supported|'x', which is not defined"):
+        grammar_of("GRAMMAR", text)
+
+
+TRIGGERS = [["b", "abc"], ["abc", "b"], ["a", "ab"], ["ab", "a"], ["aab", "ab"], ["bcd", "abcde", "c"], ["é", "\xc3é"],
+            ["<", "<f", "x<"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("triggers", TRIGGERS, ids=",".join)
+def test_triggers_inside_one_another(triggers):
+    tags = [{"begin": each, "schema": {"const": 1}, "end": "!"} for each in triggers]
+    grammar = grammar_of("STRUCTURAL_TAG", json.dumps({"structures": tags, "triggers": triggers}))
+    letters = [each.encode() for each in sorted({letter for each in triggers for letter in each} | {"z"})] + [b"1!"]
+    for count in range(6):
+        for parts in itertools.product(letters, repeat=count):
+            text = b"".join(parts)
+            assert matches(grammar, text) == _is_tagged(text, [each.encode() for each in triggers]), text
+
+
+def _is_tagged(text, triggers):
+    """By hand: up to the first trigger that is whole, free text; from there, one of the tags that begin with it."""
+    ends = [(text.find(each) + len(each), each) for each in triggers if each in text]
+    if not ends:
+        return True
+    end = min(end for end, _ in ends)
+    for _, trigger in (pair for pair in ends if pair[0] == end):
+        for begin in (each for each in triggers if each.startswith(trigger)):
+            rest = text[end - len(trigger) :]
+            if rest.startswith(begin + b"1!") and _is_tagged(rest[len(begin) + 2 :], triggers):
+                return True
+    return False
 
 
 def test_forced_bytes():

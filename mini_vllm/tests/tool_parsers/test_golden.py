@@ -22,9 +22,16 @@ from mini_vllm.tests.golden.parser_runs import begins, tool_run
 WAYS = [FAST_DEALS, pytest.param(SLOW_DEALS, marks=pytest.mark.slow)]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers.json.xz"
 RECORDED = read_packed(GOLDEN)["tools"]
-MENDED = ("granite", "internlm", "jamba", "pythonic", "qwen3_xml")
+MENDED = (
+    "deepseek_v3", "deepseek_v31", "granite", "internlm", "jamba", "llama3_json", "mistral", "pythonic", "qwen3_coder",
+    "qwen3_xml",
+)  # fmt: skip
 """Another class with the switch: docs/parsers.md."""
 PAIRS = [(syntax, name) for syntax, (names, *_) in SYNTAXES.items() for name in names]
+
+
+BEHIND = ("pythonic", "qwen3_coder")
+"""The real ones' streams end too early, or are other calls in texts that are not here."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +60,19 @@ def test_as_recorded(syntax, name, deals):
 
 
 @pytest.mark.parametrize("deals", WAYS)
-@pytest.mark.parametrize("name", MENDED)
-def test_without_the_switch_a_stream_that_differs_begins_the_whole_answer(name, deals):
-    (syntax,) = [syntax for syntax, (names, *_) in SYNTAXES.items() if name in names]
+@pytest.mark.parametrize(("syntax", "name"), [pair for pair in PAIRS if pair[1] in MENDED])
+def test_without_the_switch_a_stream_that_differs_begins_the_whole_answer(syntax, name, deals):
     parser, wrong = ParserManager.get_tool_parser(name, True), []
     for text, recorded, run in runs_of(parser, syntax, name, deals):
+        if name == "qwen3_coder" and text.find("<function=") < text.find("<tool_call>"):
+            continue  # a function that needs no <tool_call> has gone out, and is text once one comes
         differ = [way for way in run if way != "whole" and run[way] != recorded[way]]
         wrong += [(text, way, run[way]) for way in differ if not begins(run[way][:-1], run["whole"])]
     assert not wrong, f"{len(wrong)} streams are no beginning, the first: " + "\n".join(map(str, wrong[0]))
 
 
-@pytest.mark.parametrize("name", [name for name in MENDED if name != "pythonic"])
-def test_the_real_one_streams_what_its_whole_answer_is_not(name):
-    (syntax,) = [syntax for syntax, (names, *_) in SYNTAXES.items() if name in names]
+@pytest.mark.parametrize(("syntax", "name"), [pair for pair in PAIRS if pair[1] in MENDED and pair[1] not in BEHIND])
+def test_the_real_one_streams_what_its_whole_answer_is_not(syntax, name):
     runs = RECORDED[syntax][name]
     assert any(way != "whole" and not begins(run[way][:-1], run["whole"]) for run in runs for way in run)
 

@@ -193,33 +193,79 @@ def test_masked_input(impl):
 # ---- one pass ------------------------------------------------------------------------------------------------------
 
 
-def lines_run(impl, num_rows):
-    """Lines of the learner's file that a batch of different settings runs."""
-    rng, count, file = np.random.default_rng(0), 0, impl.__file__
-    settings = [{"temperature": 0.8, "top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1, "top_k": 9, "top_p": 0.8}, {}]
-    rows = [{**settings[i % 4]} for i in range(num_rows)]
-    logits, before = rng.normal(size=(num_rows, 64)), sys.gettrace()
+USED = {
+    "temperature": {"temperature": 0.8},
+    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 0.9},
+    "min_p": {"min_p": 0.1},
+    "all of them": {"temperature": 0.8, "top_k": 9, "top_p": 0.8, "min_p": 0.1},
+}
+
+
+class Counted(np.ndarray):
+    """Counts what numpy computes with it, and with what comes of it."""
+
+    count = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **more):
+        Counted.count += 1
+        arrays = [np.asarray(each) if isinstance(each, Counted) else each for each in inputs]
+        if out:
+            getattr(ufunc, method)(*arrays, out=tuple(map(np.asarray, out)), **more)
+            return out[0]
+        result = getattr(ufunc, method)(*arrays, **more)
+        return result.view(Counted) if isinstance(result, np.ndarray) else result
+
+
+def work(impl, num_rows, row):
+    """Of a batch of such rows: instructions of Python in the learner's file, calls anywhere, operations on arrays."""
+    rng, file = np.random.default_rng(0), impl.__file__
+    rows, logits, count = [row] * num_rows, rng.normal(size=(num_rows, 64)), np.zeros(3, dtype=np.int64)
+    run(impl, logits, rows)  # so that numpy has imported what it needs
+    arguments, before = {**arrays(rows), "generators": streams(rows)}, (sys.gettrace(), sys.getprofile())
+    logits, at_first = logits.view(Counted), Counted.count
 
     def trace(frame, event, arg):
-        nonlocal count
         if frame.f_code.co_filename != file:
             return None
-        count += event == "line"
+        frame.f_trace_opcodes = True
+        count[0] += event == "opcode"
         return trace
 
+    def profile(frame, event, arg):
+        count[1] += event in ("call", "c_call") and frame.f_code.co_name != "__array_ufunc__"
+
     sys.settrace(trace)
+    sys.setprofile(profile)
     try:
-        run(impl, logits, rows)
+        impl.sample_batch(logits, **arguments)
     finally:
-        sys.settrace(before)
+        sys.setprofile(before[1])
+        sys.settrace(before[0])
+    count[2] = Counted.count - at_first
     return count
 
 
-def test_no_loop_over_rows(impl):
-    few, many = lines_run(impl, 4), lines_run(impl, 36)
-    assert many - few <= 4 * 32, (
-        f"36 rows ran {many - few} more lines than 4 rows; a draw for each of the 32 explains 32 to {4 * 32}. "
-        "This looks like *A loop over rows*"
+@pytest.fixture(scope="module")
+def a_draw(impl):
+    """What 32 more rows without any setting cost."""
+    return work(impl, 36, {}) - work(impl, 4, {})
+
+
+def test_a_row_is_drawn_and_nothing_else(a_draw):
+    steps, calls, operations = a_draw / 32
+    assert steps <= 60 and calls <= 4 and operations < 0.5, (
+        f"each further row runs {steps:.0f} instructions, {calls:.0f} calls, {operations:.0f} operations on arrays; "
+        "a draw explains four calls and no operation. This looks like *A loop over rows*"
+    )
+
+
+@pytest.mark.parametrize("name", USED)
+def test_no_loop_over_rows(impl, a_draw, name):
+    more = (work(impl, 36, USED[name]) - work(impl, 4, USED[name]) - a_draw) / 32
+    assert more.max() < 0.5, (
+        f"{name}: each further row runs {more[0]:.1f} instructions, {more[1]:.1f} calls, {more[2]:.1f} operations on "
+        "arrays more than one without a setting. This looks like *A loop over rows*"
     )
 
 

@@ -93,10 +93,15 @@ class StreamingToolParser:
         return [("text", self._held)] if self._held else []
 
 
+def _no_json(word: str) -> Any:
+    """NaN, Infinity and -Infinity, which Python reads and JSON does not have."""
+    raise ValueError(word)
+
+
 def _call(block: str, number: int) -> dict[str, Any]:
     """A block as a call."""
     try:
-        call = json.loads(block)
+        call = json.loads(block, parse_constant=_no_json)
         good = isinstance(call["name"], str) and isinstance(call["arguments"], dict)
     except (ValueError, TypeError, LookupError, RecursionError):
         good = False

@@ -116,6 +116,17 @@ def test_a_deep_one_is_a_value_error_too(impl):
         streamed(impl, [text[:5000], text[5000:]])
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_python_reads_beyond_json_is_no_call(impl, word):
+    """JSON has no such numbers: whoever gets them cannot write them again. This looks like *Any JSON is a call*."""
+    body = f'{{"name": "add", "arguments": {{"a": [1, {word}]}}}}'
+    message = re.escape(f"tool call 1 is not JSON with a name and arguments: {body!r}")
+    with pytest.raises(ValueError, match=message):
+        impl.parse_tool_calls(f"<tool_call>{body}</tool_call>")
+    with pytest.raises(ValueError, match=message):
+        streamed(impl, f"<tool_call>{body}</tool_call>")
+
+
 def test_an_unterminated_block_fails_at_the_end(impl):
     cut = f"{block(ADD)}<tool_call>" + json.dumps(WEATHER)
     for text in (cut, cut + "</tool_call", cut[:-1]):

@@ -187,6 +187,9 @@ class StreamHub:
         answer = self._by_key.get(key) if key is not None else None
         if answer is not None and (answer.prompt, answer.params) != (list(prompt_token_ids), params):
             raise ValueError(f"Idempotency-Key {key!r} was used with another request")
+        known = params.max_tokens if answer is None else len(answer.tokens)  # of one that begins anew nobody knows more
+        if known is not None and offset > known:
+            raise ValueError(f"last_event_id {last_event_id!r} is of no event")
         if answer is None:
             answer = self._start(list(prompt_token_ids), copy.deepcopy(params), key)
         elif key is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 
@@ -256,6 +257,24 @@ def test_an_id_of_no_event(impl, key, last):
     with pytest.raises(ValueError, match=f"last_event_id '{last}' is of no event"):
         impl.StreamHub(engine).open(PROMPT, params(), key=key, last_event_id=last)
     assert not engine.has_unfinished_requests(), "she was refused, and her request is computed nevertheless"
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["while it runs", "behind its end"])
+def test_an_id_that_this_answer_has_not_given(impl, ended):
+    """It is of another answer, which was longer. Whoever takes it gives the reader nothing, and calls that all."""
+    engine = LLMEngine()
+    hub = impl.StreamHub(engine)
+    longer = hub.open(PROMPT, params(), key="longer")
+    pumped(hub, TOKENS)
+    last = longer.read().id
+    short = params(max_tokens=4)
+    stream = hub.open(PROMPT, short, key="k")
+    pumped(hub, 4 if ended else 2)
+    stream.read()
+    with pytest.raises(ValueError, match=f"last_event_id '{re.escape(last)}' is of no event"):
+        hub.open(PROMPT, short, key="k", last_event_id=last)
+    rest, reason, _ = read_all(hub, hub.open(PROMPT, short, key="k"))
+    assert rest == ANSWER[:4] and reason == "length", "who was refused has taken nothing from the others"
 
 
 # ---- leaving -------------------------------------------------------------------------------------------------------

@@ -74,13 +74,17 @@ def _as_call(found: FunctionDefinition) -> FunctionCall:
     return FunctionCall(name=found.name, arguments=json.dumps(found.parameters, ensure_ascii=False))
 
 
-def finish_reason(request: ChatCompletionRequest, ended: str | None, called_tools: bool) -> str:
-    """ "tool_calls" where the model chose to call, or had to call something and stopped; a named tool keeps its own.
+def finish_reason(
+    request: ChatCompletionRequest, ended: str | None, called_tools: bool, message: ChatMessage, released: bool = False
+) -> str:
+    """ "tool_calls" where the model chose to call, or had to, and stopped; a named tool keeps its own.
 
     Args:
-        ended: why the engine stopped. called_tools: as `make_message` says.
+        ended: why the engine stopped. called_tools: as `make_message` says. released: as vLLM 0.22.1 does, also where
+            the answer was cut, or a forced call did not come about.
     """
-    if called_tools or (request.tool_choice == "required" and ended == "stop"):
+    forced = request.tool_choice == "required" and (released or bool(message.tool_calls))
+    if (called_tools and (released or ended == "stop")) or (forced and ended == "stop"):
         return "tool_calls"
     return ended or "stop"
 

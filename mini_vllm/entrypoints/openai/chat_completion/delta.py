@@ -63,14 +63,18 @@ class DeltaMaker:
         return delta
 
     def finish(self, delta: DeltaMessage | None, ended: str) -> tuple[str, DeltaMessage | None]:
-        """The reason that the client hears, and the last delta with what the client still lacks."""
+        """The reason that the client hears, and the last delta with what the client still lacks.
+
+        An answer that was cut is told as such, in the middle of a call too; upstream's says "tool_calls" then.
+        """
         if self.parser is None:
             return ended, delta
         delta = joined(delta, self._missing())
         tool_parser = self.parser.tool_parser
         called = tool_parser is not None and bool(tool_parser.prev_tool_call_arr)
         named = isinstance(self.request.tool_choice, ChatCompletionNamedToolChoiceParam)
-        return ("tool_calls" if called or (self.sent.calls and not named) else ended), delta
+        calls = called or (bool(self.sent.calls) and not named)
+        return ("tool_calls" if calls and ended == "stop" else ended), delta
 
     def _missing(self) -> DeltaMessage | None:
         try:

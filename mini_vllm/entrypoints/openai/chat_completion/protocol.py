@@ -24,6 +24,7 @@ from mini_vllm.exceptions import VLLMValidationError
 from mini_vllm.logprobs import Logprob
 from mini_vllm.renderers.params import ChatParams, merge_kwargs
 from mini_vllm.utils import random_uuid
+from mini_vllm.utils.checks import shown
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -255,6 +256,8 @@ class ChatCompletionRequest(GenerationRequest):
             if content is None and message["role"] not in ("assistant", "function"):
                 raise ValueError(f"messages[{at}].content must be a text or a list of parts, got None")
             for part in content if isinstance(content, list) else ():
+                if not isinstance(part, dict):
+                    raise ValueError(f"messages[{at}].content: a part must be an object with a type, got {shown(part)}")
                 if isinstance(part, dict) and part.get("type") == "text" and not isinstance(part.get("text"), str):
                     raise ValueError(f"messages[{at}].content: a part of type 'text' needs a text")
         return self

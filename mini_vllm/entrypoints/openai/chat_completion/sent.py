@@ -12,73 +12,7 @@ from dataclasses import dataclass, field
 
 from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatMessage
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
-from mini_vllm.tool_parsers.utils import after_quote
-
-_CLOSES = {"{": "}", "[": "]"}
-
-
-class JsonPrefix:
-    """Takes the beginning of one JSON value, character by character.
-
-    `grows(text)`: whether what has been taken, and `text` behind it, may still become a JSON value; only then it is
-    taken. Numbers and words are not looked into.
-    """
-
-    def __init__(self) -> None:
-        self._state: tuple[str, str, str] = ("", "value", "")
-
-    def grows(self, text: str) -> bool:
-        """Shape: any text, spaces included. A value that has ended takes spaces alone."""
-        stack, expects, quote = self._state
-        for char in text:
-            if not quote and (after := _after(stack, expects, char)):
-                stack, expects = after
-            elif not quote:
-                return False
-            quote = after_quote(quote, char)
-        self._state = stack, expects, quote
-        return True
-
-
-def _after(stack: str, expects: str, char: str) -> tuple[str, str] | None:
-    """(open brackets, what comes next) behind one more character outside of strings, or what comes behind the string
-    that it opens; None where none of JSON's texts goes on so."""
-    if expects == "scalar":
-        if char.isalnum() or char in "+-.":
-            return stack, expects
-        expects = "end"
-    if char.isspace():
-        return stack, expects
-    if expects in ("value", "first value"):
-        if char == "]" and expects == "first value":
-            return stack[:-1], "end"
-        if char in _CLOSES:
-            return stack + char, "first key" if char == "{" else "first value"
-        return (stack, "end") if char == '"' else (stack, "scalar") if char.isalnum() or char in "-" else None
-    if expects == "colon":
-        return (stack, "value") if char == ":" else None
-    if expects in ("key", "first key") and char == '"':
-        return stack, "colon"
-    if expects in ("end", "first key") and stack and char == _CLOSES[stack[-1]]:
-        return stack[:-1], "end"
-    if expects == "end" and stack and char == ",":
-        return stack, "key" if stack[-1] == "{" else "value"
-    return None
-
-
-def rest_of_json(sent: str, whole: str) -> str | None:
-    """What of `whole` comes behind `sent`, whatever spaces stand between their marks; None: it begins otherwise."""
-    at, quote = 0, ""
-    for char in sent:
-        if not quote and char.isspace():
-            continue
-        while not quote and at < len(whole) and whole[at].isspace():
-            at += 1
-        if at == len(whole) or whole[at] != char:
-            return None
-        at += 1
-        quote = after_quote(quote, char)
-    return whole[at:]
+from mini_vllm.tool_parsers.json_text import JsonPrefix, rest_of_json
 
 
 @dataclass

@@ -124,7 +124,7 @@ class OpenAIServingChat(OpenAIServing):
     def _choice(
         self, output: CompletionOutput, context: ChatContext, prompt_token_ids: list[int]
     ) -> ChatCompletionResponseChoice:
-        self._raise_if_error(output.finish_reason, context.request_id)
+        self._raise_if_error(output, context.request_id)
         request = context.request
         message, called = make_message(request, self.parsers, context.role, output.text, prompt_token_ids)
         if request.echo:
@@ -134,7 +134,7 @@ class OpenAIServingChat(OpenAIServing):
             index=output.index,
             message=message,
             logprobs=self.logprobs_of(request, output),
-            finish_reason=finish_reason(request, output.finish_reason, called),
+            finish_reason=finish_reason(request, output.finish_reason, called, message, self.parsers.as_released),
             stop_reason=output.stop_reason,
             token_ids=list(output.token_ids) if request.return_token_ids else None,
         )
@@ -151,6 +151,11 @@ class OpenAIServingChat(OpenAIServing):
             lambda entry, token_id: self.decoded_token(entry, token_id, as_token_id),
         )
 
-    def _log_output(self, context: ChatContext, text: str, output: CompletionOutput) -> None:
-        if self.options.enable_log_outputs and self.request_logger is not None:
-            self.request_logger.log_outputs(context.request_id, text, output.token_ids, output.finish_reason)
+    def _log_output(
+        self, context: ChatContext, text: str, output: CompletionOutput, streams: bool = False, delta: bool = False
+    ) -> None:
+        if not self.options.enable_log_outputs or self.request_logger is None:
+            return
+        if text and (self.options.enable_log_deltas or not delta):
+            reason = output.finish_reason
+            self.request_logger.log_outputs(context.request_id, text, output.token_ids, reason, streams, delta)

@@ -112,6 +112,7 @@ class StreamState:
         logprobs = maker.with_held(self.serving.logprobs_of(request, output))
         delta = maker.take(output.text, list(output.token_ids), result.prompt_token_ids)
         self.num_tokens[i] += len(output.token_ids)
+        self.serving._log_output(self.context, output.text, output, True, True)
         ended = output.finish_reason
         if delta is None and ended is None and not request.return_token_ids:
             maker.hold(logprobs)
@@ -122,7 +123,7 @@ class StreamState:
                 index=i, delta=maker.shown(delta), logprobs=logprobs, finish_reason=None, token_ids=token_ids
             )
             return self.event([choice], **self._usage_now(i))
-        self.serving._raise_if_error(ended, self.context.request_id)
+        self.serving._raise_if_error(output, self.context.request_id)
         self.ended[i] = True
         reason, delta = maker.finish(delta, ended)
         choice = ChatCompletionResponseStreamChoice(
@@ -136,7 +137,7 @@ class StreamState:
         further, fingerprint = self._usage_now(i), self.serving.options.system_fingerprint
         if not self.include_usage and fingerprint is not None:
             further["system_fingerprint"] = fingerprint
-        self.serving._log_output(self.context, maker.text, output)
+        self.serving._log_output(self.context, maker.text, output, True)
         return self.event([choice], **further)
 
     def final_usage(self) -> Any:

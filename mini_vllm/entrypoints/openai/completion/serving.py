@@ -19,6 +19,7 @@ from mini_vllm.entrypoints.openai.completion.protocol import (
     CompletionResponse,
     CompletionResponseChoice,
 )
+from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorResponse, RequestResponseMetadata
 from mini_vllm.entrypoints.openai.engine.serving import OpenAIServing, clamp_prompt_logprobs
 from mini_vllm.outputs import CompletionOutput, RequestOutput
@@ -42,6 +43,7 @@ class OpenAIServingCompletion(OpenAIServing):
     """Upstream: upstream/vllm/entrypoints/openai/completion/serving.py:54 — `OpenAIServingCompletion`."""
 
     openai_serving_render: Any
+    parsers: Parsers
 
     async def create_completion(
         self, request: CompletionRequest, raw_request: Request | None = None
@@ -70,7 +72,14 @@ class OpenAIServingCompletion(OpenAIServing):
         all_params = [self._sampling_params(request, prompt) for prompt in prompts]
         adapter = self.models.lora_requests.get(request.model or "")
         generators = [
-            self._generate(prompt, params, f"{request_id}-{i}", request.priority, adapter)
+            self._generate(
+                prompt,
+                params,
+                f"{request_id}-{i}",
+                request.priority,
+                adapter,
+                **self.parsers.about_raw_prompt(prompt["prompt_token_ids"]),
+            )
             for i, (prompt, params) in enumerate(zip(prompts, all_params, strict=True))
         ]
         context = CompletionContext(
@@ -115,7 +124,7 @@ class OpenAIServingCompletion(OpenAIServing):
         for result in final:
             clamp_prompt_logprobs(result.prompt_logprobs)
             for output in result.outputs:
-                self._raise_if_error(output.finish_reason, context.request_id)
+                self._raise_if_error(output, context.request_id)
                 choices.append(self._choice(len(choices), result, output, context.request))
         usage = self._usage(
             sum(len(result.prompt_token_ids) for result in final),

@@ -92,7 +92,7 @@ class StreamState:
         logprobs = self.serving.logprobs_of(request, token_ids, entries, self.num_characters[i])
         self.num_characters[i] += len(output.text)
         self.num_tokens[i] += len(output.token_ids)
-        self.serving._raise_if_error(output.finish_reason, self.context.request_id)
+        self.serving._raise_if_error(output, self.context.request_id)
         choice = CompletionResponseStreamChoice(
             index=i,
             text=text,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
+from mini_vllm.entrypoints.openai.flag_checks import fit
 from mini_vllm.parser import Parser, ParserManager
 
 
@@ -17,7 +18,7 @@ class Parsers:
 
     options.parsers_as_released: as vLLM 0.22.1's, also where ours are mended.
 
-    Raises TypeError for a name that is not registered, and what a parser raises for a tokenizer without its tokens.
+    Raises TypeError for a name that is not registered, ValueError for a tokenizer without a parser's tokens.
     Upstream: upstream/vllm/parser/parser_manager.py:241 — `ParserManager.get_parser`.
     """
 
@@ -27,10 +28,7 @@ class Parsers:
         self.as_released = released = options.parsers_as_released
         self.tool_parser = ParserManager.get_tool_parser(options.tool_parser, options.enable_auto_tools, released)
         self.reasoning_parser = ParserManager.get_reasoning_parser(options.reasoning_parser, released)
-        if self.tool_parser is not None:
-            self.tool_parser(tokenizer, None)
-        if self.reasoning_parser is not None:
-            self.reasoning_parser(tokenizer)
+        fit(self.tool_parser, self.reasoning_parser, tokenizer)
 
     def reasoning_of(self, request: Any) -> Any:
         """A reasoning parser for one answer, which knows what the request gave its template; None without one."""
@@ -57,6 +55,18 @@ class Parsers:
             ended = True
         kwargs = None if parser is None else self.reasoning_kwargs(request)
         return {"reasoning_ended": ended, "reasoning_parser_kwargs": kwargs}
+
+    def about_raw_prompt(self, prompt_token_ids: list[int]) -> dict[str, Any]:
+        """As `about_reasoning`, for a prompt that no template made: it thinks where the prompt has opened thoughts.
+
+        Upstream's grammar waits for the end of thoughts that nobody began, and the answer is free.
+        """
+        if self.reasoning_parser is None or self.as_released:
+            return {}
+        parser = self.reasoning_parser(self.tokenizer)
+        start = parser.vocab.get(parser.reasoning_start_str or "")
+        thinks = start in prompt_token_ids and not parser.is_reasoning_end(prompt_token_ids)
+        return {"reasoning_ended": not thinks}
 
     def adjust_request(self, request: Any) -> None:
         """Let the parsers change a request: skip fewer special tokens, add a grammar."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -27,12 +28,15 @@ from mini_vllm.entrypoints.utils import create_error_response, get_max_tokens
 from mini_vllm.logger import init_logger
 from mini_vllm.logprobs import Logprob
 from mini_vllm.lora.request import LoRARequest
-from mini_vllm.outputs import RequestOutput
+from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 from mini_vllm.tracing.utils import TRACE_CONTEXT, extract_trace_headers
 from mini_vllm.utils import random_uuid
+from mini_vllm.utils.checks import shown
 
 logger = init_logger(__name__)
+_DATA_PARALLEL_RANK: ContextVar[int | None] = ContextVar("data_parallel_rank", default=None)
+"""The replica that the request which is answered in this task has chosen."""
 _T = TypeVar("_T")
 
 
@@ -108,6 +112,7 @@ class OpenAIServing:
         if raw_request is not None:
             raw_request.state.request_metadata = metadata
             TRACE_CONTEXT.set(extract_trace_headers(raw_request.headers))
+        _DATA_PARALLEL_RANK.set(_data_parallel_rank(raw_request))
         return metadata.request_id, metadata
 
     async def _with_kv_transfer_rejection_cleanup(self, awaitable: Awaitable[_T], request: Any) -> _T:
@@ -178,17 +183,18 @@ class OpenAIServing:
         if self.engine_client.output_processor.tracer is not None:
             self.engine_client.output_processor.tracer.remember(inside, request_id)
         about: dict[str, Any] = {"priority": priority, "lora_request": lora_request, **about_reasoning}
+        about["data_parallel_rank"] = _DATA_PARALLEL_RANK.get()
         return self.engine_client.generate(dict(prompt), params, inside, **about)
 
     @staticmethod
-    def _raise_if_error(finish_reason: str | None, request_id: str) -> None:
-        """Raise `GenerationError` for a request that ended with "error".
+    def _raise_if_error(output: CompletionOutput, request_id: str) -> None:
+        """Raise `GenerationError` for a request that ended with "error", with what the engine says of it.
 
         Upstream: upstream/vllm/entrypoints/openai/engine/serving.py:199 — `OpenAIServing._raise_if_error`.
         """
-        if finish_reason == "error":
+        if output.finish_reason == "error":
             logger.error("Request %s failed with an internal error during generation", request_id)
-            raise GenerationError("Internal server error")
+            raise GenerationError(f"Internal server error: {output.stop_reason or 'the generation failed'}")
 
     def _usage(self, num_prompt: int, num_generated: int, num_cached: int | None = None) -> UsageInfo:
         """Tokens of a request; `num_cached` is told where the server was asked to."""
@@ -234,3 +240,15 @@ def clamp_prompt_logprobs(prompt_logprobs: Any) -> Any:
             if entry.logprob == float("-inf"):
                 entry.logprob = -9999.0
     return prompt_logprobs
+
+
+def _data_parallel_rank(raw_request: Request | None) -> int | None:
+    """What the header says, for a router in front of this server.
+
+    Raises ValueError: it is no number. Upstream passes over that.
+    Upstream: upstream/vllm/entrypoints/openai/engine/serving.py:406 — `_get_data_parallel_rank`.
+    """
+    text = None if raw_request is None else raw_request.headers.get("X-data-parallel-rank")
+    if text is not None and not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"X-data-parallel-rank must be the number of a replica, got {shown(text, 40)}")
+    return None if text is None else int(text[:20])

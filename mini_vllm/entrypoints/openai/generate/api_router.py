@@ -16,6 +16,7 @@ from mini_vllm.entrypoints.openai.completion.serving import OpenAIServingComplet
 from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.responses.api_router import attach_router as attach_responses_router
 from mini_vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
+from mini_vllm.entrypoints.serve.render.api_router import attach_router as attach_render_router
 from mini_vllm.entrypoints.serve.render.serving import OpenAIServingRender
 
 
@@ -25,6 +26,7 @@ def register_generate_api_routers(app: FastAPI) -> None:
     attach_completion_router(app)
     attach_responses_router(app)
     attach_messages_router(app)
+    attach_render_router(app)
 
 
 def init_generate_state(state: State, common: tuple[Any, ...], render: OpenAIServingRender, parsers: Parsers) -> None:
@@ -39,3 +41,4 @@ def init_generate_state(state: State, common: tuple[Any, ...], render: OpenAISer
         chat.parsers, chat.openai_serving_render = parsers, render
     state.openai_serving_completion = OpenAIServingCompletion(*common)
     state.openai_serving_completion.openai_serving_render = render
+    state.openai_serving_completion.parsers = parsers

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 
 from mini_vllm.metrics.multiprocess import FLUSH_S
-from mini_vllm.metrics.prometheus import CONTENT_TYPE, exposition
+from mini_vllm.metrics.prometheus import CONTENT_TYPE, core_stats, exposition
 
 router = APIRouter()
 
@@ -20,7 +20,7 @@ async def metrics(raw_request: Request) -> Response:
     shared = getattr(state, "multiprocess_metrics", None)
     if shared is not None:
         await asyncio.sleep(FLUSH_S)
-        stats = await state.engine_client.core_client.call_utility_async("make_stats")
+        stats = await core_stats(state.engine_client.core_client)
         return Response(shared.exposition(stats), media_type=CONTENT_TYPE)
     text = await exposition(state.engine_client, state.http_metrics)
     return Response(text, media_type=CONTENT_TYPE)

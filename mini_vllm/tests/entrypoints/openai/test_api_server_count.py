@@ -6,6 +6,8 @@ import re
 import signal
 import socket
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -229,3 +231,34 @@ def test_a_server_that_cannot_start_ends_the_service():
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # beside `free_port`; not beside who listens
         again.bind(("127.0.0.1", port))
+
+
+@pytest.mark.slow
+def test_two_replicas_behind_two_processes_and_one_of_them_dies(tmp_path):
+    """Streams of both processes go on, with the tokens that they would have had."""
+    body = {**BODY, "max_tokens": 120, "ignore_eos": True, "stream": True}
+
+    def read(base, prompt, first):
+        pieces = []
+        with httpx.stream("POST", base + "/v1/completions", json={**body, "prompt": prompt}, timeout=WAIT_S) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: {"):
+                    pieces.append(json.loads(line[6:])["choices"][0]["text"])
+                    first.set()
+        return "".join(pieces)
+
+    with service(tmp_path, "--data-parallel-size", "2", "--num-blocks", "600") as (child, log, client):
+        base, prompts = str(client.base_url), [f"Replica {at}" for at in range(4)]
+        expected = [read(base, prompt, threading.Event()) for prompt in prompts]
+        cores = sorted(set(children(child.pid)) - set(server_pids(log)))
+        assert len(cores) == 2
+        firsts = [threading.Event() for _ in prompts]
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            reading = [threads.submit(read, base, *each) for each in zip(prompts, firsts, strict=True)]
+            assert all(first.wait(WAIT_S) for first in firsts)
+            os.kill(cores[0], signal.SIGKILL)
+            assert [each.result() for each in reading] == expected
+        until(lambda: re.search(r"Replica \d is gone: its process \d+ was ended by SIGKILL", log.read_text()))
+        assert len(httpx.post(base + "/v1/completions", json=BODY, timeout=WAIT_S).json()["choices"][0]["text"])
+        os.kill(cores[1], signal.SIGKILL)
+        assert child.wait(WAIT_S) == 1 and "was ended by SIGKILL" in log.read_text()

@@ -19,14 +19,14 @@ from mini_vllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionLogProbsContent,
     ChatCompletionRequest,
 )
-from mini_vllm.entrypoints.openai.chat_completion.sent import JsonPrefix, Sent, rest_of_json
+from mini_vllm.entrypoints.openai.chat_completion.sent import Sent
 from mini_vllm.entrypoints.openai.chat_completion.stream import StreamState
 from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from mini_vllm.entrypoints.openai.engine.serving import ServingOptions
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.tests.golden.parser_cases import CALLS, DEALS, SYNTAXES, THINK, TOOLS, Words, steps
-from mini_vllm.tool_parsers.utils import after_quote
+from mini_vllm.tool_parsers.json_text import JsonPrefix, after_quote, rest_of_json
 
 PAIRS = [(name, syntax) for syntax, (names, *_) in SYNTAXES.items() for name in names]
 ODD = [

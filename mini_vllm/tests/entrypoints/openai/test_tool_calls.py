@@ -38,6 +38,8 @@ def server():
         yield running
 
 
+CUT = {key: ["'tool_calls', ours 'length'"] for key in ("chat: tool cut, stream", "chat: tool required, stream")}
+"""Streams that end in the middle of a call: docs/parsers.md, report 53269."""
 FAST = ("chat: tool called", "chat: tool called after text, stream", "chat: tool named, stream")
 
 
@@ -45,7 +47,7 @@ FAST = ("chat: tool called", "chat: tool called after text, stream", "chat: tool
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
 def test_as_the_real_server(server, name):
-    assert not differ(server, name)
+    assert [line.partition("finish_reason: ")[2] for line in differ(server, name)] == CUT.get(name, [])
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Mistral's older syntax as a stream: a JSON parser that is fed piece by piece says where in a call the text is.
+"""Mistral's tool parser as vLLM 0.22.1 has it (`as_released.py`): from state to state, in both syntaxes.
+
+The older syntax is a JSON list: a parser that is fed piece by piece says where in a call the text is.
 
 ijson tells what it has read, not where. So each step's text is cut behind the next mark at which the state can change,
 and the pieces are fed one by one.
@@ -7,14 +9,17 @@ and the pieces are fed one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mini_vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.engine.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
+from mini_vllm.logger import init_logger
+from mini_vllm.tool_parsers.mistral_tool_parser import MistralToolCall, MistralToolParser
+from mini_vllm.tool_parsers.tool_schema import Tool
 
-if TYPE_CHECKING:
-    from mini_vllm.tool_parsers.mistral_tool_parser import MistralToolParser
+logger = init_logger(__name__)
 
 
 class StreamingState(Enum):
@@ -60,7 +65,7 @@ class MistralJsonStream:
     Upstream: upstream/vllm/tool_parsers/mistral_tool_parser.py:713 — `_extract_tool_calls_streaming_pre_v11_tokenizer`.
     """
 
-    def __init__(self, parser: MistralToolParser, make_id: Callable[[], str]) -> None:
+    def __init__(self, parser: MistralAsReleased, make_id: Callable[[], str]) -> None:
         import ijson
 
         self.parser, self.make_id = parser, make_id
@@ -149,3 +154,101 @@ class MistralJsonStream:
         if call.function.arguments is not None:
             self.parser.add_arguments(call.function.arguments)
         return [call]
+
+
+class MistralAsReleased(MistralToolParser):
+    """Several calls in one step run into each other, or get each other's names.
+
+    Upstream: upstream/vllm/tool_parsers/mistral_tool_parser.py:115 — `MistralToolParser`.
+    """
+
+    def __init__(self, tokenizer: Any, tools: Sequence[Tool] | None = None) -> None:
+        super().__init__(tokenizer, tools)
+        self.streaming_state = StreamingState.WAITING_FOR_TOOL_START
+        self.current_tool_name: str | None = None
+        if self._is_pre_v11:
+            self._json_stream = MistralJsonStream(self, MistralToolCall.generate_random_id)
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text: str,
+        current_text: str,
+        delta_text: str,
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
+        request: ChatCompletionRequest,
+    ) -> DeltaMessage | None:
+        """Text until the token has come, then parts of calls; an empty delta where a call goes on without news."""
+        if self.bot_token_id not in current_token_ids and self.bot_token not in current_text:
+            return DeltaMessage(content=delta_text)
+        try:
+            if self._is_pre_v11:
+                has_token = self.bot_token_id in delta_token_ids or self.bot_token in delta_text
+                return self._json_stream.feed(delta_text, has_token)
+            return self._feed(delta_text)
+        except Exception:
+            logger.exception("Error trying to handle streaming tool call.")
+            return None
+
+    def _feed(self, delta_text: str) -> DeltaMessage | None:
+        content = ""
+        if self.streaming_state is StreamingState.WAITING_FOR_TOOL_START:
+            if self.bot_token not in delta_text:
+                return DeltaMessage(content=delta_text)
+            if not delta_text.startswith(self.bot_token):  # text and a call in one step: a second call runs into it
+                content, *rest = delta_text.split(self.bot_token)
+                delta_text = self.bot_token + "".join(rest)
+        calls = self._named_deltas(delta_text)
+        fields: dict[str, Any] = ({"content": content} if content else {}) | ({"tool_calls": calls} if calls else {})
+        parsing = (StreamingState.PARSING_ARGUMENTS, StreamingState.TOOL_COMPLETE)
+        return DeltaMessage(**fields) if fields or self.streaming_state in parsing else None
+
+    def _named_deltas(self, text: str) -> list[DeltaToolCall]:
+        """Of `…name[ARGS]{…}[TOOL_CALLS]name[ARGS]{…`, which starts and ends anywhere."""
+        if not text:
+            return []
+        in_call = self.streaming_state in (StreamingState.PARSING_NAME, StreamingState.PARSING_ARGUMENTS)
+        if not in_call and text.startswith(self.bot_token):
+            self.start_call()
+            self.streaming_state = StreamingState.PARSING_NAME
+            text = text.removeprefix(self.bot_token)
+        tool_id = None
+        if self.streaming_state is StreamingState.PARSING_NAME:
+            name, brace, _ = text.partition("{")
+            self.current_tool_name = (self.current_tool_name or "") + name
+            if not brace:
+                return []
+            tool_id = MistralToolCall.generate_random_id()
+            self.current_tool_name = self.current_tool_name.replace("[ARGS]", "")
+            self.prev_tool_call_arr[self.current_tool_id]["name"] = self.current_tool_name
+            text = text[len(name) :]
+            self.streaming_state = StreamingState.PARSING_ARGUMENTS
+        if self.streaming_state is not StreamingState.PARSING_ARGUMENTS:
+            return []
+        return self._arguments_deltas(text, tool_id)
+
+    def _arguments_deltas(self, text: str, tool_id: str | None) -> list[DeltaToolCall]:
+        arguments, token, _ = text.partition(self.bot_token)
+        if token:
+            self.streaming_state = StreamingState.TOOL_COMPLETE
+        self.add_arguments(arguments)
+        deltas = []
+        if self.current_tool_name or arguments:
+            name = {} if self.current_tool_name is None else {"name": self.current_tool_name}
+            function = DeltaFunctionCall(**name, arguments=arguments)
+            deltas.append(DeltaToolCall(index=self.current_tool_id, type="function", id=tool_id, function=function))
+            self.current_tool_name = None
+        return deltas + self._named_deltas(text[len(arguments) :] if token else "")
+
+    def start_call(self) -> None:
+        """A call begins."""
+        self.current_tool_id += 1
+        self.streamed_args_for_tool.append("")
+        self.prev_tool_call_arr.append({})
+
+    def add_arguments(self, arguments: str) -> None:
+        """Remember arguments that are sent now."""
+        self.streamed_args_for_tool[self.current_tool_id] += arguments
+        call = self.prev_tool_call_arr[self.current_tool_id]
+        call["arguments"] = self.streamed_args_for_tool[self.current_tool_id]

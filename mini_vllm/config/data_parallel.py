@@ -1,0 +1,67 @@
+"""What goes with several replicas, and what does not. Upstream: `upstream/vllm/config/parallel.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mini_vllm.config.utils import whole_number
+from mini_vllm.utils.checks import shown
+from mini_vllm.utils.mem_utils import require_memory
+
+if TYPE_CHECKING:
+    from mini_vllm.config.vllm import EngineConfig
+
+_PROCESS_BYTES = 24 << 20
+"""What a process takes that has done no more than import numpy."""
+
+
+def check_data_parallel(config: EngineConfig) -> None:
+    """Look at `data_parallel_size`, refuse what replicas cannot do, and more of them than this machine could hold.
+
+    Upstream: upstream/vllm/config/parallel.py:117 — "data_parallel_size: int = 1".
+    """
+    whole_number("data_parallel_size", size := config.data_parallel_size, 1)
+    if size == 1:
+        return
+    for name, value, is_refused in (
+        ("kv_transfer_config", config.kv_transfer_config, config.kv_transfer_config is not None),
+        ("nnodes", config.nnodes, config.nnodes > 1),
+        ("ec_transfer_config", config.ec_transfer_config, config.ec_transfer_config is not None),
+        ("device", config.device, config.device not in ("cpu", "torch")),
+        ("gpu_memory_utilization", config.gpu_memory_utilization, config.gpu_memory_utilization is not None),
+    ):
+        if is_refused:
+            raise ValueError(
+                f"{name}={shown(value, 60)} is not served by replicas: data_parallel_size must be 1 with it, got "
+                f"{shown(size)}"
+            )
+    least = _PROCESS_BYTES * config.tensor_parallel_size * config.pipeline_parallel_size
+    if config.num_blocks is None:
+        least += config.kv_cache_memory_bytes
+    require_memory(f"data_parallel_size={shown(size)}", size * least, "ask for fewer, or for smaller caches")
+
+
+def check_data_parallel_rank(rank: int | None, size: int) -> int | None:
+    """The replica that a request is to run in, None where the balancer picks it. Raises ValueError for another number.
+
+    Upstream: upstream/vllm/v1/engine/input_processor.py:255 — "if data_parallel_rank is not None and not".
+    """
+    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size):
+        raise ValueError(
+            f"data_parallel_rank must be a whole number from 0 to {size - 1} (data_parallel_size={size}), got "
+            f"{shown(rank)}"
+        )
+    return rank
+
+
+def refuse_replicas(size: int, name: str, has_many: bool) -> None:
+    """Raises ValueError where something that has one core, unless it `has_many`, is asked for more.
+
+    Upstream: upstream/vllm/entrypoints/llm.py:299 — "is not supported for single-".
+    """
+    if size > 1 and not has_many:
+        raise ValueError(
+            f"{name}(data_parallel_size={size}) is not supported for single-process usage: data_parallel_size must be "
+            "1. Use `AsyncLLM(enable_multiprocessing=True, data_parallel_size=...)`, or `mini-vllm serve "
+            "--data-parallel-size ...`"
+        )

@@ -1,0 +1,180 @@
+"""Ranks as actors on a Ray cluster of two nodes, both on this machine."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.config.vllm import EngineConfig
+from mini_vllm.distributed import shared_memory
+from mini_vllm.executor import ray_executor
+from mini_vllm.executor.abstract import Executor
+from mini_vllm.tests.executor import in_workers
+from mini_vllm.tests.executor.test_multiproc_executor import executor_of, wait_until
+from mini_vllm.tests.helpers import free_port
+from mini_vllm.tests.models.tiny_checkpoints import save_tiny
+
+pytestmark = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
+ROOT = Path(__file__).resolve().parents[3]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+PROMPTS = [{"prompt_token_ids": [5 + i, *range(40, 43 + 7 * i)]} for i in range(5)]
+ARGS = {"dtype": "float64", "num_blocks": 64, "block_size": 4, "max_num_batched_tokens": 16, "max_num_seqs": 4}
+TP = {"tensor_parallel_size": 2}
+RAY = {"distributed_executor_backend": "ray"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(save_tiny("llama", tmp_path_factory.mktemp("llama")))
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return tokens(LLM(folder, **ARGS))
+
+
+def tokens(llm):
+    return [o.outputs[0].token_ids for o in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes of two CPUs, with Ray's token authentication, and this process as the driver on the first."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'mini-vllm[ray]'")
+    home, port, before = Path(tempfile.mkdtemp(prefix="ray")), free_port(), dict(os.environ)
+    (home / "token").touch(0o600)
+    (home / "token").write_text(secrets.token_hex(32))
+    os.environ.update(
+        RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(home / "token"), RAY_USAGE_STATS_ENABLED="0",
+        PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+    )  # fmt: skip
+    import ray  # reads how it authenticates when it is imported
+
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--node-ip-address", "127.0.0.1", "--num-cpus", "2"]
+    head = ["--head", "--port", str(port), "--include-dashboard=false", "--temp-dir", str(home)]
+    nodes = []
+    try:
+        for words in (head, ["--address", f"127.0.0.1:{port}"]):
+            with (home / f"node{len(nodes)}.log").open("w") as log:
+                command = [*start, *words, "--block"]
+                nodes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True))
+            wait_until(lambda: "runtime started" in (home / f"node{len(nodes) - 1}.log").read_text())
+        ray.init(address=f"127.0.0.1:{port}", log_to_driver=False)
+        wait_until(lambda: ray.cluster_resources().get("CPU") == 4)
+        yield ray
+    finally:
+        ray.shutdown()
+        for node in nodes[::-1]:  # all that a node has started is in its group
+            os.killpg(node.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.wait(20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(node.pid, signal.SIGKILL)
+            node.wait(20)
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tp", "pp", "group"),
+    [(2, 1, "TensorParallelGroup"), (4, 1, "TcpCommunicator"), (1, 2, "NodeRanks"), (2, 2, "NodeRanks")],
+)
+def test_actors_give_the_tokens_of_one_process(cluster, folder, expected, tp, pp, group):
+    """Two ranks are on the driver's node and share memory; four are on both, and meet over TCP, or in stages."""
+    llm = LLM(folder, **ARGS, **RAY, tensor_parallel_size=tp, pipeline_parallel_size=pp)
+    try:
+        assert tokens(llm) == expected
+        assert type(executor_of(llm).group).__name__ == group
+        pids = llm.llm_engine.collective_rpc(in_workers.pid_of)
+        assert pids[0] == os.getpid() and len(set(pids)) == executor_of(llm).group.world_size
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+    wait_until(lambda: cluster.available_resources().get("CPU") == 4)
+
+
+@pytest.mark.slow
+def test_an_actor_that_dies_is_named_and_the_cluster_serves_on(cluster, folder, expected):
+    llm = LLM(folder, **ARGS, **RAY, **TP)
+    [worker] = executor_of(llm).workers
+    os.kill(worker.said["pid"], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"rank 1 .* died in execute_model"):
+        tokens(llm)
+    llm.llm_engine.engine_core.shutdown()
+    llm = LLM(folder, **ARGS, **RAY, **TP)
+    try:
+        assert tokens(llm) == expected
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+
+
+@pytest.mark.slow
+def test_more_ranks_than_the_cluster_has_cpus(cluster, folder):
+    said = "the Ray cluster has 4 CPUs, and each of the 6 ranks of tensor_parallel_size=2 and pipeline_parallel_size=3"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        LLM(folder, **ARGS, **RAY, **TP, pipeline_parallel_size=3)
+
+
+def test_what_ray_is_not_for():
+    for args, said in (
+        ({}, "is for more than one rank"),
+        ({**TP, "nnodes": 2}, "nnodes=2 needs distributed_executor"),
+        ({**TP, "data_parallel_size": 2}, "data_parallel_size must be 1 with it, got 2"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            EngineConfig(**ARGS, **RAY, **args)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, folder):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        ValueError, match=r"^distributed_executor_backend='ray' needs Ray .*pip install 'mini-vllm\[ray\]'$"
+    ):
+        LLM(folder, **ARGS, **RAY, **TP)
+
+
+def test_the_class_that_the_argument_names(monkeypatch):
+    monkeypatch.setattr(ray_executor, "assert_ray_available", lambda: None)
+    assert Executor.get_class(EngineConfig(**ARGS, **RAY, **TP)) is ray_executor.RayDistributedExecutor
+    config = EngineConfig(**ARGS, **RAY, pipeline_parallel_size=2)
+    assert Executor.get_class(config) is ray_executor.RayPipelineExecutor
+
+
+def test_groups_in_memory_go_to_another_process():
+    """As an actor gets them: a pickle that asks its sender for the memory."""
+    from multiprocessing import get_context
+    from multiprocessing.process import current_process
+
+    from mini_vllm.distributed.parallel_state import TensorParallelGroup
+
+    group = TensorParallelGroup(2, 8, "float64")
+    key, data = ray_executor.hand_over({0: group})
+    assert key == bytes(current_process().authkey)
+    ours, theirs = get_context("spawn").Pipe()
+    proc = get_context("spawn").Process(target=_fill, args=(key, data, theirs), daemon=True)
+    proc.start()
+    assert ours.poll(60) and ours.recv() == 3.0
+    assert group.parts(0, 0, 4)[1].tolist() == [7.0] * 4
+    proc.join(60)
+
+
+def _fill(key, data, pipe):
+    import pickle
+    from multiprocessing.process import current_process
+
+    current_process().authkey = key
+    group = pickle.loads(data)[0]
+    group.parts(0, 0, 4)[1][...] = 7.0
+    pipe.send(3.0)
