@@ -170,11 +170,13 @@ def test_answers_equal_mini_vllms_with_preemptions_and_hits() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [{}, SMALL, {**SMALL, "enable_prefix_caching": False}, {"block_size": 1}])
 def test_every_answer_equals_mini_vllms(engine: dict[str, Any]) -> None:
-    """Together; where nothing is said of the engine, each alone too."""
+    """Together; where nothing is said of the engine, every third alone too. Of the two last engines, half of them."""
     rows = recorded()["answers"]
+    rows = rows[1::2] if "enable_prefix_caching" in engine else rows[::2] if engine and engine is not SMALL else rows
     for together in [True] if engine else [True, False]:
+        rows = rows if together else rows[::3]
         answers = ask(rows, {"num_blocks": 3000, **engine}, together)
-        assert len(rows) >= 20 and assert_equal(rows, answers) <= 2
+        assert len(rows) >= 10 and assert_equal(rows, answers) <= 2
         assert engine is not SMALL or sum(answer["num_preemptions"] for answer in answers) >= 3
 
 

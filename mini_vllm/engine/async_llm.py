@@ -107,7 +107,7 @@ class AsyncLLM(FrontEnd):
         """
         self._death.check()
         refuse_arguments(tokenization_kwargs=tokenization_kwargs, trace_headers=trace_headers, prompt_text=prompt_text)
-        processed = self.input_processor.process_inputs(prompt, params)
+        processed = await self.input_processor.process_inputs_async(prompt, params)
         if lora_request is not None:
             if self.lora_registry.is_new(lora_request):
                 await self._ask("check_lora", lora_request)

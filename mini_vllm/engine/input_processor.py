@@ -121,6 +121,15 @@ class InputProcessor:
             self._validate_structured_outputs(params)
         return ProcessedInput(text, token_ids, params, cache_salt, mm_features=mm_features)
 
+    async def process_inputs_async(self, prompt: Prompt, params: SamplingParams | PoolingParams) -> ProcessedInput:
+        """The same in the loop of a server: a grammar, which may take seconds, is compiled in another thread first."""
+        wanted = getattr(params, "structured_outputs", None)
+        if wanted is not None:
+            from mini_vllm.structured_output.engine import compile_beside
+
+            await compile_beside(wanted, self.structured_outputs)
+        return self.process_inputs(prompt, params)
+
     def _process_pooling(self, prompt: Prompt, params: PoolingParams) -> ProcessedInput:
         """A prompt may fill the whole context: nothing comes after it."""
         if self.pooler_config is None:

@@ -15,8 +15,9 @@ from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.distributed.node_ranks import dist_backend
 
 _OWN = {
-    "node_rank", "master_addr", "master_port", "download_dir", "hf_token", "served_model_name", "disable_log_stats",
-    "shutdown_timeout", "stream_interval", "generation_config", "skip_tokenizer_init", "tokenizer_mode",
+    "node_rank", "master_addr", "master_port", "distributed_timeout_seconds", "download_dir", "hf_token",
+    "served_model_name", "disable_log_stats", "shutdown_timeout", "stream_interval", "generation_config",
+    "skip_tokenizer_init", "tokenizer_mode",
 }  # fmt: skip
 """Settings that may differ from node to node, and those of the front end, and the one that is nobody's business."""
 _PLAIN = (int, float, str, bool, type(None))

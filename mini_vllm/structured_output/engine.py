@@ -6,6 +6,7 @@ Upstream: `upstream/vllm/sampling_params.py:794 — `SamplingParams._validate_st
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.structured_output import StructuredOutputManager
-from mini_vllm.structured_output.backend_types import TokenVocabulary
+from mini_vllm.structured_output.backend_types import StructuredOutputOptions, TokenVocabulary
 from mini_vllm.structured_output.request import get_structured_output_key
 
 if TYPE_CHECKING:
     from mini_vllm.config.resolved_model import ResolvedModel
     from mini_vllm.config.vllm import EngineConfig
     from mini_vllm.structured_output.jump_forward import JumpForward
+    from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
 
 def validate_structured_outputs(params: SamplingParams, config: StructuredOutputsConfig, tokenizer: Any) -> None:
@@ -50,13 +52,33 @@ def validate_structured_outputs(params: SamplingParams, config: StructuredOutput
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"structured_outputs.json cannot be written as JSON: {error}") from None
     if config.resolved_backend == "mini":
-        from mini_vllm.structured_output.specs import compile_spec
+        _compile(request_type, spec, config)
 
-        kind = request_type.name.lower()
-        try:
-            compile_spec(request_type, spec, not config.disable_any_whitespace)
-        except ValueError as error:
-            raise ValueError(f"structured_outputs.{kind} cannot be used: {error}") from None
+
+def _compile(request_type: StructuredOutputOptions, spec: str, config: StructuredOutputsConfig) -> None:
+    """Raises ValueError where it cannot be used."""
+    from mini_vllm.structured_output.specs import compile_spec
+
+    try:
+        compile_spec(request_type, spec, not config.disable_any_whitespace)
+    except ValueError as error:
+        raise ValueError(f"structured_outputs.{request_type.name.lower()} cannot be used: {error}") from None
+
+
+async def compile_beside(wanted: StructuredOutputsParams, config: StructuredOutputsConfig) -> None:
+    """Compile a grammar in a thread, so that the loop goes on; `validate_structured_outputs` then finds it compiled.
+
+    Raises:
+        ValueError: as `validate_structured_outputs`; what is wrong beside the grammar is said there.
+    """
+    if config.resolved_backend != "mini" or wanted.choice == []:
+        return
+    try:
+        request_type, spec = get_structured_output_key(wanted)
+    except (TypeError, ValueError, RecursionError):
+        return
+    if spec.strip() or request_type is StructuredOutputOptions.JSON_OBJECT:
+        await asyncio.to_thread(_compile, request_type, spec, config)
 
 
 def make_structured_output_manager(

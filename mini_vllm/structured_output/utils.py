@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from mini_vllm.structured_output.backend_types import StructuredOutputBackend, TokenVocabulary
 
 _COMMENT = re.compile(r"(#|//).*$")
-_TEXT = re.compile(r"'([^']*)'")
+_LARK_TEXT = re.compile(r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')(?P<flags>i\b)?""")
+_LARK_TOKEN = re.compile(rf"{_LARK_TEXT.pattern}|\[[^\]\"']*\]|//.*|#.*")
+_LARK_CLASS = re.compile(r"\[[^\]\"'|]*\]")
+_LARK_RULE = re.compile(r"[!?]{0,2}(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<more>\{[^}:]*\}|\.-?\d+)?\s*:(?!:)")
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_LARK_REFUSED = {
+    r"->": "the alias ->", r"/": "the regular expression /…/", r"\.\.": "the range ..", r"~": "the repetition ~",
+    r'""i': "a flag behind a text", r"[A-Za-z_]\w*\s*\{\s*[^\d\s,]": "a template", r"%": "the statement %",
+}  # fmt: skip
 
 
 def apply_grammar_bitmask(
@@ -75,40 +83,87 @@ def grammar_is_likely_lark(grammar_str: str) -> bool:
 
 
 def convert_lark_to_ebnf(grammar_str: str) -> str:
-    """The subset of Lark that upstream turns into EBNF: `name: a | b`, further lines with `| c`, texts in either
-    quotes; the start is the rule `start`, or the first.
+    """The subset of Lark that upstream turns into EBNF: `name: a | b`, further lines of a rule, texts in either quotes,
+    `( ) * + ?`, and ours beside it: `[a]` for what may be left out. The start is the rule `start`, or the first.
 
-    Raises ValueError, as upstream, where quotes do not match or a rule is not defined.
-    Upstream: upstream/vllm/v1/structured_output/utils.py:321 — `convert_lark_to_ebnf`.
+    A bracket without quotes, bars and names of rules, as in `[a-z]`, is a class of characters, as upstream has it.
+
+    Raises ValueError, as upstream, where quotes do not match or a rule is not defined; and by name for every other mark
+    of Lark: `%ignore` and the other statements, `->`, `/…/`, `..`, `~`, flags behind a text, templates, priorities.
+    Upstream: upstream/vllm/v1/structured_output/utils.py:321 — `convert_lark_to_ebnf`, which passes over lines that it
+    cannot read, and hands `["b"]` on as a class of characters.
     """
     rules: dict[str, list[str]] = {}
     name = ""
-    for number, line in enumerate(grammar_str.split("\n"), 1):
-        line = _COMMENT.sub("", line).strip()
+    for number, raw in enumerate(grammar_str.split("\n"), 1):
+        line = _without_comment(raw).strip()
         if not line:
             continue
-        if line.startswith("|"):
-            if not name:
-                raise ValueError(f"line {number}: an alternative '|' without a rule before it")
-            definition = line[1:]
-        elif ":" in line:
-            name, _, definition = line.partition(":")
-            name = name.strip().strip("?")
+        if line.startswith("%"):
+            raise ValueError(f"line {number}: {line.split()[0]} of Lark is not supported")
+        head = _LARK_RULE.match(line)
+        if head is not None:
+            name, definition = head["name"], line[head.end() :]
+            if head["more"]:
+                what = "templates" if head["more"].startswith("{") else "priorities"
+                raise ValueError(f"line {number}: {what} of Lark ({head['more'].strip()}) are not supported")
+            if name in rules:
+                raise ValueError(f"line {number}: rule {name!r} is defined twice")
             rules[name] = []
+        elif name and (line.startswith("|") or raw[0].isspace() or rules[name][-1].endswith(("|", "(", "["))):
+            definition = line  # a rule goes on
         else:
-            continue
-        if definition.count("'") % 2 or definition.count('"') % 2:
-            raise ValueError(f"line {number}: quotes in rule {name!r} do not match")
-        rules[name].append(_TEXT.sub(r'"\1"', definition).strip())
+            raise ValueError(f"line {number}: {line[:40]!r} is no rule of Lark, and goes on with none")
+        rules[name].append(_lark_definition(definition, name, number))
     if not rules:
         raise ValueError("No valid rules found in grammar")
-    _check_references(rules)
+    bodies = {name: _optional_brackets(" ".join(parts), rules) for name, parts in rules.items()}
+    _check_references(bodies)
     start = "start" if "start" in rules else next(iter(rules))
-    return "\n".join([f"root ::= {start}", *(f"{name} ::= {' | '.join(parts)}" for name, parts in rules.items())])
+    return "\n".join([f"root ::= {start}", *(f"{name} ::= {body}" for name, body in bodies.items() if name != "root")])
 
 
-def _check_references(rules: dict[str, list[str]]) -> None:
-    bare = re.sub(r'"[^"]*"|\[[^\]]*\]', "", " ".join(part for parts in rules.values() for part in parts))
+def _without_comment(line: str) -> str:
+    """A comment begins with # or //, outside of quotes."""
+    found = _LARK_TOKEN.finditer(line)
+    at = next((each.start() for each in found if each[0].startswith(("#", "//"))), len(line))
+    return line[:at]
+
+
+def _lark_definition(text: str, name: str, number: int) -> str:
+    """One line of a rule with its texts in double quotes. Raises ValueError for a mark that is not kept."""
+    bare = _LARK_TEXT.sub(lambda found: '""' + "i" * bool(found["flags"]), text)
+    if bare.replace('""', "").count("'") or bare.replace('""', "").count('"'):
+        raise ValueError(f"line {number}: quotes in rule {name!r} do not match")
+    marks = _LARK_CLASS.sub("", bare)
+    for mark, what in _LARK_REFUSED.items():
+        if re.search(mark, marks):
+            raise ValueError(f"line {number}: {what} of Lark in rule {name!r} is not supported")
+    return _LARK_TEXT.sub(_double_quoted, text).strip()
+
+
+def _double_quoted(found: re.Match[str]) -> str:
+    if found["text"].startswith('"'):
+        return found["text"]
+    return '"' + re.sub(r'(?<!\\)"', r'\\"', found["text"][1:-1]).replace("\\'", "'") + '"'
+
+
+def _optional_brackets(body: str, rules: Collection[str]) -> str:
+    """`["b" | c]` may be left out: `("b" | c)?`. The innermost first."""
+    texts = _LARK_TEXT.findall(body)
+    bare = _LARK_TEXT.sub("\0", body)
+    while found := next((each for each in _BRACKET.finditer(bare) if _is_optional(each[1], rules)), None):
+        bare = f"{bare[: found.start()]}({found[1]})?{bare[found.end() :]}"
+    parts = bare.split("\0")
+    return parts[0] + "".join(text + part for (text, _), part in zip(texts, parts[1:], strict=True))
+
+
+def _is_optional(inner: str, rules: Collection[str]) -> bool:
+    return "\0" in inner or "|" in inner or "(" in inner or any(each in rules for each in inner.split())
+
+
+def _check_references(rules: Mapping[str, str]) -> None:
+    bare = re.sub(r'"(?:\\.|[^"\\])*"|\[[^\]]*\]', "", " ".join(rules.values()))
     missing = set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", bare)) - rules.keys() - {"root"}
     if missing:
         raise ValueError(f"Referenced rules are not defined: {', '.join(sorted(missing))}")

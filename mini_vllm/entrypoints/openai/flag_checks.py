@@ -46,7 +46,7 @@ def _flag(name: str) -> str:
 def _check_template(given: str) -> None:
     """A text without a sign of a template is the name of a file that has to be there.
 
-    Upstream: upstream/vllm/entrypoints/chat_utils.py:1330 — "JINJA_CHARS".
+    Upstream: upstream/vllm/entrypoints/chat_utils.py:1245 — "JINJA_CHARS".
     """
     import jinja2
 

@@ -6,7 +6,7 @@ Upstream has no twin.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mini_vllm.structured_output.automata.expression import (
     NOTHING,
@@ -35,13 +35,27 @@ class Grammar:
 
     rules: dict[str, Expression] = field(default_factory=dict)
     root: str = "root"
-    _shared: dict[Expression, Reference] = field(default_factory=dict, repr=False)
+    automata: dict[str, list[State]] = field(default_factory=dict)
+    """Of rules that are automata from the start, with bytes on their edges alone; the body of such a rule says whether
+    it may be empty."""
+    effort: Effort = field(default_factory=Effort, repr=False)
+    """What is left for making all of it deterministic."""
+    known: dict[object, Reference] = field(default_factory=dict, repr=False)
+    """Rules by what they were made of."""
 
     def shared(self, wish: str, body: Expression) -> Reference:
         """As `add`, but equal bodies have one rule: one automaton, and one set of masks."""
-        if body not in self._shared:
-            self._shared[body] = self.add(wish, body)
-        return self._shared[body]
+        if body not in self.known:
+            self.known[body] = self.add(wish, body)
+        return self.known[body]
+
+    def add_automaton(self, wish: str, states: list[State]) -> Reference:
+        """A rule of ready states, of which 0 is the start. Raises GrammarError where all together are too many."""
+        if sum(map(len, self.automata.values())) + len(states) > MAX_STATES:
+            raise GrammarError(f"the grammar needs more than {MAX_STATES} states: shorten its lengths")
+        found = self.add(wish, Repeat(ByteSet(1), 0 if states[0].is_final else 1, 1))
+        self.automata[found.name] = states
+        return found
 
     def add(self, wish: str, body: Expression) -> Reference:
         """Add a rule under this name or, where that is taken, the name with a number behind it."""
@@ -73,9 +87,11 @@ class CompiledGrammar:
 
 class _Compiler:
     def __init__(self, grammar: Grammar) -> None:
-        self.root = grammar.root
+        self.root, self.effort = grammar.root, grammar.effort
         self.rules = dict(grammar.rules)
-        self.chains: dict[str, list[State]] = {}
+        self.chains: dict[str, list[State]] = {
+            name: [replace(s, bytes_to=list(s.bytes_to)) for s in states] for name, states in grammar.automata.items()
+        }
         self._chain_of: dict[Expression, str] = {}
         self._names: dict[str, tuple[Expression, tuple[str, ...]]] = {}
 
@@ -92,10 +108,9 @@ class _Compiler:
         for name in self._reachable():
             self.rules[name] = self._shorten(self.rules[name], nullable)
         automata: dict[str, list[State]] = {}
-        effort = Effort()
         for name in self._reachable():
             recursive = name if name in self._names_in(name) else None
-            automata[name] = trim(self.chains.get(name) or build(self.rules[name], recursive, effort))
+            automata[name] = trim(self.chains.get(name) or build(self.rules[name], recursive, self.effort))
         _refuse_left_recursion(automata, {n for n in automata if automata[n][0].is_final} | nullable)
         return _joined(automata, self.root)
 

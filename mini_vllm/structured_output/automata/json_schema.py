@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+from urllib.parse import unquote
 
 from mini_vllm.structured_output.automata.expression import Expression, GrammarError, Reference, choice, literal
 from mini_vllm.structured_output.automata.grammar import Grammar
@@ -106,6 +107,7 @@ class SchemaCompiler:
             raise GrammarError(f"{where}: $ref {pointer!r} is not supported: only '#' and '#/…', in the same document")
         found: Any = self.root
         for part in pointer.split("/")[1:]:
+            part = _unquoted(part, pointer, where)
             part = part.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and part.isdigit() and int(part) < len(found):
                 found = found[int(part)]
@@ -220,6 +222,14 @@ class SchemaCompiler:
         if any(10**PRECISION % each.denominator for each in values):
             raise GrammarError(f"{where}: multipleOf with more than {PRECISION} decimals is not supported")
         return choice(literal(_decimal_text(each)) for each in values)
+
+
+def _unquoted(part: str, pointer: str, where: str) -> str:
+    """A part of a URI's fragment, percent-decoded as UTF-8 (RFC 6901, section 6)."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise GrammarError(f"{where}: $ref {pointer!r} is no UTF-8 once it is percent-decoded") from None
 
 
 def _decimal_text(value: Fraction) -> str:

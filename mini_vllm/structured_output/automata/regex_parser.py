@@ -10,6 +10,7 @@ word boundaries; and flags and Unicode classes (\\p{…}). Upstream has no twin.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from mini_vllm.structured_output.automata.expression import EMPTY, Expression, GrammarError, Repeat, choice, sequence
@@ -29,27 +30,31 @@ UNICODE_SPACE: Ranges = [(0x1C, 0x1F), (0x85, 0x85)]
 ANY: Ranges = [(0, MAX_CODE_POINT)]
 _CLASSES = {"d": DIGITS, "w": WORD, "s": SPACE}
 _WIDEST = {"d": DIGITS, "w": WORD, "s": [*EVERY_SPACE, *UNICODE_SPACE]}
+_CLASS_NAMES = re.compile(r"\\.", re.DOTALL)
 _SIGNS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _REFUSED_GROUPS = {"=": "lookahead", "!": "lookahead", "<=": "lookbehind", "<!": "lookbehind"}
 
 
-def parse_regex(pattern: str, dot: Ranges = ANY, character: Callable[[Ranges], Expression] = characters) -> Expression:
+def parse_regex(
+    pattern: str, dot: Ranges = ANY, character: Callable[[Ranges], Expression] = characters, widest: bool = False
+) -> Expression:
     """A pattern as an expression.
 
     Args:
         dot: what `.` stands for. character: one character out of some, as it is written where the pattern applies
-            (inside a JSON string, a quotation mark takes two bytes).
+            (inside a JSON string, a quotation mark takes two bytes). widest: what matches is not to be written, so that
+            `\\s` and `\\S` are all that they may be to anybody, and not what they are to everybody.
 
     Raises:
         GrammarError: not a regular expression, or one with something that is refused; says where.
     """
-    return _RegexParser(pattern, dot, character).parse()
+    return _RegexParser(pattern, dot, character, widest).parse()
 
 
 class _RegexParser:
-    def __init__(self, pattern: str, dot: Ranges, character: Callable[[Ranges], Expression]) -> None:
+    def __init__(self, pattern: str, dot: Ranges, character: Callable[[Ranges], Expression], widest: bool) -> None:
         self.cursor = TextCursor(pattern, f"regex {pattern[:80]!r}")
-        self.dot, self.character = dot, character
+        self.dot, self.character, self.widest = dot, character, widest
 
     def parse(self) -> Expression:
         body, _, _ = self._alternatives(True)
@@ -153,6 +158,7 @@ class _RegexParser:
         ranges: Ranges = []
         if cursor.peek() == "]":
             raise cursor.error("an empty [] is not supported")
+        start = cursor.at
         while not cursor.takes("]"):
             if cursor.is_done:
                 raise cursor.error("'[' is not closed")
@@ -164,6 +170,9 @@ class _RegexParser:
                     raise cursor.error("a range in [] goes from a character to a later one")
                 low = [(low[0][0], high[0][0])]
             ranges += low
+        classes = _CLASS_NAMES.findall(cursor.text, start, cursor.at)
+        if {"\\s", "\\S"} <= set(classes):
+            ranges = ANY  # whatever a space is, it is here or there
         return complement(ranges) if negated else ranges
 
     def _bracket_item(self, negated: bool) -> Ranges:
@@ -179,8 +188,8 @@ class _RegexParser:
         if kind.lower() in _CLASSES and kind.isascii():
             narrow, wide = _CLASSES[kind.lower()], _WIDEST[kind.lower()]
             if kind.isupper():
-                return complement(narrow if negated else wide)
-            return wide if negated else narrow
+                return complement(narrow if negated != self.widest else wide)
+            return wide if negated != self.widest else narrow
         if kind in "pP":
             raise cursor.error("Unicode classes (\\p) are not supported")
         if not in_bracket and kind in "bB":

@@ -71,6 +71,8 @@ def _include(grammar: Grammar, other: Grammar, prefix: str) -> Reference:
     """Take over another grammar's rules under new names."""
     for name, body in other.rules.items():
         grammar.rules[prefix + name] = renamed(body, prefix)
+    for name, states in other.automata.items():
+        grammar.automata[prefix + name] = states
     return Reference(prefix + other.root)
 
 

@@ -16,6 +16,7 @@ from mini_vllm.tests.spec_decode.equality import (
     PROMPTS,
     SCHEMA,
     SETTINGS,
+    Prophet,
     answer,
     differences,
     requests,
@@ -55,17 +56,23 @@ def test_what_a_client_gets_does_not_depend_on_drafts():
 
 
 @functools.cache
-def everything():
-    """All settings for half of the prompts: the requests, and what comes without drafts."""
-    names, prompts = list(SETTINGS), PROMPTS[1:5]
+def without_drafts(first):
+    """All settings for two prompts, the first and the next: the requests, what comes without drafts, and its tokens."""
+    names, prompts = list(SETTINGS), PROMPTS[first : first + 2]
     asked = requests(names, prompts)
-    return names, prompts, asked, answer(None, *asked)[0]
+    return names, prompts, asked, answer(None, *asked)[0], Prophet.answers
+
+
+def everything(first):
+    """The same, but that the prophet has the tokens, whatever was asked in between."""
+    *found, Prophet.answers = without_drafts(first)
+    return found
 
 
 @pytest.mark.slow
 @EACH
 def test_whole_outputs_of_every_setting(drafter):
-    names, prompts, asked, plain = everything()
+    names, prompts, asked, plain = everything(1)
     drafted, llm = answer(DRAFTERS[drafter], *asked)
     same(drafted, plain, names, prompts)
     assert llm.llm_engine.stats.spec_decoding.num_accepted_tokens > 100
@@ -74,7 +81,7 @@ def test_whole_outputs_of_every_setting(drafter):
 @pytest.mark.slow
 @EACH
 def test_streams_of_every_setting(drafter):
-    names, prompts, asked, plain = everything()
+    names, prompts, asked, plain = everything(3)
     pieces = stream(DRAFTERS[drafter], *asked, RequestOutputKind.DELTA)
     same([whole(each) for each in pieces], plain, names, prompts)
     assert sum(len(c.token_ids) > 1 for each in pieces for o in each for c in o.outputs) > 100, "several tokens at once"
@@ -87,7 +94,7 @@ def test_streams_of_every_setting(drafter):
     ids=["ahead-draft_model", "ahead-eagle", "chunks-draft_model", "chunks-prophet"],
 )
 def test_whole_outputs_however_they_are_scheduled(drafter, args):
-    names, prompts, asked, plain = everything()
+    names, prompts, asked, plain = everything(1)
     same(answer(DRAFTERS[drafter], *asked, **args)[0], plain, names, prompts)
 
 
@@ -106,7 +113,7 @@ def abort_after(engine, prompt, num_tokens):
 @pytest.mark.slow
 @EACH
 def test_what_an_aborted_request_had_is_what_it_had_without_drafts(drafter):
-    everything()  # so that the prophet knows
+    Prophet.answers = without_drafts(1)[-1] + without_drafts(3)[-1]
     engine, without = (LLMEngine(str(POCKET), speculative_config=s, **ENGINE) for s in (DRAFTERS[drafter], None))
     for prompt in requests(["plain"], PROMPTS[1:5])[0]:
         for num_tokens in (1, 2, 4, 6):

@@ -321,7 +321,10 @@ def test_a_capital_class_leaves_out_whatever_anybody_calls_by_the_small_one():
     assert all(matches(narrow, each) for each in " \t\n\xa0") and not any(
         matches(narrow, each) for each in "\ufeff\x1fé"
     )
-    assert matches(grammar_of("REGEX", r"[\s\S]"), "é") and matches(grammar_of("REGEX", r"\W\D"), "éé")
+    assert all(matches(grammar_of("REGEX", r"[\s\S]"), each) for each in ["é", "\n", *spaces])
+    grammar = grammar_of("JSON", json.dumps({"type": "string", "pattern": r"^(?!.*\s)(?!\x1f?x)[\s\S]{1,2}$"}))
+    assert not any(matches(grammar, json.dumps(f"a{each}")) for each in spaces) and matches(grammar, '"ab"')
+    assert matches(grammar_of("REGEX", r"\W\D"), "éé")
 
 
 @pytest.mark.parametrize(
@@ -356,6 +359,50 @@ def test_a_group_behind_the_name_of_a_rule():
 )
 def test_a_name_that_no_rule_has_is_refused_by_name(text):
     with pytest.raises(GrammarError, match=r"the macro \w+\(…\) is not supported|'x', which is not defined"):
+        grammar_of("GRAMMAR", text)
+
+
+LARK = [
+    ('start: "a" ["b"] "c"', ["ac", "abc"], ['a"c', "abbc", 'ab"c']),
+    ('start: "a" ["b" | x] "c"\nx: "d" [y]\ny: "e"', ["ac", "abc", "adc", "adec"], ["aec", "a|c"]),
+    ('start: "a" [["b"] "c"]', ["a", "ac", "abc"], ["ab"]),
+    ('start: [x] "c"\nx: [a-z]', ["ac", "c"], ["xxc"]),
+    ('start: ["x|" y ["]"]]\ny: "y"', ["", "x|y", "x|y]"], ["y", "x"]),
+    ('start: "a"\n  | "b"\n| "c"', ["a", "b", "c"], ["ab"]),
+    ('start: ("a" |\n  "b")+ // "c"\n!y: "#"', ["a", "ba"], ["c", ""]),
+    ("start: 'a\"b' '\\'' x{2,3}\n?x: '//' | '#'", ["a\"b'//#"], ["a\"b'//"]),
+    ("start: [0-9/~]+", ["1/~"], ["a"]),
+]
+
+
+@pytest.mark.parametrize(("text", "good", "bad"), LARK)
+def test_lark_is_read_as_lark_reads_it(text, good, bad):
+    grammar = grammar_of("GRAMMAR", text)
+    assert [each for each in good if not matches(grammar, each)] == []
+    assert [each for each in bad if matches(grammar, each)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((f'start: "a" b\nb: "b"\n{each} c', f"line 3: {each} of Lark")
+          for each in ("%ignore", "%import", "%declare", "%extend", "%override")),
+        ('start: "a" -> add', "the alias -> of Lark"),
+        ("start: /a+/", "the regular expression /…/ of Lark"),
+        ('start: "a".."z"', "the range .. of Lark"),
+        ('start: "a" ~ 3', "the repetition ~ of Lark"),
+        ('start: "a"i "b"', "a flag behind a text of Lark"),
+        ('start: pair{"a"}', "a template of Lark"),
+        ('pair{x}: x x\nstart: "a"', r"templates of Lark \({x}\)"),
+        ('start.2: "a"', r"priorities of Lark \(.2\)"),
+        ('start: "a"\nhello world', "line 2: 'hello world' is no rule of Lark"),
+        ('hello world\nstart: "a"', "line 1: 'hello world' is no rule of Lark"),
+        ('start: "a"\nstart: "b"', "line 2: rule 'start' is defined twice"),
+        ("start: 'a\"", "quotes in rule 'start' do not match"),
+    ],
+)  # fmt: skip
+def test_marks_of_lark_that_are_not_kept_are_named(text, words):
+    with pytest.raises(ValueError, match=words):
         grammar_of("GRAMMAR", text)
 
 

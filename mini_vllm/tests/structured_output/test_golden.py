@@ -27,7 +27,14 @@ URI = "uri: RFC 3986 allows digits in a scheme, and is read more loosely behind 
 ZERO = "xgrammar writes -0.0 (though not -0); ours never writes a negative zero"
 LEADING = "ipv4: xgrammar takes leading zeros (01.2.3.4), which RFC 6943 calls ambiguous and Python's ipaddress refuses"
 ROOT = "a root that refers to itself: xgrammar's mask lacks tokens that its own accept_token takes"
+SECOND = "second 60 is a second in the minute before midnight alone, by UTC; ours never writes it"
+LENGTHS = "hostname: labels of 63 characters and names of 253 (RFC 1035), and no two hyphens in a row"
+SPACE = "\\S: xgrammar takes U+3000 and other white space of ECMA-262 for none"
 ARGUED = {
+    '{"type": "string", "format": "time"}': SECOND,
+    '{"type": "string", "format": "date-time"}': SECOND,
+    '{"type": "string", "format": "hostname"}': LENGTHS,
+    r"\s*\S+": SPACE,
     '{"type": "string", "minLength": 2, "maxLength": 5}': CONTROL,
     '{"type": "string", "pattern": "[^x]\\"?\\\\\\\\*\\\\n?"}': QUOTE,
     '{"type": "string", "format": "email"}': QUOTED,

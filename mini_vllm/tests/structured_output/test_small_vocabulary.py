@@ -85,7 +85,9 @@ def test_a_row_for_each_draft():
     requests = {}
     for name, pattern in (("x", "abc[.]5"), ("y", "12"), ("z", "a")):
         state = StructuredOutputRequest(StructuredOutputsParams(regex=pattern))
-        requests[name] = SimpleNamespace(request_id=name, structured_output_request=state, use_structured_output=True)
+        requests[name] = SimpleNamespace(
+            request_id=name, structured_output_request=state, use_structured_output=True, output_token_ids=[]
+        )
         manager.grammar_init(requests[name])
         while not state.is_grammar_ready:
             pass

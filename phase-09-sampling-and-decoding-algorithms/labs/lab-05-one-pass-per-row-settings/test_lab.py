@@ -50,7 +50,7 @@ def random_case(seed, whole_numbers=False):
     rows = [
         {
             "temperature": rng.choice([0.0, 0.3, 0.7, 1.0, 2.0]), "min_p": rng.choice([0.0, 0.02, 0.1]),
-            "top_k": rng.choice([0, -1, 1, 2, 5, vocab, vocab + 9]), "top_p": rng.choice([1.0, 0.95, 0.9, 0.5]),
+            "top_k": rng.choice([0, -1, -5, 1, 2, 5, vocab, vocab + 9]), "top_p": rng.choice([1.0, 0.95, 0.9, 0.5]),
         }
         for _ in logits
     ]  # fmt: skip
@@ -175,9 +175,22 @@ def test_min_p_is_a_share_of_the_likeliest(impl):
     assert got == {0, 1, 2}, f"at T = 3 the third has 0.67 of the first: three tokens, got {sorted(got)}"
 
 
-def test_float64_inside(impl):
-    got = run(impl, np.array([[1.0, 1.0 + 1e-9]] * 60), [{"top_k": 1}] * 60)
-    assert set(got.tolist()) == {1}, "1 and 1 + 1e-9 are two numbers, and top-k 1 keeps the second. *In float32*"
+NEAR = 1e-9
+CLOSE = {
+    "top_k": ([1 - NEAR, 1.0], {"top_k": 1}, {1}),
+    "top_p, dropped": ([0.5 - NEAR, 0.5 + NEAR], {"top_p": 0.5 + NEAR / 2}, {1}),
+    "top_p, the other dropped": ([0.5 + NEAR, 0.5 - NEAR], {"top_p": 0.5 + NEAR / 2}, {0}),
+    "top_p, kept": ([0.5 - NEAR, 0.5 + NEAR], {"top_p": 0.5 + 2 * NEAR}, {0, 1}),
+    "min_p, dropped": ([0.5 - NEAR, 1.0], {"min_p": 0.5}, {1}),
+    "min_p, kept": ([0.5, 1.0], {"min_p": 0.5 - NEAR}, {0, 1}),
+}
+
+
+@pytest.mark.parametrize("name", CLOSE)
+def test_float64_inside(impl, name):
+    probs, row, kept = CLOSE[name]
+    got = support(impl, probs, row)
+    assert got == kept, f"{name}: {probs} with {row} are numbers that float32 cannot tell apart. *In float32*"
 
 
 def test_masked_input(impl):

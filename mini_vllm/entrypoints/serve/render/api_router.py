@@ -62,7 +62,7 @@ async def render_completion(request: CompletionRequest, raw_request: Request) ->
 
 
 def _generate_request(serving: Any, request: Any, prompt: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Upstream: upstream/vllm/entrypoints/serve/disagg/protocol.py:54 — `GenerateRequest`."""
+    """Upstream: upstream/vllm/entrypoints/serve/disagg/protocol.py:62 — `GenerateRequest`."""
     params = serving._sampling_params(request, prompt)
     if prompt.get("mm_features"):
         raise ValueError("render gives no features: a conversation with media cannot be rendered")

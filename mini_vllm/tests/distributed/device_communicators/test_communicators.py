@@ -17,19 +17,15 @@ from mini_vllm.tests.distributed.worlds import in_shared_memory, meet
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
 NUM_ELEMENTS = 600
-GLOO = pytest.param("gloo", marks=[pytest.mark.needs_torch, pytest.mark.slow])
 
 
 def on_group(transport, world_size, task, dtype=np.float64, num_elements=NUM_ELEMENTS):
+    """What `task(group)` returns on each rank. transport: "shm", "tcp", or the class of another group over links."""
     if transport == "shm":
         if not shared_memory.is_supported():
             pytest.skip("shared memory needs Linux on x86-64")
         return in_shared_memory(world_size, task, num_elements, dtype)
-    if transport == "tcp":
-        communicator = TcpCommunicator
-    else:
-        pytest.importorskip("torch")
-        from mini_vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator as communicator
+    communicator = TcpCommunicator if transport == "tcp" else transport
     ranks = tuple(range(world_size))
     found = meet(world_size, lambda world: task(communicator(world.links, ranks, num_elements, dtype)))
     for each in found:
@@ -43,8 +39,22 @@ def of_rank(rank, *shape):
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("transport", ["shm", "tcp", GLOO])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_every_collective_on_every_transport(transport, world_size):
+    check_every_collective(transport, world_size)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_every_collective_over_gloo(world_size):
+    pytest.importorskip("torch")
+    from mini_vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+    check_every_collective(CpuCommunicator, world_size)
+
+
+def check_every_collective(transport, world_size):
     def task(group):
         rank, size = group.rank, group.world_size
         group.begin_step(1)

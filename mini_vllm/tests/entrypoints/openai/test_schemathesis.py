@@ -29,6 +29,7 @@ BASES = {
     "/v1/messages": {"model": "toy", **_CHAT},
     "/v1/messages/count_tokens": {"model": "toy", **_CHAT}, "/v1/responses": {"input": "Hi", "max_output_tokens": 3},
     "/tokenize": {"prompt": "ab"}, "/detokenize": {"tokens": [97]},
+    "/v1/completions/render": {"prompt": "ab"}, "/v1/chat/completions/render": _CHAT,
 }  # fmt: skip
 """Good bodies: of what schemathesis has made to fit the schema, up to three fields go into one. Else few were taken."""
 
