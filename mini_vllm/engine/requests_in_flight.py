@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from mini_vllm.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 MAX_DEATHS = 2
-"""Replicas that may die with a request in them before it is held to be the cause, and ends with an error."""
+"""Replicas that may die with a request of which they have given no token yet: then it is held to be the cause, and ends
+with an error. One that they have given tokens of has been computed by them, and may lose twice as many."""
 
 
 @dataclass
@@ -23,6 +24,8 @@ class _Sent:
     request: EngineCoreRequest
     rank: int
     deaths: int = 0
+    silent_deaths: int = 0
+    has_spoken: bool = False
     output_token_ids: list[int] = field(default_factory=list)
 
     def to_go_on(self) -> EngineCoreRequest:
@@ -52,7 +55,7 @@ class RequestsInFlight:
         if before is None:
             self._sent[request.request_id] = _Sent(request, rank)
         else:
-            before.rank = rank
+            before.rank, before.has_spoken = rank, False
 
     def note(self, rank: int, outputs: list[EngineCoreOutput]) -> list[EngineCoreOutput]:
         """What a replica said of requests, less those that are in another one by now."""
@@ -64,6 +67,7 @@ class RequestsInFlight:
             found.append(output)
             if sent is not None:
                 sent.output_token_ids += output.new_token_ids
+                sent.has_spoken = sent.has_spoken or bool(output.new_token_ids)
                 if output.finished:
                     del self._sent[output.request_id]
         return found
@@ -85,10 +89,11 @@ class RequestsInFlight:
             if sent.rank != rank:
                 continue
             sent.deaths += 1
-            if sent.deaths < MAX_DEATHS:
+            sent.silent_deaths += not sent.has_spoken
+            if sent.silent_deaths < MAX_DEATHS and sent.deaths < 2 * MAX_DEATHS:
                 moved.append(sent.to_go_on())
                 continue
             del self._sent[request_id]
-            said = f"{sent.deaths} replicas died while this request was in them"
+            said = f"{max(sent.silent_deaths, MAX_DEATHS)} replicas died while this request was in them"
             given_up.append(EngineCoreOutput(request_id, [], None, FinishReason.ERROR, said))
         return moved, given_up

@@ -208,4 +208,19 @@ def test_what_is_known_of_requests_in_flight():
     flight.note(1, [EngineCoreOutput("a", [8]), EngineCoreOutput("c", [5], finish_reason=FinishReason.LENGTH)])
     assert "c" not in flight and flight.forget(["b", "c", "x"]) == {1: ["b"]}
     moved, given_up = flight.take_from(1)
-    assert not moved and [each.request_id for each in given_up] == ["a"]
+    assert [each.output_token_ids for each in moved] == [[7, 8]] and not given_up  # replica 1 has computed it
+
+
+@pytest.mark.parametrize(("tokens", "deaths"), [([[], []], 2), ([[5], [], []], 3), ([[5], [], [6], []], 4),
+                                                ([[5], [6], [7], [8]], 4)])  # fmt: skip
+def test_who_has_seen_too_many_replicas_die_ends_with_an_error(tokens, deaths):
+    flight, request, given_up = RequestsInFlight(), EngineCoreRequest("a", [1], SamplingParams()), []
+    for rank, new in enumerate(tokens):
+        assert not given_up
+        flight.add(request, rank)
+        if new:
+            flight.note(rank, [EngineCoreOutput("a", new)])
+        _, given_up = flight.take_from(rank)
+    (output,) = given_up
+    assert len(tokens) == deaths and "a" not in flight and output.finish_reason == FinishReason.ERROR
+    assert output.stop_reason == "2 replicas died while this request was in them"
