@@ -118,10 +118,8 @@ def _add_middleware(app: FastAPI, args: Namespace) -> None:
         found = find_middleware(name)
         if inspect.isclass(found):
             app.add_middleware(found)  # type: ignore[arg-type]
-        elif inspect.iscoroutinefunction(found):
-            app.middleware("http")(found)
         else:
-            raise ValueError(f"--middleware must be a coroutine function or a class, got {name!r}")
+            app.middleware("http")(found)
 
 
 def init_app_state(engine_client: AsyncLLM, state: State, args: Namespace) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
@@ -158,12 +159,15 @@ def add_flags(group: argparse._ActionsContainer, owner: Any) -> None:
 
 
 def find_middleware(name: str) -> Any:
-    """What `--middleware` names. Raises ValueError where there is no such thing."""
+    """What `--middleware` names. Raises ValueError where there is no such thing, or where it is no middleware."""
     module, _, attribute = name.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(f"--middleware must be module.name of what can be imported, got {name!r}: {error}") from None
+    if not (inspect.isclass(found) or inspect.iscoroutinefunction(found)):
+        raise ValueError(f"--middleware must be a coroutine function or a class, got {name!r}")
+    return found
 
 
 def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

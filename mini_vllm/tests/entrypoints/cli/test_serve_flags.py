@@ -141,6 +141,7 @@ def test_an_empty_text_is_no_key_and_no_name(no_core: None, flag: str) -> None:
     (["--ssl-keyfile", "no.pem", "--ssl-certfile", "no.pem"], "--ssl-keyfile and --ssl-certfile 'no.pem,"),
     (["--chat-template", "{% if %}"], "--chat-template: "),
     (["--chat-template", "no_such.jinja"], "--chat-template: "),
+    (["--middleware", "json.loads"], "--middleware must be a coroutine function or a class, got 'json.loads'"),
     (["--fingerprint-value", "x"], "--fingerprint-value needs --fingerprint-mode custom"),
     (["--tool-call-parser", "no_such"], "--tool-call-parser does not fit this model: .*no_such.*not been registered"),
     (["--tool-call-parser", "mistral"], r"--tool-call-parser does not fit .*could not locate \[TOOL_CALLS\]"),
