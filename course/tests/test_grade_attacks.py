@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from course.grade import traps
-from course.grade.fork import mark
 from course.grade.grading import Grades, LabResult, grade
-from course.grade.intake import Submission
+from course.grade.intake import Submission, mark
 from course.grade.settings import Limits, Settings
 from course.labs import Lab, find_labs
 from course.tests import submissions as made
@@ -37,12 +36,14 @@ def test_what_a_human_lets_run_by_mistake_is_told_by_traps_and_snapshots(small_c
 
 
 @linux
-def test_what_the_language_lets_through_a_snapshot_tells() -> None:
+def test_what_the_language_lets_through_is_told_when_it_runs() -> None:
     (lab,) = find_labs("00-02")
     solution = (lab.folder / "solution.py").read_text(encoding="utf-8")
     learners = [Submission(name, {lab.key: (solution + body).encode()}) for name, body in INSIDE.items()]
     rows = grade(learners, [lab], Settings(limits=Limits(stops=1)), 1).rows
-    told = [row for row in rows if row.status == "tampered" and row.findings[0].startswith(("replaced ", "asked for "))]
+    told = [row for row in rows if row.status == "held" and "which is not its own" in row.findings[0]]
+    heard = ("replaced ", "asked for ", "silence for ")
+    told += [row for row in rows if row.status == "tampered" and row.findings[0].startswith(heard)]
     assert [(row.submission, row.status) for row in rows if row not in told] == [] and len(rows) == len(INSIDE)
 
 
@@ -100,5 +101,4 @@ def test_no_attack_has_a_point_in_a_lab_of_the_course(lab: Lab) -> None:
     files = {name: f"{reference}import numpy as np\n{body}" for name, (body, _) in {**REVIEW, **HELD}.items()}
     learners = [Submission(name, {lab.key: text.encode()}) for name, text in files.items()]
     rows = rows_of(grade(learners, [lab], Settings(limits=Limits(stops=1)), 2))
-    expected = {name for name in files if not (lab.name.startswith("00") and name == "coding-line")}
-    assert {name for name in expected if rows[name].status != "held" or rows[name].share} == set()
+    assert {name for name in files if rows[name].status != "held" or rows[name].share} == set()
