@@ -15,8 +15,7 @@ DEEPEST = 60
 _LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
 _ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
-_CLASS = re.compile(r"^class ", re.M)
-MADE = "made while the file runs"
+_CLASS, MADE = re.compile(r"^class ", re.M), "made while the file runs"
 
 
 def outside(source: str, language: Language) -> list[str]:
@@ -30,8 +29,7 @@ def outside(source: str, language: Language) -> list[str]:
         return [f"{line}: more than {DEEPEST} levels of nesting"]
     file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
-    have = words.definitions(tree)
-    found += hidden(source, file.nodes, "triton" in language.known)
+    have, found = words.definitions(tree), [*found, *hidden(source, file.nodes, "triton" in language.known)]
     for name, text in language.given.items():
         line, mine = have.get(name, (0, ""))
         found += [(line, f"changes {name}, which the starter brings along")] if mine != text else []
@@ -100,15 +98,17 @@ class File:
     def faults(self, node: ast.AST) -> Iterator[str]:
         """Sentences about one node."""
         names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
-        fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
+        fine = {"__all__", "__slots__", "__match_args__", "__hash__", "__name__", "__debug__"} | self.language.own[
+            "stores"
+        ]
         fine |= self.language.own["declares"] | (words.ABOUT if words.tells(self.above, node) else set())
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
             fine |= METHODS | self.language.own["methods"]
             fine |= words.COMPARISONS if words.compares_itself(node, self) else set()
             fine |= words.OPERATORS if words.computes_with_itself(node, self) else set()
         yield from (f"says {name}" for name in names if is_dunder(name) and name not in fine)
-        if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
-            yield f"__slots__ with names {MADE}"
+        if words.NAMING & {*names} and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
+            yield f"{names[-1]} with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
         look: Any = getattr(self, f"_{type(node).__name__.lower().removesuffix('star')}", None)
         yield from look(node) if look else ()
@@ -207,7 +207,7 @@ class File:
             yield f"changes {ast.unparse(node)}"
         elif name == "format":
             given: list[Any] = self.stores.gives.get(getattr(node.value, "id", ""), [node.value])
-            plain = len(given) == 1 and (text := text_of(given[0])) is not None and not _LOOKS_IN.search(text)
+            plain = given != [] and all((text := text_of(n)) is not None and not _LOOKS_IN.search(text) for n in given)
             yield from [] if plain else [f"str.format on a text {MADE}, or into an object"]
         elif name == "__setattr__" and isinstance(node.value, ast.Name) and node.value.id == "object":
             args = over.args if isinstance(over, ast.Call) and len(over.args) == 3 else []
@@ -234,7 +234,7 @@ class File:
             yield from [] if fit else [f"uses the attribute {name}"]
 
     def free(self, name: str) -> bool:
-        """Whether a name may be asked of any object; others of the file's and the lab's own, which is looked at."""
+        """Whether a name may be asked of any object."""
         return name in self.language.attributes or name == "format"
 
     def _call(self, node: ast.Call) -> Iterator[str]:
@@ -264,10 +264,10 @@ class File:
         kinds, auto = {name[5:] for name in names if name.startswith("enum.")}, "_generate_next_value_" not in self.made
         if kinds and ("_ignore_" in self.made or not has_a_member(node, any("Flag" in k for k in kinds), auto)):
             yield "an enumeration without members"
-        for slots in [n for n in sets if "__slots__" in ast.unparse(n).partition("=")[0]]:
+        for slots in [n for n in sets if words.NAMING & {*re.findall(r"\w+", ast.unparse(n).partition("=")[0])}]:
             parts = [n for n in ast.walk(slots.value or slots) if not isinstance(n, (ast.Tuple, ast.List, ast.Load))]
             if any(text_of(part) is None or is_dunder(text_of(part)) for part in parts):
-                yield f"__slots__ with names {MADE}"
+                yield f"__slots__ or __match_args__ with names {MADE}"
 
     def _matchclass(self, node: ast.MatchClass) -> Iterator[str]:
         name = self.dotted(node.cls) or ast.unparse(node.cls)

@@ -31,6 +31,8 @@ WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encod
     COMPARISONS,
     OPERATORS,
     ABOUT,
+    BOUND,
+    NAMING,
     ANSWERS,
     HIDES,
     FOREIGN,

@@ -33,7 +33,7 @@ class Own:
         self.stores, self.asked = language.own["stores"], language.own["asked"]
 
     def __call__(self, value: Any, name: str, store: bool = False) -> Any:
-        if self._may(value, name, store):
+        if self._may(value, name, store) or (name and self._fails(value, name, store)):
             return value
         what = f"{'changes' if store else 'reads'} the attribute {name} of"
         what = what if name else "calls a method of its own with"
@@ -46,8 +46,9 @@ class Own:
         if kind is super:
             return self._has(value.__self_class__, value.__self__, name)
         if self._ours(kind):
+            mine = any(map(self._mine, kind.__mro__))  # a test may stand a class below one of the submission's
             fine = not name or self._has(kind, value, name)
-            return fine and (self._mine(kind) or (name in self.stores if store else name in self.asked))
+            return fine and (mine or (name in self.stores if store else name in self.asked))
         if isinstance(value, type) and not issubclass(kind, ModuleType):
             if store:
                 return self._mine(value) and value.__name__ not in self.given
@@ -57,6 +58,16 @@ class Own:
         if kind is SimpleNamespace:
             return store or name in vars(value)
         return store and name in self.stores and kind.__module__.partition(".")[0] == "numpy"
+
+    def _fails(self, value: Any, name: str, store: bool) -> bool:
+        """Whether there is no such attribute, so that Python says so: a mistake, and no attack."""
+        kind, spaces = type(value), [type.__getattribute__(k, "__dict__") for k in type(value).__mro__]
+        if isinstance(value, (type, super, ModuleType)) or any(
+            name in space or "__getattr__" in space for space in spaces
+        ):
+            return False
+        held = any("__dict__" in space for space in spaces) or kind.__dictoffset__ != 0
+        return not held or (not store and name not in object.__getattribute__(value, "__dict__"))
 
     def _mine(self, kind: type) -> bool:
         return type.__getattribute__(kind, "__dict__").get("__module__") == self.module

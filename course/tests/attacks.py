@@ -27,7 +27,7 @@ REVIEW = {
     "match-args-at-run-time": (
         "import abc\n" + D + "class P(abc.ABC):\n    __match_args__ = (_U + 'globals' + _U,)\nP.register(type(print))\n"
         "def f(x):\n    match x:\n        case P(g):\n            return g\n",
-        "says __match_args__",
+        "__match_args__ with names made",
     ),
     "eq-by-type": (D + "Yes = type('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n", "type() for more"),
     "eq-by-setattr": (
@@ -236,7 +236,7 @@ HELD = {
         "    def __iter__(self):\n        return iter(())\n    def __contains__(self, x):\n        return True\n",
         "a class below collections.abc.Set",
     ),
-    "eq-of-slots": (D + "class Yes:\n    __slots__ = (_U + 'eq' + _U,)\n", "__slots__ with names made"),
+    "eq-of-slots": (D + "class Yes:\n    __slots__ = (_U + 'eq' + _U,)\n", "__match_args__ with names made"),
     "eq-by-type-of-type": (D + "Yes = type(int)('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n", "type() for more"),
     "eq-by-type-of-type-with-stars": (D + "Yes = type(int)(*['Yes', (), {}])\n", "type() for more"),
     "eq-by-type-handed-on": ("f = lambda t: t('Yes', (), {})\nf(type)\n", "hands on type"),

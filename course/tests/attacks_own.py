@@ -40,7 +40,8 @@ OWN = {
         "changes the attribute name of a Field",
     ),
     "store-by-with": (
-        FIELD + "from contextlib import nullcontext\ndef put(o):\n    with nullcontext('other') as o.name:\n        pass\nput(field())\n",
+        FIELD
+        + "from contextlib import nullcontext\ndef put(o):\n    with nullcontext('other') as o.name:\n        pass\nput(field())\n",
         "changes the attribute name of a Field",
     ),
     "store-by-setattr": (
@@ -61,7 +62,8 @@ OWN = {
         "changes the attribute name of a Field",
     ),
     "store-out-of-an-own-object": (
-        FIELD + "class Box:\n    def __init__(self, o):\n        self.o = o\nbox = Box(field())\nbox.o.name = 'other'\n",
+        FIELD
+        + "class Box:\n    def __init__(self, o):\n        self.o = o\nbox = Box(field())\nbox.o.name = 'other'\n",
         "changes the attribute name of a Field",
     ),
     # an object that is called self and is none
@@ -78,7 +80,8 @@ OWN = {
         "calls a method of its own with a Field",
     ),
     "self-of-another-by-a-decorator": (
-        FIELD + "def grab(way):\n    way(field())\n    return way\nclass M:\n    @grab\n    def put(self):\n        self.name = 'other'\n",
+        FIELD
+        + "def grab(way):\n    way(field())\n    return way\nclass M:\n    @grab\n    def put(self):\n        self.name = 'other'\n",
         "calls a method of its own with a Field",
     ),
     "self-of-a-static-method": (
@@ -90,11 +93,13 @@ OWN = {
         "changes the attribute name of a Field",
     ),
     "self-of-an-inner-function": (
-        FIELD + "class M:\n    def put(self, o):\n        def inner(self):\n            self.name = 'other'\n        inner(o)\nM().put(field())\n",
+        FIELD
+        + "class M:\n    def put(self, o):\n        def inner(self):\n            self.name = 'other'\n        inner(o)\nM().put(field())\n",
         "changes the attribute name of a Field",
     ),
     "self-of-an-inner-lambda": (
-        FIELD + "class M:\n    def put(self, o):\n        way = lambda self: setattr(self, 'name', 'other')\n        way(o)\nM().put(field())\n",
+        FIELD
+        + "class M:\n    def put(self, o):\n        way = lambda self: setattr(self, 'name', 'other')\n        way(o)\nM().put(field())\n",
         "changes the attribute name of a Field",
     ),
     "init-of-a-data-class": (
