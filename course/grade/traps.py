@@ -9,7 +9,7 @@ import base64
 import marshal
 import secrets
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -66,23 +66,24 @@ _ENDS = tuple(f"{word} {secrets.token_hex(8)}" for word in ("one", "other", "pro
 
 
 class _Ends(ast.NodeTransformer):
-    """A test's last lines compare two texts and give back a third; both are put in when it is ordered."""
+    """Where a test ends, two texts are compared and a third is given back; they are put in when it is ordered."""
+
+    inside = False
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if node.name.startswith("test"):
-            one, other, proof = map(ast.Constant, _ENDS)
-            for own in _returns(node):
-                own.value = proof
-            node.body += [ast.Assert(ast.Compare(one, [ast.Eq()], [other])), ast.Return(proof)]
+        if not self.inside and node.name.startswith("test"):
+            self.inside = True
+            node.body = [self.visit(one) for one in [*node.body, ast.Return()]]
+            self.inside = False
         return node
 
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        one, other, proof = map(ast.Constant, _ENDS)
+        same: list[ast.stmt] = [ast.Assert(ast.Compare(one, [ast.Eq()], [other])), ast.Return(proof)]
+        return ast.If(ast.Constant(1), same, []) if self.inside else node
 
-def _returns(node: ast.AST) -> Iterator[ast.Return]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Return):
-            yield child
-        elif not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-            yield from _returns(child)
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
 
 
 def endings(items: Sequence[Any], config: pytest.Config) -> list[CodeType | None]:

@@ -170,7 +170,7 @@ ARRAYS: dict[str, tuple[str, str]] = {
     ),
     "broadcasts": (
         "import numpy as np\nimport numpy.typing as npt\nfrom numpy.typing import NDArray\nFloats = npt.NDArray[np.float64]\n",
-        "grid = np.linspace(0, 1, 4)\ny: Floats = grid[:, None] - grid[np.newaxis, :]\nmask = np.tril(np.ones((4, 4), dtype=bool))\nscores = np.where(lower, gaps, -np.inf)\nscores = np.exp(heat - heat.max(axis=-1, keepdims=True))\nscores /= heat.sum(axis=-1, keepdims=True)\nassert heat.shape == (4, 4) and np.all(np.isfinite(heat)) and grid.dtype == np.float64 and grid.ndim == 1 and grid.size == 4 and lower.any() and not lower.all()\nassert np.broadcast_to(grid, (2, 4)).shape == (2, 4) and np.expand_dims(grid, 0).squeeze().shape == (4,) and grid.reshape(2, -1).transpose(1, 0).ravel().astype(np.float32).itemsize == 4\nreturn {call}\n",
+        "grid = np.linspace(0, 1, 4)\ngaps: Floats = grid[:, None] - grid[np.newaxis, :]\nlower = np.tril(np.ones((4, 4), dtype=bool))\nheat = np.where(lower, gaps, -np.inf)\nheat = np.exp(heat - heat.max(axis=-1, keepdims=True))\nheat /= heat.sum(axis=-1, keepdims=True)\nassert heat.shape == (4, 4) and np.all(np.isfinite(heat)) and grid.dtype == np.float64 and grid.ndim == 1 and grid.size == 4 and lower.any() and not lower.all()\nassert np.broadcast_to(grid, (2, 4)).shape == (2, 4) and np.expand_dims(grid, 0).squeeze().shape == (4,) and grid.reshape(2, -1).transpose(1, 0).ravel().astype(np.float32).itemsize == 4\nreturn {call}\n",
     ),
     "arrays-sorted": (
         "",
