@@ -9,20 +9,18 @@ from typing import Any
 
 from course.grade import language as words
 from course.grade.hidden import has_a_member, hidden
-from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, NEVER, Language, imported, is_dunder, text_of
+from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, Language, Stores, imported, is_dunder, text_of
 
 DEEPEST = 60
-_CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
 _LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
 _ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
-_DEFINES, _CLASS = re.compile(r"^(def|class|@)", re.M), re.compile(r"^class ", re.M)
-MADE = "made while the file runs"
+_CLASS, MADE = re.compile(r"^class ", re.M), "made while the file runs"
 
 
 def outside(source: str, language: Language) -> list[str]:
     """What stands outside the language, as ``line: reason``. Raises what ``ast.parse`` raises."""
-    tree = ast.parse(source)
+    tree = words.as_run(source)
     level: list[ast.AST] = [tree]
     for _ in range(DEEPEST):
         line = max((getattr(node, "lineno", 0) for node in level), default=0)
@@ -31,35 +29,11 @@ def outside(source: str, language: Language) -> list[str]:
         return [f"{line}: more than {DEEPEST} levels of nesting"]
     file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
-    lines, have = source.split("\n")[:2], words.definitions(tree)
-    found += hidden(source, file.nodes, "triton" in language.known)
-    found += [(number, "declares another encoding") for number, line in enumerate(lines, 1) if _CODING.match(line)]
+    have, found = words.definitions(tree), [*found, *hidden(source, file.nodes, "triton" in language.known)]
     for name, text in language.given.items():
         line, mine = have.get(name, (0, ""))
         found += [(line, f"changes {name}, which the starter brings along")] if mine != text else []
     return [f"{line}: {text}" for line, text in dict.fromkeys(sorted(found))]
-
-
-def own_words(starter: str, solution: str, test: str, engine: bool = False) -> dict[str, Any]:
-    """What a lab's own files say, to be allowed in every submission to it: dotted names, attributes, methods."""
-    files = [File(ast.parse(text), Language(), set()) for text in (starter, solution, test)]
-    mine = [node for file in files[:2] for node in file.nodes]
-    seen = {n.attr for n in files[2].nodes if isinstance(n, ast.Attribute) and not n.attr.startswith("_")} - NEVER
-    used, declared = {n.attr for n in mine if isinstance(n, ast.Attribute)}, files[0].declared | files[1].declared
-    made = {
-        "modules": {m for n in mine if isinstance(n, (ast.Import, ast.ImportFrom)) for m in imported(n)},
-        "names": {name for file in files[:2] for name in map(file.dotted, file.nodes) if name},
-        "stores": {n.attr for n in mine if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load)} | declared,
-        "attributes": used | seen | (words.engine_names() if engine else set()),
-        "bases": {f.dotted(b) for f in files[:2] for n in f.nodes if isinstance(n, ast.ClassDef) for b in n.bases},
-        "methods": {n.name for n in mine if isinstance(n, ast.FunctionDef)},
-    }
-    have, said = {k: v for k, (_, v) in words.definitions(ast.parse(starter)).items()}, set(re.findall(r"\w+", test))
-    given = {k: v for k, v in have.items() if _DEFINES.search(v) or (k in said and "import" not in v)}
-    for _ in range(3):  # what they use has the meaning that it has in the starter
-        inside = [words.used_globals(symtable.symtable(v, k, "exec")) for k, v in given.items() if "import" not in v]
-        given |= {name: have.get(name, "") for name in set().union(*inside) - (files[0].defined - have.keys())}
-    return {key: sorted(value) for key, value in made.items()} | {"given": given}
 
 
 class File:
@@ -83,6 +57,7 @@ class File:
         others = self.means.keys() - BUILTINS - ERRORS
         self.twice |= {name for name in others if hasattr(builtins, name)}  # an import that is not run leaves these
         self.classes = {n.name for n in self.nodes if isinstance(n, ast.ClassDef)}
+        self.below = {n.name: [ast.unparse(b) for b in n.bases] for n in self.nodes if isinstance(n, ast.ClassDef)}
         self.values: set[str] = set()  # classes of this file below a built-in type
         for node in (n for _ in range(3) for n in self.nodes if isinstance(n, ast.ClassDef)):
             above = {n.id for base in node.bases for n in ast.walk(base) if isinstance(n, ast.Name)}
@@ -92,6 +67,8 @@ class File:
         self.bound = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, ast.ClassDef)))
         self.made = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, (ast.alias, ast.keyword))))
         self.declared = {name for node in self.nodes for name in self._declares(node)}
+        passed = [name for n in self.nodes for name in words.bindings(n) if not isinstance(n, ast.keyword)]
+        self.stores = Stores(self.nodes, self.dotted, self.classes, filter(None, passed))
 
     def _declares(self, node: ast.AST) -> Iterator[str]:
         """Attributes of this file's own classes and functions that a node makes."""
@@ -121,13 +98,17 @@ class File:
     def faults(self, node: ast.AST) -> Iterator[str]:
         """Sentences about one node."""
         names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
-        fine = {"__all__", "__slots__", "__hash__", "__name__", "__debug__"} | self.language.own["stores"]
+        fine = {"__all__", "__slots__", "__match_args__", "__hash__", "__name__", "__debug__"} | self.language.own[
+            "stores"
+        ]
+        fine |= self.language.own["declares"] | (words.ABOUT if words.tells(self.above, node) else set())
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
             fine |= METHODS | self.language.own["methods"]
             fine |= words.COMPARISONS if words.compares_itself(node, self) else set()
+            fine |= words.OPERATORS if words.computes_with_itself(node, self) else set()
         yield from (f"says {name}" for name in names if is_dunder(name) and name not in fine)
-        if "__slots__" in names and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
-            yield f"__slots__ with names {MADE}"
+        if words.NAMING & {*names} and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
+            yield f"{names[-1]} with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
         look: Any = getattr(self, f"_{type(node).__name__.lower().removesuffix('star')}", None)
         yield from look(node) if look else ()
@@ -158,6 +139,12 @@ class File:
             yield from [] if isinstance(over, ast.ClassDef) else [f"uses {name} as more than a base"]
         elif name.startswith(("mini_vllm.", "numpy.ndarray")) and load and not self._kept(node):
             yield f"hands on {name}"
+        elif name in ("sys.stdout", "sys.stderr"):
+            asked = getattr(self.above[over], "func", over) if getattr(over, "arg", "") == "file" else over
+            plain = self.dotted(asked) == "print" and "print" not in self.made
+            yield from [] if plain else [f"{name} for more than print(file=)"]
+        elif name in words.DECORATORS and load and not words.decorates(self.above, node):
+            yield f"{name} otherwise than as a decorator"
         elif name == "functools.wraps":
             plain = isinstance(over, ast.Call) and len(over.args) == 1 and not over.keywords and not words.starred(over)
             plain = plain and isinstance(self.above[over], ast.FunctionDef)
@@ -183,7 +170,9 @@ class File:
             for text in map(text_of, call.args[chosen]):
                 yield from [f"{name} with a name {MADE}"] if text is None else ()
                 for part in (text or "real").split("."):
-                    yield from self._attr(part, name in ("setattr", "delattr"))
+                    yield from self._attr(part, call if "." in name else call.args[0], name in ("setattr", "delattr"))
+                    if name == "operator.methodcaller" and not self.free(part) and not is_dunder(part):
+                        yield f"operator.methodcaller for {part}"
 
     def _name(self, node: ast.Name) -> Iterator[str]:
         risky = (hasattr(builtins, node.id) or node.id in words.FOREIGN) and node.id not in BUILTINS | CAREFUL | ERRORS
@@ -217,26 +206,36 @@ class File:
         if store and isinstance(root, ast.Name) and root.id in self.means.keys() | self.language.given.keys():
             yield f"changes {ast.unparse(node)}"
         elif name == "format":
-            plain = (text := text_of(node.value)) is not None and not _LOOKS_IN.search(text)
+            given: list[Any] = self.stores.gives.get(getattr(node.value, "id", ""), [node.value])
+            plain = given != [] and all((text := text_of(n)) is not None and not _LOOKS_IN.search(text) for n in given)
             yield from [] if plain else [f"str.format on a text {MADE}, or into an object"]
         elif name == "__setattr__" and isinstance(node.value, ast.Name) and node.value.id == "object":
-            text = text_of(over.args[1]) if isinstance(over, ast.Call) and len(over.args) == 3 else None
-            yield from self._attr(text, True) if text else [f"object.__setattr__ with a name {MADE}"]
+            args = over.args if isinstance(over, ast.Call) and len(over.args) == 3 else []
+            text = text_of(args[1]) if args else None
+            yield from self._attr(text, args[0], True) if text else [f"object.__setattr__ with a name {MADE}"]
         elif name == "__class__":
             fine = words.asks(over) or getattr(over, "attr", "") == "__name__"
             yield from [] if fine else ["__class__ for more than its name or a comparison"]
         else:
-            yield from self._attr(name, store)
+            yield from self._attr(name, node.value, store)
 
-    def _attr(self, name: str, store: bool = False) -> Iterator[str]:
-        own = self.language.own["attributes"]
-        dunders = METHODS | words.COMPARISONS | {"__name__", "__qualname__", "__doc__"} | own
-        fine = (set() if is_dunder(name) else self.declared) | self.language.own["stores"]
-        fine |= dunders if is_dunder(name) and not store else set()
-        if not store and not is_dunder(name):
-            fine |= self.language.attributes
-        if name not in fine or name == "format" or (name in NEVER and name not in own):
-            yield f"changes the attribute {name} of what is not its own" if store else f"uses the attribute {name}"
+    def _attr(self, name: str, of: ast.expr, store: bool = False) -> Iterator[str]:
+        """A name that is asked of an object, or changed in it."""
+        own, mine = self.language.own, {word for word in self.declared if word[:1] + word[-1:] != "__"}
+        fine = METHODS | words.COMPARISONS | {"__name__", "__qualname__", "__doc__"} | own["asked"]
+        if store:
+            fit = name in own["stores"] or (name in mine and not self.stores.foreign(of, True))
+            yield from [] if fit else [f"changes the attribute {name} of what is not its own"]
+        elif is_dunder(name):
+            begins = name in words.BEGINS and not words.of_itself(self.above, of)
+            yield from [f"uses the attribute {name}"] if name not in fine or begins else []
+        elif name == "format" or not self.free(name):
+            fit = name in mine | own["asked"] and not self.stores.foreign(of, False) and name != "format"
+            yield from [] if fit else [f"uses the attribute {name}"]
+
+    def free(self, name: str) -> bool:
+        """Whether a name may be asked of any object."""
+        return name in self.language.attributes or name == "format"
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         called = self.dotted(node.func)
@@ -265,20 +264,23 @@ class File:
         kinds, auto = {name[5:] for name in names if name.startswith("enum.")}, "_generate_next_value_" not in self.made
         if kinds and ("_ignore_" in self.made or not has_a_member(node, any("Flag" in k for k in kinds), auto)):
             yield "an enumeration without members"
-        for slots in [n for n in sets if "__slots__" in ast.unparse(n).partition("=")[0]]:
+        for slots in [n for n in sets if words.NAMING & {*re.findall(r"\w+", ast.unparse(n).partition("=")[0])}]:
             parts = [n for n in ast.walk(slots.value or slots) if not isinstance(n, (ast.Tuple, ast.List, ast.Load))]
             if any(text_of(part) is None or is_dunder(text_of(part)) for part in parts):
-                yield f"__slots__ with names {MADE}"
+                yield f"__slots__ or __match_args__ with names {MADE}"
 
     def _matchclass(self, node: ast.MatchClass) -> Iterator[str]:
         name = self.dotted(node.cls) or ast.unparse(node.cls)
         yield from [f"a pattern of the class {name}"] if name not in self.classes | ERRORS | BUILTINS else ()
-        yield from (text for attr in node.kwd_attrs for text in self._attr(attr))
+        yield from (text for attr in node.kwd_attrs for text in self._attr(attr, node.cls))
+        if name not in self.classes:
+            yield from (f"a pattern of {name} with {attr}=" for attr in node.kwd_attrs if not self.free(attr))
 
     def _excepthandler(self, node: ast.ExceptHandler) -> Iterator[str]:
         kinds = self._hiding(node.type) if node.type else iter(["every error"])
         last, inner = node.body[-1], [n for part in node.body for n in ast.walk(part)]
-        again = isinstance(last, ast.Raise) and last.exc is None and not any(isinstance(n, _LEAVES) for n in inner)
+        again = isinstance(last, ast.Raise) and (last.exc is None or words.is_heard(last.exc, self))
+        again = again and not any(isinstance(n, _LEAVES) for n in inner)
         yield from (f"swallows {name}" for name in kinds if not again)
 
     def _hiding(self, kinds: ast.expr) -> Iterator[str]:

@@ -4,15 +4,17 @@ A message is one line, ``TOKEN {json}``; the token is drawn for each fork, and a
 ``held`` or ``broken`` (the file is not run), ``load`` and ``loaded``, ``done`` (a test that the server has ordered,
 with what pytest reports: the server judges), ``tampered``."""
 
+import codecs
 import contextlib
-import hashlib
 import importlib
+import io
 import itertools
 import json
 import operator
 import os
 import random
 import sys
+import tokenize
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -24,9 +26,12 @@ from _pytest.runner import runtestprotocol
 from course import labs
 from course.grade import kernel
 from course.grade.faults import outside
+from course.grade.intake import mark
+from course.grade.kernel import lower_limits
 from course.grade.language import WORDS, Language
-from course.grade.processes import lower_limits
+from course.grade.own import Own, install, looked_at
 from course.grade.settings import Limits
+from course.grade.traps import as_ordered
 from course.grade.watch import Guard, Snapshot
 
 Send = Callable[..., None]
@@ -66,7 +71,13 @@ def wall_off(job: dict[str, Any], scratch: Path, writes: bool) -> None:
 
 
 def run_fork(
-    job: dict[str, Any], name: str, items: list[pytest.Item], orders: int, send: Send, before: Snapshot
+    job: dict[str, Any],
+    name: str,
+    items: list[pytest.Item],
+    orders: int,
+    send: Send,
+    before: Snapshot,
+    said: list[Any],
 ) -> None:
     """The whole life of a fork; never returns to pytest. ``orders``: the pipe on which the server says what to run."""
     limits, lab = Limits(**job["limits"]), Path(job["lab"])
@@ -84,61 +95,108 @@ def run_fork(
     starter = (lab / "starter.py").resolve()
     guard = Guard(starter)
     labs.SOURCES[starter] = source
+    own = _own(job, text, source, starter)
     if not job["trusted"]:
         sys.addaudithook(guard.hook)
 
-    def tampered() -> list[str]:
+    def bad() -> bool:
         asked = [f"asked for {what}" for what in guard.found]
-        return [] if job["trusted"] else asked or [f"replaced {what}" for what in before.changes()[:10]]
+        found = [] if job["trusted"] else asked or [f"replaced {what}" for what in before.changes()[:10]]
+        if found:
+            send("tampered", findings=found)
+        elif own.found:
+            send("held", findings=_held(own.found, text))
+        return bool(found or own.found)
 
-    _run(items, orders, starter, send, tampered)
+    _run(items, orders, starter, send, bad, said)
 
 
-def mark(text: bytes) -> str:
-    """What an instructor writes into ``accepted`` to have this very file run, whatever it says. 160 bits: of a
-    shorter one somebody makes two files, a harmless one to be read and another to be run."""
-    return hashlib.sha256(text).hexdigest()[:40]
+def _own(job: dict[str, Any], text: bytes, source: str, starter: Path) -> Own:
+    """Has what nobody has read run with a look at each object of which it may not know whose it is."""
+    language = Language(job["allowed"], job["own"]) if "own" in job else Language()
+    own = Own(labs.module_name(starter), language)
+    if not (job["trusted"] or mark(text) in job["accepted"]):
+        install(own)
+        tree = looked_at(source, language)
+
+        def of_tree(source: Any, name: str, *args: Any, **more: Any) -> Any:
+            return compile(tree if name == str(starter) else source, name, *args, **more)
+
+        vars(labs)["compile"] = of_tree
+    return own
 
 
 def _decode(text: bytes, job: dict[str, Any], send: Send) -> str | None:
     """The source, or None after saying what is wrong with it."""
     source, kind = "", "held"
     try:
-        source = text.decode("utf-8-sig")
-        if "\0" in source:
-            raise ValueError("it holds NUL bytes")
+        source, unread = as_python(text)
+        if unread:
+            send(kind, findings=_held([unread], text))
+            return None
         read = job["trusted"] or mark(text) in job["accepted"]
         found = [] if read else outside(source, Language(job["allowed"], job["own"]))
     except SyntaxError as error:
         found, kind = [f"line {error.lineno}: does not parse: {error.msg}"], "broken"
     except (ValueError, RecursionError, MemoryError) as error:
         found, kind = [f"is not a Python text file: {type(error).__name__}: {error}"[:300]], "broken"
-    if found and kind == "held":
-        more = [f"and {len(found) - 10} lines more"] if len(found) > 10 else []
-        said = f"not graded before someone has read it; to let it run: accepted = [{mark(text)!r}]"
-        found = [*(f"starter.py:{one}" for one in found[:10]), *more, said]
     if found:
-        send(kind, findings=found)
+        send(kind, findings=_held(found, text) if kind == "held" else found)
     return None if found else source or "\n"
 
 
-def _run(items: list[pytest.Item], orders: int, starter: Path, send: Send, tampered: Callable[[], list[str]]) -> None:
+_KNOWN = """
+    utf-8 utf-8-sig ascii iso8859-1 iso8859-2 iso8859-5 iso8859-9 iso8859-15 cp1250 cp1251 cp1252 cp1254 cp932 cp949
+    cp950 koi8-r koi8-u gbk gb2312 gb18030 big5 euc_jp euc_kr shift_jis
+"""
+
+
+def as_python(data: bytes) -> tuple[str, str]:
+    """A file's text as Python reads it (PEP 263), and why a human must look at it instead: "" where none must. Raises
+    SyntaxError or ValueError where Python reads none."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "", "1: is UTF-16 text, which Python does not read; save it as UTF-8"
+    said, lines = tokenize.detect_encoding(io.BytesIO(data).readline)
+    name = codecs.lookup(said).name
+    if name not in _KNOWN.split():
+        return "", f"{len(lines)}: declares the encoding {said}"
+    source = io.TextIOWrapper(io.BytesIO(data), name, newline="").read()
+    if "\0" in source:
+        raise ValueError("it holds NUL bytes")
+    return source, ""
+
+
+def _held(found: list[str], text: bytes) -> list[str]:
+    """What a human reads about a file that is not run."""
+    more = [f"and {len(found) - 10} lines more"] if len(found) > 10 else []
+    said = f"not graded before someone has read it; to let it run: accepted = [{mark(text)!r}]"
+    return [*(f"starter.py:{one}" for one in found[:10]), *more, said]
+
+
+def _run(items: list[Any], orders: int, starter: Path, send: Send, bad: Callable[[], bool], said: list[Any]) -> None:
     send("load")
     _seed(0)
     with contextlib.suppress(labs.LabError):  # a test says it: the fixture loads the file again
         labs.load(starter)
-    if found := tampered():
-        return send("tampered", findings=found)
+    if bad():
+        return
     send("loaded")
     for order in map(json.loads, os.fdopen(orders)):
         name, text, index = order["name"], order["text"], order["index"]
         item = _written(name, text, items[0]) if text else items[index]
+        item = as_ordered(item, order["code"]) if order["code"] else item
+        said[:] = [None]
         _seed(index)
         other = None if len(items) == 1 else items[index - 1]  # of the same module: its fixtures stay
         reports = runtestprotocol(item, log=False, nextitem=other)
-        if found := tampered():
-            return send("tampered", findings=found)
-        send("done", name=name, rows=[_facts(report) for report in reports])
+        if bad():
+            return
+        send(
+            "done",
+            name=name,
+            said=said[0] if isinstance(said[0], str) else None,
+            rows=[_facts(report) for report in reports],
+        )
 
 
 def _written(name: str, text: str, like: pytest.Item) -> pytest.Item:

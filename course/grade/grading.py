@@ -15,8 +15,8 @@ from typing import Any
 
 from course.contract.warm import environment
 from course.grade.clean import make_clean, readable
-from course.grade.faults import own_words
 from course.grade.intake import Submission
+from course.grade.own import own_words
 from course.grade.settings import DONE, Settings
 from course.labs import ROOT, Lab, LabError
 
@@ -241,13 +241,16 @@ def _lab_rows(
     settings: Settings,
     server: Server,
 ) -> list[LabResult]:
-    texts = {s.name: s.files[lab.key] for s in submissions if lab.key in s.files}
+    taken = {s.name: s.take(lab.key, settings.accepted) for s in submissions}
+    texts = {name: data for name, (data, _) in taken.items() if data is not None}
     rows = server.serve(job, texts) if texts else {}
     made = []
-    none = {"status": "missing", "findings": [], "outcomes": dict.fromkeys(counted, ("missing", ""))}
     for submission in submissions:
+        why = tuple(taken[submission.name][1])
+        none: dict[str, Any] = {"status": "held" if why else "missing", "findings": why, "outcomes": {}}
         row = rows.get(submission.name, none)
-        tests = {name: tuple(row["outcomes"].get(name, ("not run", ""))) for name in counted}
+        rest = ("missing" if row["status"] == "missing" else "not run", "")
+        tests = {name: tuple(row["outcomes"].get(name, rest)) for name in counted}
         late = settings.late_factor(lab, settings.submitted.get(submission.name, submission.when))
         made.append(LabResult(submission.name, lab, row["status"], tests, tuple(row["findings"]), late))
     return made

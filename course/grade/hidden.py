@@ -13,17 +13,13 @@ _DEF = re.compile(r"\s*(async\s+)?def\b")
 
 def hidden(source: str, nodes: list[ast.AST], triton: bool) -> Iterator[tuple[int, str]]:
     """Lines that an editor shows in another order; where Triton may be used, those that begin like a function and
-    begin none; and fields called ``data``, by whose ``__init__`` an array of objects would stand on numbers (NumPy
-    below 2.3). Pairs of a line and a sentence."""
+    begin none. Pairs of a line and a sentence."""
     begins = {(node.lineno, node.col_offset) for node in nodes if isinstance(node, ast.FunctionDef)}
     for number, line in enumerate(re.split(r"\r\n|\r|\n", source), 1):
         if _TURNS.search(line):
             yield number, "letters that an editor shows in another order"
         if triton and _DEF.match(line) and (number, len(line.encode()) - len(line.lstrip().encode())) not in begins:
             yield number, "a line of a text that begins like a function, which Triton would run"
-    for node in nodes:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "data":
-            yield node.lineno, "a field called data"
 
 
 def has_a_member(node: ast.ClassDef, flag: bool, auto: bool) -> bool:

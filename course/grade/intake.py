@@ -1,7 +1,12 @@
-"""Takes ``starter.py`` files, and nothing else, out of folders, zips and git bundles that nobody has looked at."""
+"""Takes ``starter.py`` files, and nothing else, out of folders, zips and git bundles that nobody has looked at.
+
+Which of several files a learner means, no order of names decides: where two differ, or one is only nearly called as it
+must be, a human does. An untouched starter beside another file does not count."""
 
 import datetime as dt
+import hashlib
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,23 +18,41 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from course.grade.processes import lower_limits
+from course.grade.kernel import lower_limits
 from course.labs import Lab, LabError
 from course.loop.follow import followed
 
 MAX_ENTRIES, MAX_PROBLEMS, MAX_ZIP = 50_000, 10, 256 << 20
 GIT_SECONDS, GIT_BYTES, GIT_MEMORY, GIT_TALK = 60, 512 << 20, 2 << 30, 16 << 20
-PACKED = (".zip", ".bundle")
+PACKED, COPIES = (".zip", ".bundle"), 8
+_NEARLY = re.compile(r"starter\b.*|.*\bstarter\.py.*|starter[\W_].*", re.I)
 
 
 @dataclass
 class Submission:
-    """``files`` maps a lab's key to the bytes of its starter.py, ``problems`` says what was left out and why."""
+    """``files`` maps a lab's key to the bytes of its starter.py, ``unclear`` to files (path -> bytes) of which a human
+    must choose one, with a sentence; ``problems`` says what was left out and why."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     when: dt.datetime | None = None
+    unclear: dict[str, tuple[str, dict[str, bytes]]] = field(default_factory=dict)
+
+    def take(self, key: str, accepted: Sequence[str]) -> tuple[bytes | None, list[str]]:
+        """A lab's file, or why a human must choose one first. ``accepted``: marks of files that somebody has read."""
+        sentence, some = self.unclear.get(key, ("", {}))
+        read = [data for data in some.values() if mark(data) in accepted]
+        if not some or len(set(read)) == 1:
+            return (read[0] if read else self.files.get(key)), []
+        told = [f"{path}: to take this one: accepted = [{mark(data)!r}]" for path, data in sorted(some.items())]
+        return None, [sentence, *told]
+
+
+def mark(text: bytes) -> str:
+    """What an instructor writes into ``accepted`` to have this very file run, whatever it says. 160 bits: of a
+    shorter one somebody makes two files, a harmless one to be read and another to be run."""
+    return hashlib.sha256(text).hexdigest()[:40]
 
 
 @dataclass(frozen=True)
@@ -83,36 +106,69 @@ def _take_one(path: Path, labs: Sequence[Lab], limit: int) -> Submission:
             _collect(made, _of_folder(path, limit), labs, limit)
     except Exception as error:  # whatever a damaged or hostile file makes a library say, it is this submission's own
         made.problems.append(f"cannot be read: {str(error) or type(error).__name__}")
-    if not made.files and not made.problems:
+    if not made.files and not made.problems and not made.unclear:
         made.problems.append("holds no labs/**/starter.py")
     return made
 
 
 def _collect(made: Submission, entries: Iterator[_Entry], labs: Sequence[Lab], limit: int) -> None:
-    taken: dict[str, str] = {}
+    found: dict[Lab, dict[str, bytes]] = {}
+    nearly: dict[Lab, dict[str, bytes]] = {}
     for count, entry in enumerate(entries):
         if count > MAX_ENTRIES:
             made.problems.append(f"more than {MAX_ENTRIES} entries: the rest is not read")
-            return
+            break
         if len(made.problems) >= MAX_PROBLEMS:
             made.problems.append("and more: the rest is not read")
-            return
+            break
         lab = lab_of_entry(entry.path, labs)
-        if lab is None:
+        if (which := lab or _nearly(entry.path, labs)) is None:
             continue
-        if lab.key in taken:
-            made.problems.append(f"{entry.path}: a second file for lab {lab.name}; {taken[lab.key]} is taken")
+        mine = (found if lab else nearly).setdefault(which, {})
+        if len(mine) >= COPIES:
+            made.problems.append(f"{entry.path}: more than {COPIES} files for lab {which.name}: not read")
         elif not entry.regular:
-            made.problems.append(f"{entry.path}: not a regular file (a symbolic link?), left out")
+            made.problems += [f"{entry.path}: not a regular file (a symbolic link?), left out"] if lab else []
         elif entry.size > limit:
             made.problems.append(f"{entry.path}: {entry.size} bytes, allowed are {limit}; left out")
+        elif len(data := entry.read()) > limit:
+            made.problems.append(f"{entry.path}: larger than it claims, left out")
         else:
-            data = entry.read()
-            if len(data) > limit:
-                made.problems.append(f"{entry.path}: larger than it claims, left out")
-                continue
-            taken[lab.key] = entry.path
-            made.files[lab.key] = followed(data)
+            mine[entry.path] = followed(data)
+    for one in {**found, **nearly}:
+        _choose(made, one, found.get(one, {}), nearly.get(one, {}))
+
+
+def _choose(made: Submission, lab: Lab, found: dict[str, bytes], nearly: dict[str, bytes]) -> None:
+    """The file that a learner means, where that is clear."""
+    start = lab.folder / "starter.py"
+    untouched = _plain(followed(start.read_bytes())) if start.is_file() else None
+    own = {path: data for path, data in found.items() if _plain(data) != untouched}
+    other = {path: data for path, data in nearly.items() if _plain(data) != untouched}
+    if len({_plain(data) for data in own.values()}) > 1:
+        made.unclear[lab.key] = f"{len(own)} files for this lab differ, and none was graded", own
+    elif not own and other:
+        made.unclear[lab.key] = "a file is nearly called as it must be (starter.py, in the lab's folder)", other
+    elif found:
+        made.files[lab.key] = next(iter((own or found).values()))
+        made.problems += [f"{path}: not called as it must be, and not read" for path in sorted(other) if own]
+
+
+def _plain(data: bytes) -> bytes:
+    return data.replace(b"\r\n", b"\n").rstrip()
+
+
+def _nearly(path: str, labs: Sequence[Lab]) -> Lab | None:
+    """The lab for which a file is meant that bears another name, or lies in a folder of nearly the lab's name."""
+    parts = PurePosixPath(path.replace("\\", "/")).parts
+    if len(parts) < 2 or ".." in parts or path.startswith("/") or not _NEARLY.fullmatch(parts[-1]):
+        return None
+    if not re.search(r"\.(py|txt)\W*$", parts[-1], re.I):
+        return None
+    folder = re.sub(r"[^a-z0-9]+", "-", parts[-2].lower())
+    phases = [part.lower() for part in parts if part.lower().startswith("phase-")][-1:]
+    fits = [lab for lab in labs if folder.startswith(lab.slug) and lab.phase in (phases or [lab.phase])]
+    return max(fits, key=lambda lab: len(lab.slug), default=None)
 
 
 def lab_of_entry(path: str, labs: Sequence[Lab]) -> Lab | None:

@@ -1,15 +1,19 @@
 """What the Linux kernel can take from a process without privileges: system calls (seccomp) and files (Landlock).
 
+Looking at a fork and ending it stand here too: on Linux through /proc, elsewhere by process group.
+
 Both are one-way and pass on to every process started later. ``ctypes`` is enough; on another system, or where a
 container forbids it, the functions return False and the report says so."""
 
+import contextlib
 import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from course.labs import COURSE, tomllib
@@ -107,3 +111,36 @@ def _grant(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
         libc.syscall(_ADD, ruleset, 1, struct.pack("=Qi", rights, handle), 0)
     finally:
         os.close(handle)
+
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+PROC = Path("/proc")
+
+
+def look(pid: int) -> tuple[float | None, bool]:
+    """(processor time so far or None, whether it waits for something other than a processor) of a process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None, False
+    fields = text.rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS, fields[0] in "SD"
+
+
+def lower_limits(wanted: Mapping[int, int]) -> None:
+    """Sets limits of this process (``RLIMIT_CPU`` -> seconds), each no higher than it stands already."""
+    import resource
+
+    for which, value in wanted.items():
+        hard = resource.getrlimit(which)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (value, value))
+
+
+def end(pid: int) -> None:
+    """Kills a fork and its group."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)

@@ -10,7 +10,7 @@ import inspect
 import re
 import symtable
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -25,12 +25,18 @@ WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encod
     REFUSED,
     BASES,
     METHODS,
+    BEGINS,
+    DECORATORS,
+    PASSES_ON,
     COMPARISONS,
+    OPERATORS,
+    ABOUT,
+    BOUND,
+    NAMING,
     ANSWERS,
     HIDES,
     FOREIGN,
     COMMON,
-    NEVER,
     ATTRIBUTES,
 ) = (frozenset(value.split()) for value in WORDS.values() if isinstance(value, str))
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
@@ -47,7 +53,7 @@ class Language:
         self.modules: dict[str, str] = {k: v for k, v in WORDS["further"].items() if self.lets_in(k)} | WORDS["modules"]
         self.known = {part for name in {*self.modules, *self.allowed} for part in packages(name)}
         made = {word for k, v in WORDS["made"].items() if self.lets_in(k) for word in v.split()}
-        self.attributes = ((ATTRIBUTES | made) - NEVER) | self.own["attributes"]
+        self.attributes = ATTRIBUTES | made | self.own["attributes"]
 
     def lets_in(self, module: str) -> bool:
         """Whether labs.toml, the instructor or the lab's files name the module, or a package around it."""
@@ -83,7 +89,25 @@ def engine_names() -> frozenset[str]:
     """Public attributes of the engine's classes."""
     files = [path for path in sorted((ROOT / "mini_vllm").rglob("*.py")) if "tests" not in path.parts]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    return frozenset(re.findall(r"^ +(?:self\.|def )?([a-z]\w*)(?=[(:]| = | *$)", text, re.M)) - NEVER
+    return frozenset(re.findall(r"^ +(?:self\.|def )?([a-z]\w*)(?=[(:]| = | *$)", text, re.M))
+
+
+def as_run(source: str) -> ast.Module:
+    """A file's tree without what runs only where the file is started by itself: here it never is."""
+    tree = ast.parse(source)
+    bound = [n for n in ast.walk(tree) if "__name__" in (*bindings(n), *getattr(n, "names", ()))]
+    bound += [n for n in ast.walk(tree) if getattr(n, "id", "") == "__name__" and not isinstance(n.ctx, ast.Load)]  # type: ignore[attr-defined]
+    main = ("__name__ == '__main__'", "'__main__' == __name__")
+    drop = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) in main and not n.orelse]
+    tree.body = [n for n in tree.body if n not in drop or bound]
+    return tree
+
+
+def tells(above: Mapping[ast.AST, ast.AST], node: ast.AST) -> bool:
+    """Whether a name of a file is bound to a text, and so tells about it."""
+    over = above.get(node)
+    plain = isinstance(over, ast.Assign) and isinstance(above[over], ast.Module)
+    return plain and all(isinstance(n, (ast.Constant, ast.List, ast.Tuple, ast.Load)) for n in ast.walk(over.value))  # type: ignore[union-attr]
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -146,6 +170,66 @@ def asks(node: ast.AST) -> bool:
     return plain or isinstance(getattr(node, "comparators", [0])[0], ast.Tuple)
 
 
+def is_heard(raised: ast.expr, file: Any) -> bool:
+    """Whether nothing of the file catches an error, and no loop or lookup takes it for its end."""
+    kind = ast.unparse(getattr(raised, "func", raised))
+    line = {kind, *file.below.get(kind, ())}
+    catches = [n.type for n in file.nodes if isinstance(n, ast.ExceptHandler) and n.type]
+    calls = [n for n in file.nodes if isinstance(n, ast.Call) and file.dotted(n.func) == "contextlib.suppress"]
+    catches += [arg for call in calls for arg in call.args]
+    caught = {ast.unparse(one) for kinds in catches for one in getattr(kinds, "elts", [kinds])} - HIDES
+    told = line & {"RuntimeError", "ValueError"} or file.below.get(kind) == ["Exception"]
+    return bool(told) and caught.isdisjoint(line) and not line & (file.bound | file.twice)
+
+
+def of_itself(above: Mapping[ast.AST, ast.AST], value: ast.AST) -> bool:
+    """Whether a method is asked of ``super()``, or of a class and called with the object itself."""
+    if ast.unparse(value) == "super()":
+        return True
+    call = above.get(above[value])
+    at: ast.AST | None = call
+    while at is not None and not isinstance(at, ast.FunctionDef):
+        at = above.get(at)
+    first = getattr(getattr(call, "args", [0])[0] if getattr(call, "args", []) else 0, "id", "")
+    return isinstance(at, ast.FunctionDef) and isinstance(above[at], ast.ClassDef) and first == itself(at) != ""
+
+
+def decorates(above: Mapping[ast.AST, ast.AST], node: ast.AST) -> bool:
+    """Whether a name stands as a decorator, at most called with names."""
+    over = above[node]
+    if isinstance(over, ast.Call) and over.func is node and not over.args and not starred(over):
+        node, over = over, above[over]
+    return node in getattr(over, "decorator_list", ())
+
+
+def itself(node: ast.FunctionDef) -> str:
+    """The first parameter of a method, where nothing in it bears the name again; "" where there is none such."""
+    first = [*node.args.posonlyargs, *node.args.args][:1]
+    if not first or {"staticmethod", "classmethod"} & {ast.unparse(one) for one in node.decorator_list}:
+        return ""
+    name, inner = first[0].arg, [n for n in ast.walk(node) if n is not first[0]]
+    again = any(name in (*bindings(n), *getattr(n, "names", ())) for n in inner)
+    stored = any(isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load) for n in inner)
+    return "" if again or stored else name
+
+
+def computes_with_itself(node: ast.FunctionDef, file: Any) -> bool:
+    """Whether an operator takes two objects of the class, and nothing else."""
+    names, kind = [arg.arg for arg in node.args.args], file.above[node].name
+    body = [n for n in node.body if not text_of(getattr(n, "value", None))]
+    if node.decorator_list or {"isinstance", kind} & file.bound or not body or len(names) != 2 - (node.name in UNARY):
+        return False
+    if node.name in UNARY:
+        return True
+    first, asked, no = ast.unparse(body[0]), f"isinstance({names[-1]}, {kind})", "return NotImplemented"
+    plain = first == f"if not {asked}:\n    {no}"
+    plain |= first.startswith(f"if {asked}:\n") and len(body) == 2 and ast.unparse(body[1]) == no
+    return plain or (first.startswith("return ") and first.endswith(f" if {asked} else NotImplemented"))
+
+
+UNARY = ("__neg__", "__pos__", "__abs__", "__invert__")
+
+
 def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
     """Whether a comparison ends in one of the same fields of two objects, such fields as no other value has."""
     names, kind = [arg.arg for arg in node.args.args], file.above[node].name
@@ -166,3 +250,49 @@ def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
         and plain
         and set(fields) <= file.declared - COMMON
     )
+
+
+_MADE = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.Lambda, ast.GeneratorExp)
+
+
+class Stores:
+    """What a file changes, as its text shows it; what it does not show is looked at when it runs (``own.py``).
+    ``dotted``: what an import or a builtin gives; ``classes``: the file's own."""
+
+    def __init__(
+        self, nodes: Iterable[ast.AST], dotted: Callable[[ast.AST], str], classes: set[str], bound: Iterable[str]
+    ) -> None:
+        self.dotted, self.classes, nodes = dotted, classes, list(nodes)
+        made = [n for n in nodes if isinstance(n, ast.FunctionDef) and any(map(dotted, n.decorator_list))]
+        self.makers = {n.name for n in made if any("contextmanager" in dotted(d) for d in n.decorator_list)}
+        gives: dict[str, list[ast.expr | None]] = defaultdict(list, {name: [None] for name in bound})
+        for node in nodes:
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for name in [t.id for t in targets if isinstance(t, ast.Name)]:
+                    gives[name].append(node.value)
+            elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+                gives[node.optional_vars.id].append(node.context_expr)
+        counted = {name: len(values) for name, values in gives.items()}
+        for node in nodes:  # a loop, a pattern, an unpacking: nobody knows what it gives
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in counted:
+                counted[node.id] -= 1
+        self.gives = {name: values for name, values in gives.items() if counted[name] == 0}
+
+    def foreign(self, value: ast.expr | None, store: bool, depth: int = 3) -> bool:
+        """Whether an object is surely one of the library's. Who changes what hangs at a class of hers, changes one."""
+        if isinstance(value, ast.Call):
+            called = self.dotted(value.func)
+            name = getattr(value.func, "id", "")
+            library = bool(called) and called not in PASSES_ON
+            return name in self.makers or (library and name not in self.classes)
+        if isinstance(value, ast.Name) and depth:
+            given = self.gives.get(value.id, [])
+            return bool(given) and all(self.foreign(one, store, depth - 1) for one in given)
+        if isinstance(value, ast.Attribute):
+            root: ast.expr = value
+            while isinstance(root, (ast.Attribute, ast.Subscript)):
+                root = root.value
+            of_class = store and getattr(root, "id", "") in self.classes
+            return bool(self.dotted(value)) or of_class or self.foreign(root, store, depth - 1)
+        return isinstance(value, _MADE)

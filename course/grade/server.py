@@ -24,14 +24,15 @@ from typing import Any
 import pytest
 
 from course.grade.fork import prepare, run_fork, sender
-from course.grade.processes import end, look
+from course.grade.kernel import end, look
 from course.grade.settings import DONE, Limits
-from course.grade.traps import Trap, plan
+from course.grade.traps import Trap, Twin, endings, plan, told, verdict
 from course.grade.watch import Snapshot
 
 MAX_TALK, POLL, HANG_FACTOR = 1 << 20, 0.05, 4
 """``HANG_FACTOR``: where processor time cannot be told (no /proc), the clock may show this many times as much."""
-LOADING = "starter.py itself"
+LOADING, TWIN_SECONDS = "starter.py itself", 0.3
+KEPT = ("name", "status", "findings", "outcomes", "cpu", "used")
 
 
 @dataclass
@@ -43,7 +44,10 @@ class Attempt:
     findings: list[str] = field(default_factory=list)
     outcomes: dict[str, list[str]] = field(default_factory=dict)
     at: int = 0
-    steps: list[Trap | int | None] = field(default_factory=list)
+    steps: list[Trap | Twin | int | None] = field(default_factory=list)
+    proof: str | None = None
+    asked: str = ""
+    twin: bool = False
     stops: int = 0
     cpu: float = 0.0
     pid: int = 0
@@ -81,7 +85,8 @@ class Server:
         self.names = [item.nodeid.split("::", 1)[1] for item in self.items]
         said = "".join(path.read_text(encoding="utf-8") for path in {item.path for item in self.items})
         prepare([*self.allowed, *(name for name in ("mini_vllm",) if name in said)])
-        self.before = Snapshot({item.module for item in self.items if hasattr(item, "module")})
+        self.before = Snapshot({item.module for item in self.items if hasattr(item, "module")}, self.items)
+        self.codes = endings(self.items, session.config)
         for job, out in map(json.loads, sys.stdin):
             pid = os.fork()
             if pid == 0:
@@ -105,9 +110,14 @@ class Server:
             while waiting and self.room():
                 self.fork(waiting.pop())
             self.listen()
-        kept = ("name", "status", "findings", "outcomes", "cpu", "used")
-        rows = [{key: getattr(attempt, key) for key in kept} for attempt in attempts]
-        out.write_text(json.dumps({"tests": self.names, "rows": rows}), encoding="utf-8")
+        rows = [{key: vars(attempt)[key] for key in KEPT} for attempt in attempts]
+        out.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
+        """Keeps what a test says at its end."""
+        self.said[:] = [pyfuncitem.obj(**{n: pyfuncitem.funcargs[n] for n in pyfuncitem._fixtureinfo.argnames})]
+        return True
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, item: pytest.Item) -> bool:
@@ -131,7 +141,10 @@ class Server:
             try:
                 os.setsid()
                 self._only(orders, writer)
-                run_fork(self.job, attempt.name, self.items, orders, sender(writer, attempt.token), self.before)
+                held, send, said = dict(vars(self)), sender(writer, attempt.token), list[Any]()
+                vars(self).clear()  # what pytest's configuration knows leads to no test
+                self.items, held["items"][0].session.items, self.said = [], [], said
+                run_fork(held["job"], attempt.name, held["items"], orders, send, held["before"], said)
             finally:
                 os._exit(0)
         os.close(writer)
@@ -193,42 +206,40 @@ class Server:
             attempt.used[LOADING] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
             self.order(attempt)
         elif kind == "done":
-            self.done(attempt, attempt.steps.pop(0), message["name"], *verdict(message["rows"]))
+            self.done(attempt, attempt.steps.pop(0), message["name"], message["said"], *verdict(message["rows"]))
         elif kind in ("held", "broken", "tampered"):
             attempt.note(*message["findings"], status=kind)
         else:
             raise ValueError(kind)
 
-    def done(self, attempt: Attempt, step: Trap | int | None, name: str, outcome: str, text: str) -> None:
+    def done(self, attempt: Attempt, step: Any, name: str, said: object, outcome: str, text: str) -> None:
         """A test has ended in the fork: a trap as it must, or the next of the lab's own."""
-        if name != (step.name if isinstance(step, Trap) else self.names[attempt.at]):
+        if name != attempt.asked:
             raise ValueError(name)
-        if isinstance(step, Trap) and (outcome == "passed") != step.passes:
-            must = "pass" if step.passes else "fail"
+        must = "pass" if isinstance(step, Trap) and step.passes else "fail"
+        if not isinstance(step, int) and (outcome == "passed") != (must == "pass"):
             return attempt.note(f"a trap test that must {must} was told to be {outcome}", status="tampered")
-        if not isinstance(step, Trap):
-            attempt.used[name] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
+        if outcome == "passed" and said != attempt.proof:
+            return attempt.note(f"{name} was told to be passed, and has not come to its end", status="tampered")
+        if isinstance(step, int):
+            used = attempt.used[name] = (look(attempt.pid)[0] or 0.0) - attempt.test_cpu
             attempt.outcomes[name] = [outcome, text]
             attempt.at += 1
+            if outcome == "passed" and self.codes[step] and used < TWIN_SECONDS and not attempt.twin:
+                attempt.twin = True
+                attempt.steps.insert(secrets.randbelow(len(attempt.steps)), Twin(step))
         self.order(attempt)
 
     def order(self, attempt: Attempt) -> None:
         """Tells the fork what to run next; graded is who has come to the end."""
-        step = attempt.steps[0]
-        if step is None:
+        if (step := attempt.steps[0]) is None:
             attempt.status = "graded"
             return
-        name, text = (step.name, step.text) if isinstance(step, Trap) else (self.names[step], "")
-        line = {"name": name, "text": text, "index": step if isinstance(step, int) else 0}
+        line, attempt.proof = told(step, self.names, self.codes)
+        attempt.asked = line["name"]
         with suppress(BrokenPipeError):  # it has ended: what it sends no more says so
             os.write(attempt.orders, f"{json.dumps(line)}\n".encode())
         self.begin(attempt, "test")
-
-    def limit(self, attempt: Attempt) -> float:
-        """Seconds of processor time for what the fork does now."""
-        step = attempt.steps[0]
-        where = self.names[step] if attempt.phase == "test" and isinstance(step, int) else LOADING
-        return float(self.job["seconds"].get(where, self.limits.test_seconds))
 
     def late(self, attempt: Attempt) -> str:
         """Why a fork must end now, "" while it may go on."""
@@ -239,7 +250,9 @@ class Server:
         if waits:
             attempt.idle += max(0.0, min(now - attempt.seen, 4 * POLL) - (cpu - attempt.seen_cpu))
         attempt.seen, attempt.seen_cpu = now, cpu
-        if (limit := self.limit(attempt)) < cpu - attempt.test_cpu:
+        where = LOADING if attempt.phase != "test" or isinstance(attempt.steps[0], Trap) else attempt.asked
+        limit = float(self.job["seconds"].get(where, self.limits.test_seconds))
+        if limit < cpu - attempt.test_cpu:
             return f"more than {limit:g} s of processor time"
         if attempt.idle > self.limits.test_seconds:
             return f"waited for {self.limits.test_seconds:g} s"
@@ -258,12 +271,12 @@ class Server:
         if attempt.status:
             return
         what = ["timeout", late] if late else ["died", "the process ended"]
-        if attempt.phase == "test" and isinstance(attempt.steps[0], Trap) and not late:
+        if attempt.phase == "test" and not isinstance(attempt.steps[0], int) and not late:
             return attempt.note("the process ended in a trap test", status="tampered")
         loading = attempt.phase != "test"
         where = LOADING if loading or attempt.at >= len(self.names) else self.names[attempt.at]
         attempt.note(f"{where}: {what[1]}")
-        if not loading:
+        if not loading and not isinstance(attempt.steps[0], Twin):  # what such a one tells, its test has told before
             attempt.outcomes[where] = what
             attempt.at += 1
         attempt.stops += 1
@@ -274,19 +287,6 @@ class Server:
         for name in self.names[attempt.at :]:
             attempt.outcomes[name] = what if loading else ["not run", "too many tests before it did not end"]
         attempt.status = "graded"
-
-
-def verdict(rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """passed, failed, error, skipped or unwritten, with one line that says why: from what pytest has reported."""
-    outcome = "skipped"
-    for row in rows:
-        if row["outcome"] == "failed":
-            if row["stub"] is not None:
-                return "unwritten", str(row["stub"])[:300]
-            return ("failed" if row["when"] == "call" else "error"), str(row["message"])[:300]
-        if row["when"] == "call":
-            outcome = "passed" if row["outcome"] == "passed" and not row["xfail"] else "skipped"
-    return outcome, ""
 
 
 def main(root: str, lab: str, *allowed: str) -> int:

@@ -65,9 +65,11 @@ class Guard:
 
 
 class Snapshot:
-    """The functions and classes on which verdicts rest, before a submission ran; the guard watches the code in them."""
+    """The functions, classes and tests on which verdicts rest, before a submission ran; the guard watches the code in
+    them."""
 
-    def __init__(self, extra: Iterable[ModuleType] = ()) -> None:
+    def __init__(self, extra: Iterable[ModuleType] = (), items: Iterable[Any] = ()) -> None:
+        self.items = [(item, getattr(item, "obj", None), dict(vars(item))) for item in items]
         loaded, extra = list(sys.modules.items()), set(extra)
         modules = [m for name, m in loaded if name.partition(".")[0] in _WATCH["tops"] or name in _WATCH["modules"]]
         self.rows: dict[str, tuple[Any, dict[str, Any]]] = {}
@@ -89,7 +91,12 @@ class Snapshot:
 
     def changes(self) -> list[str]:
         """What is no longer as it was (``_pytest.runner.call_and_report``)."""
-        found = []
+        kept = ("_fixtureinfo", "callspec", "parent", "name", "runtest", "setup", "teardown", "__class__")
+        found = [
+            f"the test {was['name']}"
+            for item, obj, was in self.items
+            if getattr(item, "obj", None) is not obj or any(vars(item).get(key) is not was.get(key) for key in kept)
+        ]
         for words, (space, some) in self.rows.items():
             if not all(map(is_, map(space.get, some), some.values())):
                 found += [words + name for name, value in some.items() if space.get(name) is not value]

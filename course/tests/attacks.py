@@ -27,7 +27,7 @@ REVIEW = {
     "match-args-at-run-time": (
         "import abc\n" + D + "class P(abc.ABC):\n    __match_args__ = (_U + 'globals' + _U,)\nP.register(type(print))\n"
         "def f(x):\n    match x:\n        case P(g):\n            return g\n",
-        "says __match_args__",
+        "__match_args__ with names made",
     ),
     "eq-by-type": (D + "Yes = type('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n", "type() for more"),
     "eq-by-setattr": (
@@ -76,9 +76,8 @@ HELD = {
         "import typing\ndef f(x: 'print(1)'): ...\ntyping.get_type_hints(f)\n",
         "uses typing.get_type_hints",
     ),
-    "coding-line": ("# coding: rot13\n", ""),
     "code-objects": ("import types\ntypes.FunctionType(compile('1', '', 'eval'), {})\n", "uses types.FunctionType"),
-    "timeit": ("import timeit\ntimeit.timeit('1')\n", "imports timeit"),
+    "timeit": ("import timeit\ntimeit.timeit('1')\n", "uses timeit.timeit"),
     "codecs": ("import codecs\ncodecs.register(print)\n", "imports codecs"),
     "dunder-import": ("__import__('os')\n", "says __import__"),
     "builtins-by-import": ("import math as __builtins__\n", "says __builtins__"),
@@ -237,7 +236,7 @@ HELD = {
         "    def __iter__(self):\n        return iter(())\n    def __contains__(self, x):\n        return True\n",
         "a class below collections.abc.Set",
     ),
-    "eq-of-slots": (D + "class Yes:\n    __slots__ = (_U + 'eq' + _U,)\n", "__slots__ with names made"),
+    "eq-of-slots": (D + "class Yes:\n    __slots__ = (_U + 'eq' + _U,)\n", "__match_args__ with names made"),
     "eq-by-type-of-type": (D + "Yes = type(int)('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n", "type() for more"),
     "eq-by-type-of-type-with-stars": (D + "Yes = type(int)(*['Yes', (), {}])\n", "type() for more"),
     "eq-by-type-handed-on": ("f = lambda t: t('Yes', (), {})\nf(type)\n", "hands on type"),
@@ -452,12 +451,12 @@ HELD = {
     "class-of-an-annotation": (
         D + "from dataclasses import dataclass, field\nclass N:\n    type = None\nf = field()\n@dataclass\nclass A:\n"
         "    x: type[int] = f\nYes = f.type('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n",
-        "the attribute type",
+        "the attribute type of a Field",
     ),
     "class-of-an-alias": (
         D + "from typing import Type\nclass N:\n    _inst = None\nT = Type[int]\nT._inst = True\n"
         "Yes = T('Yes', (), {_U + 'eq' + _U: lambda s, o: True})\n",
-        "the attribute _inst",
+        "the attribute _inst of a _GenericAlias",
     ),
     "class-of-an-enum-by-name": (
         D + "from enum import Enum\nclass E(Enum):\n    A = 1\n"
@@ -537,15 +536,15 @@ HELD = {
     ),
     "array-on-numbers": (
         "class N:\n    def f(self, b):\n        self.data = b\nN.f(np.array([None], dtype=object), np.zeros(1))\n",
-        "the attribute data of what is not its own",
+        "calls a method of its own with a ndarray",
     ),
     "array-on-numbers-by-a-data-class": (
         "from dataclasses import dataclass\n@dataclass\nclass N:\n    data: object\nN.__init__(np.array([None], dtype=object), 1)\n",
-        "a field called data",
+        "uses the attribute __init__",
     ),
     "array-on-numbers-by-name": (
-        "class N:\n    data = None\ndef f(o, b):\n    setattr(o, 'data', b)\n",
-        "the attribute data of what is not its own",
+        "class N:\n    data = None\ndef f(o, b):\n    setattr(o, 'data', b)\nf(np.array([None], dtype=object), np.zeros(1))\n",
+        "changes the attribute data of a ndarray",
     ),
     "bytes-of-an-array-of-objects": (
         "class N:\n    cast = None\no = np.array([5, 'x'], dtype=object)\nm = o.data.cast('B')\nm[0] = 1\n",
@@ -708,8 +707,8 @@ GIVEN = {
     ),
     "lock-of-an-array": (
         "02-06",
-        "class N:\n    flags = writeable = True\ndef f(x):\n    x.flags.writeable = True\n",
-        "writeable of what",
+        "class N:\n    flags = writeable = True\ndef f(x):\n    x.flags.writeable = True\nf(np.zeros(1))\n",
+        "the attribute flags of a ndarray",
     ),
     "property-by-an-alias": (
         "02-02",

@@ -15,9 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from course.grade.fork import mark
 from course.grade.grading import Grades, grade
-from course.grade.intake import Submission, lab_of_entry, take_in
+from course.grade.intake import Submission, lab_of_entry, mark, take_in
 from course.grade.report import FORMATS, render
 from course.grade.settings import Limits, Settings
 from course.grade.similarity import REFERENCE, similar

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import builtins
+import marshal
 import re
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
+import _pytest.assertion.rewrite
 import pytest
 
 from course.grade import traps
-from course.grade.fork import mark
 from course.grade.grading import Grades, LabResult, grade
-from course.grade.intake import Submission
+from course.grade.intake import Submission, mark
 from course.grade.settings import Limits, Settings
 from course.labs import Lab, find_labs
 from course.tests import submissions as made
@@ -37,13 +41,55 @@ def test_what_a_human_lets_run_by_mistake_is_told_by_traps_and_snapshots(small_c
 
 
 @linux
-def test_what_the_language_lets_through_a_snapshot_tells() -> None:
+def test_what_the_language_lets_through_is_told_when_it_runs() -> None:
     (lab,) = find_labs("00-02")
     solution = (lab.folder / "solution.py").read_text(encoding="utf-8")
     learners = [Submission(name, {lab.key: (solution + body).encode()}) for name, body in INSIDE.items()]
     rows = grade(learners, [lab], Settings(limits=Limits(stops=1)), 1).rows
-    told = [row for row in rows if row.status == "tampered" and row.findings[0].startswith(("replaced ", "asked for "))]
+    told = [row for row in rows if row.status == "held" and "which is not its own" in row.findings[0]]
+    heard = ("replaced ", "asked for ", "silence for ")
+    told += [row for row in rows if row.status == "tampered" and row.findings[0].startswith(heard)]
     assert [(row.submission, row.status) for row in rows if row not in told] == [] and len(rows) == len(INSIDE)
+
+
+QUIET = """
+import sys
+for finder in sys.meta_path:
+    if config := getattr(finder, "config", None):
+        for plugin in config.pluginmanager.get_plugins():
+            for item in [*(getattr(plugin, "items", None) or ()), *(getattr(plugin, "session", plugin), "items", ())]:
+                if hasattr(item, "obj"):
+                    item.obj = lambda *args, **more: None
+"""
+
+
+@linux
+def test_no_way_leads_to_the_tests_of_the_lab(small_course: Path) -> None:
+    files = {"quiet": (STARTER + QUIET).encode()}
+    rows = rows_of(run(small_course, files, Settings(limits=FAST.limits, accepted=tuple(map(mark, files.values())))))
+    assert rows["quiet"].share == 0
+
+
+def test_who_does_not_come_to_the_end_of_a_test_has_not_passed_it(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "test_lab.py"
+    path.write_text("def test_a(x=3):\n    if x > 9:\n        return\n    assert x == 3\n")
+    space: dict[str, object] = {"__name__": "test_lab"}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    item = SimpleNamespace(path=path, function=space["test_a"], cls=None)
+    codes = traps.endings([item], request.config)
+    ended = []
+    for step in (0, traps.Twin(0), 0):
+        line, proof = traps.told(step, ["test_a"], codes)
+        code = marshal.loads(base64.b64decode(line["code"]))
+        module = {"@pytest_ar": _pytest.assertion.rewrite, "@py_builtins": builtins}
+        for x in (3, 4, 10):
+            try:
+                ended.append(FunctionType(code, module, "test_a")(x) == proof)
+            except AssertionError:
+                ended.append(False)
+    assert ended == [True, False, True, False, False, False, True, False, True]
 
 
 def test_nobody_makes_two_files_with_one_mark() -> None:
@@ -100,5 +146,4 @@ def test_no_attack_has_a_point_in_a_lab_of_the_course(lab: Lab) -> None:
     files = {name: f"{reference}import numpy as np\n{body}" for name, (body, _) in {**REVIEW, **HELD}.items()}
     learners = [Submission(name, {lab.key: text.encode()}) for name, text in files.items()]
     rows = rows_of(grade(learners, [lab], Settings(limits=Limits(stops=1)), 2))
-    expected = {name for name in files if not (lab.name.startswith("00") and name == "coding-line")}
-    assert {name for name in expected if rows[name].status != "held" or rows[name].share} == set()
+    assert {name for name in files if rows[name].status != "held" or rows[name].share} == set()

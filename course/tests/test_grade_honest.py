@@ -8,8 +8,9 @@ from course.grade.faults import outside
 from course.grade.grading import grade
 from course.grade.intake import Submission
 from course.grade.settings import Settings
-from course.labs import Lab, all_labs
+from course.labs import Lab, all_labs, find_labs
 from course.tests.honest import HANDS, STYLES, ways
+from course.tests.styles import ARRAYS, MORE
 from course.tests.test_grade import linux
 from course.tests.test_language import FOR_A_HUMAN, language
 
@@ -38,6 +39,32 @@ def test_there_are_hundreds_of_ways() -> None:
     assert sorted(way for way in found if way in HANDS) == sorted(HANDS) and len(HANDS) >= 120
     of_style = {style: sum(way.startswith(f"{style} ") for way in found) for style in STYLES}
     assert min(of_style.values()) >= 15 and sum(of_style.values()) >= 200, of_style
+
+
+def thirty_more(lab: Lab, every: int = 1) -> dict[str, str]:
+    """The reference in each further style that fits the lab; ``every``: only each so many-th."""
+    arrays = "import numpy as np" in (lab.folder / "solution.py").read_text(encoding="utf-8")
+    start = LABS.index(lab) % every
+    return {name: MORE[name](lab) for name in [n for n in MORE if arrays or n not in ARRAYS][start::every]}
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_no_file_in_a_further_style_is_held(lab: Lab) -> None:
+    """At least three hundred files over all labs."""
+    held = {name: found for name, text in thirty_more(lab, 7).items() if (found := outside(text, language(lab)))}
+    assert held == {}
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", ["00-02", "02-01", "02-06", "09-04"])
+def test_further_styles_have_every_point(number: str) -> None:
+    (lab,) = find_labs(number)
+    files = [Submission(name, {lab.key: text.encode()}) for name, text in thirty_more(lab).items()]
+    rows = grade(files, [lab], Settings(), 2).rows
+    wrong = {row.submission: (row.status, row.findings, row.passed, len(row.tests)) for row in rows if row.share < 1}
+    assert wrong == {} and len(rows) >= 28
 
 
 @linux
