@@ -28,6 +28,8 @@ from mini_vllm.structured_output.automata.unicode_ranges import Ranges
 
 MAX_PRODUCT_STATES = 60_000
 """Of one string: some tenths of a second."""
+MAX_MERGING = 150_000
+"""Looks at a node while nodes that are alike are merged; long chains would take minutes."""
 MARK = "\0"
 SINK = -1
 Node = tuple[int, ...]
@@ -110,7 +112,9 @@ class Product:
         """One node for all from which the same texts can follow (Moore's algorithm): a product has many such."""
         kinds: dict[Node, Hashable] = {node: (self.step(node)[:2], node in alive) for node in self._steps}
         number_of: dict[Node, int] = _numbered(kinds)
-        while True:
+        for turn in itertools.count(1):
+            if turn * len(self._steps) > MAX_MERGING:
+                return alive  # as many nodes as there are: the bounds on states still hold
             kinds = {node: (number_of[node], self._ways_by(number_of, node, alive)) for node in self._steps}
             finer = _numbered(kinds)
             if len(set(finer.values())) == len(set(number_of.values())):
