@@ -5,6 +5,7 @@
 Maintainers run this when the pinned release moves. The file named h200-* comes from another machine and stays.
 """
 
+import lzma
 from pathlib import Path
 
 from course.captures import arguments, compact, provenance_of, run, write_provenance
