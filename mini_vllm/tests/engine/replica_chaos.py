@@ -63,6 +63,7 @@ class Round:
         self.wrong: list[str] = []
         self.over = False
         self.running: set[str] = set()
+        self.killed: set[int] = set()  # the client hears of it a moment later
         self.to_leave = 0
 
     async def client(self, name: int) -> None:
@@ -106,11 +107,13 @@ class Round:
         """Something happens; False: it cannot, here."""
         client = self.llm.core_client
         if kind in ("kill", "stop"):
-            alive = client.alive
+            alive = [rank for rank in client.alive if rank not in self.killed]
             if kind == "kill" and len(alive) == 1:
                 return False
-            pid = client.core_engines[self.chance.choice(alive)].manager.pid
+            rank = self.chance.choice(alive)
+            pid = client.core_engines[rank].manager.pid
             if kind == "kill":
+                self.killed.add(rank)
                 os.kill(pid, signal.SIGKILL)
                 return True
             os.kill(pid, signal.SIGSTOP)
