@@ -116,7 +116,7 @@ TOPS: dict[str, tuple[str, str]] = {
     ),
     "templates": (
         "ROW = '{{:>5}}|{{name:<4}}|'\nimport textwrap\nfrom string import ascii_lowercase\n",
-        "line = '{{}}-{{}}'\nassert ROW.format(1, name='a') == '    1|a   |' and line.format(1, 2) == '1-2' and '%03d %s' % (1, 'x') == '001 x'\nassert f'{{3.14159:.2f}} {{1_000:,}} {{\"a\"!r:>5}} {{255:#x}}' == \"3.14 1,000   'a' 0xff\"\nassert 'abc'.translate(str.maketrans('a', 'b')) == 'bbc' and textwrap.dedent('  a') == 'a' and ', '.join(map(str, [1, 2])) == '1, 2' and ascii_lowercase.index('c') == 2\nreturn {call}\n",
+        "two_of = '{{}}-{{}}'\nassert ROW.format(1, name='a') == '    1|a   |' and two_of.format(1, 2) == '1-2' and '%03d %s' % (1, 'x') == '001 x'\nassert f'{{3.14159:.2f}} {{1_000:,}} {{\"a\"!r:>5}} {{255:#x}}' == \"3.14 1,000   'a' 0xff\"\nassert 'abc'.translate(str.maketrans('a', 'b')) == 'bbc' and textwrap.dedent('  a') == 'a' and ', '.join(map(str, [1, 2])) == '1, 2' and ascii_lowercase.index('c') == 2\nreturn {call}\n",
     ),
     "logging": (
         "import logging\nlogger = logging.getLogger(__name__)\nLOG = logging.getLogger('lab')\n",

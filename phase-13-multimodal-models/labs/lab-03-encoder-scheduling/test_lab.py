@@ -23,6 +23,19 @@ def plan(impl, num_computed, num_new, budget, cached=(), cache_free=PLENTY, rang
     return found
 
 
+@pytest.fixture
+def ends(impl, monkeypatch):
+    """A trace that gets nowhere is told by the number of its plans, long before a limit of time."""
+    plan_chunk, plans = impl.plan_chunk, []
+
+    def counted(*asked, **named):
+        plans.append(asked)
+        assert len(plans) < 1000, "got 1,000 plans and no end of the prompt, expected ten at most: it waits for ever"
+        return plan_chunk(*asked, **named)
+
+    monkeypatch.setattr(impl, "plan_chunk", counted)
+
+
 # ---- one step ------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +163,7 @@ def test_the_trace_of_the_readme(impl):
     assert [step.held for step in found] == [100, 100, 200, 100, 100]
 
 
+@pytest.mark.usefixtures("ends")
 def test_what_is_passed_makes_room(impl):
     found = impl.trace(300, TWO, 1000, 200, 100)
     assert found == [(0, 170, [0], 100), (170, 130, [1], 100)], "A is passed at 150 (*Nothing is ever let go*)"
@@ -165,6 +179,7 @@ def test_what_is_passed_makes_room(impl):
         (150, 99, "picture 0 has 100 embeddings, a step may encode 150 and the cache holds 99: it would wait for ever"),
     ],
 )
+@pytest.mark.usefixtures("ends")
 def test_what_would_wait_for_ever_is_refused(impl, budget, size, says):
     with pytest.raises(ValueError, match=says):
         impl.trace(300, TWO, 64, budget, size)
