@@ -22,6 +22,7 @@ from mini_vllm import (
     moe_align_block_size,
     pad_to_capture_size,
 )
+from mini_vllm.engine.dp_core_proc import STEPS_BETWEEN_SYNCS
 from mini_vllm.spec_decode.ngram_proposer import find_longest_matched_ngram_and_propose_tokens
 
 pytestmark = pytest.mark.maintainer
@@ -174,4 +175,5 @@ def test_phase_10() -> None:
     assert right("10.5") == str(1 << heads.index(1))
     assert right("10.6") == {0.25: "a quarter of the time"}[min(1, 1 / 4)]
     assert right("10.7") == min({"A": 4 * 1 + 4, "B": 4 * 0 + 7}.items(), key=lambda one: one[1])[0]
+    assert right("10.8") == str(-(-33 // STEPS_BETWEEN_SYNCS) * STEPS_BETWEEN_SYNCS)
     assert right("10.9") == str(4 * 2 - 4)

@@ -1,6 +1,6 @@
-"""Two replicas of pocket: where six requests go, and what becomes of them when a replica is killed. Writes replicas.json.
+"""Two replicas of pocket: where six requests go, and what becomes of them when one is killed. Writes replicas.json.
 
-    python phase-10-distributed-inference/captured/replicas.py
+python phase-10-distributed-inference/captured/replicas.py
 """
 
 import asyncio
