@@ -94,6 +94,6 @@ class RequestsInFlight:
                 moved.append(sent.to_go_on())
                 continue
             del self._sent[request_id]
-            said = f"{max(sent.silent_deaths, MAX_DEATHS)} replicas died while this request was in them"
+            said = f"{sent.deaths} replicas died while this request was in them"
             given_up.append(EngineCoreOutput(request_id, [], None, FinishReason.ERROR, said))
         return moved, given_up

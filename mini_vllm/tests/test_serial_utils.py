@@ -129,7 +129,7 @@ def test_what_else_travels():
 
 def test_types_of_messages_are_single_bytes_and_upstreams():
     assert {t.name: t.value for t in EngineCoreRequestType} == {
-        "ADD": b"\x00", "ABORT": b"\x01", "UTILITY": b"\x03", "WAKEUP": b"\x05",
+        "ADD": b"\x00", "ABORT": b"\x01", "START_DP_WAVE": b"\x02", "UTILITY": b"\x03", "WAKEUP": b"\x05",
     }  # fmt: skip
 
 

@@ -223,4 +223,4 @@ def test_who_has_seen_too_many_replicas_die_ends_with_an_error(tokens, deaths):
         _, given_up = flight.take_from(rank)
     (output,) = given_up
     assert len(tokens) == deaths and "a" not in flight and output.finish_reason == FinishReason.ERROR
-    assert output.stop_reason == "2 replicas died while this request was in them"
+    assert output.stop_reason == f"{deaths} replicas died while this request was in them"

@@ -32,9 +32,10 @@ def test_a_draft_is_planned_as_far_as_there_are_tokens_for_it_and_then_forgotten
 
 
 def test_what_a_grammar_forbids_is_no_draft():
-    grammar = SimpleNamespace(is_terminated=lambda: False, validate_tokens=lambda tokens: tokens[:1])
-    drafts, request = make_drafts(structured_output_request=SimpleNamespace(grammar=grammar))
-    drafts.structured_output_manager = SimpleNamespace(should_advance=lambda request: True, backend=object())
+    drafts, request = make_drafts(structured_output_request=SimpleNamespace(grammar=object()))
+    drafts.structured_output_manager = SimpleNamespace(
+        should_advance=lambda request: True, legal_drafts=lambda request, tokens: tokens[:1], backend=object()
+    )
     drafts.update_draft_token_ids({"a": request}, DraftTokenIds(["a", "gone"], [[7, 8], [9]]))
     assert request.spec_token_ids == [7]
 

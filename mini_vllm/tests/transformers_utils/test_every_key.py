@@ -83,6 +83,7 @@ READERS = {
     "entrypoints/chat_utils.py": "a template that stands alone in its file",
     "layers/quantization/resolve.py": "quantization_config",
     "spec_decode/utils.py": "model_type alone, to find the reader",
+    "distributed/arrivals.py": "what another rank of ours says; each word is looked at in `Arrivals._refusal`",
     "distributed/kv_transfer/kv_connector/nixl/metadata.py": "what another engine of ours says",
     "distributed/kv_transfer/kv_connector/nixl/utils.py": "what another engine of ours says",
 }

@@ -5,6 +5,7 @@
 Maintainers run this when the pinned release moves. The file named h200-* comes from another machine and stays.
 """
 
+import lzma
 from pathlib import Path
 
 from course.captures import arguments, compact, provenance_of, run, write_provenance
@@ -20,8 +21,8 @@ def main() -> None:
     commands = {}
     for arm in ARMS:
         _, result = run(args.python, HERE / "real_run.py", args.model, "--arm", arm)
-        (CAPTURED / f"cpu-{arm}.json").write_text(compact(result), encoding="utf-8")
-        commands[f"cpu-{arm}.json"] = f"real_run.py --model models/{Path(args.model).name} --arm {arm}"
+        (CAPTURED / f"cpu-{arm}.json.xz").write_bytes(lzma.compress(compact(result).encode()))
+        commands[f"cpu-{arm}.json.xz"] = f"real_run.py --model models/{Path(args.model).name} --arm {arm}"
         print(arm, "done")
     write_provenance(CAPTURED, "cpu", provenance_of(args.python, args.model, commands, "no"))
 

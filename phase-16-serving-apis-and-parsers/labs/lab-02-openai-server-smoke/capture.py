@@ -6,6 +6,7 @@ Maintainers run this when the pinned release moves.
 """
 
 import json
+import lzma
 import sys
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def main() -> None:
     commands = {}
     for parser in PARSERS:
         _, result = run(args.python, HERE / "real_run.py", args.model, "--parser", parser)
-        (CAPTURED / f"cpu-{parser}.json").write_text(shown(result), encoding="utf-8")
-        commands[f"cpu-{parser}.json"] = f"real_run.py --model models/{Path(args.model).name} --parser {parser}"
+        (CAPTURED / f"cpu-{parser}.json.xz").write_bytes(lzma.compress(shown(result).encode()))
+        commands[f"cpu-{parser}.json.xz"] = f"real_run.py --model models/{Path(args.model).name} --parser {parser}"
         print(parser, "done")
     edited = "messages of errors are cut where a path of the machine begins"
     write_provenance(CAPTURED, "cpu", provenance_of(args.python, args.model, commands, edited))

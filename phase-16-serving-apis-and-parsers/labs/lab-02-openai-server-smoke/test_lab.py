@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 POCKET = HERE.parents[2] / "models" / "pocket"
 RUNS = {
-    parser: json.loads((HERE / "captured" / f"cpu-{parser}.json").read_text(encoding="utf-8"))
+    parser: json.loads(lzma.decompress((HERE / "captured" / f"cpu-{parser}.json.xz").read_bytes()))
     for parser in ("hermes", "llama3_json")
 }
 STREAMS, WHOLE = RUNS["hermes"]["streams"], RUNS["hermes"]["whole"]
