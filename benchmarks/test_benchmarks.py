@@ -282,3 +282,31 @@ def test_drafts_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split(" | ") for line in told.splitlines() if "mini_vllm" in line]
     assert "| switched, lowest: " in told and "| ngram on repeating, batch 1 | at least 2.0 | " in told
     assert len(rows) == len(kinds) * 2 * len(methods) and all(row[5] == "100%" for row in rows)
+
+
+def test_the_model_of_scale_by_hand() -> None:
+    """Ten layers of 2 ms of which 0.5 are not cut, 3 ms outside, 1 ms of output matrix, sums of 0.1 ms."""
+    import numpy as np
+
+    from benchmarks.scale import paper
+
+    scale = paper()
+    step = scale.Step(3e-3, 1e-3, 1.5e-3, 0.5e-3, 10, 4096.0)
+    wire = scale.Link(float("inf"), 0.05e-3)
+    assert step.alone() == pytest.approx(24e-3)
+    assert scale.tick(step, scale.Layout(tp=2), wire, wire) == pytest.approx(3e-3 + 0.5e-3 + 12.5e-3 + 22 * 0.1e-3)
+    assert scale.tick(step, scale.Layout(pp=2), wire, wire) == pytest.approx(3e-3 + 1e-3 + 10e-3 + 0.05e-3)
+    assert scale.tokens_per_second(step, 8, scale.Layout(dp=3), wire, wire) == pytest.approx(3 * 8 / 24e-3)
+    nobody = scale.Lateness().of_the_last(8, 22, np.random.default_rng(0), 5)
+    late = scale.Lateness(1.0, 1e-3).of_the_last(4, 1, np.random.default_rng(0), 20_000)
+    assert not nobody.any() and late.mean() == pytest.approx(1e-3 * (1 + 1 / 2 + 1 / 3 + 1 / 4), rel=0.03)
+    ring, all_at_once = scale.Link(1e9, 1e-6).all_reduce(8e6, 8), scale.Link(1e9, 1e-3).all_reduce(8.0, 8)
+    assert ring == pytest.approx(14e-3 + 14e-6) and all_at_once == pytest.approx(2e-3, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_are_measured_beside_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.scale import main
+
+    assert main(["--quick"]) == 0
+    assert "| pocket | 8 |" in capsys.readouterr().out
