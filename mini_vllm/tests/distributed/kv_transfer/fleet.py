@@ -180,7 +180,7 @@ def one_kill(rng: random.Random, report: Report, oracle: Oracle, fleet: Fleet, d
         await asyncio.sleep(delay)
         is_late = answers.done()
         victim.strike(kind)
-        report.kills["came too late" if is_late else f"{victim.name}: {kind}"] += 1
+        report.kills[f"{'came too late' if is_late else victim.name}: {kind}"] += 1
         return await answers
 
     texts = asyncio.run(main())

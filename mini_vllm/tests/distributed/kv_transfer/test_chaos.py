@@ -1,5 +1,12 @@
 """Engines die at random stages of requests: each request ends with the tokens of one engine or with an error that has a
-name, and no block stays in use."""
+name, and no block stays in use.
+
+In CI a modest, fixed number, of which every kind of death is one. More, and others, by hand or at night:
+
+    CHAOS_TIMES=10 CHAOS_SEED=7 pytest -m slow mini_vllm/tests/distributed/kv_transfer/test_chaos.py
+"""
+
+import os
 
 import pytest
 
@@ -7,6 +14,8 @@ pytest.importorskip("httpx", reason="needs the extra serve")
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
 from mini_vllm.tests.distributed.kv_transfer.chaos import Oracle, Report, kill_in_process
+
+TIMES, SEED = int(os.environ.get("CHAOS_TIMES", "1")), os.environ.get("CHAOS_SEED")
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +30,23 @@ def test_a_simulated_death():
 
 
 @pytest.mark.slow
-def test_sixty_simulated_deaths():
-    report = kill_in_process(60, seed=1)
-    assert sum(report.kills.values()) == 60 and sum(report.ends.values()) == 240
-    assert report.kills["came too late"] < 20 and report.ways["disaggregated"] > 60 and report.ways["recomputed"] > 5
+@pytest.mark.timeout(600 * TIMES)
+def test_simulated_deaths():
+    report = kill_in_process(24 * TIMES, seed=int(SEED or 1))
+    assert sum(report.kills.values()) == 24 * TIMES and sum(report.ends.values()) == 96 * TIMES
+    assert report.kills["came too late"] < 8 * TIMES and report.ways["disaggregated"] > 24 * TIMES
+    assert report.ways["recomputed"] > 2 * TIMES
+    assert SEED or {"P cut", "D cut", "P dead", "D dead", "P breaks off a read", "a client leaves"} <= {*report.kills}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_dozen_killed_and_stopped_processes():
+@pytest.mark.timeout(900 * TIMES)
+def test_killed_and_stopped_processes():
     from mini_vllm.tests.distributed.kv_transfer.fleet import kill_processes
 
-    report = kill_processes(12, seed=2)
-    assert sum(report.kills.values()) == 12 and sum(report.ends.values()) == 48
+    report = kill_processes(5 * TIMES, seed=int(SEED or 3))
+    assert sum(report.kills.values()) == 5 * TIMES and sum(report.ends.values()) == 20 * TIMES
+    assert SEED or len({name.partition(": ")[2] for name in report.kills}) == 3, "every kind of signal"
 
 
 def test_the_judge_tells_wrong_answers():

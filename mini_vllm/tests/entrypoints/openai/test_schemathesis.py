@@ -1,6 +1,6 @@
 """Requests that schemathesis makes from our own /openapi.json, good ones and bad ones: no answer is a 5xx, none hangs.
 
-In CI a modest, fixed number. More by hand, here 20,000:
+By hand, with the extra `fuzz`, which CI does not install: a modest, fixed number, or more, here 20,000:
 
     SCHEMATHESIS_REQUESTS=20000 pytest -m slow mini_vllm/tests/entrypoints/openai/test_schemathesis.py
 """
