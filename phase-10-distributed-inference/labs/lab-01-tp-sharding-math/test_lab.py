@@ -74,10 +74,10 @@ class Spy(np.ndarray):
 @pytest.mark.parametrize("ranks", (2, 4))
 def test_no_rank_does_it_all(impl, ranks):
     x, W1, W2 = integers(6, (2, 8), (16, 8), (8, 16))
-    for what, call in (
-        ("column_parallel", lambda spy: impl.column_parallel(x, spy(W1), ranks)),
-        ("row_parallel", lambda spy: impl.row_parallel(x, spy(W1), ranks)),
-        ("mlp_tp", lambda spy: impl.mlp_tp(x, spy(W1), W2, ranks)),
+    for what, products, call in (
+        ("column_parallel", 1, lambda spy: impl.column_parallel(x, spy(W1), ranks)),
+        ("row_parallel", 1, lambda spy: impl.row_parallel(x, spy(W1), ranks)),
+        ("mlp_tp", 2, lambda spy: impl.mlp_tp(x, spy(W1), spy(W2), ranks)),
     ):
         seen: list[int] = []
 
@@ -89,6 +89,8 @@ def test_no_rank_does_it_all(impl, ranks):
         call(spy)
         share = 2 * 8 * 16 // ranks
         assert all(each <= share for each in seen), f"{what}: products of {seen} terms, a rank's share is {share}"
+        total = products * 2 * 8 * 16
+        assert sum(seen) == total, f"{what}: all ranks together multiplied {sum(seen)} terms, once each is {total}"
 
 
 def test_shares_must_be_equal(impl):

@@ -77,6 +77,9 @@ def test_what_a_rank_holds(impl, name, shape, ranks, head_dim, wanted):
         ("lm_head.weight", (32000, 4096), 3, "3 ranks cannot share 32000"),
         ("model.layers.0.block_sparse_moe.gate.weight", (8, 4096), 2, "unknown"),
         ("model.layers.0.mlp.q_projector.weight", (8, 4096), 2, "unknown"),
+        ("model.layers.0.mlp.gate.weight", (8, 4096), 1, "unknown"),
+        ("model.layers.0.normalizer.weight", (4096,), 2, "unknown"),
+        ("model.layers.0.fc10.weight", (8, 4096), 2, "unknown"),
     ],
 )
 def test_what_cannot_be_cut(impl, name, shape, ranks, says):
@@ -216,6 +219,9 @@ def test_read_log(impl):
     assert found.backends == ["QUICK_REDUCE", "PYNCCL"], "those in use, not the potential ones"
     found = impl.read_log(log_of(1, [14.96], 512, (), "EngineCore"))
     assert (found.world_size, found.weights, found.kv_tokens, found.backends) == (1, {"EngineCore": 14.96}, 512, [])
+    found = impl.read_log(log_of(worker="Worker_DP1_TP{}") + "INFO asked for world_size=16, 9 GiB and 7 tokens\n")
+    assert found.weights == {"Worker_DP1_TP0": 1.23, "Worker_DP1_TP1": 1.23}, f"by their names: got {found.weights}"
+    assert (found.world_size, found.kv_tokens) == (2, 100_000), "a line of another kind is not read"
     again = impl.read_log(log_of() + log_of(4, (2.0,), 160, ("PYNCCL",)))
     assert (again.world_size, again.kv_tokens, again.backends) == (4, 160, ["PYNCCL"]), "the last one counts"
     assert again.weights == {"Worker_TP0": 2.0, "Worker_TP1": 1.23}

@@ -34,6 +34,7 @@ def test_payload_is_one_activation_row_per_token(impl):
 def test_ring_traffic_formula(impl):
     for ranks, wanted in ((1, 0), (2, 1000), (4, 1500), (8, 1750), (1000, 1998)):
         near(impl.ring_allreduce_traffic_per_rank(1000, ranks), wanted, f"1,000 bytes on {ranks} ranks", 1e-9)
+    near(impl.ring_allreduce_traffic_per_rank(10, 3), 40 / 3, "10 bytes on 3 ranks, not rounded", 1e-9)
     for wrong in (0, -2):
         with pytest.raises(ValueError, match=rf"^num_ranks must be at least 1, got {wrong}$"):
             impl.ring_allreduce_traffic_per_rank(1000, wrong)
@@ -148,6 +149,7 @@ def test_your_prediction(impl):
         (NVLINK, 2048, 0.2, (1, 2, 4, 8), 8),
         (ETHERNET, 2048, 0.2, (1, 2, 4, 8), 1),
         (PCIE, 1, STEP_S, (6,), 6),
+        (NVLINK, 1, 100 * STEP_S, (1, 32), 32),
         ((float("inf"), 0.0), 1, 0.0, (4, 2, 8), 2),
     ],
 )
@@ -217,6 +219,19 @@ def test_every_sample_counts(impl):
             f"{name}: got {found:.4g}, expected {right:.4g} within 1 per cent: 280 samples are exact, 2 are not. Does "
             "a line through the ends decide?"
         )
+
+
+def test_all_samples_of_a_size_count(impl):
+    """Half of each size's samples are 5 per cent too quick, half too slow, in any order: the middle is right."""
+    exact = [(1 << shift, impl.allreduce_time_s(1 << shift, 4, *PCIE)) for shift in range(13, 27)] * 10
+    quick, slow = ([(size, seconds * off) for size, seconds in exact] for off in (0.95, 1.05))
+    for samples in (quick + slow, slow + quick):
+        bandwidth, latency = impl.fit_link(samples, 4)
+        for name, found, right in (("bandwidth", bandwidth, PCIE[0]), ("latency", latency, PCIE[1])):
+            assert abs(found / right - 1) < 0.01, (
+                f"{name} from 280 samples, 20 of each size: got {found:.4g}, expected {right:.4g} within 1 per cent. "
+                "Are some samples left out?"
+            )
 
 
 def test_two_points_are_a_wire(impl):

@@ -11,7 +11,7 @@ import pytest
 from course.labs import load
 
 given = load(Path(__file__).resolve().parent / "given.py")
-SIZES = [(1, 1), (1, 7), (2, 1), (4, 1), (4, 8), (8, 3), (3, 30), (16, 64)]
+SIZES = [(1, 1), (1, 7), (2, 1), (4, 1), (4, 8), (8, 3), (3, 30), (16, 64), (2, 300)]
 
 
 # ---- formulas ------------------------------------------------------------------------------------------------------
@@ -97,8 +97,9 @@ def test_min_microbatches_for_a_bubble_budget(impl, p, budget, wanted):
 
 def test_the_smallest_that_keeps_the_budget(impl):
     chance = random.Random(0)
-    for _ in range(300):
-        p, budget = chance.randint(2, 24), chance.choice([chance.random(), 1 / chance.randint(1, 40)]) or 0.5
+    cases = [(2, 1e-14), (5, 3e-15)]  # however small: no search ends before it is found
+    cases += [(chance.randint(2, 24), chance.choice([chance.random(), 1 / chance.randint(1, 40)])) for _ in range(300)]
+    for p, budget in cases:
         m = impl.min_microbatches_for_bubble(p, budget)
         assert impl.bubble_fraction(p, m) <= budget, f"{p} stages, budget {budget}: {m} breaks it"
         assert m == 1 or impl.bubble_fraction(p, m - 1) > budget, f"{p} stages, budget {budget}: {m - 1} keeps it, too"
@@ -178,6 +179,14 @@ def test_what_may_be_taken(impl):
                     assert isinstance(found, int) and least <= found <= ready, (
                         f"{ready} of {running} are ready, {in_flight} of {stages} in flight: got {found!r}"
                     )
+
+
+def test_a_share_has_no_limit(impl):
+    """Where rows cost nothing but a place, 4,000 users on four stages are still four micro-batches."""
+    jobs = [(0.0, 3)] * 4000
+    before, after = (given.simulate(rule, 4, jobs, 1.0, 0.05) for rule in (given.all_ready, impl.rows_to_take))
+    gain = after.throughput / before.throughput
+    assert gain > 1.8, f"4,000 users: {gain:.2f} times the tokens a second, expected above 1.8; {after.sizes[:8]} …"
 
 
 def test_busy_is_not_fast(impl):

@@ -94,6 +94,11 @@ def test_doors(impl):
         for counts in ([(0, 0)] * 3, [(0, 0)] * 5, []):
             with pytest.raises(ValueError, match=rf"^update: {len(counts)} counts for 4 replicas$"):
                 make(4).update(counts)
+    router = impl.LeastLoaded(3)
+    router.update([(9, 9), (0, 0), (9, 9)])
+    with pytest.raises(ValueError, match=r"^update: 4 counts for 3 replicas$"):
+        router.update([(0, 0), (9, 9), (9, 9), (9, 9)])
+    assert router.route(PROMPT) == 1, "a report that was refused is not heard"
     for index, count in ((2, 2), (5, 2), (-1, 2), (0, 0)):
         says = rf"^client_index {index} must be from 0 to below client_count {count}$"
         with pytest.raises(ValueError, match=says):
@@ -122,6 +127,15 @@ def test_a_prefix_has_a_home(impl):
     assert [router.route(each) for each in prompts] == [0, 1, 2, 0, 0, 2, 0, 1], "homes in turns, as prefixes come"
     router.update([(50, 9), (0, 0), (0, 0)])
     assert router.route(prompts[0]) == 0, "whatever the counts"
+    for each in range(1000):
+        router.route([100 + each] * 16)
+    assert router.route(prompts[1]) == 1, "always: after a thousand other prefixes, too"
+    router = impl.Sticky(3)
+    turns = [router.route(list(each)) for each in ((1, 2), (2, 1), (1, 2))]
+    assert turns == [0, 1, 0], f"the same tokens in another order are another prefix: got {turns}"
+    router = impl.Sticky(3)
+    for each in ([1] * 16, [2] * 16):
+        router.route(each)
     assert router.route([1] * 15) == 2 and router.route([1] * 15) == 2, "a short prompt is a prefix of its own"
     for size, wanted in ((2, [0, 0, 1]), (3, [0, 1, 0])):
         router = impl.Sticky(2, block_size=size)

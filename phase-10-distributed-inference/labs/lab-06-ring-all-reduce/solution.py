@@ -45,7 +45,8 @@ def all_gather(part: slice, values: np.ndarray, size: int, link: Any, timeout_s:
     """Everybody's part, on all ranks, to the bit.
 
     Args:
-        part, values: what this rank has, as `reduce_scatter` gives it; left as they are. size: numbers in all.
+        part, values: what this rank has, as `reduce_scatter` gives it; left as they are. Of fewer numbers than
+            ranks several have an empty part. size: numbers in all.
         timeout_s: see `all_reduce`.
 
     Returns:
