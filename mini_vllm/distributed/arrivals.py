@@ -56,8 +56,7 @@ class Arrivals:
         ready, _, _ = select.select([self.listener, *self._silent], [], [], LOOK_S)
         for sock in ready:
             if sock is self.listener:
-                if len(self._silent) < _MAX_STRANGERS:
-                    self._silent[sock.accept()[0]] = bytearray()
+                self._silent[sock.accept()[0]] = bytearray()
                 continue
             data = self._silent[sock]
             more = _read_some(sock, data)
@@ -65,6 +64,9 @@ class Arrivals:
                 del self._silent[sock]
                 sock.setblocking(True)
                 complete.append((sock, _parse(data)))
+        while len(self._silent) > _MAX_STRANGERS:  # who has said nothing for the longest time makes room
+            (longest := next(iter(self._silent))).close()
+            del self._silent[longest]
         return complete
 
     def welcome(self, sock: socket.socket, hello: Any) -> str | None:
@@ -82,7 +84,8 @@ class Arrivals:
         return name + refusal
 
     def _refusal(self, hello: Any) -> str | None:
-        if not isinstance(hello, dict) or hello.get("magic") != MAGIC or not isinstance(hello.get("port"), int):
+        port = hello.get("port") if isinstance(hello, dict) and hello.get("magic") == MAGIC else None
+        if type(port) is not int or not 0 < port < 1 << 16:
             return f"this is no {MAGIC!r}"
         rank, size, theirs = hello.get("rank"), hello.get("world_size"), hello.get("settings")
         if size != self.world_size:
@@ -146,5 +149,5 @@ def _size(data: bytearray) -> int:
 def _parse(data: bytearray) -> Any:
     try:
         return json.loads(data[4:])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -89,14 +89,16 @@ def lead(
             arrivals.refuse_all("rank 0 has given up: other ranks never came")
             raise RendezvousError(f"{_ranks(missing)} did not come to {_where(listener)} in {timeout:g} s{refusals}")
     key = secrets.token_hex(16)
-    places = {r: [sock.getpeername()[0], arrivals.hellos[r]["port"]] for r, sock in arrivals.sockets.items()}
-    for sock in arrivals.sockets.values():
-        send(sock, {"addresses": places, "key": key})
     try:
+        places = {r: [sock.getpeername()[0], arrivals.hellos[r]["port"]] for r, sock in arrivals.sockets.items()}
+        for sock in arrivals.sockets.values():
+            send(sock, {"addresses": places, "key": key})
         data = _accept(listener, key, set(arrivals.sockets), deadline + LOOK_S + timeout, check)
-    except RendezvousError:
+    except (RendezvousError, OSError) as error:
         arrivals.refuse_all("rank 0 has given up")
-        raise
+        if isinstance(error, RendezvousError):
+            raise
+        raise RendezvousError(f"a rank has come and gone: {error}") from None
     hosts = {0: listener.getsockname()[0], **{rank: place[0] for rank, place in places.items()}}
     links = TcpLinks(0, data, transfer_timeout, _names(hosts))
     control = {rank: SocketConnection(sock) for rank, sock in sorted(arrivals.sockets.items())}
@@ -146,7 +148,8 @@ def _accept(
     while ranks - found.keys():
         for sock, hello in arrivals.take(check):
             rank = hello.get("rank") if isinstance(hello, dict) else None
-            if rank in ranks and secrets.compare_digest(str(hello.get("key")).encode(), key.encode()):
+            told = str(hello.get("key")).encode(errors="replace") if type(rank) is int else b""
+            if secrets.compare_digest(told, key.encode()) and rank in ranks:
                 found[rank] = sock
             else:
                 sock.close()

@@ -37,7 +37,7 @@ _OWN = ("VLLM_HOST_IP", "VLLM_HOST_PORT")
 def assert_ray_available() -> None:
     """Raises ValueError where Ray is not installed, as upstream/vllm/v1/executor/ray_utils.py:268."""
     try:
-        import ray  # noqa: F401
+        from ray import is_initialized  # noqa: F401  # a mere folder named `ray`, as /tmp has, can be imported
     except ImportError as error:
         raise ValueError(
             f"distributed_executor_backend='ray' needs Ray ({error}): pip install 'mini-vllm[ray]'"

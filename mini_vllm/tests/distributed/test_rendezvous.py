@@ -1,12 +1,14 @@
 """Ranks find each other at an address, and whoever does not belong there is told why."""
 
+import json
 import socket
+import struct
 import threading
 
 import pytest
 
 from mini_vllm.distributed import rendezvous
-from mini_vllm.distributed.arrivals import RendezvousError
+from mini_vllm.distributed.arrivals import MAGIC, Arrivals, RendezvousError
 from mini_vllm.tests.distributed.worlds import meet
 
 
@@ -88,6 +90,60 @@ def test_strangers_and_wrong_numbers_hold_up_nobody():
     for world in (found[0], worlds[0]):
         world.links.close()
     for sock in (silent, http, listener):
+        sock.close()
+
+
+def _said(listener, data):
+    """A stranger who has said this."""
+    sock = socket.create_connection(listener.getsockname())
+    sock.sendall(struct.pack("<I", len(data)) + data)
+    return sock
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 60_000, b'{"rank": [], "key": 1}', b'{"rank": {}}', b'{"rank": 1, "key": "\\ud800"}', b'{"rank": true}'],
+)
+def test_garbage_at_the_door_for_arrays_is_turned_away(data):
+    listener = rendezvous.bind("127.0.0.1", 0)
+    strange, friend = _said(listener, data), _said(listener, json.dumps({"rank": 1, "key": "k"}).encode())
+    found = rendezvous._accept(listener, "k", {1}, float("inf"), lambda: None)
+    assert found.keys() == {1}
+    for sock in (strange, friend, listener, *found.values()):
+        sock.close()
+
+
+@pytest.mark.parametrize("port", [True, 0, -1, 1 << 16, 10**30, "1"])
+def test_a_hello_with_a_port_that_is_none_is_refused(port):
+    listener = rendezvous.bind("127.0.0.1", 0)
+    hello = {"magic": MAGIC, "rank": 1, "world_size": 2, "settings": {}, "port": port}
+    assert "this is no" in Arrivals(listener, {}, 2)._refusal(hello)
+    assert Arrivals(listener, {}, 2)._refusal(hello | {"port": 1024}) is None
+    listener.close()
+
+
+def test_many_who_say_nothing_do_not_keep_a_rank_out():
+    listener = rendezvous.bind("127.0.0.1", 0)
+    silent = [socket.create_connection(listener.getsockname()) for _ in range(70)]
+    friend = _said(listener, json.dumps({"rank": 1, "key": "k"}).encode())
+    tries = iter(range(1000))
+    found = rendezvous._accept(listener, "k", {1}, float("inf"), lambda: next(tries))
+    assert found.keys() == {1}
+    for sock in (*silent, friend, listener, *found.values()):
+        sock.close()
+
+
+def test_a_rank_that_comes_and_goes_before_the_others_are_there(monkeypatch):
+    def gone(sock, message):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    listener = rendezvous.bind("127.0.0.1", 0)
+    hello = {"magic": MAGIC, "rank": 1, "world_size": 2, "settings": {}, "port": 1024}
+    rank = _said(listener, json.dumps(hello).encode())
+    monkeypatch.setattr(rendezvous, "send", gone)
+    with pytest.raises(RendezvousError, match=r"a rank has come and gone: .*Broken pipe"):
+        rendezvous.lead(listener, 2, {}, 30.0)
+    for sock in (rank, listener):
         sock.close()
 
 

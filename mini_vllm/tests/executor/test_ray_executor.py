@@ -152,6 +152,16 @@ def test_the_class_that_the_argument_names(monkeypatch):
     assert Executor.get_class(config) is ray_executor.RayPipelineExecutor
 
 
+def test_a_folder_named_ray_is_not_ray(monkeypatch, tmp_path):
+    (tmp_path / "ray").mkdir()
+    for name in [name for name in sys.modules if name.split(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ValueError, match="distributed_executor_backend='ray' needs Ray"):
+        ray_executor.assert_ray_available()
+    sys.modules.pop("ray", None)
+
+
 def test_groups_in_memory_go_to_another_process():
     """As an actor gets them: a pickle that asks its sender for the memory."""
     from multiprocessing import get_context
