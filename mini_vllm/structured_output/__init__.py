@@ -25,6 +25,7 @@ import numpy as np
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.core.sched.output import GrammarOutput, SchedulerOutput
 from mini_vllm.request import Request, RequestStatus
+from mini_vllm.structured_output.automata.expression import GrammarError
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
     StructuredOutputGrammar,
@@ -214,7 +215,7 @@ class StructuredOutputManager:
         if self.jump_forward is None or state is None or not self.should_fill_bitmask(request):
             return []
         jump = self.jump_forward
-        return state.attempt(lambda grammar: jump.advance(request, cast("MiniGrammar", grammar)), [])
+        return state.attempt(lambda grammar: jump.advance(request, cast("MiniGrammar", grammar)), [], GrammarError)
 
     def is_terminated(self, request: Request) -> bool:
         """True where the end of sequence was accepted: nothing can follow, even with `ignore_eos`."""

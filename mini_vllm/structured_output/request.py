@@ -72,12 +72,14 @@ class StructuredOutputRequest:
     def grammar(self, grammar: Future[StructuredOutputGrammar] | StructuredOutputGrammar) -> None:
         self._grammar = grammar
 
-    def attempt(self, step: Callable[[StructuredOutputGrammar], T], otherwise: T) -> T:
-        """A step of the grammar, which is there; `otherwise` where it fails: the request then ends with its error."""
+    def attempt(
+        self, step: Callable[[StructuredOutputGrammar], T], otherwise: T, fails: type[Exception] = Exception
+    ) -> T:
+        """A step of the grammar, which is there; `otherwise` where it `fails`: the request then ends with its error."""
         assert self.grammar is not None
         try:
             return step(self.grammar)
-        except Exception as failure:
+        except fails as failure:
             self.error = f"the grammar cannot go on: {failure}"
             return otherwise
 
