@@ -208,5 +208,7 @@ class DPCoordinator:
             with self._context.socket(self._zmq.PUSH) as socket:
                 socket.connect(self.addresses.inputs)
                 socket.send_multipart((self.addresses.key, self._encoder.encode([STOP, 0])))
+                if self._thread is threading.current_thread():
+                    return  # the garbage collector may run there; the thread ends when it reads that
                 self._thread.join()
         self._context.term()

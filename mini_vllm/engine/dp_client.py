@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -277,8 +276,11 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self.dead_error = self.dead_error or error
         for client in self.core_engines:
             client.stop_listening()
-        with ThreadPoolExecutor(len(self.core_engines), "end") as threads:
-            list(threads.map(MPClient.shutdown, self.core_engines))
+        for client in self.core_engines:  # all at once, and without threads: the garbage collector may be the caller
+            if client.resources.manager is not None:
+                client.resources.manager.ask_to_end()
+        for client in self.core_engines:
+            MPClient.shutdown(client)
         if self._timer is not None:
             self._timer.cancel()
         self.link.close()

@@ -139,14 +139,18 @@ class CoreEngineProcManager:
             name = f"signal {-code}"
         return f"its process {self.pid} was ended by {name}"
 
-    def shutdown(self, timeout: float = _GRACE_S) -> None:
-        """Ask the process to end, and wait; then make it. Does nothing in a forked child of the owner."""
-        if os.getpid() != self._owner:
-            return
+    def ask_to_end(self) -> None:
+        """Without a wait: `shutdown` waits."""
         self._stopping = True
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
+
+    def shutdown(self, timeout: float = _GRACE_S) -> None:
+        """Ask the process to end, and wait; then make it. Does nothing in a forked child of the owner."""
+        if os.getpid() != self._owner:
+            return
+        self.ask_to_end()
         if self._monitor is threading.current_thread():
             return  # the garbage collector may run there; that thread waits for the process in any case
         if not self._gone_within(timeout):

@@ -55,10 +55,14 @@ class CoreThread:
         """As the process does."""
         return "its thread has ended"
 
-    def shutdown(self) -> None:
-        """Ask it to end, and wait."""
+    def ask_to_end(self) -> None:
+        """Without a wait for its end."""
         assert self._made.wait(PATIENCE_S)
         if self._core is not None:
             self._core.request_shutdown()
+
+    def shutdown(self) -> None:
+        """Ask it to end, and wait."""
+        self.ask_to_end()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from concurrent.futures import thread as futures
 from types import SimpleNamespace
 
 import pytest
@@ -224,3 +225,14 @@ def test_who_has_seen_too_many_replicas_die_ends_with_an_error(tokens, deaths):
     (output,) = given_up
     assert len(tokens) == deaths and "a" not in flight and output.finish_reason == FinishReason.ERROR
     assert output.stop_reason == f"{deaths} replicas died while this request was in them"
+
+
+def test_replicas_end_where_the_collector_runs_in_the_midst_of_a_pool():
+    """It may run while somebody has the lock of all pools of threads, and end an engine there."""
+
+    async def body(llm):
+        await collect(llm, "first")
+        with futures._global_shutdown_lock:
+            llm.shutdown()
+
+    with_replicas(body)
