@@ -32,11 +32,8 @@ async def render_chat_completion(request: ChatCompletionRequest, raw_request: Re
     Upstream: upstream/vllm/entrypoints/serve/render/serving.py:120 — `OpenAIServingRender.render_chat_request`.
     """
     serving = raw_request.app.state.openai_serving_chat
-    refused = serving._check_model(request.model)
-    if refused is not None:
+    if (refused := _refused(serving, request)) is not None:
         return respond(refused)
-    if request.use_beam_search:
-        return respond(create_error_response("Beam search is not supported by the render endpoint"))
     rendered = await raw_request.app.state.openai_serving_render.render_chat(request)
     if isinstance(rendered, ErrorResponse):
         return respond(rendered)
@@ -50,15 +47,20 @@ async def render_completion(request: CompletionRequest, raw_request: Request) ->
     Upstream: upstream/vllm/entrypoints/serve/render/serving.py:270 — `OpenAIServingRender.render_completion_request`.
     """
     serving = raw_request.app.state.openai_serving_completion
-    refused = serving._check_model(request.model)
-    if refused is not None:
+    if (refused := _refused(serving, request)) is not None:
         return respond(refused)
-    if request.use_beam_search:
-        return respond(create_error_response("Beam search is not supported by the render endpoint"))
     rendered = await raw_request.app.state.openai_serving_render.render_completion(request)
     if isinstance(rendered, ErrorResponse):
         return respond(rendered)
     return JSONResponse([_generate_request(serving, request, prompt, "cmpl") for prompt in rendered])
+
+
+def _refused(serving: Any, request: Any) -> ErrorResponse | None:
+    """Why a request is not rendered, as far as it says so itself."""
+    refused: ErrorResponse | None = serving._check_model(request.model)
+    if refused is None and request.use_beam_search:
+        refused = create_error_response("Beam search is not supported by the render endpoint")
+    return refused
 
 
 def _generate_request(serving: Any, request: Any, prompt: dict[str, Any], prefix: str) -> dict[str, Any]:
