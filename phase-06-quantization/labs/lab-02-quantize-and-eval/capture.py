@@ -7,6 +7,7 @@ did not use. Needs `tokenizers`.
 """
 
 import json
+import lzma
 import random
 import re
 import sys
@@ -49,14 +50,14 @@ def write_texts(model: str) -> None:
         ids, _ = to_ids(make_conversation(rng), encode, special)
         texts += [ids] if len(ids) <= 400 else []
     lines = ",\n ".join(json.dumps(ids, separators=(",", ":")) for ids in texts)
-    (CAPTURED / "texts.json").write_text(f"[\n {lines}\n]\n", encoding="utf-8")
+    (CAPTURED / "texts.json.xz").write_bytes(lzma.compress(f"[\n {lines}\n]\n".encode()))
 
 
 def main() -> None:
     """Run all arms."""
     args = arguments(__doc__ or "")
     CAPTURED.mkdir(exist_ok=True)
-    commands = {"texts.json": f"capture.py, 96 conversations of models/training, seed {SEED}"}
+    commands = {"texts.json.xz": f"capture.py, 96 conversations of models/training, seed {SEED}"}
     write_texts(args.model)
     with tempfile.TemporaryDirectory() as name:
         for arm in ARMS:
