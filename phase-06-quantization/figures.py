@@ -232,7 +232,7 @@ def held_out() -> Svg:
     ]
 
     def per_token(arm: str) -> np.ndarray:
-        rows = json.loads((folder / f"cpu-{arm}.json").read_text(encoding="utf-8"))["held_out"]
+        rows = json.loads(lzma.decompress((folder / f"cpu-{arm}.json.xz").read_bytes()))["held_out"]
         return np.array([row["logprob"] / row["tokens"] for row in rows])
 
     base = per_token("fp32")

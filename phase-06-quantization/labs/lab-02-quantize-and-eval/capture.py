@@ -63,10 +63,10 @@ def main() -> None:
         for arm in ARMS:
             model = checkpoint(arm, args.model, Path(name))
             log, result = run(args.python, HERE / "real_run.py", model, "--arm", arm)
-            (CAPTURED / f"cpu-{arm}.json").write_text(compact(result), encoding="utf-8")
+            (CAPTURED / f"cpu-{arm}.json.xz").write_bytes(lzma.compress(compact(result).encode()))
             (CAPTURED / f"cpu-{arm}.log").write_text(keep_lines(log, KEEP, model), encoding="utf-8")
             made = f"make_checkpoint.py --scheme {SCHEMES[arm]}; " if arm in SCHEMES else ""
-            commands[f"cpu-{arm}.json"] = f"{made}real_run.py --model {Path(model).name} --arm {arm}"
+            commands[f"cpu-{arm}.json.xz"] = f"{made}real_run.py --model {Path(model).name} --arm {arm}"
             print(arm, "done", result.get("error", ""))
     edited = "logs: only the lines that match KEEP in capture.py; json: no"
     write_provenance(CAPTURED, "cpu", provenance_of(args.python, args.model, commands, edited))
