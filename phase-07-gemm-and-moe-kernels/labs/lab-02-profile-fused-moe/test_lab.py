@@ -216,7 +216,7 @@ def test_groups_of_a_real_profile(impl):
 
 def test_a_whole_model_on_an_h200(impl):
     """Three steps of OLMoE's shape in real vLLM: your shares, and the experts' milliseconds."""
-    for kind in json.loads((CAPTURED / "h200-olmoe.json").read_text(encoding="utf-8"))["kinds"]:
+    for kind in json.loads(lzma.decompress((CAPTURED / "h200-olmoe.json.xz").read_bytes()))["kinds"]:
         step = impl.Step(*kind["step"])
         predicted = impl.predict(olmoe(impl), step, card(impl))
         found = {group: us / kind["num_steps"] for group, us in impl.measured(kind["rows"]).items()}
