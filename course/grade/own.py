@@ -30,8 +30,11 @@ class Own:
     def __init__(self, module: str, language: Language) -> None:
         self.module, self.given, self.found = module, language.given, list[str]()
         self.stores, self.asked = language.own["stores"], language.own["asked"]
+        self.known = set[tuple[type, str, bool]]()  # what objects of a class may be asked for, found once
 
     def __call__(self, value: Any, name: str, store: bool = False) -> Any:
+        if (type(value), name, store) in self.known:
+            return value
         if self._may(value, name, store) or (name and self._fails(value, name, store)):
             return value
         what = f"{'changes' if store else 'reads'} the attribute {name} of"
@@ -47,7 +50,9 @@ class Own:
         if self._ours(kind):
             mine = any(map(self._mine, kind.__mro__))  # a test may stand a class below one of the submission's
             fine = not name or self._has(kind, value, name)
-            return fine and (mine or (name in self.stores if store else name in self.asked))
+            fine = fine and (mine or (name in self.stores if store else name in self.asked))
+            self.known |= {(kind, name, store)} if fine else set()
+            return fine
         if isinstance(value, type) and not issubclass(kind, ModuleType):
             if store:
                 return self._mine(value) and value.__name__ not in self.given
