@@ -9,7 +9,7 @@ from typing import Any
 
 from course.grade import language as words
 from course.grade.hidden import has_a_member, hidden
-from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, Language, Stores, imported, is_dunder, text_of
+from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
 _LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
@@ -68,7 +68,9 @@ class File:
         self.made = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, (ast.alias, ast.keyword))))
         self.declared = {name for node in self.nodes for name in self._declares(node)}
         passed = [name for n in self.nodes for name in words.bindings(n) if not isinstance(n, ast.keyword)]
-        self.stores = Stores(self.nodes, self.dotted, self.classes, filter(None, passed))
+        self.gives = words.given_names(self.nodes, filter(None, passed))
+        kernels = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and self.is_kernel(n)]
+        self.in_kernels = {inner for kernel in kernels for inner in ast.walk(kernel)}
 
     def _declares(self, node: ast.AST) -> Iterator[str]:
         """Attributes of this file's own classes and functions that a node makes."""
@@ -95,6 +97,23 @@ class File:
             return f"{base}.{node.attr}"
         return ""
 
+    def is_kernel(self, node: ast.FunctionDef) -> bool:
+        """Whether Triton reads a function's text, so that no look at objects can be written into it."""
+        for one in node.decorator_list:
+            made = getattr(one, "func", one)
+            roots = {n.id for n in ast.walk(made) if isinstance(n, ast.Name)}
+            if self.dotted(made) == "triton.jit" and roots.isdisjoint(self.made | self.twice):
+                return True
+        return False
+
+    def _in_a_kernel(self, node: ast.AST) -> Iterator[str]:
+        """What would have to be looked at when it runs."""
+        if isinstance(node, ast.Attribute) and not self.dotted(node):
+            if not isinstance(node.ctx, ast.Load) or not self.free(node.attr):
+                yield f"asks for {node.attr} in a kernel, where no object can be looked at"
+        elif isinstance(node, ast.Name) and self.dotted(node) in CAREFUL:
+            yield f"uses {node.id} in a kernel, where no object can be looked at"
+
     def faults(self, node: ast.AST) -> Iterator[str]:
         """Sentences about one node."""
         names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
@@ -110,6 +129,7 @@ class File:
         if words.NAMING & {*names} and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"{names[-1]} with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
+        yield from self._in_a_kernel(node) if node in self.in_kernels else ()
         look: Any = getattr(self, f"_{type(node).__name__.lower().removesuffix('star')}", None)
         yield from look(node) if look else ()
         if isinstance(node, (ast.Name, ast.Attribute)) and (name := self.dotted(node)):
@@ -206,7 +226,7 @@ class File:
         if store and isinstance(root, ast.Name) and root.id in self.means.keys() | self.language.given.keys():
             yield f"changes {ast.unparse(node)}"
         elif name == "format":
-            given: list[Any] = self.stores.gives.get(getattr(node.value, "id", ""), [node.value])
+            given: list[Any] = self.gives.get(getattr(node.value, "id", ""), [node.value])
             plain = given != [] and all((text := text_of(n)) is not None and not _LOOKS_IN.search(text) for n in given)
             yield from [] if plain else [f"str.format on a text {MADE}, or into an object"]
         elif name == "__setattr__" and isinstance(node.value, ast.Name) and node.value.id == "object":
@@ -224,14 +244,12 @@ class File:
         own, mine = self.language.own, {word for word in self.declared if word[:1] + word[-1:] != "__"}
         fine = METHODS | words.COMPARISONS | {"__name__", "__qualname__", "__doc__"} | own["asked"]
         if store:
-            fit = name in own["stores"] or (name in mine and not self.stores.foreign(of, True))
-            yield from [] if fit else [f"changes the attribute {name} of what is not its own"]
+            yield from [] if name in own["stores"] | mine else [f"changes the attribute {name} of what is not its own"]
         elif is_dunder(name):
             begins = name in words.BEGINS and not words.of_itself(self.above, of)
             yield from [f"uses the attribute {name}"] if name not in fine or begins else []
         elif name == "format" or not self.free(name):
-            fit = name in mine | own["asked"] and not self.stores.foreign(of, False) and name != "format"
-            yield from [] if fit else [f"uses the attribute {name}"]
+            yield from [] if name in mine | own["asked"] and name != "format" else [f"uses the attribute {name}"]
 
     def free(self, name: str) -> bool:
         """Whether a name may be asked of any object."""

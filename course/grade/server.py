@@ -28,6 +28,7 @@ from course.grade.kernel import end, look
 from course.grade.settings import DONE, Limits
 from course.grade.traps import Trap, Twin, endings, plan, told, verdict
 from course.grade.watch import Snapshot
+from course.pytest_plugin import NO_STORIES
 
 MAX_TALK, POLL, HANG_FACTOR = 1 << 20, 0.05, 4
 """``HANG_FACTOR``: where processor time cannot be told (no /proc), the clock may show this many times as much."""
@@ -81,7 +82,7 @@ class Server:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items = list(session.items)
+        self.items, session.config.stash[NO_STORIES] = list(session.items), True
         self.names = [item.nodeid.split("::", 1)[1] for item in self.items]
         said = "".join(path.read_text(encoding="utf-8") for path in {item.path for item in self.items})
         prepare([*self.allowed, *(name for name in ("mini_vllm",) if name in said)])

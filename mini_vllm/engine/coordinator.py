@@ -103,7 +103,7 @@ class DPCoordinator:
     """The coordinator of an engine's replicas, from its first message to its last.
 
     Args:
-        engine_count: replicas.
+        engine_count: replicas. host: the address of this node, where replicas and front ends find the coordinator.
 
     Attributes:
         addresses: for replicas and front ends. state: see there; only the thread writes to it.
@@ -111,12 +111,12 @@ class DPCoordinator:
     Upstream: upstream/vllm/v1/engine/coordinator.py:23 — `DPCoordinator`.
     """
 
-    def __init__(self, engine_count: int) -> None:
+    def __init__(self, engine_count: int, host: str = "127.0.0.1") -> None:
         self._zmq = zmq = require_library("zmq")
         self.state = CoordinatorState(engine_count)
         self._encoder, self._decoder = MsgpackEncoder(), MsgpackDecoder()
         self._context = zmq.Context()
-        self._inputs, self._engines, self._front = (self._bind(kind) for kind in (zmq.PULL, zmq.ROUTER, zmq.PUB))
+        self._inputs, self._engines, self._front = (self._bind(kind, host) for kind in (zmq.PULL, zmq.ROUTER, zmq.PUB))
         inputs, engines, front = (
             each.getsockopt_string(zmq.LAST_ENDPOINT) for each in (self._inputs, self._engines, self._front)
         )
@@ -127,12 +127,12 @@ class DPCoordinator:
         self._thread = threading.Thread(target=self._run, daemon=True, name="DPCoordinator")
         self._thread.start()
 
-    def _bind(self, kind: int) -> Any:
+    def _bind(self, kind: int, host: str) -> Any:
         socket = self._context.socket(kind)
         for option in (self._zmq.SNDHWM, self._zmq.RCVHWM):
             socket.setsockopt(option, 0)
         socket.setsockopt(self._zmq.LINGER, 0)
-        socket.bind("tcp://127.0.0.1:*")
+        socket.bind(f"tcp://{host}:*")
         return socket
 
     def _run(self) -> None:

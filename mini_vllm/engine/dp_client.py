@@ -18,15 +18,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
 from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from mini_vllm.engine.async_mp_client import AsyncMPClient
-from mini_vllm.engine.coordinator import DPCoordinator
-from mini_vllm.engine.coordinator_links import CoordinatorAddresses, CoordinatorLink
+from mini_vllm.engine.coordinator_links import CoordinatorLink
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.mp_client import SILENCE_S, MPClient
-from mini_vllm.engine.replicas import make_dp_group, merged, merged_ready, replica_setup, start_together
+from mini_vllm.engine.replicas import ReplicaStarter, merged, merged_ready, start_together
 from mini_vllm.engine.requests_in_flight import RequestsInFlight
 from mini_vllm.engine.shared_core import SharedCore, SharedCores
 from mini_vllm.engine.utils import CoreSetup
@@ -73,9 +71,15 @@ class DPLBAsyncMPClient(EngineCoreClient):
         self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._in_flight, self._current = RequestsInFlight(), 0
         self._timer: asyncio.TimerHandle | None = None
-        group = make_dp_group(setup) if link is None else None
-        self.in_lockstep = group is not None if link is None else link.in_lockstep
-        self.core_engines, addresses = self._start(setup, link, group)
+        self.starter = None
+        if link is None:
+            self.starter = starter = ReplicaStarter(setup)
+            self.in_lockstep, addresses = starter.group is not None, starter.coordinator.addresses
+            self._end_coordinator = weakref.finalize(self, starter.coordinator.shutdown)
+        else:
+            self.in_lockstep, addresses = link.in_lockstep, link.coordinator
+            self._end_coordinator = weakref.finalize(self, _nothing)
+        self.core_engines = self._start(setup, link)
         self.ready = merged_ready([each.ready for each in self.core_engines])
         self.eng_start_index = (size * self.client_index) // self.client_count
         self.link = CoordinatorLink(addresses, size)
@@ -83,24 +87,14 @@ class DPLBAsyncMPClient(EngineCoreClient):
             size, None if setup.config.disable_log_stats else self.ready.max_model_len
         )
 
-    def _start(
-        self, setup: CoreSetup, link: SharedCores | None, group: DataParallelGroup | None
-    ) -> tuple[list[AsyncMPClient], CoordinatorAddresses]:
-        """The replicas, at the same time, and the coordinator; or what another process has started."""
+    def _start(self, setup: CoreSetup, link: SharedCores | None) -> list[AsyncMPClient]:
+        """The replicas, at the same time, or the way to those that another process has started."""
         size = setup.config.data_parallel_size
-        links: Sequence[SharedCore | None] = [None] * size
-        if link is None:
-            coordinator = DPCoordinator(size)
-            self._end_coordinator = weakref.finalize(self, coordinator.shutdown)
-            addresses = coordinator.addresses
-        else:
-            links, addresses = link.links, link.coordinator
-            self._end_coordinator = weakref.finalize(self, _nothing)
-        setups = [replica_setup(setup, rank, addresses, group) for rank in range(size)]
+        links: Sequence[SharedCore | None] = [None] * size if link is None else link.links
         inboxes = [_Inbox(self._inbox, rank) for rank in range(size)]
         try:
-            makes = [partial(AsyncMPClient, *each) for each in zip(setups, links, inboxes, strict=True)]
-            return start_together(makes), addresses
+            setups = self.starter.setups(range(size), size) if self.starter else [setup] * size
+            return start_together([partial(AsyncMPClient, *each) for each in zip(setups, links, inboxes, strict=True)])
         except BaseException:
             self._end_coordinator()
             raise
