@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
-from course.grade.hidden import has_a_member, hidden
+from course.grade.hidden import has_a_member, hidden, in_a_kernel, is_kernel
 from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
@@ -30,9 +30,8 @@ def outside(source: str, language: Language) -> list[str]:
     file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
     have, found = words.definitions(tree), [*found, *hidden(source, file.nodes, "triton" in language.known)]
-    for name, text in language.given.items():
-        line, mine = have.get(name, (0, ""))
-        found += [(line, f"changes {name}, which the starter brings along")] if mine != text else []
+    changed = {name for name, text in language.given.items() if have.get(name, (0, ""))[1] != text}
+    found += [(have.get(name, (0, ""))[0], f"changes {name}, which the starter brings along") for name in changed]
     return [f"{line}: {text}" for line, text in dict.fromkeys(sorted(found))]
 
 
@@ -69,7 +68,7 @@ class File:
         self.declared = {name for node in self.nodes for name in self._declares(node)}
         passed = [name for n in self.nodes for name in words.bindings(n) if not isinstance(n, ast.keyword)]
         self.gives = words.given_names(self.nodes, filter(None, passed))
-        kernels = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and self.is_kernel(n)]
+        kernels = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and is_kernel(n, self)]
         self.in_kernels = {inner for kernel in kernels for inner in ast.walk(kernel)}
 
     def _declares(self, node: ast.AST) -> Iterator[str]:
@@ -97,23 +96,6 @@ class File:
             return f"{base}.{node.attr}"
         return ""
 
-    def is_kernel(self, node: ast.FunctionDef) -> bool:
-        """Whether Triton reads a function's text, so that no look at objects can be written into it."""
-        for one in node.decorator_list:
-            made = getattr(one, "func", one)
-            roots = {n.id for n in ast.walk(made) if isinstance(n, ast.Name)}
-            if self.dotted(made) == "triton.jit" and roots.isdisjoint(self.made | self.twice):
-                return True
-        return False
-
-    def _in_a_kernel(self, node: ast.AST) -> Iterator[str]:
-        """What would have to be looked at when it runs."""
-        if isinstance(node, ast.Attribute) and not self.dotted(node):
-            if not isinstance(node.ctx, ast.Load) or not self.free(node.attr):
-                yield f"asks for {node.attr} in a kernel, where no object can be looked at"
-        elif isinstance(node, ast.Name) and self.dotted(node) in CAREFUL:
-            yield f"uses {node.id} in a kernel, where no object can be looked at"
-
     def faults(self, node: ast.AST) -> Iterator[str]:
         """Sentences about one node."""
         names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
@@ -129,7 +111,7 @@ class File:
         if words.NAMING & {*names} and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"{names[-1]} with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
-        yield from self._in_a_kernel(node) if node in self.in_kernels else ()
+        yield from in_a_kernel(node, self) if node in self.in_kernels else ()
         look: Any = getattr(self, f"_{type(node).__name__.lower().removesuffix('star')}", None)
         yield from look(node) if look else ()
         if isinstance(node, (ast.Name, ast.Attribute)) and (name := self.dotted(node)):

@@ -16,7 +16,21 @@ from typing import Any
 
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
-WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
+TABLE: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
+SAID = COURSE / "words.toml"
+"""What the course itself says (``course.grade.derive``)."""
+_SAID: dict[str, str] = tomllib.loads(SAID.read_text(encoding="utf-8")) if SAID.is_file() else {}
+
+
+def allowed_words(row: str) -> str:
+    """The words of a row: what the course says, and what ``language.toml`` adds for a reason."""
+    return " ".join([_SAID.get(row, ""), *TABLE["more"].get(row, {}).values()])
+
+
+WORDS = TABLE | {
+    "modules": {name: allowed_words(name) for name in TABLE["every"].split()},
+    "further": {name: allowed_words(name) for name in TABLE["some"].split()},
+}
 (
     BUILTINS,
     KEEPERS,
@@ -37,8 +51,10 @@ WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encod
     FOREIGN,
     DISPATCH,
     COMMON,
-    ATTRIBUTES,
-) = (frozenset(value.split()) for value in WORDS.values() if isinstance(value, str))
+    _EVERY,
+    _SOME,
+) = (frozenset(value.split()) for value in TABLE.values() if isinstance(value, str))
+ATTRIBUTES = frozenset(allowed_words("attributes").split())
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
 
 
@@ -77,7 +93,7 @@ def packages(module: str) -> list[str]:
 @cache
 def names_of(module: str, words: str) -> frozenset[str]:
     """The names that a row of the table lists; ``*``: all that the module shows, and that are no modules."""
-    if words.strip() != "*":
+    if "*" not in words.split():
         return frozenset(words.split())
     found = importlib.import_module(module)
     shown = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]

@@ -15,6 +15,7 @@ from typing import Any
 
 from course.grade import language as words
 from course.grade.faults import File
+from course.grade.hidden import is_kernel
 from course.grade.language import Language, imported, itself
 
 NAME = "__own__"
@@ -115,7 +116,7 @@ class _Guards(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if self.file.is_kernel(node):
+        if is_kernel(node, self.file):
             return node  # Triton reads its text, and the language lets it ask for nothing that is to be looked at
         before, entered = self.me, bool(self.classes) and node in self.classes[-1].body
         if entered:

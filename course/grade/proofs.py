@@ -1,14 +1,11 @@
-"""Trap tests: written by the server at run time, with names and numbers that nobody knew before, and sent to a fork
-among the lab's own tests. Most must fail. A fork in which one does not end as it must has forged its results.
-
-The lab's own tests are sent as well, each for one run: a code whose end says a number that the server has drawn for it.
-A test counts as passed if it has come to its end. One of them is sent a second time with an end that fails."""
+"""The tests of a lab as they are sent to a fork, each for one run: a code whose end says a number that the server has
+drawn for it. A test counts as passed if it has come to its end. One that has passed is sent a second time with an end
+that fails: a fork that tells it as passed has forged its results."""
 
 import ast
 import base64
 import marshal
 import secrets
-import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,42 +14,6 @@ from typing import Any
 
 import pytest
 from _pytest.assertion.rewrite import rewrite_asserts
-
-from course.grade.language import WORDS
-
-_DICE = secrets.SystemRandom()
-MUST_FAIL, MUST_PASS = 3, 1
-FORMS = {kind: text.strip().splitlines() for kind, text in WORDS["traps"].items()}
-
-
-@dataclass(frozen=True)
-class Trap:
-    """One test function as text, and whether it must pass."""
-
-    name: str
-    text: str
-    passes: bool
-    proof: str
-
-
-def make_trap(passes: bool, arrays: bool) -> Trap:
-    """One of the forms above, with fresh numbers; ``arrays``: numpy is at hand."""
-    form = _DICE.choice(FORMS["plain"] + (FORMS["arrays"] if arrays else []))
-    a, other, c = _DICE.sample(range(10**6, 10**9), 3)
-    name = "test_" + "".join(_DICE.choices(string.ascii_lowercase, k=12))
-    top = "import json, math, pytest" + ("; import numpy as np; from course.fixtures import close" if arrays else "")
-    proof, said = secrets.token_hex(8), form.format(a=a, b=a if passes else other, c=c)
-    return Trap(name, f"def {name}():\n    {top}\n    {said}\n    return {proof!r}\n", passes, proof)
-
-
-def plan(tests: range, arrays: bool) -> "list[Trap | Twin | int | None]":
-    """The steps of a fork: the lab's tests in order, traps at chance places, first and last too, then the end."""
-    traps = [make_trap(n >= MUST_FAIL, arrays) for n in range(MUST_FAIL + MUST_PASS)]
-    _DICE.shuffle(traps)
-    steps: list[Trap | Twin | int | None] = list(tests)
-    for trap in traps[2:]:
-        steps.insert(_DICE.randrange(len(steps) + 1), trap)
-    return [traps[0], *steps, traps[1], None]
 
 
 @dataclass(frozen=True)
@@ -116,14 +77,12 @@ def ordered(code: CodeType, proof: str, spoiled: bool) -> str:
     return base64.b64encode(marshal.dumps(code.replace(co_consts=consts))).decode()
 
 
-def told(step: Trap | Twin | int, names: Sequence[str], codes: Sequence[CodeType | None]) -> tuple[dict[str, Any], Any]:
+def told(step: Twin | int, names: Sequence[str], codes: Sequence[CodeType | None]) -> tuple[dict[str, Any], Any]:
     """What the fork is told to run next, and what it must say at the end of that to have passed."""
-    if isinstance(step, Trap):
-        return {"name": step.name, "text": step.text, "index": 0, "code": ""}, step.proof
     index = step if isinstance(step, int) else step.index
     code, proof = codes[index], secrets.token_hex(8)
     text = ordered(code, proof, isinstance(step, Twin)) if code else ""
-    return {"name": names[index], "text": "", "index": index, "code": text}, proof if code else None
+    return {"name": names[index], "index": index, "code": text}, proof if code else None
 
 
 def as_ordered(item: Any, text: str) -> pytest.Function:
