@@ -24,10 +24,12 @@ from mini_vllm.engine import EngineCoreRequestType
 from mini_vllm.engine.coordinator_links import (
     COUNTS,
     FIRST_REQ,
+    SCALE,
     START_WAVE,
     STOP,
     WAVE_COMPLETE,
     CoordinatorAddresses,
+    resized,
 )
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
 from mini_vllm.utils.system_utils import Owner
@@ -58,12 +60,24 @@ class CoordinatorState:
 
     def take_counts(self, engine: int, waiting: int, running: int, wave: int, step: int) -> None:
         """Counts of a replica. What all said of the step before is kept apart: it is whole, and is published first."""
+        if engine >= len(self.counts):
+            return  # the last word of one that has left
         if (wave, step) > self._last_step:
             if self.stats_changed:
                 self.last_step_counts = [list(each) for each in self.counts]
             self._last_step = wave, step
         self.counts[engine] = [waiting, running]
         self.stats_changed = True
+
+    def scale(self, engine_count: int, new_engines: list[int]) -> None:
+        """There are so many replicas now, and these are new.
+
+        Upstream: upstream/vllm/v1/engine/coordinator.py:255 — "SCALE_ELASTIC_EP".
+        """
+        self.counts = resized(self.counts, engine_count)
+        for engine in new_engines:
+            self.counts[engine] = [0, 0]
+        self.last_step_counts, self.stats_changed = None, True
 
     def first_request(self, engine: int, wave: int) -> tuple[int, int | None] | None:
         """A front end sent a request while all pause. Returns the wave to start and who need not be told, or None.
@@ -178,6 +192,11 @@ class DPCoordinator:
             changed = state.wave_complete(*more)
         elif kind == START_WAVE:
             start = state.start_wave(engine, *more)
+        elif kind == SCALE:
+            state.scale(*more)
+            left = [each for each in self._identities if each >= len(state.counts) or each in more[1]]
+            for each in left:
+                del self._identities[each]
         elif kind == STOP:
             self._stopped = True
         if start is not None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mini_vllm.config.expert_parallel import replicas_share_experts
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
-from mini_vllm.engine import EngineCoreReadyResponse
+from mini_vllm.engine import EngineCoreOutputs, EngineCoreReadyResponse
 from mini_vllm.engine.coordinator import DPCoordinator
 from mini_vllm.engine.core_client import EngineCoreClient
 from mini_vllm.engine.utils import CoreSetup
@@ -37,6 +38,21 @@ def make_dp_group(setup: CoreSetup) -> DataParallelGroup | None:
         return None
     seconds = float(config.execute_model_timeout_seconds)
     return DataParallelGroup(config.data_parallel_size, config.tensor_parallel_size, timeout=seconds)
+
+
+class Inbox:
+    """Puts what comes from one replica into the queue of all, with itself.
+
+    Attributes:
+        is_open: False where nothing from there counts any more: another replica may have the rank by then.
+    """
+
+    def __init__(self, queue: asyncio.Queue[tuple[Inbox | None, Any]], rank: int) -> None:
+        self._queue, self.rank, self.is_open = queue, rank, True
+
+    def put_nowait(self, found: EngineCoreOutputs | BaseException) -> None:
+        """As a queue's."""
+        self._queue.put_nowait((self, found))
 
 
 class ReplicaStarter:

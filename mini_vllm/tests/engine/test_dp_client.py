@@ -35,7 +35,7 @@ def balancer(counts, client_index=0, client_count=1, dead=()):
     size = len(counts)
     return SimpleNamespace(
         link=SimpleNamespace(counts=counts), lb_engines=counts, dead=dict.fromkeys(dead, SimpleNamespace(reason="x")),
-        alive=[], core_engines=list(range(size)), reqs_in_flight={}, client_count=client_count,
+        alive=[], staying=[], leaving=(), core_engines=list(range(size)), reqs_in_flight={}, client_count=client_count,
         eng_start_index=(size * client_index) // client_count,
     )  # fmt: skip
 
