@@ -193,7 +193,7 @@ def verify(
     if bump:
         from course.upstream.bump_report import against
 
-        against(bump, out, write, json_file)
+        against(bump, out, write)
         return
     if write:
         raise LabError("--write belongs to --bump, for example `course verify --bump 0.23.0 --write`")
