@@ -31,13 +31,10 @@ class Check:
 
 @dataclass
 class Row:
-    """What a check found. ``state`` is ok, wrong, or skipped."""
+    """What a check found."""
 
     name: str
-    state: str
-    seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
-    note: str = ""
 
 
 def _over_labs(one: Callable[[Path], list[Problem]], folders: Sequence[Path]) -> Callable[[], list[Problem]]:
@@ -132,14 +129,14 @@ def _show_problems(row: Row, console: Console, root: Path) -> None:
 def _row(check: Check, console: Console, root: Path) -> Row:
     if reason := check.why_not():
         console.print(f"[yellow]skipped[/]    {check.name}: {reason}")
-        return Row(check.name, "skipped", note=reason)
+        return Row(check.name)
     start = time.monotonic()
     with console.status(check.name):
         found = _safely(check, root)
     seconds = round(time.monotonic() - start, 1)
     word = "[green]ok[/]       " if not found else f"[red]{len(found):>3} wrong[/]"
     console.print(f"{word}  {check.name} [dim]({seconds} s)[/]", highlight=False, soft_wrap=True)
-    return Row(check.name, "wrong" if found else "ok", seconds, found)
+    return Row(check.name, found)
 
 
 def _safely(check: Check, root: Path) -> list[Problem]:
