@@ -20,7 +20,6 @@ from course.upstream.pinned import Name, PinnedFile, open_pinned
 STANDS, MOVED, UNCLEAR, CHANGED = "stands", "moved", "unclear", "text changed"
 GONE, NO_FILE, WRONG = "symbol gone", "file gone", "wrong now"
 STATES = (STANDS, MOVED, UNCLEAR, CHANGED, GONE, NO_FILE, WRONG)
-_DEFINED = re.compile(r"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^([A-Z_]{3,})\b[^=\n]*=", re.M)
 
 
 @dataclass(frozen=True)
@@ -87,16 +86,15 @@ def fate(citation: Citation, old: Path, new: Path) -> Fate:
     made = functools.partial(Fate, Path(), citation)
     relative = citation.path.removeprefix("upstream/").rstrip("/")
     if citation.kind == "file":
-        return made(STANDS) if (new / relative).exists() else made(NO_FILE, note=_elsewhere(citation, new))
+        return made(STANDS if (new / relative).exists() else NO_FILE)
     before, after = open_pinned(old / relative), open_pinned(new / relative)
     if before is None or not _holds(citation, before, old):
         return made(WRONG, note="it does not hold at the pin: run `course verify`")
     if after is None:
-        return made(NO_FILE, note=_elsewhere(citation, new))
+        return made(NO_FILE)
     found = _follow(citation, before, after)
     if not found:
-        note = _elsewhere(citation, new) or _around(citation, before, after)
-        return made(CHANGED if citation.kind in ("quote", "excerpt") else GONE, note=note)
+        return made(CHANGED if citation.kind in ("quote", "excerpt") else GONE)
     if len(found) > 1:
         return made(UNCLEAR, note=f"it could be line {', '.join(map(str, sorted(found)[:4]))}")
     first = found[0]
@@ -198,47 +196,3 @@ def _scope(file: PinnedFile, line: int) -> Name:
     """The whole name of the innermost definition around a line (not one that begins on it)."""
     rows = [(start, name, end) for start, found in file.definitions_at.items() for name, end in found]
     return max(((start, name) for start, name, end in rows if start < line <= end), default=(0, ()))[1]
-
-
-def _around(citation: Citation, before: PinnedFile, after: PinnedFile) -> str:
-    """Near which new line the old place was."""
-    lines = _aligned(before.path, after.path)
-    near = next((n for n in range(citation.first, 0, -1) if n in lines), None)
-    return f"look around line {lines[near] + citation.first - near}" if near else ""
-
-
-def _elsewhere(citation: Citation, tree: Path) -> str:
-    """Where the other release has a file or a symbol of this name."""
-    if citation.kind != "symbol":
-        name = citation.path.rstrip("/").rsplit("/", 1)[-1]
-        gone = not (tree / citation.path.removeprefix("upstream/")).exists()
-        places = _files(tree).get(name, []) if gone and name != "__init__.py" else []
-    else:
-        places = _definitions(tree).get((PinnedFile.name(citation.what) or "").split(".")[-1], [])
-    if not places or len(places) > 6:
-        return ""
-    more = f" and {len(places) - 2} more" if len(places) > 2 else ""
-    return f"there is {', '.join(places[:2])}{more}"
-
-
-@functools.lru_cache(maxsize=4)
-def _files(tree: Path) -> dict[str, list[str]]:
-    """File name -> where files of that name lie."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(tree.rglob("*.*")):
-        found.setdefault(path.name, []).append(path.relative_to(tree).as_posix())
-    return found
-
-
-@functools.lru_cache(maxsize=4)
-def _definitions(tree: Path) -> dict[str, list[str]]:
-    """Name of a function, class or constant -> PATH:LINE of its definitions in ``vllm/``."""
-    found: dict[str, list[str]] = {}
-    for path in sorted((tree / "vllm").rglob("*.py")):
-        text, line, at = path.read_text(encoding="utf-8", errors="replace"), 1, 0
-        for match in _DEFINED.finditer(text):
-            line += text.count("\n", at, match.start())
-            at = match.start()
-            place = f"{path.relative_to(tree).as_posix()}:{line}"
-            found.setdefault(match[1] or match[2], []).append(place)
-    return found
