@@ -16,6 +16,7 @@ import contextlib
 import io
 import os
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -204,7 +205,7 @@ class CoreEngineActorManager:
 def _cause(error: Exception) -> str:
     """The line of Ray's report that says why, without what it advises."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[-1].partition(" Some common causes")[0] if lines else "no more is known"
+    said = re.split(r" Some common causes| The task may or may not", lines[-1])[0] if lines else "no more is known"
     return f"{type(error).__name__}: {said}"
 
 
@@ -282,6 +283,6 @@ def _find_room(count: int, ranks: int) -> list[tuple[str, str]]:
         for node in nodes
     )
     raise ValueError(
-        f"data_parallel_size asks for {count} places in the Ray cluster, with {ranks} free CPU{'s' * (ranks > 1)} on "
-        f"one node for each, and there are {len(found)}: {said}"
+        f"data_parallel_size needs places for {count} replica{'s' * (count > 1)} in the Ray cluster, with {ranks} free "
+        f"CPU{'s' * (ranks > 1)} on one node for each, and there are {len(found)}: {said}"
     )

@@ -66,13 +66,13 @@ def test_the_requests_of_a_killed_actor_go_on_elsewhere(cluster):
     [
         (
             {"data_parallel_size": 4},
-            "data_parallel_size asks for 4 places in the Ray cluster, with 1 free CPU on one node for each, and there "
-            "are 3: 1 of 1 CPUs free on at a, 2 of 2 CPUs free on at b",
+            "data_parallel_size needs places for 4 replicas in the Ray cluster, with 1 free CPU on one node for each, "
+            "and there are 3: 1 of 1 CPUs free on at a, 2 of 2 CPUs free on at b",
         ),
         (
             {"data_parallel_size": 2, "tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
-            "data_parallel_size asks for 2 places in the Ray cluster, with 2 free CPUs on one node for each, and there "
-            "are 1: 1 of 1 CPUs free on at a, 2 of 2 CPUs free on at b",
+            "data_parallel_size needs places for 2 replicas in the Ray cluster, with 2 free CPUs on one node for each, "
+            "and there are 1: 1 of 1 CPUs free on at a, 2 of 2 CPUs free on at b",
         ),
     ],
 )
