@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from course.upstream.bump import MOVED, STANDS, STATES, Fate, fates
-from course.pages.citations import EXCERPT, pinned_tree
 from course.labs import ROOT, LabError
-from course.upstream.release import Release, release
+from course.pages.citations import EXCERPT, pinned_tree
+from course.upstream.bump import MOVED, STANDS, STATES, Fate, fates
 from course.upstream.fetch import PIN
+from course.upstream.release import Release, release
 
 _PLACE = re.compile(r"(?:(?P<path>upstream/[^\s`:]+)|(?<=`)):(?P<first>\d+)(?:-(?P<last>\d+))?")
 
