@@ -58,10 +58,12 @@ REFERENCE = (
     "docs/add-a-model.md",
     "docs/plugins.md",
     "docs/parity.md",
+    "docs/structured-outputs.md",
     "docs/parsers.md",
     "docs/milestones.md",
     "docs/coverage.md",
     "docs/grading.md",
+    "docs/upstream-tests.md",
 )
 STOP_WORDS = {"all", "to"}
 """Words of terms that the search leaves out of its index; a term of such words alone gets another to be found by."""

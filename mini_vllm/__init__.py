@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from mini_vllm.distributed.eplb.policy.default import balanced_packing, rebalance_experts, replicate_experts
     from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
     from mini_vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-    from mini_vllm.engine.async_llm import AsyncLLM, AsyncLLMEngine
+    from mini_vllm.engine.async_llm import AsyncLLM
+    from mini_vllm.engine.async_llm_engine import AsyncLLMEngine
     from mini_vllm.engine.core import EngineCore
     from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
     from mini_vllm.engine.llm_engine import LLMEngine
@@ -169,7 +170,8 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
     "mini_vllm.distributed.eplb.policy.default": ("balanced_packing", "rebalance_experts", "replicate_experts"),
     "mini_vllm.engine": ("EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason"),
     "mini_vllm.engine.arg_utils": ("AsyncEngineArgs", "EngineArgs"),
-    "mini_vllm.engine.async_llm": ("AsyncLLM", "AsyncLLMEngine"),
+    "mini_vllm.engine.async_llm": ("AsyncLLM",),
+    "mini_vllm.engine.async_llm_engine": ("AsyncLLMEngine",),
     "mini_vllm.engine.core": ("EngineCore",),
     "mini_vllm.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
     "mini_vllm.engine.llm_engine": ("LLMEngine",),

@@ -41,6 +41,8 @@ def test_words_are_weighed_by_how_rare_they_are():
     texts = ["blocks are freed", "blocks are counted and blocks are kept", "prompts wait"]
     bm25 = Postings.bm25([words_of(text) for text in texts])
     assert words_of("Freed blocks, and the blocking") == ["fre", "block", "block"]
+    for verb, noun in (("preempted", "preemption"), ("evicts", "evictions"), ("quantizing", "quantization")):
+        assert words_of(verb) == words_of(noun), noun
     assert words_of("max_num_batched_tokens") == words_of("max num batched tokens")
     assert words_of("GPU utilisation, behaviour, noise") == words_of("gpu utilization behavior noise")
     assert np.argmax(bm25.scores(words_of("freeing blocks"))) == 0 and not bm25.scores(["unknown"]).any()
@@ -123,7 +125,10 @@ def test_what_cannot_be_asked_is_said(course, asked, said):
 def test_words_need_no_quotes_and_lines_keep_to_the_width(course, monkeypatch):
     monkeypatch.setattr(verb, "ROOT", course[0])
     monkeypatch.setenv("COLUMNS", "80")
-    shown = CliRunner().invoke(verb.app, ["why", "are", "GPUs'", "blocks", "--freed", "in", "reverse"]).output
+    asked = ["why", "are", "GPUs'", "blocks", "--freed", "in", "reverse"]
+    first, later = (CliRunner().invoke(verb.app, asked) for _ in range(2))
+    shown = first.stdout
+    assert "ask: reads all pages" in first.stderr and not later.stderr and later.stdout == shown
     assert shown.splitlines()[:3] == ["The free queue", "  Phase 02 · Guide", "  docs/page.md" + ":3"]
     assert max(map(len, shown.splitlines())) <= 80 and "\x1b" not in shown
     assert isinstance(CliRunner().invoke(verb.app, ["?"]).exception, LabError)

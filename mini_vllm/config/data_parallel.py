@@ -21,8 +21,11 @@ def check_data_parallel(config: EngineConfig) -> None:
     Upstream: upstream/vllm/config/parallel.py:117 — "data_parallel_size: int = 1".
     """
     whole_number("data_parallel_size", size := config.data_parallel_size, 1)
-    if size == 1:
+    if not has_replicas(config):
         return
+    why = f"data_parallel_size must be 1 with it, got {shown(size)}"
+    if config.data_parallel_backend == "ray":
+        why = "data_parallel_backend must be 'mp' and data_parallel_size 1 with it"
     for name, value, is_refused in (
         ("kv_transfer_config", config.kv_transfer_config, config.kv_transfer_config is not None),
         ("nnodes", config.nnodes, config.nnodes > 1),
@@ -31,10 +34,34 @@ def check_data_parallel(config: EngineConfig) -> None:
         ("gpu_memory_utilization", config.gpu_memory_utilization, config.gpu_memory_utilization is not None),
     ):
         if is_refused:
-            raise ValueError(
-                f"{name}={shown(value, 60)} is not served by replicas: data_parallel_size must be 1 with it, got "
-                f"{shown(size)}"
-            )
+            raise ValueError(f"{name}={shown(value, 60)} is not served by replicas: {why}")
+    check_memory(config, size)
+
+
+def check_backend(config: EngineConfig) -> None:
+    """Look at who starts the replicas. Where it is Ray, the ranks of each are Ray's too, if it was not said otherwise.
+
+    Upstream: upstream/vllm/config/parallel.py:133 — "data_parallel_backend:", and :859, where ranks follow.
+    """
+    backend = config.data_parallel_backend
+    if backend not in ("mp", "ray"):
+        raise ValueError(f"data_parallel_backend must be 'mp' or 'ray', got {shown(backend)}")
+    if backend == "ray" and config.nnodes != 1:
+        raise ValueError(f"nnodes={shown(config.nnodes)} needs data_parallel_backend='mp', got 'ray'")
+    ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+    if backend == "ray" and config.distributed_executor_backend is None and ranks > 1:
+        config.distributed_executor_backend = "ray"
+
+
+def has_replicas(config: EngineConfig) -> bool:
+    """Whether there is a router in front of the cores: with several of them, or with one that Ray has placed."""
+    return config.data_parallel_size > 1 or config.data_parallel_backend == "ray"
+
+
+def check_memory(config: EngineConfig, size: int) -> None:
+    """Raises ValueError where this machine could not hold `size` replicas; of those of Ray, one."""
+    if config.data_parallel_backend == "ray":
+        size = 1
     least = _PROCESS_BYTES * config.tensor_parallel_size * config.pipeline_parallel_size
     if config.num_blocks is None:
         least += config.kv_cache_memory_bytes
@@ -54,14 +81,17 @@ def check_data_parallel_rank(rank: int | None, size: int) -> int | None:
     return rank
 
 
-def refuse_replicas(size: int, name: str, has_many: bool) -> None:
+def refuse_replicas(config: EngineConfig, name: str, has_many: bool) -> None:
     """Raises ValueError where something that has one core, unless it `has_many`, is asked for more.
 
     Upstream: upstream/vllm/entrypoints/llm.py:299 — "is not supported for single-".
     """
-    if size > 1 and not has_many:
+    asked = f"data_parallel_size={config.data_parallel_size}"
+    if config.data_parallel_backend == "ray":
+        asked = "data_parallel_backend='ray'"
+    if has_replicas(config) and not has_many:
         raise ValueError(
-            f"{name}(data_parallel_size={size}) is not supported for single-process usage: data_parallel_size must be "
+            f"{name}({asked}) is not supported for single-process usage: data_parallel_size must be "
             "1. Use `AsyncLLM(enable_multiprocessing=True, data_parallel_size=...)`, or `mini-vllm serve "
             "--data-parallel-size ...`"
         )

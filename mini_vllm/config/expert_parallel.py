@@ -37,6 +37,7 @@ def replicas_share_experts(config: EngineConfig, hf_config: HFConfig | None, dat
         ("cudagraph_mode", config.cudagraph_mode, bool(config.resolved_cudagraph_mode)),
         ("device", config.device, config.device != "cpu"),
         ("distributed_executor_backend", backend, backend not in (None, "uni", "mp")),
+        ("data_parallel_backend", config.data_parallel_backend, config.data_parallel_backend != "mp"),
     ):
         if is_refused:
             raise ValueError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.data_parallel import check_data_parallel
+from mini_vllm.config.data_parallel import check_backend, check_data_parallel
 from mini_vllm.config.utils import whole_number
 from mini_vllm.distributed.shared_memory import is_supported
 from mini_vllm.distributed.utils import divide, get_pp_indices
@@ -47,6 +47,7 @@ def check_executor(config: EngineConfig) -> None:
     Raises:
         ValueError, TypeError: names the argument, its value and what is allowed.
     """
+    check_backend(config)
     backend, seconds = config.distributed_executor_backend, config.execute_model_timeout_seconds
     if (config.tensor_parallel_size > 1 or backend in ("mp", "ray")) and not is_supported():
         name = "tensor_parallel_size must be 1" if backend is None else "distributed_executor_backend must be 'uni'"
@@ -66,10 +67,10 @@ def check_executor(config: EngineConfig) -> None:
             "distributed_executor_backend='ray' is for more than one rank, got tensor_parallel_size=1 and "
             "pipeline_parallel_size=1"
         )
-    if backend == "ray" and config.data_parallel_size != 1:
+    if backend == "ray" and config.data_parallel_size != 1 and config.data_parallel_backend != "ray":
         raise ValueError(
-            f"distributed_executor_backend='ray' is not served by replicas: data_parallel_size must be 1 with it, got "
-            f"{shown(config.data_parallel_size)}"
+            f"distributed_executor_backend='ray' with data_parallel_size={shown(config.data_parallel_size)} needs "
+            "data_parallel_backend='ray', got 'mp'"
         )
     _check_nodes(config)
 

@@ -57,9 +57,10 @@ class EngineConfig:
     `speculative_config`: who guesses tokens ahead (`config/speculative.py`); a `SpeculativeConfig` afterwards, or None.
     `tensor_parallel_size`: processes that share every layer, this one included. `pipeline_parallel_size`: stages, which
     have some of the layers each (`config/parallel.py`), of so many processes. `data_parallel_size`: cores with all of
-    these each (`engine/dp_client.py`). `enable_expert_parallel`: of a mixture, processes hold whole experts; by default
-    a share of each. `distributed_executor_backend`: who owns them (`executor/`), "uni" (one rank), "mp", "ray" or a
-    class; by default what the ranks need. `execute_model_timeout_seconds`: a step in which no rank gets on for so long
+    these each (`engine/dp_client.py`); `data_parallel_backend`: processes of this machine, "mp", or actors of a Ray
+    cluster, "ray" (`engine/core_actors.py`). `enable_expert_parallel`: of a mixture, processes hold whole experts; by
+    default a share of each. `distributed_executor_backend`: who owns them (`executor/`), "uni", "mp", "ray" or a class;
+    by default what the ranks need. `execute_model_timeout_seconds`: a step in which no rank gets on for so long
     is given up (upstream: VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300). `nnodes`, `node_rank`, `master_addr`,
     `master_port`: machines that ranks are on, which of them this is, where they meet (`executor/node_workers.py`);
     `distributed_timeout_seconds`: how long they wait for each other. `device`: "cpu", "cuda", "torch", which is the
@@ -103,6 +104,7 @@ class EngineConfig:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
+    data_parallel_backend: str = "mp"
     enable_expert_parallel: bool = False
     expert_placement_strategy: str = "linear"
     all2all_backend: str = "allgather_reducescatter"

@@ -17,10 +17,10 @@ _OFF: tuple[Any, ...] = (None, False, "", 0, "auto")
 _REFUSED = {
     "give it as `speculative_config={'method': …, 'model': …, 'num_speculative_tokens': …}`":
         "spec_method spec_model spec_tokens",
-    "all `data_parallel_size` replicas are processes of this machine, behind the one balancer of their engine": """
+    "all `data_parallel_size` replicas stand behind the one balancer of their engine": """
         data_parallel_rank data_parallel_start_rank
         data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb
-        data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend=mp""",
+        data_parallel_external_lb data_parallel_multi_port_external_lb""",
     "ranks are `tensor_parallel_size`, `pipeline_parallel_size` and `data_parallel_size`": """
         enable_ep_weight_filter enable_elastic_ep enable_dbo ubatch_size
         dbo_decode_token_threshold=32 dbo_prefill_token_threshold=512 disable_nccl_for_dp_synchronization

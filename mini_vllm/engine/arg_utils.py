@@ -81,6 +81,7 @@ class EngineArgs:
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
     data_parallel_size: int | None = None
+    data_parallel_backend: str | None = None
     enable_expert_parallel: bool | None = None
     expert_placement_strategy: str | None = None
     all2all_backend: str | None = None

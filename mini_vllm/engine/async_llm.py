@@ -258,6 +258,10 @@ class AsyncLLM(FrontEnd):
         """See `LLMEngine.pin_lora`."""
         return await self._ask("pin_lora", lora_id)
 
+    async def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: float = 300) -> None:
+        """See `engine/elastic_replicas.py` (upstream/vllm/v1/engine/async_llm.py:994 — `scale_elastic_ep`)."""
+        await self.core_client.scale_elastic_ep(new_data_parallel_size, drain_timeout)
+
     async def check_health(self, timeout: float = 10.0) -> None:
         """See `LLMEngine.check_health` (upstream/vllm/v1/engine/async_llm.py:900 — `check_health`)."""
         self._death.check()
@@ -294,7 +298,3 @@ class AsyncLLM(FrontEnd):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.shutdown(0)
-
-
-AsyncLLMEngine = AsyncLLM
-"""Its name before V1 (upstream/vllm/engine/async_llm_engine.py:6 — "AsyncLLMEngine = AsyncLLM")."""

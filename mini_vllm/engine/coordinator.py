@@ -24,10 +24,12 @@ from mini_vllm.engine import EngineCoreRequestType
 from mini_vllm.engine.coordinator_links import (
     COUNTS,
     FIRST_REQ,
+    SCALE,
     START_WAVE,
     STOP,
     WAVE_COMPLETE,
     CoordinatorAddresses,
+    resized,
 )
 from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_library
 from mini_vllm.utils.system_utils import Owner
@@ -58,12 +60,24 @@ class CoordinatorState:
 
     def take_counts(self, engine: int, waiting: int, running: int, wave: int, step: int) -> None:
         """Counts of a replica. What all said of the step before is kept apart: it is whole, and is published first."""
+        if engine >= len(self.counts):
+            return  # the last word of one that has left
         if (wave, step) > self._last_step:
             if self.stats_changed:
                 self.last_step_counts = [list(each) for each in self.counts]
             self._last_step = wave, step
         self.counts[engine] = [waiting, running]
         self.stats_changed = True
+
+    def scale(self, engine_count: int, new_engines: list[int]) -> None:
+        """There are so many replicas now, and these are new.
+
+        Upstream: upstream/vllm/v1/engine/coordinator.py:255 — "SCALE_ELASTIC_EP".
+        """
+        self.counts = resized(self.counts, engine_count)
+        for engine in new_engines:
+            self.counts[engine] = [0, 0]
+        self.last_step_counts, self.stats_changed = None, True
 
     def first_request(self, engine: int, wave: int) -> tuple[int, int | None] | None:
         """A front end sent a request while all pause. Returns the wave to start and who need not be told, or None.
@@ -103,7 +117,7 @@ class DPCoordinator:
     """The coordinator of an engine's replicas, from its first message to its last.
 
     Args:
-        engine_count: replicas.
+        engine_count: replicas. host: the address of this node, where replicas and front ends find the coordinator.
 
     Attributes:
         addresses: for replicas and front ends. state: see there; only the thread writes to it.
@@ -111,12 +125,12 @@ class DPCoordinator:
     Upstream: upstream/vllm/v1/engine/coordinator.py:23 — `DPCoordinator`.
     """
 
-    def __init__(self, engine_count: int) -> None:
+    def __init__(self, engine_count: int, host: str = "127.0.0.1") -> None:
         self._zmq = zmq = require_library("zmq")
         self.state = CoordinatorState(engine_count)
         self._encoder, self._decoder = MsgpackEncoder(), MsgpackDecoder()
         self._context = zmq.Context()
-        self._inputs, self._engines, self._front = (self._bind(kind) for kind in (zmq.PULL, zmq.ROUTER, zmq.PUB))
+        self._inputs, self._engines, self._front = (self._bind(kind, host) for kind in (zmq.PULL, zmq.ROUTER, zmq.PUB))
         inputs, engines, front = (
             each.getsockopt_string(zmq.LAST_ENDPOINT) for each in (self._inputs, self._engines, self._front)
         )
@@ -127,12 +141,12 @@ class DPCoordinator:
         self._thread = threading.Thread(target=self._run, daemon=True, name="DPCoordinator")
         self._thread.start()
 
-    def _bind(self, kind: int) -> Any:
+    def _bind(self, kind: int, host: str) -> Any:
         socket = self._context.socket(kind)
         for option in (self._zmq.SNDHWM, self._zmq.RCVHWM):
             socket.setsockopt(option, 0)
         socket.setsockopt(self._zmq.LINGER, 0)
-        socket.bind("tcp://127.0.0.1:*")
+        socket.bind(f"tcp://{host}:*")
         return socket
 
     def _run(self) -> None:
@@ -178,6 +192,11 @@ class DPCoordinator:
             changed = state.wave_complete(*more)
         elif kind == START_WAVE:
             start = state.start_wave(engine, *more)
+        elif kind == SCALE:
+            state.scale(*more)
+            left = [each for each in self._identities if each >= len(state.counts) or each in more[1]]
+            for each in left:
+                del self._identities[each]
         elif kind == STOP:
             self._stopped = True
         if start is not None:

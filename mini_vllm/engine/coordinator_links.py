@@ -13,6 +13,7 @@ from mini_vllm.serial_utils import MsgpackDecoder, MsgpackEncoder, require_libra
 from mini_vllm.utils.system_utils import Owner
 
 COUNTS, WAVE_COMPLETE, START_WAVE, FIRST_REQ, STOP = "counts", "wave_complete", "start_wave", "first_req", "stop"
+SCALE = "SCALE_ELASTIC_EP"
 """What a message to the coordinator is about."""
 
 
@@ -71,7 +72,8 @@ class CoordinatorLink:
     """A front end's half: it reads what was published when it has to know, and says when a wave has to start.
 
     Attributes:
-        counts: [waiting, running] of each replica, as last heard, and counted on by the router meanwhile.
+        counts: [waiting, running] of each replica, as last heard, and counted on by the router meanwhile. As many as
+            there are replicas to choose from: more are heard of while some are being started.
         current_wave, engines_running: as last heard.
 
     Upstream: upstream/vllm/v1/engine/core_client.py:1169 — `DPAsyncMPClient`, whose task hears all the time. A router
@@ -100,7 +102,7 @@ class CoordinatorLink:
                 counts, wave, running = self._decoder.decode(self._heard.recv(self._zmq.NOBLOCK))
                 self.current_wave, self.engines_running = wave, running
                 if counts is not None:
-                    self.counts = [list(each) for each in counts]
+                    self.counts = resized([list(each) for each in counts], len(self.counts))
 
     def first_request(self, engine: int) -> None:
         """Say that a request goes to a replica while all pause."""
@@ -108,7 +110,20 @@ class CoordinatorLink:
         payload = self._encoder.encode([FIRST_REQ, engine, self.current_wave])
         self._said.send_multipart((self._addresses.key, payload))
 
+    def scale(self, engine_count: int, new_engines: list[int]) -> None:
+        """Say that there are so many replicas, and that the new ones have nothing to do.
+
+        Upstream: upstream/vllm/v1/engine/core_client.py:1657 — "scale_up_marker =".
+        """
+        payload = self._encoder.encode([SCALE, 0, engine_count, new_engines])
+        self._said.send_multipart((self._addresses.key, payload))
+
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
         if self._owner.refusal is None:
             self._context.destroy(0)
+
+
+def resized(counts: list[list[int]], engine_count: int) -> list[list[int]]:
+    """The counts of so many replicas: of those that are not heard of yet, zeros."""
+    return [*counts[:engine_count], *([0, 0] for _ in range(engine_count - len(counts)))]

@@ -92,6 +92,16 @@ class EngineCoreClient(ABC):
         """As `check_health`."""
         raise NotImplementedError
 
+    async def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: float) -> None:
+        """So many replicas from now on. Raises ValueError where there is one core, and no router in front of it.
+
+        Upstream: upstream/vllm/v1/engine/core_client.py:208 — `scale_elastic_ep`.
+        """
+        raise ValueError(
+            f"new_data_parallel_size={new_data_parallel_size!r} needs an engine that has replicas: make one with "
+            "data_parallel_size of at least 2, or with data_parallel_backend='ray'"
+        )
+
     def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
         """Without those of requests that were aborted after the core had made them: their ids may be in use again."""
         return outputs

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mini_vllm.engine import (
@@ -58,8 +59,10 @@ class EngineCoreProc(EngineCore):
         self.shutdown_requested = False
 
     @staticmethod
-    def run_engine_core(stream: BinaryIO) -> None:
+    def run_engine_core(stream: BinaryIO, watch: Callable[[int, Callable[[], None]], None] = watch_front_end) -> None:
         """The process from start to end: setup from `stream`, the handshake, the loop, and how it ended.
+
+        `watch`: gets the front end's process and what ends the core.
 
         Upstream: upstream/vllm/v1/engine/core.py:1093 — `EngineCoreProc.run_engine_core`, and `:108` — calls
         `load_general_plugins`.
@@ -70,9 +73,10 @@ class EngineCoreProc(EngineCore):
         try:
             load_general_plugins()  # before anything is looked up that one of them brings
             setup = pickle.load(stream)
-            watch_front_end(parent, lambda: core.request_shutdown() if core else os._exit(1))
+            watch(parent, lambda: core.request_shutdown() if core else os._exit(1))
             core = EngineCoreProc.make(wire, setup)
-            signal.signal(signal.SIGTERM, lambda *_: core.request_shutdown())
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, lambda *_: core.request_shutdown())
             ready = core.ready_response()
         except BaseException as error:
             wire.send_start(EngineCoreProc.FAILED, *_describe(error))

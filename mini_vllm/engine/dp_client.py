@@ -18,15 +18,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from mini_vllm.distributed.data_parallel_ranks import DataParallelGroup
 from mini_vllm.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from mini_vllm.engine.async_mp_client import AsyncMPClient
-from mini_vllm.engine.coordinator import DPCoordinator
-from mini_vllm.engine.coordinator_links import CoordinatorAddresses, CoordinatorLink
+from mini_vllm.engine.coordinator_links import CoordinatorLink
 from mini_vllm.engine.core_client import EngineCoreClient
+from mini_vllm.engine.elastic_replicas import scale_elastic_ep
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.mp_client import SILENCE_S, MPClient
-from mini_vllm.engine.replicas import make_dp_group, merged, merged_ready, replica_setup, start_together
+from mini_vllm.engine.replicas import Inbox, ReplicaStarter, merged, merged_ready, start_together
 from mini_vllm.engine.requests_in_flight import RequestsInFlight
 from mini_vllm.engine.shared_core import SharedCore, SharedCores
 from mini_vllm.engine.utils import CoreSetup
@@ -34,16 +33,6 @@ from mini_vllm.logger import init_logger
 from mini_vllm.metrics.replicas import ReplicaMetrics
 
 logger = init_logger(__name__)
-
-
-class _Inbox:
-    """Puts what comes from one replica into the queue of all, with its rank."""
-
-    def __init__(self, queue: asyncio.Queue[tuple[int, Any]], rank: int) -> None:
-        self._queue, self._rank = queue, rank
-
-    def put_nowait(self, found: EngineCoreOutputs | BaseException) -> None:
-        self._queue.put_nowait((self._rank, found))
 
 
 class DPLBAsyncMPClient(EngineCoreClient):
@@ -55,6 +44,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
 
     Attributes:
         core_engines: the client of each replica, by rank, of the dead too. dead: why, of those that are gone.
+        leaving: ranks of those that get no new requests (`elastic_replicas.py`).
         in_lockstep: they share experts, so that one without work steps with the others, and the death of one is that
             of all.
         ready: what all said of themselves: the blocks of all, and of the rest what holds for each.
@@ -69,13 +59,23 @@ class DPLBAsyncMPClient(EngineCoreClient):
         size = setup.config.data_parallel_size
         self.client_index, self.client_count = (0, 1) if link is None else (link.client_index, link.client_count)
         self.dead: dict[int, EngineDeadError] = {}
+        self.leaving: set[int] = set()
+        self.scaling: asyncio.Task[None] | None = None
         self.dead_error: EngineDeadError | None = None
-        self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
-        self._in_flight, self._current = RequestsInFlight(), 0
+        self.inbox: asyncio.Queue[tuple[Inbox | None, Any]] = asyncio.Queue()
+        self.inboxes: list[Inbox] = []
+        self.in_flight = RequestsInFlight()
         self._timer: asyncio.TimerHandle | None = None
-        group = make_dp_group(setup) if link is None else None
-        self.in_lockstep = group is not None if link is None else link.in_lockstep
-        self.core_engines, addresses = self._start(setup, link, group)
+        self.starter: ReplicaStarter | None = None
+        if link is None:
+            self.starter = starter = ReplicaStarter(setup)
+            self.in_lockstep, addresses = starter.group is not None, starter.coordinator.addresses
+            self._end_coordinator = weakref.finalize(self, starter.coordinator.shutdown)
+        else:
+            self.in_lockstep, addresses = link.in_lockstep, link.coordinator
+            self._end_coordinator = weakref.finalize(self, int)  # it is another process's
+        self.core_engines = self._start(setup, link)
+        self._current = self.core_engines[0]
         self.ready = merged_ready([each.ready for each in self.core_engines])
         self.eng_start_index = (size * self.client_index) // self.client_count
         self.link = CoordinatorLink(addresses, size)
@@ -83,24 +83,15 @@ class DPLBAsyncMPClient(EngineCoreClient):
             size, None if setup.config.disable_log_stats else self.ready.max_model_len
         )
 
-    def _start(
-        self, setup: CoreSetup, link: SharedCores | None, group: DataParallelGroup | None
-    ) -> tuple[list[AsyncMPClient], CoordinatorAddresses]:
-        """The replicas, at the same time, and the coordinator; or what another process has started."""
+    def _start(self, setup: CoreSetup, link: SharedCores | None) -> list[AsyncMPClient]:
+        """The replicas, at the same time, or the way to those that another process has started."""
         size = setup.config.data_parallel_size
-        links: Sequence[SharedCore | None] = [None] * size
-        if link is None:
-            coordinator = DPCoordinator(size)
-            self._end_coordinator = weakref.finalize(self, coordinator.shutdown)
-            addresses = coordinator.addresses
-        else:
-            links, addresses = link.links, link.coordinator
-            self._end_coordinator = weakref.finalize(self, _nothing)
-        setups = [replica_setup(setup, rank, addresses, group) for rank in range(size)]
-        inboxes = [_Inbox(self._inbox, rank) for rank in range(size)]
+        links: Sequence[SharedCore | None] = [None] * size if link is None else link.links
+        self.inboxes = [Inbox(self.inbox, rank) for rank in range(size)]
         try:
-            makes = [partial(AsyncMPClient, *each) for each in zip(setups, links, inboxes, strict=True)]
-            return start_together(makes), addresses
+            setups = self.starter.setups(range(size), size) if self.starter else [setup] * size
+            parts = zip(setups, links, self.inboxes, strict=True)
+            return start_together([partial(AsyncMPClient, *each) for each in parts])
         except BaseException:
             self._end_coordinator()
             raise
@@ -110,7 +101,12 @@ class DPLBAsyncMPClient(EngineCoreClient):
         """Ranks of the replicas that can be asked."""
         return [rank for rank in range(len(self.core_engines)) if rank not in self.dead]
 
-    def _listen(self) -> None:
+    @property
+    def staying(self) -> list[int]:
+        """Those of them that take requests."""
+        return [rank for rank in self.alive if rank not in self.leaving]
+
+    def listen(self) -> None:
         """Read from all replicas from now on."""
         self.ensure_alive()
         for rank in self.alive:
@@ -147,10 +143,12 @@ class DPLBAsyncMPClient(EngineCoreClient):
         Upstream: upstream/vllm/v1/engine/core_client.py:1382 — `DPLBAsyncMPClient.get_core_engine_for_request`.
 
         Raises:
-            ValueError: it chose a replica that is gone.
+            ValueError: it chose a replica that is gone, or is leaving.
         """
         rank = request.data_parallel_rank
         if rank is not None:
+            if rank in self.leaving or rank >= len(self.core_engines):
+                raise ValueError(f"data_parallel_rank={rank} is leaving; there are still {self.staying}")
             if rank in self.dead:
                 raise ValueError(
                     f"data_parallel_rank={rank} is gone ({self.dead[rank].reason}); there are still {self.alive}"
@@ -158,16 +156,17 @@ class DPLBAsyncMPClient(EngineCoreClient):
             return rank
         counts = self.link.counts
         looked_at = [(self.eng_start_index + i) % len(counts) for i in range(len(counts))]
-        rank = min((i for i in looked_at if i not in self.dead), key=lambda i: counts[i][0] * 4 + counts[i][1])
+        takes_none = {*self.dead, *self.leaving}
+        rank = min((i for i in looked_at if i not in takes_none), key=lambda i: counts[i][0] * 4 + counts[i][1])
         counts[rank][0] += self.client_count
         return rank
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         """Send it to a replica; where that turns out to be gone, to another."""
-        self._listen()
+        self.listen()
         self.link.update()
         rank = self.get_core_engine_for_request(request)
-        self._in_flight.add(request, rank)
+        self.in_flight.add(request, rank)
         request.current_wave = self.link.current_wave
         if self.in_lockstep and not self.link.engines_running:
             self.link.first_request(rank)
@@ -176,7 +175,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
         except EngineDeadError as error:
             await self._lose(rank, error)
         except BaseException:
-            self._in_flight.forget([request.request_id])
+            self.in_flight.forget([request.request_id])
             raise
 
     async def _lose(self, rank: int, error: BaseException) -> None:
@@ -189,42 +188,55 @@ class DPLBAsyncMPClient(EngineCoreClient):
                 f"replica {rank} is gone ({self.dead[rank].reason.rstrip('.')}), and the others share experts with it"
             )
             self._end_all(EngineDeadError(reason))
-        self.core_engines[rank].stop_listening()
-        asyncio.get_running_loop().run_in_executor(None, MPClient.shutdown, self.core_engines[rank])  # it may take long
+        self.close(rank)
         if not self.alive:
             self._end_all(self.dead[rank])
         self.ensure_alive()
-        moved, given_up = self._in_flight.take_from(rank)
+        self.leaving &= set(self.alive) if self.staying else set()  # those that are needed stay
+        moved, given_up = self.in_flight.take_from(rank)
         reason = self.dead[rank].reason.rstrip(".")
-        logger.error("Replica %d is gone: %s. %d requests go on in %s", rank, reason, len(moved), self.alive)
+        logger.error("Replica %d is gone: %s. %d requests go on in %s", rank, reason, len(moved), self.staying)
         if given_up:
-            self._inbox.put_nowait((self.alive[0], given_up))
+            self.inbox.put_nowait((None, given_up))
         for request in moved:
             await self.add_request_async(request)
 
+    def close(self, rank: int) -> asyncio.Future[None]:
+        """Hear nothing more of a replica, and end it, which may take long."""
+        self.inboxes[rank].is_open = False
+        self.core_engines[rank].stop_listening()
+        return asyncio.get_running_loop().run_in_executor(None, MPClient.shutdown, self.core_engines[rank])
+
+    async def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: float) -> None:
+        """See `elastic_replicas.scale_elastic_ep`."""
+        await scale_elastic_ep(self, new_data_parallel_size, drain_timeout)
+
     async def get_output_async(self) -> EngineCoreOutputs:
         """Wait for a step of any replica that has something to say."""
-        self._listen()
+        self.listen()
         while True:
-            rank, found = await self._inbox.get()
+            inbox, found = await self.inbox.get()
             self.ensure_alive()
-            if isinstance(found, BaseException):
-                await self._lose(rank, found)
-            elif isinstance(found, list):  # what no replica has said
+            if inbox is None:  # what no replica has said
                 return EngineCoreOutputs(found)
-            elif rank not in self.dead:
-                self._current = rank
-                outputs = self.core_engines[rank].hand_on(found)
-                outputs.outputs, outputs.engine_index = self._in_flight.note(rank, outputs.outputs), rank
-                return outputs
+            if not inbox.is_open:
+                continue
+            if isinstance(found, BaseException):
+                await self._lose(inbox.rank, found)
+                continue
+            self._current = self.core_engines[inbox.rank]
+            outputs = self._current.hand_on(found)
+            outputs.outputs = self.in_flight.note(inbox.rank, outputs.outputs)
+            outputs.engine_index = inbox.rank
+            return outputs
 
     def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
         """As of the replica whose outputs were handed on last."""
-        return self.core_engines[self._current].drop_stale(outputs, num_inputs)
+        return self._current.drop_stale(outputs, num_inputs)
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         """Send each replica an abort of those that are there."""
-        for rank, mine in self._in_flight.forget(request_ids).items():
+        for rank, mine in self.in_flight.forget(request_ids).items():
             self.replica_metrics.note_aborts(rank, mine)
             if rank not in self.dead:
                 try:
@@ -234,7 +246,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
 
     def has_request(self, request_id: str) -> bool:
         """True until its last output was handed on."""
-        return request_id in self._in_flight
+        return request_id in self.in_flight
 
     async def call_utility_async(self, method: str, *args: Any) -> Any:
         """Call it in all replicas. Returns what holds for all: True where it is for each, sums of counts, all lists as
@@ -246,7 +258,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
 
     async def call_utility_of_each(self, method: str, *args: Any) -> dict[int, Any]:
         """What each replica that is there said to it, by rank."""
-        self._listen()
+        self.listen()
         return await self._of_each(lambda client: client.call_utility_async(method, *args))
 
     async def _of_each(self, ask: Callable[[AsyncMPClient], Any]) -> dict[int, Any]:
@@ -263,7 +275,7 @@ class DPLBAsyncMPClient(EngineCoreClient):
 
     async def check_health_async(self, timeout: float) -> None:
         """Ask each replica for a sign of life."""
-        self._listen()
+        self.listen()
         await self._of_each(lambda client: client.check_health_async(timeout))
 
     def shutdown(self) -> None:
@@ -285,7 +297,3 @@ class DPLBAsyncMPClient(EngineCoreClient):
             self._timer.cancel()
         self.link.close()
         self._end_coordinator()
-
-
-def _nothing() -> None:
-    """The coordinator is another process's."""

@@ -27,6 +27,10 @@ class EngineDeadError(Exception):
         self.reason = reason
 
 
+class ScalingInProgressError(RuntimeError):
+    """Replicas are added or taken away already."""
+
+
 class CoreTraceback(Exception):
     """Where an error was raised in the core's process: the cause of the one that is raised in the front end."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.data_parallel import refuse_replicas
+from mini_vllm.config.data_parallel import has_replicas, refuse_replicas
 from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine import EngineCoreRequest
@@ -46,7 +46,7 @@ class FrontEnd:
     ) -> None:  # fmt: skip
         if not isinstance(enable_multiprocessing, bool):
             raise ValueError(f"enable_multiprocessing must be True or False, got {enable_multiprocessing!r}")
-        refuse_replicas(config.data_parallel_size, type(self).__name__, enable_multiprocessing and asyncio_mode)
+        refuse_replicas(config, type(self).__name__, enable_multiprocessing and asyncio_mode)
         self.config = config
         self.core_client: EngineCoreClient
         self.resolved_model, self.tokenizer, self.folder = resolve_model(model, tokenizer, config)
@@ -172,6 +172,6 @@ def _make_mp_client(setup: CoreSetup, asyncio_mode: bool, shared_core: Any) -> E
     from mini_vllm.engine.dp_client import DPLBAsyncMPClient
     from mini_vllm.engine.sync_mp_client import SyncMPClient
 
-    if setup.config.data_parallel_size > 1:
+    if has_replicas(setup.config):
         return DPLBAsyncMPClient(setup, shared_core)
     return AsyncMPClient(setup, shared_core) if asyncio_mode else SyncMPClient(setup)

@@ -34,7 +34,6 @@ MISSING: dict[str, str] = {
     "resume_generation": "nothing is ever paused here",
     "is_paused": "nothing is ever paused here",
     "wait_for_requests_to_drain": "wait for the streams, or give `shutdown_timeout`",
-    "scale_elastic_ep": "make a new engine with another `tensor_parallel_size`",
     "do_log_stats": "`get_metrics()` of `LLM`, `/metrics` of the server and `mini-vllm top` show the counts",
     "do_log_stats_with_interval": "`get_metrics()`, `/metrics` and `mini-vllm top` show the counts",
     "logger_manager": "`stat_logger` counts",

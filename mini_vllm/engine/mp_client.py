@@ -6,8 +6,8 @@ Upstream twin: upstream/vllm/v1/engine/core_client.py:461 — `MPClient`.
     ROUTER, bound   ── add, abort, utility calls ──────▶   DEALER
     PULL, bound     ◀── outputs, answers, last words ───   PUSH
 
-Both sockets are tcp on 127.0.0.1, at ports that the system picks. A message names the core's identity, which nobody
-else knows; others are passed over.
+Both sockets are tcp on 127.0.0.1, or on the address of this node where Ray places the core, at ports that the system
+picks. A message names the core's identity, which nobody else knows; others are passed over.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class MPClient(EngineCoreClient):
         self.resources = BackgroundResources(context)
         self._finalizer = weakref.finalize(self, self.resources)
         try:
-            self._input, self._output = self._bind(context, zmq.ROUTER), self._bind(context, zmq.PULL)
+            self._input, self._output = (self._bind(context, k, (link or setup).host) for k in (zmq.ROUTER, zmq.PULL))
             self._input.setsockopt(zmq.ROUTER_MANDATORY, 1)
             mine = [socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in (self._input, self._output)]
             self.manager: CoreEngineProcManager | SharedCore = link or self._start(setup, others, *mine)
@@ -129,18 +129,18 @@ class MPClient(EngineCoreClient):
         self, setup: CoreSetup, others: EngineZmqAddresses | None, input_address: str, output_address: str
     ) -> CoreEngineProcManager:
         found = others or EngineZmqAddresses([], [], b"core" + os.urandom(16))
-        inputs, outputs = [input_address, *found.inputs], [output_address, *found.outputs]
-        addresses = EngineZmqAddresses(inputs, outputs, found.identity)
-        manager = self.resources.manager = CoreEngineProcManager(setup, addresses)
+        addresses = EngineZmqAddresses([input_address, *found.inputs], [output_address, *found.outputs], found.identity)
+        start = CoreEngineProcManager if setup.place is None else setup.place.start
+        manager = self.resources.manager = start(setup, addresses)
         manager.monitor(_death_notice(self._zmq, self.resources.context, addresses, self._encoder))
         return manager
 
-    def _bind(self, context: Any, kind: int) -> Any:
+    def _bind(self, context: Any, kind: int, host: str) -> Any:
         socket = context.socket(kind)
         self.resources.sockets.append(socket)
         for option in (self._zmq.SNDHWM, self._zmq.RCVHWM):
             socket.setsockopt(option, 0)
-        socket.bind("tcp://127.0.0.1:*")
+        socket.bind(f"tcp://{host}:*")
         return socket
 
     def _wait_until_ready(self, timeout_s: float) -> EngineCoreReadyResponse:

@@ -81,6 +81,14 @@ class RequestsInFlight:
                 found.setdefault(sent.rank, []).append(request_id)
         return found
 
+    def num_in(self, rank: int) -> int:
+        """Requests that this replica has."""
+        return sum(sent.rank == rank for sent in self._sent.values())
+
+    def hand_over(self, rank: int) -> list[EngineCoreRequest]:
+        """A replica leaves: its requests, to be sent again. None of them is held to be a cause of anything."""
+        return [sent.to_go_on() for sent in self._sent.values() if sent.rank == rank]
+
     def take_from(self, rank: int) -> tuple[list[EngineCoreRequest], list[EngineCoreOutput]]:
         """A replica is gone: its requests, to be sent again in the order in which they came, and the last outputs of
         those that have met too many deaths."""

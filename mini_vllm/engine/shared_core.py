@@ -20,10 +20,12 @@ class SharedCore:
     Attributes:
         identity: the core's name on the sockets.
         report: called once with the addresses of the input and the output socket that this front end has bound.
+        host: of this node, as the core reaches it.
     """
 
     identity: bytes
     report: Callable[[str, str], None]
+    host: str = "127.0.0.1"
 
     @property
     def pid(self) -> str:

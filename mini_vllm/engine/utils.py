@@ -25,6 +25,7 @@ from mini_vllm.distributed.shared_memory import num_cores
 if TYPE_CHECKING:
     from mini_vllm.distributed.data_parallel_ranks import InheritedGroup
     from mini_vllm.engine.coordinator_links import CoordinatorAddresses
+    from mini_vllm.engine.core_actors import Place
 
 _START = (
     "import pickle, signal, sys\n"
@@ -66,6 +67,10 @@ class CoreSetup:
     """Of the replicas of which this core is `config.data_parallel_rank`; None: there is one core."""
     dp_group: InheritedGroup | None = None
     """The ranks of all replicas, where these share experts."""
+    host: str = "127.0.0.1"
+    """Of this node, as the core reaches it."""
+    place: Place | None = None
+    """In a Ray cluster; None: the core is a process of this machine."""
 
 
 def share_of_cores(size: int) -> dict[str, str]:
@@ -93,7 +98,7 @@ class CoreEngineProcManager:
     """
 
     def __init__(self, setup: CoreSetup, addresses: EngineZmqAddresses) -> None:
-        payload = _pickled(setup)
+        payload = pickled(setup)
         self.identity = addresses.identity
         self._owner = os.getpid()
         self._stopping = False
@@ -178,7 +183,8 @@ def own_words_come(socket: Any, death: bytes) -> bool:
     return b"ended with exit code 1\xa0" in death and any(socket.poll(100) for _ in range(50))
 
 
-def _pickled(setup: CoreSetup) -> bytes:
+def pickled(setup: CoreSetup) -> bytes:
+    """For another process. Raises ValueError where something in it cannot be sent."""
     model_class = type(setup.model.model)
     if model_class.__module__ == "__main__":
         raise ValueError(

@@ -21,13 +21,13 @@ from argparse import Namespace
 from functools import partial
 from typing import Any
 
+from mini_vllm.config.data_parallel import has_replicas
 from mini_vllm.config.vllm import EngineConfig
 from mini_vllm.engine.arg_utils import EngineArgs
-from mini_vllm.engine.coordinator import DPCoordinator
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.front_end import core_setup
 from mini_vllm.engine.mp_client import MPClient
-from mini_vllm.engine.replicas import make_dp_group, replica_setup, start_together
+from mini_vllm.engine.replicas import ReplicaStarter, start_together
 from mini_vllm.engine.utils import CoreSetup, EngineZmqAddresses
 from mini_vllm.entrypoints.launcher import LAST_WORDS_S
 from mini_vllm.entrypoints.openai.api_server import close_server_socket, setup_server
@@ -56,7 +56,9 @@ class APIServerProcessManager:
         self, listen_address: str, sock: socket.socket, args: Namespace, num_servers: int, replicas: Replicas
     ) -> None:
         self.identities = [b"core" + os.urandom(16) for _ in range(replicas.size)]
-        shared = (self.identities, replicas.coordinator and replicas.coordinator.addresses, replicas.group is not None)
+        shared: Any = self.identities, None, False, "127.0.0.1"
+        if (starter := replicas.starter) is not None:
+            shared = self.identities, starter.coordinator.addresses, starter.group is not None, starter.host
         self.processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Any] = []
         for index in range(num_servers):
@@ -138,22 +140,17 @@ class Replicas:
     """The core, or all replicas of it, from before their start to their end.
 
     Attributes:
-        size: how many. group: their ranks where they share experts, else None. coordinator: None for one core.
-        alive: the owner of each that lives, by rank.
+        size: how many. starter: of several; None for one core. alive: the owner of each that lives, by rank.
     """
 
     def __init__(self, setup: CoreSetup) -> None:
         self.setup, self.size = setup, setup.config.data_parallel_size
         self.alive: dict[int, CoreOwner] = {}
-        self.group = make_dp_group(setup)
-        self.coordinator = DPCoordinator(self.size) if self.size > 1 else None
+        self.starter = ReplicaStarter(setup) if has_replicas(setup.config) else None
 
     def start(self, addresses: list[EngineZmqAddresses]) -> None:
         """Start all, and wait until they are ready. Raises what one of them raised."""
-        setups = [self.setup]
-        if self.coordinator is not None:
-            where = self.coordinator.addresses
-            setups = [replica_setup(self.setup, rank, where, self.group) for rank in range(self.size)]
+        setups = [self.setup] if self.starter is None else self.starter.setups(range(self.size), self.size)
         owners = start_together([partial(CoreOwner, *each) for each in zip(setups, addresses, strict=True)])
         self.alive = dict(enumerate(owners))
 
@@ -164,7 +161,7 @@ class Replicas:
             try:
                 owner.raise_last_words()
             except EngineDeadError as error:
-                if self.group is not None or len(self.alive) == 1:
+                if len(self.alive) == 1 or (self.starter is not None and self.starter.group is not None):
                     raise
                 owner.shutdown()
                 del self.alive[rank]
@@ -174,8 +171,8 @@ class Replicas:
         """End all."""
         for owner in self.alive.values():
             owner.shutdown()
-        if self.coordinator is not None:
-            self.coordinator.shutdown()
+        if self.starter is not None:
+            self.starter.coordinator.shutdown()
 
 
 def make_core_setup(args: Namespace) -> CoreSetup:

@@ -56,9 +56,9 @@ def run_api_server_worker_proc(stream: BinaryIO) -> None:
         engine.shutdown()
 
 
-def _shared_core(shared: tuple[list[bytes], Any, bool], report: int, index: int, num_servers: int) -> AnyCore:
+def _shared_core(shared: tuple[list[bytes], Any, bool, str], report: int, index: int, num_servers: int) -> AnyCore:
     """The core, or all replicas; once all of their sockets are bound, `report` is told where."""
-    identities, coordinator, in_lockstep = shared
+    identities, coordinator, in_lockstep, host = shared
     bound: dict[int, tuple[str, ...]] = {}
     lock = threading.Lock()
 
@@ -69,7 +69,7 @@ def _shared_core(shared: tuple[list[bytes], Any, bool], report: int, index: int,
                 with os.fdopen(report, "wb") as pipe:
                     pickle.dump([bound[each] for each in range(len(bound))], pipe)
 
-    links = [SharedCore(identity, partial(tell, rank)) for rank, identity in enumerate(identities)]
+    links = [SharedCore(identity, partial(tell, rank), host) for rank, identity in enumerate(identities)]
     return SharedCores(links, coordinator, index, num_servers, in_lockstep) if coordinator else links[0]
 
 

@@ -34,14 +34,17 @@ _ENVIRONMENT = ("VLLM_", "MINI_VLLM_")
 _OWN = ("VLLM_HOST_IP", "VLLM_HOST_PORT")
 
 
-def assert_ray_available() -> None:
+def assert_ray_available(argument: str = "distributed_executor_backend") -> None:
     """Raises ValueError where Ray is not installed, as upstream/vllm/v1/executor/ray_utils.py:268."""
     try:
         from ray import is_initialized  # noqa: F401  # a mere folder named `ray`, as /tmp has, can be imported
     except ImportError as error:
-        raise ValueError(
-            f"distributed_executor_backend='ray' needs Ray ({error}): pip install 'mini-vllm[ray]'"
-        ) from None
+        raise ValueError(f"{argument}='ray' needs Ray ({error}): pip install 'mini-vllm[ray]'") from None
+
+
+def environment_of_ranks() -> dict[str, str]:
+    """The engine's variables, for a process that Ray starts; not those of this machine."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT) and name not in _OWN}
 
 
 class RankActor:
@@ -94,6 +97,7 @@ class RayWorkers(NodeWorkers):
         self._actors: list[Any] = []
         self._runs: list[Any] = []
         self._placement_group: Any = None
+        self._is_owner = True
 
     def _bind(self) -> socket.socket:
         import ray
@@ -115,9 +119,7 @@ class RayWorkers(NodeWorkers):
         nodes: dict[str, list[int]] = {}
         for rank, (_, node) in enumerate(bundles):
             nodes.setdefault(node, []).append(rank)
-        environment = {
-            name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT) and name not in _OWN
-        }
+        environment = environment_of_ranks()
         own, groups = self._share_memory(nodes)
         for rank, actor in enumerate(self._actors, 1):
             self._runs.append(actor.run.remote(rank, self.settings, address, groups.get(rank), environment))
@@ -142,14 +144,17 @@ class RayWorkers(NodeWorkers):
 
     def _reserve(self) -> list[tuple[int, str]]:
         """A CPU for each rank: by rank, the bundle of the placement group and its node. The first is here; ranks of a
-        node come one after the other.
+        node come one after the other. A replica that Ray has placed has them already (`engine/core_actors.py`).
 
         Raises:
             ValueError: the cluster has not so many. RuntimeError: it has, but others use them.
         """
         import ray
-        from ray.util import placement_group, placement_group_table
+        from ray.util import get_current_placement_group, placement_group
 
+        if (mine := get_current_placement_group()) is not None:
+            self._placement_group, self._is_owner = mine, False
+            return [(bundle, ray.get_runtime_context().get_node_id()) for bundle in range(self.world_size)]
         found, here = int(ray.cluster_resources().get("CPU", 0)), ray.get_runtime_context().get_node_id()
         if found < self.world_size:
             raise ValueError(
@@ -164,7 +169,7 @@ class RayWorkers(NodeWorkers):
             raise RuntimeError(
                 f"Ray has not found {self.world_size} free CPUs, one of them on the engine's node, in {seconds:g} s"
             )
-        nodes = placement_group_table(self._placement_group)["bundles_to_node_id"]
+        nodes = ray.util.placement_group_table(self._placement_group)["bundles_to_node_id"]
         order = sorted(nodes, key=lambda bundle: (bundle != 0, nodes[bundle] != here, nodes[bundle], bundle))
         return [(bundle, nodes[bundle]) for bundle in order]
 
@@ -193,7 +198,8 @@ class RayWorkers(NodeWorkers):
                 ray.wait(self._runs, num_returns=len(self._runs), timeout=_GOODBYE_S)
             for actor in self._actors:
                 ray.kill(actor)
-            remove_placement_group(self._placement_group)
+            if self._is_owner:
+                remove_placement_group(self._placement_group)
         self._placement_group = None
 
 

@@ -58,9 +58,17 @@ class ReplicaMetrics:
     """
 
     def __init__(self, size: int, max_model_len: int | None) -> None:
-        self.stats = [EngineStats() for _ in range(size)]
-        self.loggers = [None if max_model_len is None else StatLogger(max_model_len) for _ in range(size)]
+        self.stats: list[EngineStats] = []
+        self.loggers: list[StatLogger | None] = []
+        self._max_model_len = max_model_len
         self._stopped: set[str] = set()
+        self.extend(size)
+
+    def extend(self, size: int) -> None:
+        """There are so many replicas. Of one that has left the counts stay, and go on where it comes again."""
+        for _ in range(size - len(self.stats)):
+            self.stats.append(EngineStats())
+            self.loggers.append(None if self._max_model_len is None else StatLogger(self._max_model_len))
 
     def process_outputs(
         self, processor: OutputProcessor, rank: int, outputs: list[EngineCoreOutput], now: float

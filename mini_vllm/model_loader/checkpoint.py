@@ -66,7 +66,7 @@ def _refuse_early(config: EngineConfig, resolved: ResolvedModel, folder: Path | 
     config.resolve_max_model_len(*resolved.lengths)
     if config.num_blocks is not None:
         least = config.num_blocks * max(BYTES_PER_BLOCK, 2 * config.block_size)  # a byte of K and of V in each slot
-        least *= config.data_parallel_size
+        least *= 1 if config.data_parallel_backend == "ray" else config.data_parallel_size
         require_memory(f"num_blocks={shown(config.num_blocks)}", least, "ask for fewer blocks")
     elif config.gpu_memory_utilization is None:
         asked = f"kv_cache_memory_bytes={shown(config.kv_cache_memory_bytes)}"

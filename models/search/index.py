@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ CANDIDATES = 80
 FEATURES = ("section", "passage", "heading", "named", "meaning", "opening", "glossary", "guide", "interview", "lab")
 KINDS = {"glossary": "GLOSSARY.md", "guide": "/00-guide.md", "interview": "/INTERVIEW.md", "lab": "/labs/"}
 PARTS = ("whole", "passages", "headings")
-VERSION = 5
+VERSION = 6
 
 
 def passages_of(section: Section) -> list[str]:
@@ -138,8 +139,11 @@ class Index:
 
     @classmethod
     def of(cls, root: Path) -> Index:
-        """The one that is kept in `.course/`, if it is of these pages; else a new one."""
-        return cls.load(root / CACHE, state_of(root)) or cls.build(root)
+        """The one that is kept in `.course/`, if it is of these pages; else a new one, said on the error stream."""
+        if (kept := cls.load(root / CACHE, state_of(root))) is not None:
+            return kept
+        print("ask: reads all pages, since none were read before or one has changed; some seconds …", file=sys.stderr)
+        return cls.build(root)
 
     def keep(self, root: Path) -> None:
         """Keep it, with the vectors that were made so far, for the next question."""

@@ -20,7 +20,10 @@ LINGER_BYTES, LINGER_SECONDS = 1 << 20, 1.0
 answer away from it again."""
 
 
-UNCOUNTED_POSTS = frozenset(("/ping", "/reset_prefix_cache", "/reset_mm_cache", "/start_profile", "/stop_profile"))
+UNCOUNTED_POSTS = frozenset(
+    ("/ping", "/reset_prefix_cache", "/reset_mm_cache", "/start_profile", "/stop_profile", "/scale_elastic_ep",
+     "/is_scaling_elastic_ep")
+)  # fmt: skip
 """What operators send. Every other POST counts as a request, so that no new route lies outside."""
 
 

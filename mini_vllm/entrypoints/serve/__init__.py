@@ -14,6 +14,7 @@ def register_vllm_serve_api_routers(app: FastAPI) -> None:
     Upstream: upstream/vllm/entrypoints/serve/__init__.py:12 — `register_vllm_serve_api_routers`.
     """
     from mini_vllm.entrypoints.serve.cache.api_router import attach_router as attach_cache_router
+    from mini_vllm.entrypoints.serve.elastic_ep.api_router import attach_router as attach_elastic_ep_router
     from mini_vllm.entrypoints.serve.instrumentator import register_instrumentator_api_routers
     from mini_vllm.entrypoints.serve.lora.api_router import attach_router as attach_lora_router
     from mini_vllm.entrypoints.serve.profile.api_router import attach_router as attach_profile_router
@@ -21,6 +22,7 @@ def register_vllm_serve_api_routers(app: FastAPI) -> None:
 
     attach_lora_router(app)
     attach_cache_router(app)
+    attach_elastic_ep_router(app)
     attach_profile_router(app)
     attach_tokenize_router(app)
     register_instrumentator_api_routers(app)

@@ -21,7 +21,7 @@ class CoreThread:
 
     def __init__(self, setup: utils.CoreSetup, addresses: utils.EngineZmqAddresses) -> None:
         self.identity, self.pid = addresses.identity, os.getpid()
-        self._payload, self._addresses = utils._pickled(setup), addresses
+        self._payload, self._addresses = utils.pickled(setup), addresses
         self._made = threading.Event()
         self._core: EngineCoreProc | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="core")

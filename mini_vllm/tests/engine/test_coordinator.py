@@ -110,7 +110,7 @@ def test_what_front_ends_hear_and_from_whom_it_is_taken():
 def waves(monkeypatch):
     """Replicas in threads that meet in each forward pass."""
     monkeypatch.setattr("mini_vllm.engine.mp_client.CoreEngineProcManager", CoreThread)
-    monkeypatch.setattr("mini_vllm.engine.dp_client.make_dp_group", lambda setup: Meeting(2))
+    monkeypatch.setattr("mini_vllm.engine.replicas.make_dp_group", lambda setup: Meeting(2))
     yield
     MEETINGS.pop()
 

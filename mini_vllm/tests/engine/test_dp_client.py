@@ -35,7 +35,7 @@ def balancer(counts, client_index=0, client_count=1, dead=()):
     size = len(counts)
     return SimpleNamespace(
         link=SimpleNamespace(counts=counts), lb_engines=counts, dead=dict.fromkeys(dead, SimpleNamespace(reason="x")),
-        alive=[], core_engines=list(range(size)), reqs_in_flight={}, client_count=client_count,
+        alive=[], staying=[], leaving=(), core_engines=list(range(size)), reqs_in_flight={}, client_count=client_count,
         eng_start_index=(size * client_index) // client_count,
     )  # fmt: skip
 
@@ -199,7 +199,9 @@ def test_the_counts_of_replicas_reach_the_router():
         ({"data_parallel_size": 10**7}, r"data_parallel_size=10000000 needs .* but this machine has"),
         ({"data_parallel_size": 2, "kv_transfer_config": {"kv_connector": "x", "kv_role": "kv_both"}}, "kv_"),
         ({"data_parallel_size": 2, "data_parallel_rank": 1}, "data_parallel_rank must be"),
-        ({"data_parallel_size": 2, "data_parallel_backend": "ray"}, "data_parallel_backend must be mp"),
+        ({"data_parallel_size": 2, "data_parallel_backend": "rai"}, "data_parallel_backend must be 'mp' or 'ray'"),
+        ({"data_parallel_backend": "ray", "nnodes": 2}, "nnodes=2 needs data_parallel_backend='mp', got 'ray'"),
+        ({"data_parallel_backend": "ray", "data_parallel_size": True}, "data_parallel_size must be a whole number"),
     ],
 )
 def test_what_replicas_cannot_do_is_refused_before_anything_starts(arguments, match, monkeypatch):
@@ -222,6 +224,8 @@ def test_engines_of_one_core_refuse_replicas_as_upstream():
     for make in (LLM, LLMEngine, AsyncLLM):
         with pytest.raises(ValueError, match=r"data_parallel_size=2\) is not supported for single-process usage"):
             make(data_parallel_size=2)
+    with pytest.raises(ValueError, match=r"Engine\(data_parallel_backend='ray'\) is not supported for single-process"):
+        LLM(data_parallel_backend="ray")
     with pytest.raises(ValueError, match="is not supported for single-process usage"):
         LLM(data_parallel_size=2, enable_multiprocessing=True)
 

@@ -160,7 +160,7 @@ def test_n_completions_are_counted_once():
 def test_later_arguments_and_methods_name_their_phase(toy):
     for name, value, words in [("default_mm_loras", {"image": "a"}, "adapters are of the language model alone"),
                                ("spec_method", "ngram", "give it as `speculative_config="),
-                               ("data_parallel_start_rank", 2, "all `data_parallel_size` replicas are processes of"),
+                               ("data_parallel_start_rank", 2, "all `data_parallel_size` replicas stand behind"),
                                ("mamba_backend", "x", "no architecture here keeps a state"),
                                ("hf_overrides", {"a": 1}, "config.json")]:  # fmt: skip
         with pytest.raises(ValueError, match=f"engine argument {name} must be .*{words}"):

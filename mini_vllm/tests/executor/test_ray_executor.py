@@ -1,16 +1,9 @@
 """Ranks as actors on a Ray cluster of two nodes, both on this machine."""
 
-import contextlib
-import importlib.util
 import os
 import re
-import secrets
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +13,11 @@ from mini_vllm.distributed import shared_memory
 from mini_vllm.executor import ray_executor
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.tests.executor import in_workers
+from mini_vllm.tests.executor.ray_cluster import two_nodes
 from mini_vllm.tests.executor.test_multiproc_executor import executor_of, wait_until
-from mini_vllm.tests.helpers import free_port
 from mini_vllm.tests.models.tiny_checkpoints import save_tiny
 
 pytestmark = pytest.mark.skipif(not shared_memory.is_supported(), reason="more than one rank needs Linux on x86-64")
-ROOT = Path(__file__).resolve().parents[3]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 PROMPTS = [{"prompt_token_ids": [5 + i, *range(40, 43 + 7 * i)]} for i in range(5)]
 ARGS = {"dtype": "float64", "num_blocks": 64, "block_size": 4, "max_num_batched_tokens": 16, "max_num_seqs": 4}
@@ -49,42 +41,8 @@ def tokens(llm):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes of two CPUs, with Ray's token authentication, and this process as the driver on the first."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed: pip install 'mini-vllm[ray]'")
-    home, port, before = Path(tempfile.mkdtemp(prefix="ray")), free_port(), dict(os.environ)
-    (home / "token").touch(0o600)
-    (home / "token").write_text(secrets.token_hex(32))
-    os.environ.update(
-        RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(home / "token"), RAY_USAGE_STATS_ENABLED="0",
-        PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-    )  # fmt: skip
-    import ray  # reads how it authenticates when it is imported
-
-    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--node-ip-address", "127.0.0.1", "--num-cpus", "2"]
-    head = ["--head", "--port", str(port), "--include-dashboard=false", "--temp-dir", str(home)]
-    nodes = []
-    try:
-        for words in (head, ["--address", f"127.0.0.1:{port}"]):
-            with (home / f"node{len(nodes)}.log").open("w") as log:
-                command = [*start, *words, "--block"]
-                nodes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True))
-            wait_until(lambda: "runtime started" in (home / f"node{len(nodes) - 1}.log").read_text())
-        ray.init(address=f"127.0.0.1:{port}", log_to_driver=False)
-        wait_until(lambda: ray.cluster_resources().get("CPU") == 4)
-        yield ray
-    finally:
-        ray.shutdown()
-        for node in nodes[::-1]:  # all that a node has started is in its group
-            os.killpg(node.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                node.wait(20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(node.pid, signal.SIGKILL)
-            node.wait(20)
-        os.environ.clear()
-        os.environ.update(before)
-        shutil.rmtree(home, ignore_errors=True)
+    with two_nodes(cpus=2) as found:
+        yield found.ray
 
 
 @pytest.mark.slow
@@ -131,7 +89,7 @@ def test_what_ray_is_not_for():
     for args, said in (
         ({}, "is for more than one rank"),
         ({**TP, "nnodes": 2}, "nnodes=2 needs distributed_executor"),
-        ({**TP, "data_parallel_size": 2}, "data_parallel_size must be 1 with it, got 2"),
+        ({**TP, "data_parallel_size": 2}, "data_parallel_size=2 needs data_parallel_backend='ray', got 'mp'"),
     ):
         with pytest.raises(ValueError, match=said):
             EngineConfig(**ARGS, **RAY, **args)
