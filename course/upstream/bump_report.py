@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from course.upstream.bump import MOVED, STANDS, STATES, Fate, fates
-from course.pages.citations import EXCERPT, pinned_tree
 from course.labs import ROOT, LabError
-from course.upstream.release import Release, release
+from course.pages.citations import EXCERPT, pinned_tree
+from course.upstream.bump import MOVED, STANDS, STATES, Fate, fates
 from course.upstream.fetch import PIN
+from course.upstream.release import Release, release
 
 _PLACE = re.compile(r"(?:(?P<path>upstream/[^\s`:]+)|(?<=`)):(?P<first>\d+)(?:-(?P<last>\d+))?")
 
@@ -77,7 +77,9 @@ def show(all_fates: Sequence[Fate], old: str, new: str, console: Console, root: 
             here = f"{path.relative_to(root).as_posix()}:{fate.citation.line}"
             what = textwrap.shorten(fate.what, 70, placeholder="...")
             text = f"{fate.place} {escape(what)}  {escape(then)}".rstrip()
-            console.print(f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True)
+            console.print(
+                f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True, emoji=False
+            )
     counts = Counter(fate.state for fate in all_fates)
     told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     console.print(f"{len(all_fates)} citations of vLLM {old}, against {new}: {told}", highlight=False, soft_wrap=True)

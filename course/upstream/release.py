@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from course.upstream import fetch
 from course.labs import ROOT
+from course.upstream import fetch
 from course.upstream.fetch import PIN, Pin, UpstreamError
 
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)*(?:[a-z.]+\d+)*)")
