@@ -179,6 +179,21 @@ class Index:
             return None
 
 
+def with_terms(sections: Sequence[Section], found: Sequence[int], question: str, order: Sequence[int]) -> list[int]:
+    """The places that were found, the last of them given up for entries of the glossary that the question names by one
+    word in any of its forms: who asks when a block is *evicted* finds *Eviction*. The first place always stays."""
+    asked = set(words_of(question))
+    terms = [i for i in order if sections[i].file == KINDS["glossary"]]
+    named = [i for i in terms if len(words := words_of(sections[i].title)) == 1 and words[0] in asked]
+    missing = [i for i in named if i not in found][: max(len(found) - 1, 0)]
+    kept = list(found)
+    for i in missing:
+        given_up = [at for at in range(1, len(kept)) if kept[at] not in named]
+        if given_up:
+            kept[given_up[-1]] = i
+    return kept
+
+
 def best_order(scores: np.ndarray) -> list[int]:
     """All places, the best first; equal ones as they stand in the course."""
     return np.argsort(-scores, kind="stable").tolist()
